@@ -353,7 +353,7 @@ def test_a_failure_on_an_extra_test_set_is_not_one_of_the_task() -> None:
             metric="accuracy",
             num_examples=0,
             status="failed",
-            reason="why",
+            reason=[results.Note("error", "why")],
             value=None,
             test_set=name,
         )
@@ -375,7 +375,7 @@ def test_a_failure_on_an_extra_test_set_is_not_one_of_the_task() -> None:
 def test_only_a_loss_that_did_not_fall_is_marked(
     metric: str, num_improved: int, outcome: str, marked: bool
 ) -> None:
-    effect = AdaptationEffect("bert", "mr", metric, num_improved, 2, 2.0, 2.0, "", None)
+    effect = AdaptationEffect("bert", "mr", metric, num_improved, 2, 2.0, 2.0, (), None)
     assert tables.format_adaptation_outcome(effect) == outcome
     assert view.loss_did_not_fall(effect) == marked
 

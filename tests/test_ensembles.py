@@ -17,6 +17,8 @@ from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.report import page, publication
+from lineage.report.notes import format_reason
+from lineage.results import Note, notes_to_json
 
 Results = tuple[pd.DataFrame, Analysis]
 ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
@@ -171,14 +173,18 @@ def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path
     path = found / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
     bad = (table["init"] == "pretrained") & (table["transfer"] == "finetuned")
-    table.loc[bad, ["value", "status", "reason"]] = [None, "failed", "the loss is nan"]
+    table.loc[bad, ["value", "status", "reason"]] = [
+        None,
+        "failed",
+        notes_to_json([Note("error", "the loss is nan")]),
+    ]
     artifacts.write_table(path, table)
     rows = build_results(found, ENSEMBLE, ReportParams())[0]
     own = rows[(rows["model"] == "duet") & (rows["task"] == "sense")]
     lost = own[(own["init"] == "pretrained") & (own["transfer"] == "finetuned")]
     assert (
         set(lost["status"]) == {"failed"}
-        and set(lost["reason"]) == {"gpt: the loss is nan"}
+        and set(lost["reason"].map(format_reason)) == {"gpt: the loss is nan"}
         and lost["value"].isna().all()
     )
     assert set(own.drop(lost.index)["status"]) == {"ok"}

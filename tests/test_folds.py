@@ -19,7 +19,7 @@ from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.systems import EvalContext
-from lineage.results import results_frame
+from lineage.results import Note, notes_to_json, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny
 from tests.user_project import make as project
@@ -339,7 +339,11 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
         & (fell["split"] == "test")
         & (fell["transfer"] == "frozen")
     ]
-    fell.loc[row, ["status", "reason", "value"]] = ["failed", "it did not converge", None]
+    fell.loc[row, ["status", "reason", "value"]] = [
+        "failed",
+        notes_to_json([Note("error", "it did not converge")]),
+        None,
+    ]
     one = next(
         c
         for c in reported(data, fell, predictions, tmp_path / "fell")

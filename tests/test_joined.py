@@ -27,6 +27,7 @@ from lineage.evaluation.systems import EncoderUnderTest, EvalContext
 from lineage.models.base import Encoder
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.report.notes import format_notes
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
 from tests.test_networks import CASES, WORDS
@@ -388,7 +389,7 @@ def test_rows_say_both_names_and_both_texts_and_what_failed(broken: str, tmp_pat
     }
     assert {row.head for row in rows} == {"linear", "bilstm"}
     assert {row.init: row.text_bytes for row in rows} == {"pretrained": 5300, "random": 300}
-    failed = {(row.init, row.reason) for row in rows if row.status == "failed"}
+    failed = {(row.init, format_notes(row.reason)) for row in rows if row.status == "failed"}
     assert failed == {"": set(), "static": {("pretrained", "word2vec: no words"), ("random", "word2vec: no words")},
                       "contextual": {("pretrained", "the loss is nan")}}[broken]  # fmt: skip
     assert len(predictions) == {"": 96, "static": 0, "contextual": 48}[broken]

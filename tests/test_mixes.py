@@ -34,6 +34,7 @@ from lineage.evaluation.settings import (
 )
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext
 from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.report.notes import format_notes
 from stages import publish
 from tests import tiny
 from tests.test_joined import SETTINGS, TABLES, setting
@@ -219,7 +220,7 @@ def test_rows_of_networks_say_what_was_read(
         ("linear", "scalar_mix", "ok"),
         ("bilstm", features, "failed" if reason else "ok"),
     }
-    assert all(reason in row.reason for row in rows if row.status == "failed")
+    assert all(reason in format_notes(row.reason) for row in rows if row.status == "failed")
 
 
 def study(**over: Any) -> Params:

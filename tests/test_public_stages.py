@@ -17,6 +17,8 @@ from lineage.analysis.records import Failure, read_analysis
 from lineage.config.params import ReportParams, read_params
 from lineage.config.resolve import fill_in_defaults
 from lineage.report import page, publication
+from lineage.report.notes import format_reason
+from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.public_checkpoints import changed, save, theirs
 from tests.user_project import make, stage, write
@@ -157,10 +159,10 @@ def test_public_checkpoints_go_through_every_stage(study: Path) -> None:
     assert own[own["init"] != "random"]["text_bytes"].isna().all(), (
         "nobody knows what they have read"
     )
-    cut = own[own["reason"].str.contains("pieces")]
-    assert set(cut["reason"].str.extract(r"longer than (\d+) pieces")[0]) <= {"61"}, (
-        "all its positions, not those of a window"
-    )
+    cut = own[own["reason"].str.contains("truncated")]
+    assert set(cut["reason"].map(format_reason).str.extract(r"longer than (\d+) tokens")[0]) <= {
+        "61"
+    }, "all its positions, not those of a window"
     assert not list((study / "artifacts/tokens/other_bert").glob("*.npy")), (
         "the corpus as its ids is of no use"
     )
@@ -249,7 +251,7 @@ def test_the_pages_mark_it_as_not_budget_matched_everywhere(
         group="all",
         metric="accuracy",
         status="failed",
-        reason="the loss is nan",
+        reason=(Note("error", "the loss is nan"),),
         finetune_seeds=(0,),
         pretrain_seeds=(),
     )

@@ -28,6 +28,7 @@ from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, 
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.models.batch import masked_mean
+from lineage.report.notes import format_notes
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
@@ -361,7 +362,9 @@ def test_rows_say_what_was_read(tmp_path: Path) -> None:
     failed, tuned = rows(
         "glove", tmp_path / "three", replace(FROZEN, features="second_to_last"), TUNED
     )
-    assert (failed.status, tuned.status) == ("failed", "ok") and "second to last" in failed.reason
+    assert (failed.status, tuned.status) == ("failed", "ok") and "second to last" in format_notes(
+        failed.reason
+    )
 
 
 def test_the_mix_can_learn_a_scale_and_layers_can_be_scaled_as_wholes() -> None:

@@ -14,6 +14,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.report import tasks
+from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import sort_labels
 from tests.questions import KEYS, made, questions
@@ -219,7 +220,7 @@ def test_what_max_tokens_cut_off_is_told_of_the_test_set_that_lost_it(tmp_path: 
     )
     lost = found.info["lost"]
     assert 0 < lost["test-second"] != lost["test"] > 0
-    told = {(row.test_set, row.reason) for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, found.splits), split="test", finetune_seeds=[0],
+    told = {(row.test_set, format_notes(row.reason)) for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, found.splits), split="test", finetune_seeds=[0],
                                                                   label_counts=["all"]) for row in some}  # fmt: skip
     words = "questions have no answer within max_tokens, and are scored all the same"
     assert told == {
@@ -257,7 +258,7 @@ def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_
         tested |= {*test["id"]}
     assert cut < tested and len(tested) == 40
     told = {
-        row.reason
+        format_notes(row.reason)
         for some, _ in evaluate_baselines(
             load_kind("extractive_qa"), data, split="test", finetune_seeds=[0], label_counts=["all"]
         )

@@ -21,7 +21,12 @@ from tests.study_rows import GRID, Study
 THREE = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
 )
-FAILED = {"status": "failed", "reason": "the loss is nan", "value": None, "num_examples": 0}
+FAILED = {
+    "status": "failed",
+    "reason": [results.Note("error", "the loss is nan")],
+    "value": None,
+    "num_examples": 0,
+}
 
 
 def lose(folder: Path, stage: str, *, but: tuple[int, ...] = ()) -> None:

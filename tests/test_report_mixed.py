@@ -94,7 +94,11 @@ def test_systems_without_a_choice_are_not_tuned_less() -> None:
 
 
 def test_a_trial_that_failed_is_no_failed_result(tmp_path: Path) -> None:
-    failed: dict[str, Any] = {"status": "failed", "reason": "the loss is nan", "value": None}
+    failed: dict[str, Any] = {
+        "status": "failed",
+        "reason": [results.Note("error", "the loss is nan")],
+        "value": None,
+    }
     lost = trial_rows(["0"], **failed)
     chosen = trial_rows(["chosen"])
     for more, count in (([], 0), (trial_rows(["chosen"], model="bert", **failed), 1)):
@@ -226,6 +230,8 @@ def test_a_lost_seed_is_shown_with_its_status_on_both_pages(
 ) -> None:
     folder = Study(tmp_path, items=40).write()
 
+    why = results.notes_to_json([results.Note("error", "why")])
+
     def lose_seed(table: pd.DataFrame) -> pd.DataFrame:
         lost = (
             (table["init"] == "pretrained")
@@ -237,7 +243,7 @@ def test_a_lost_seed_is_shown_with_its_status_on_both_pages(
         return table.assign(
             value=table["value"].mask(lost),
             status=table["status"].mask(lost, status),
-            reason=table["reason"].mask(lost, "why"),
+            reason=table["reason"].mask(lost, why),
         )
 
     change_rows(folder, "evaluate-gpt-0-sentiment.parquet", lose_seed)

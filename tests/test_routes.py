@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from flows.profiles import merge_params, write_params
 from lineage.artifacts import read_json
 from lineage.config.records import read_yaml
+from lineage.report.notes import format_reason
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.runtime.settings import EXPERIMENT_NAME
 from tests.checkout import MAKE, WALK, command, outcomes, own_project, planned
@@ -117,7 +118,7 @@ def test_static_families_join_the_others_and_say_what_they_do_not_have(project: 
     assert (
         set(absent["status"]) == {"not_applicable"}
         and set(absent["model"]) == set(names)
-        and absent["reason"].str.contains("no probability").all()
+        and absent["reason"].map(format_reason).str.contains("no probability").all()
     )
     budget = {row["model"]: row for row in read_json(project / "reports/comparison.json")["budget"]}
     assert (

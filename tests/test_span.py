@@ -16,6 +16,7 @@ from lineage.errors import InputError
 from lineage.evaluation.answers import SpanAnswer
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.encoding import encode_question_context
+from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
@@ -155,7 +156,7 @@ def test_an_answer_that_max_tokens_cuts_off_is_counted_and_only_train_loses_the_
     assert (told["score"] > 0).sum() == 10 - cut["test"]
     rows = [row for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, splits), split="test", finetune_seeds=[0], label_counts=["all"])
             for row in some]  # fmt: skip
-    assert {row.reason for row in rows} == {
+    assert {format_notes(row.reason) for row in rows} == {
         f"{cut['test']} of 10 questions have no answer within max_tokens, and are scored all the same"
     }
     with pytest.raises(

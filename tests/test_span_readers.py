@@ -28,6 +28,7 @@ from lineage.evaluation.metrics import METRICS, score_answers
 from lineage.evaluation.predictions import MAX_ANSWER_WORDS, add_correct_column, find_best_span
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EvalContext
+from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests import tiny
 from tests.questions import made, questions
@@ -299,8 +300,8 @@ def test_a_stage_has_its_cells_and_says_how_contexts_were_read(tmp_path: Path) -
         "exact_match",
     }
     lost = task.info["lost"]["test"]
-    assert lost and all(row.reason.endswith(f"{lost} of 12 questions have no answer within max_tokens, and are scored all the same")
-                        and "pieces, and read in parts; " in row.reason for row in rows if row.split == "test")  # fmt: skip
+    assert lost and all(format_notes(row.reason).endswith(f"{lost} of 12 questions have no answer within max_tokens, and are scored all the same")
+                        and "tokens, and read in parts; " in format_notes(row.reason) for row in rows if row.split == "test")  # fmt: skip
     own = (
         predictions[predictions["split"] == "test"].groupby(["transfer", "head"])["correct"].mean()
     )

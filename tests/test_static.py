@@ -29,6 +29,7 @@ from lineage.models.static import (
     sample_training_text,
     vocab_words,
 )
+from lineage.report.notes import format_notes
 from lineage.synthetic import grammar
 from lineage.synthetic.words import build_lexicon
 from lineage.tokenizers.token_ids import encode_corpus
@@ -313,7 +314,7 @@ def test_pairs_of_sentences_are_not_applicable(name: str, tmp_path: Path) -> Non
     )
     assert [(r.status, r.value) for r in rows] == [
         ("not_applicable", None)
-    ] and "no probability" in rows[0].reason
+    ] and "no probability" in format_notes(rows[0].reason)
     assert len(predictions) == 0
 
 

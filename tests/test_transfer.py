@@ -20,6 +20,7 @@ from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EvalContext, EvalRun
 from lineage.models.base import Encoder
+from lineage.report.notes import format_notes
 from lineage.results import results_frame
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
@@ -250,7 +251,7 @@ def test_a_cell_that_is_not_finite_is_a_row_and_the_others_go_on(
         report_progress=lambda *_: None,
     )
     assert {(r.transfer, r.status) for r in rows} == {("finetuned", "failed"), ("frozen", "ok")}
-    assert "not finite" in next(r.reason for r in rows if r.status == "failed")
+    assert "not finite" in next(format_notes(r.reason) for r in rows if r.status == "failed")
 
 
 def test_a_failed_pretraining_leaves_its_untrained_twin_in_the_table(
@@ -406,4 +407,7 @@ def test_a_sentence_that_training_never_was_long_enough_for_is_not_scored(tmp_pa
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert row.status == "failed" and f"longer than the {found.max_input_positions}" in row.reason
+    assert (
+        row.status == "failed"
+        and f"longer than the {found.max_input_positions}" in format_notes(row.reason)
+    )

@@ -31,6 +31,7 @@ from lineage.evaluation.translation import build_trained_translator, translate
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
 from lineage.report import page
+from lineage.report.notes import format_notes
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import encode_corpus
@@ -246,7 +247,9 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
             row.value == pytest.approx(100 * own["correct"].mean(), abs=1e-9)
             and 0 <= row.value <= 100
         )
-        assert row.reason.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+        assert format_notes(row.reason).startswith(
+            "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
+        )
 
 
 def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path) -> None:
@@ -260,7 +263,7 @@ def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path)
     share = predictions[predictions["split"] == "test"]["score"].isna().mean()
     assert share > 0, "an untrained network writes on and on"
     assert f"{share:.1%} of the translations had not ended after 40 tokens" in next(
-        row.reason for row in list_of_rows if row.split == "test"
+        format_notes(row.reason) for row in list_of_rows if row.split == "test"
     )
 
 
@@ -275,7 +278,8 @@ def test_a_target_that_could_not_be_written_is_a_failed_cell_with_its_reason(
         report_progress=lambda *_: None,
     )
     assert (
-        row.status == "failed" and "more than evaluate.translation.max_new_tokens, 3" in row.reason
+        row.status == "failed"
+        and "more than evaluate.translation.max_new_tokens, 3" in format_notes(row.reason)
     )
 
 
@@ -290,7 +294,7 @@ def test_families_without_a_decoder_say_so(name: str, task: TaskData, tmp_path: 
     )
     assert (
         [(row.status, row.metric) for row in some] == [("not_applicable", "bleu")]
-        and "no decoder" in some[0].reason
+        and "no decoder" in format_notes(some[0].reason)
         and predictions.empty
     )
 
