@@ -18,7 +18,7 @@ from lineage.analysis.cells import ResultCell
 from lineage.analysis.records import Analysis, TrialCounts
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
-from lineage.results import ResultRow
+from lineage.results import Note, ResultRow
 
 FAMILIES = ("elmo", "gpt", "bert")
 GRID = Grid(models=FAMILIES, tasks=("sentiment", "sense", "agreement"), pretrain_seeds=(0,), adapt_models=FAMILIES, adapt_tasks=("sentiment",),
@@ -211,7 +211,7 @@ class Study:
                 **common,
                 init="adapted",
                 value=2.35 if variant == "bert" else 2.02,
-                reason="not lossless" if variant == "elmo" else "",
+                reason=[Note("not_lossless")] if variant == "elmo" else (),
             )
 
     def pretrain(self, variant: str, seed: int) -> None:

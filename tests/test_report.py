@@ -35,7 +35,7 @@ from lineage.config.params import ReportParams
 from lineage.errors import InputError
 from lineage.report import formatting, page, publication, sentences, tables, view
 from lineage.report.provenance import Provenance
-from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
+from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
 
 DESCRIPTIONS = [
     {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.models
@@ -234,7 +234,7 @@ def test_failed_results_are_named_with_their_reason(tmp_path: Path) -> None:
                         value=None,
                         num_examples=0,
                         status="failed",
-                        reason="loss is not finite | at step 7",
+                        reason=[Note("error", "loss is not finite | at step 7")],
                     )
                 )
     own = [*study.cells("bert", 0, "sense", "random")]

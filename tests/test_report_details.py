@@ -20,7 +20,7 @@ from lineage.config.params import ReportParams
 from lineage.data.dataset_stats import SplitStats
 from lineage.report import figures, page, publication, sentences, tasks, view
 from lineage.report.formatting import format_comparison, format_system
-from lineage.results import PUBLIC_FAMILY
+from lineage.results import PUBLIC_FAMILY, Note
 
 GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 
@@ -51,7 +51,7 @@ def test_failures_of_a_model_are_told_apart_by_head_and_group(tmp_path: Path) ->
             value=None,
             num_examples=0,
             status="failed",
-            reason="why",
+            reason=[Note("error", "why")],
         )
         for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))
     ]

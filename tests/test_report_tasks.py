@@ -168,7 +168,7 @@ def test_what_a_model_could_not_read_is_shown_with_the_tasks(
     changed = with_task(analysis, task, data, results.results_frame(scored))
     (line,) = tasks.build_task_data_table(changed)
     assert [re.sub(r"\d+", "N", note) for note in line.notes] == [
-        "bert: N% of the texts were longer than N pieces, and cut"
+        "bert: N% of the texts were longer than N tokens, and cut"
     ]
     for text in page.render_report(changed).values():
         assert f"small, as models could read it: {line.notes[0]}." in text
