@@ -47,8 +47,8 @@ def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("over", "families", "tasks", "message"), [
-    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translation, which no model of grid.models has an answer"),
-    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no model of grid.models has an answer to"),
+    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translation, which no model of grid.models supports"),
+    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no model of grid.models supports"),
     ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "num_heads is 1100, and no hidden_size up to 4,096 gives each head four units"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_each_other(
@@ -66,9 +66,9 @@ def test_a_task_that_one_of_two_families_can_answer_is_none_that_nobody_can() ->
 
 @pytest.mark.parametrize(("over", "families", "said"), [
     (with_task(TRANSLATE, models={"seq2seq": {"tokenizer": {"lowercase": True}}}), ["seq2seq"],
-     "models.seq2seq.tokenizer.lowercase: it writes no capital, and 'mine' is scored with those of its translations"),
+     "models.seq2seq.tokenizer.lowercase: the model writes no capitals, but the reference translations of 'mine' may have them"),
     (with_task(TRANSLATE), ["seq2seq"], None),
-    (with_task(TAGS | {"max_tokens": 50}), ["gpt", "elmo"], "tasks.mine.language: zh, and that of the corpus is en: to elmo a clause would be one"),
+    (with_task(TAGS | {"max_tokens": 50}), ["gpt", "elmo"], "tasks.mine.language: zh, but that of the corpus is en: elmo would take a clause for one word"),
     (with_task(TAGS | {"max_tokens": 50}), ["gpt", "bert"], None),
     (with_task(TAGS | {"max_tokens": 50}, corpora={"general": {"language": "zh"}}), ["elmo"], None),
 ])  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_translation_that_cannot_be_written_is_found_first(
         params, {name: load_model_config(params, name) for name in params.models}, "mine"
     )
     assert longest == {
-        "models.seq2seq.evaluate.translation.longest": TextLengthLimit(
+        "models.seq2seq.evaluate.translation.max_new_tokens": TextLengthLimit(
             99, label_counts=(100, "all")
         )
     }
@@ -126,7 +126,7 @@ def test_a_translation_that_cannot_be_written_is_found_first(
     with pytest.raises(
         InputError,
         match=re.escape(
-            "evaluate.translation.longest: a text of 'mine' has 100 words, and with its marks at most 99"
+            "evaluate.translation.max_new_tokens: a text of 'mine' has 100 words, and with its marks at most 99"
         ),
     ):
         check_task_data("mine", params, tmp_path, longest)

@@ -213,7 +213,7 @@ def test_the_graph_has_its_stage_only_where_the_grid_asks_for_it() -> None:
     keys = {**stages["evaluate_joined"]["matrix"]}
     assert keys == {
         "model": "${grid.join_models}",
-        "finetune_seed": "${grid.pretrain_seeds}",
+        "seed": "${grid.pretrain_seeds}",
         "task": "${grid.join_tasks}",
     }
     params = read_params(HERE / "params.yaml")

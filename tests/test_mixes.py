@@ -237,7 +237,7 @@ def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
     }
     check_study(study(grid=grid))
     with pytest.raises(
-        InputError, match=r"grid\.ensembles\.duet: its members are read in different ways"
+        InputError, match=r"grid\.ensembles\.duet: its members have different features or pooling"
     ):
         check_study(
             study(grid=grid, models={"gpt": {"evaluate": {"bilstm_probe": {"features": "last"}}}})

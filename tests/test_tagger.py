@@ -261,7 +261,7 @@ def test_rows_say_how_many_layers_there_are_and_where_features_join(
     ({"num_layers": 0}, {}, "models.elmo.evaluate.bilstm_probe: num_layers is 0; it must be above zero"),
     ({"join": "third"}, {}, "models.elmo.evaluate.bilstm_probe.join: 'third' (str) is not one of input, first, second"),
     ({"num_layers": 2, "join": "first"}, {"join_models": [], "join_tasks": []},
-     "models.elmo.evaluate.bilstm_probe.join: 'first' is for features beside static vectors, and elmo is not in grid.join_models; name it there"),
+     "models.elmo.evaluate.bilstm_probe.join: 'first' needs static vectors, but elmo is not in grid.join_models; name it there"),
 ])  # fmt: skip
 def test_a_join_that_cannot_be_is_refused_before_anything_runs(
     network: dict[str, Any], grid: dict[str, Any], message: str
