@@ -87,15 +87,15 @@ def _translate(folder, tree, **languages):
 
 CASES = {
     vocabulary_of_marks: (
-        "models.gpt.tokenizer.vocab_size: 257 is less than its marks and all bytes are; set it to 258 or more",
+        "models.gpt.tokenizer.vocab_size: 257 is too small for the special tokens and all bytes; set it to 258 or more",
     ),
     words_of_marks: (
-        "models.word2vec.tokenizer.vocab_size: 4 is less than its marks and one more are; set it to 5 or more",
+        "models.word2vec.tokenizer.vocab_size: 4 is too small for the special tokens and one more; set it to 5 or more",
     ),
     sequences_of_marks: ("models.bert.pretrain", "initial_seq_len is 4; at least 8 are needed"),
     short_sequences: ("models.bert.pretrain", "seq_len is 7; at least 8 are needed"),
     second_of_one_layer: (
-        "models.taglm.evaluate.bilstm_probe.features: taglm has one layer, and none is second to last",
+        "models.taglm.evaluate.bilstm_probe.features: taglm has one layer, so none is second to last",
         "scalar_mix or last",
     ),
     second_of_a_table: ("models.fasttext.evaluate.linear_probe.features: fasttext has one layer",),

@@ -242,10 +242,10 @@ def test_chinese_text_has_the_words_that_it_had() -> None:
 
 
 @pytest.mark.parametrize(("name", "over", "message"), [
-    ("ulmfit", {"normalizer": "ftfy"}, "tokenizer.normalizer: ulmfit has that of fastai alone"),
-    ("gpt", {"normalizer": "fastai"}, "tokenizer.normalizer: gpt has that of ftfy alone"),
-    ("elmo", {"normalizer": "fastai"}, "tokenizer.normalizer: elmo has none"),
-    ("ulmfit", {"normalizer": "fastai", "lowercase": True}, "lowers case itself"),
+    ("ulmfit", {"normalizer": "ftfy"}, "tokenizer.normalizer: ulmfit supports only fastai"),
+    ("gpt", {"normalizer": "fastai"}, "tokenizer.normalizer: gpt supports only ftfy"),
+    ("elmo", {"normalizer": "fastai"}, "tokenizer.normalizer: elmo supports none"),
+    ("ulmfit", {"normalizer": "fastai", "lowercase": True}, "already lowers case"),
 ])  # fmt: skip
 def test_rules_that_a_family_has_no_use_for_are_refused(
     name: str, over: dict[str, Any], message: str

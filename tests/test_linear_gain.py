@@ -226,11 +226,12 @@ def test_it_is_refused_where_no_last_state_is_read() -> None:
             continue
         with pytest.raises(
             InputError,
-            match=rf"models\.{name}\.evaluate\.finetune\.linear_label_gain: {name} does not read a text's answer off the state",
+            match=rf"models\.{name}\.evaluate\.finetune\.linear_label_gain: {name} does not classify a text by the state",
         ):
             tiny.variant(name, evaluate={"finetune": {"linear_label_gain": True}})
     with pytest.raises(
-        InputError, match=r"models\.sa_lstm\.evaluate\.finetune: linear_label_gain is for the last state"
+        InputError,
+        match=r"models\.sa_lstm\.evaluate\.finetune: linear_label_gain is for the last state",
     ):
         tiny.variant(
             "sa_lstm", evaluate={"finetune": {"linear_label_gain": True, "pooling": "mean"}}

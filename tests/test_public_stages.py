@@ -319,10 +319,10 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert "models.other.from: " in (said := asked({"from": "two"})) and "is no folder" in said
     assert "models.other: the key 'from' is missing" in asked({"from": None})
     assert (
-        "models.other.tokenizer: a public checkpoint brings its own; write tokenizer: pretrained"
+        "models.other.tokenizer: a public checkpoint has its own; write tokenizer: pretrained"
         in asked({"tokenizer": {"vocab_size": 500}})
     )
-    assert "models.other.from: gpt is trained here" in asked({"family": "gpt"})
+    assert "models.other.from: gpt is trained from scratch" in asked({"family": "gpt"})
     assert "models.other.architecture: unknown key 'poling'; did you mean 'pooling'" in asked(
         {"architecture": {"poling": "mean"}}
     )

@@ -215,7 +215,7 @@ def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> N
     for tuned in ({"rescale_embeddings": True}, two_ways):
         with pytest.raises(
             InputError,
-            match=r"models.elmo.evaluate.finetune.rescale_embeddings: elmo reads words by their characters",
+            match=r"models.elmo.evaluate.finetune.rescale_embeddings: elmo has no word embeddings, it reads words by their characters",
         ):
             tiny.variant("elmo", evaluate={"finetune": tuned})
 

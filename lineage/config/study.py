@@ -1,10 +1,10 @@
-"""A study: params.yaml and the families that it names. A family's blocks become its own typed records here."""
+"""The models of a study: their blocks in params.yaml as the typed records of their families."""
 
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lineage.config.params import Params
 from lineage.config.records import parse_record, suggest_nearest
@@ -15,54 +15,47 @@ from lineage.models.base import Family, Public, Static, Trained, with_dropout
 from lineage.models.public_folders import CheckpointSource, parse_checkpoint_source
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, TokenizerSettings, TokenizerType
 
+T = TypeVar("T")
 MODEL_BLOCKS = ("tokenizer", "architecture", "pretrain", "adapt", "evaluate")
 MODEL_KEYS = ("family", "from", "revision")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One key of `models`: a family with its numbers."""
+    """One entry of `models`: a family and its settings."""
 
     name: str
     family: Family
-    tokenizer: TokenizerSettings | None  # none: a public checkpoint's own
+    tokenizer: TokenizerSettings | None  # None: a public checkpoint has its own
     architecture: Any
     pretrain: Any
     evaluate: EvaluateSettings
-    adapt: AdaptSettings | None = None  # none where a family has no language model to go on with
-    checkpoint_source: CheckpointSource | None = (
-        None  # where a public checkpoint comes from; none there: a block that others are `like`
-    )
+    adapt: AdaptSettings | None = None  # None: the family has no language model to adapt
+    # For a public checkpoint; None there: a block without `from`, which others are `like`.
+    checkpoint_source: CheckpointSource | None = None
 
     @property
     def tokenizer_type(self) -> TokenizerType:
-        """What its tokenizer cuts text into."""
-        return (
-            "bpe"
-            if self.tokenizer and self.tokenizer.end_of_word_suffix
-            else self.family.tokenizer_type
-        )
+        """The units into which its tokenizer splits text."""
+        if self.tokenizer and self.tokenizer.end_of_word_suffix:
+            return "bpe"
+        return self.family.tokenizer_type
 
     @property
     def mechanism(self) -> dict[str, str]:
-        """The family's line in the table of mechanisms, with the unit that this variant reads, and in which direction."""
-        found = self.family.mechanism_row(self.architecture, self.pretrain) | (
-            {"unit": "BPE of characters"} if self.tokenizer_type == "bpe" else {}
-        )
-        found |= (
-            {"unit": "words, by fastai's rules"}
-            if self.tokenizer and self.tokenizer.normalizer == "fastai"
-            else {}
-        )
-        return found | (
-            {"direction": "right to left"}
-            if self.tokenizer and self.tokenizer.direction == "backward"
-            else {}
-        )
+        """The row in the table of mechanisms, with the unit and direction of this model."""
+        row = dict(self.family.mechanism_row(self.architecture, self.pretrain))
+        if self.tokenizer_type == "bpe":
+            row["unit"] = "BPE of characters"
+        if self.tokenizer and self.tokenizer.normalizer == "fastai":
+            row["unit"] = "words, by fastai's rules"
+        if self.tokenizer and self.tokenizer.direction == "backward":
+            row["direction"] = "right to left"
+        return row
 
 
 def load_family(name: str, where: str = "models") -> Family:
-    """The family whose file this is. Raises InputError that names the nearest."""
+    """Load a family by name. Raises InputError that names the nearest."""
     known = family_names()
     if name not in known:
         raise InputError(f"{where}: there is no family '{name}'{suggest_nearest(name, known)}")
@@ -70,178 +63,200 @@ def load_family(name: str, where: str = "models") -> Family:
     assert isinstance(family, Family)
     if family.name != name:
         raise InputError(
-            f"lineage/models/{name}.py: its FAMILY is named '{family.name}'; name it '{name}', as its file"
+            f"lineage/models/{name}.py: its FAMILY is named '{family.name}'; name it '{name}', "
+            "like its file"
         )
     return family
 
 
 def family_source_file(family: str) -> Path:
-    """The file that a family is written in."""
+    """Return the source file of a family."""
     return MODELS_DIR / f"{family}.py"
 
 
 def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> ModelConfig:
-    """One block of `models` as records; its family is the key itself unless the block says `family`. Raises InputError."""
+    """Parse one entry of `models`. Raises InputError.
+
+    The family is the key `family`, or else the name of the entry.
+    """
+    known_keys = (*MODEL_BLOCKS, *MODEL_KEYS)
     for key in block:
-        if key not in (*MODEL_BLOCKS, *MODEL_KEYS):
-            raise InputError(
-                f"{where}: unknown key '{key}'{suggest_nearest(key, (*MODEL_BLOCKS, *MODEL_KEYS))}"
-            )
+        if key not in known_keys:
+            raise InputError(f"{where}: unknown key '{key}'{suggest_nearest(key, known_keys)}")
     family = load_family(family_of(name, block), where)
     block = fill_in_defaults(name, block)
     _check_family_options(family, block, where)
-    kinds: dict[str, type[Any]] = (
-        {} if isinstance(family, Public) else {"tokenizer": TokenizerSettings}
-    )
-    kinds |= {"architecture": family.architecture_class, "pretrain": family.pretrain_class}
-    kinds |= ({} if isinstance(family, Static) else {"adapt": AdaptSettings}) | {
-        "evaluate": EvaluateSettings
-    }
     if isinstance(family, Static) and "adapt" in block:
         raise InputError(
             f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out"
         )
-    origin = _parse_checkpoint_source(family, block, where)
-    records: dict[str, Any] = {"tokenizer": None} | {
-        key: parse_record(kind, block.get(key, {}), f"{where}.{key}") for key, kind in kinds.items()
-    }
-    found = ModelConfig(name, family, **records, checkpoint_source=origin)
-    _check_family_support(found, where)
-    return found
+    checkpoint_source = _parse_checkpoint_source(family, block, where)
+
+    def parse(record_type: type[T], key: str) -> T:
+        return parse_record(record_type, block.get(key, {}), f"{where}.{key}")
+
+    is_public = isinstance(family, Public)
+    is_static = isinstance(family, Static)
+    model = ModelConfig(
+        name,
+        family,
+        tokenizer=None if is_public else parse(TokenizerSettings, "tokenizer"),
+        architecture=parse(family.architecture_class, "architecture"),
+        pretrain=parse(family.pretrain_class, "pretrain"),
+        adapt=None if is_static else parse(AdaptSettings, "adapt"),
+        evaluate=parse(EvaluateSettings, "evaluate"),
+        checkpoint_source=checkpoint_source,
+    )
+    _check_family_support(model, where)
+    return model
 
 
 def _parse_checkpoint_source(
     family: Family, block: Mapping[str, Any], where: str
 ) -> CheckpointSource | None:
-    """Where a public checkpoint comes from. Raises InputError where another family has such keys, or a public one is to be trained."""
+    """Return the source of a public checkpoint, None for other families.
+
+    Raises InputError if another family has such keys, or if a public one has keys for training.
+    """
     if not isinstance(family, Public):
-        if named := [key for key in ("from", "revision") if key in block]:
-            raise InputError(
-                f"{where}.{named[0]}: {family.name} is trained here, and comes from nowhere; take it out, or the key 'family'"
-            )
+        for key in ("from", "revision"):
+            if key in block:
+                raise InputError(
+                    f"{where}.{key}: {family.name} is trained from scratch; remove '{key}', or "
+                    "the key 'family'"
+                )
         return None
     if block.get("tokenizer") != "pretrained":
         raise InputError(
-            f"{where}.tokenizer: a public checkpoint brings its own; write tokenizer: pretrained"
+            f"{where}.tokenizer: a public checkpoint has its own; write tokenizer: pretrained"
         )
     architecture = block.get("architecture")
     if isinstance(architecture, Mapping) and "checkpoint_info" in architecture:
         raise InputError(
-            f"{where}.architecture.checkpoint_info: it is what the folder says; take the key out"
+            f"{where}.architecture.checkpoint_info: it is read from the checkpoint's folder; take "
+            "the key out"
         )
-    return (
-        None
-        if block.get("from") is None
-        else parse_checkpoint_source(block["from"], block.get("revision"), where)
-    )
+    if block.get("from") is None:
+        return None
+    return parse_checkpoint_source(block["from"], block.get("revision"), where)
 
 
-def _check_family_support(found: ModelConfig, where: str) -> None:
-    """Refuse what a family has no use for."""
-    tokenizer = found.tokenizer
-    least = len(SPECIAL_TOKENS[found.tokenizer_type]) + (
-        256 if found.tokenizer_type == "byte_bpe" else 1
-    )
-    if tokenizer and tokenizer.vocab_size < least:
-        what = "all bytes" if least > 256 else "one more"
+def _check_family_support(model: ModelConfig, where: str) -> None:
+    """Raise InputError if a setting asks for something the family does not have."""
+    family = model.family
+    finetune = model.evaluate.finetune
+    if model.tokenizer is not None:
+        _check_tokenizer(model, model.tokenizer, f"{where}.tokenizer")
+    has_auxiliary_loss = isinstance(family, Trained) and family.auxiliary_loss
+    if finetune.aux_lm_weight and not has_auxiliary_loss:
         raise InputError(
-            f"{where}.tokenizer.vocab_size: {tokenizer.vocab_size} is less than its marks and {what} are; set it to {least} or more"
+            f"{where}.evaluate.finetune.aux_lm_weight: {family.name} has no loss of its own on a "
+            "task's texts; set it to 0"
         )
-    able = (
-        "ftfy"
-        if found.family.tokenizer_type != "word"
-        else "fastai"
-        if found.family.unidirectional
-        else None
-    )
-    if tokenizer and tokenizer.normalizer not in (None, able):
-        has = (
-            f"that of {able} alone; set it to that"
-            if able
-            else "none, as words are read as they are written"
-        )
+    if finetune.linear_label_gain and not family.pools_last_state:
         raise InputError(
-            f"{where}.tokenizer.normalizer: {found.family.name} has {has}, or take it out"
+            f"{where}.evaluate.finetune.linear_label_gain: {family.name} does not classify a text "
+            "by the state after its last word; set it to false"
         )
-    if tokenizer and tokenizer.end_of_word_suffix and found.family.tokenizer_type != "byte_bpe":
-        raise InputError(
-            f"{where}.tokenizer.end_of_word_suffix: {found.family.name} has no BPE, which alone may be of characters; take it out"
-        )
-    has_auxiliary_loss = isinstance(found.family, Trained) and found.family.auxiliary_loss
-    if found.evaluate.finetune.aux_lm_weight and not has_auxiliary_loss:
-        raise InputError(
-            f"{where}.evaluate.finetune.aux_lm_weight: {found.family.name} has no loss of its own on a task's texts; set it to 0"
-        )
-    if found.evaluate.finetune.linear_label_gain and not found.family.pools_last_state:
-        raise InputError(
-            f"{where}.evaluate.finetune.linear_label_gain: {found.family.name} does not read a text's answer off the state after its last word; "
-            "set it to false"
-        )
-    _check_layer_settings(found, f"{where}.evaluate")
-    for key, settings in (("adapt", found.adapt), ("evaluate.finetune", found.evaluate.finetune)):
+    _check_layer_settings(model, f"{where}.evaluate")
+    body_dropouts = {
+        "adapt": model.adapt.body_dropout if model.adapt else None,
+        "evaluate.finetune": finetune.body_dropout,
+    }
+    for key, body_dropout in body_dropouts.items():
         try:
-            with_dropout(found.architecture, settings.body_dropout if settings else None)
+            with_dropout(model.architecture, body_dropout)
         except ValueError as error:
             raise InputError(f"{where}.{key}.body_dropout: {error}") from None
-    if found.evaluate.translation is not None and not found.family.can_translate:
+    if model.evaluate.translation is not None and not family.can_translate:
         raise InputError(
-            f"{where}.evaluate.translation: {found.family.name} has no decoder to translate with; take the key out"
+            f"{where}.evaluate.translation: {family.name} has no decoder to translate with; take "
+            "the key out"
         )
-    if found.evaluate.translation is None and found.family.can_translate:
+    if model.evaluate.translation is None and family.can_translate:
         raise InputError(f"{where}.evaluate: the key 'translation' is missing; add it")
 
 
-def _check_layer_settings(found: ModelConfig, where: str) -> None:
-    """Refuse what is asked of tables or of layers that the model lacks."""
-    tuned = found.evaluate.finetune
-    small = any([tuned.rescale_embeddings, *(trial.rescale_embeddings for trial in tuned.trials)])
-    second = [
+def _check_tokenizer(model: ModelConfig, tokenizer: TokenizerSettings, where: str) -> None:
+    """Raise InputError unless the family can use this tokenizer."""
+    family = model.family
+    num_special = len(SPECIAL_TOKENS[model.tokenizer_type])
+    if model.tokenizer_type == "byte_bpe":
+        least, needed = num_special + 256, "all bytes"
+    else:
+        least, needed = num_special + 1, "one more"
+    if tokenizer.vocab_size < least:
+        raise InputError(
+            f"{where}.vocab_size: {tokenizer.vocab_size} is too small for the special tokens and "
+            f"{needed}; set it to {least} or more"
+        )
+    supported = None
+    if family.tokenizer_type != "word":
+        supported = "ftfy"
+    elif family.unidirectional:
+        supported = "fastai"
+    if tokenizer.normalizer not in (None, supported):
+        advice = f"supports only {supported}; set it to that, or take it out"
+        if supported is None:
+            advice = "supports none, as it reads words as they are written; take it out"
+        raise InputError(f"{where}.normalizer: {family.name} {advice}")
+    if tokenizer.end_of_word_suffix and family.tokenizer_type != "byte_bpe":
+        raise InputError(
+            f"{where}.end_of_word_suffix: {family.name} has no BPE, which is the only tokenizer "
+            "with such a suffix; take it out"
+        )
+
+
+def _check_layer_settings(model: ModelConfig, where: str) -> None:
+    """Raise InputError if a setting needs embeddings or layers that the model lacks."""
+    finetune = model.evaluate.finetune
+    rescales = bool(finetune.rescale_embeddings)
+    rescales = rescales or any(trial.rescale_embeddings for trial in finetune.trials)
+    second_to_last = [
         block
         for block in ("linear_probe", "bilstm_probe")
-        if getattr(found.evaluate, block).features == "second_to_last"
+        if getattr(model.evaluate, block).features == "second_to_last"
     ]
-    model = found.family.build_meta_model(found.architecture) if small or second else None
-    if model is None:
+    if not rescales and not second_to_last:
         return
-    if small and not model.embedding_matrices():
+    network = model.family.build_meta_model(model.architecture)
+    if network is None:
+        return
+    if rescales and not network.embedding_matrices():
         raise InputError(
-            f"{where}.finetune.rescale_embeddings: {found.family.name} reads words by their characters; set it to false"
+            f"{where}.finetune.rescale_embeddings: {model.family.name} has no word embeddings, it "
+            "reads words by their characters; set it to false"
         )
-    if second and len(model.hidden_sizes()) < 2:
+    if second_to_last and len(network.hidden_sizes()) < 2:
         raise InputError(
-            f"{where}.{second[0]}.features: {found.family.name} has one layer, and none is second to last; set it to scalar_mix or last"
+            f"{where}.{second_to_last[0]}.features: {model.family.name} has one layer, so none is "
+            "second to last; set it to scalar_mix or last"
         )
 
 
 def _check_family_options(family: Family, block: Mapping[str, Any], where: str) -> None:
-    """Keys of the shared blocks that ask for something only some families have. Raises InputError."""
-    one_way = family.unidirectional, "does not read words in one direction with a state"
-    needs = {
-        "adapt.new_words": (
-            bool(family.vocab_parameters),
-            "has no table of words that new ones could join",
-        )
-    }
-    needs |= dict.fromkeys(
-        (
-            "tokenizer.direction",
-            "evaluate.finetune.bptt_window",
-            "evaluate.finetune.pooled_positions",
-        ),
-        one_way,
-    )
-    needs["evaluate.finetune.classifier_hidden_dropout"] = (
+    """Raise InputError if a key of the shared blocks needs something that the family lacks."""
+    needs_new_words = bool(family.vocab_parameters), "has no table of words to extend"
+    needs_state = family.unidirectional, "does not read words in one direction with a state"
+    needs_hidden_layer = (
         "classifier_hidden_size" in family.architecture_class.__dataclass_fields__,
         "has no hidden layer in its classifier",
     )
-    for key, (able, reason) in needs.items():
-        inner: Any = block
+    needs = {
+        "adapt.new_words": needs_new_words,
+        "tokenizer.direction": needs_state,
+        "evaluate.finetune.bptt_window": needs_state,
+        "evaluate.finetune.pooled_positions": needs_state,
+        "evaluate.finetune.classifier_hidden_dropout": needs_hidden_layer,
+    }
+    for key, (is_supported, reason) in needs.items():
+        value: Any = block
         for part in key.split("."):
-            inner = inner.get(part) if isinstance(inner, Mapping) else None
-        if inner is not None and not able:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and not is_supported:
             raise InputError(f"{where}.{key}: {family.name} {reason}; take the key out")
 
 
 def load_model_config(params: Params, name: str) -> ModelConfig:
-    """One variant of a study. Raises InputError."""
+    """Return one model of a study. Raises InputError."""
     return parse_model_config(name, params.models[name], f"params.yaml: models.{name}")
