@@ -1,8 +1,8 @@
-"""The rows of the comparison, one a measured value. A test freezes the columns: they are a contract.
+"""The result rows of the comparison, one per measured value. A test freezes the columns.
 
 A *result* is what one system reaches in one setting and seed: (init, transfer, head, label_count,
-finetune_seed, ...). Each of its values is a row. Its predictions are one row an item and carry the
-columns of the result, so that any two results can be paired item by item.
+finetune_seed, ...). Each of its values is a row. Its predictions have one row per item and the
+key columns of the result, so that any two results can be paired item by item.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-# The test set of what a language model measures on held-out text of the target domain.
+# The test set of language-model metrics on held-out text of the target domain.
 HELDOUT_TEST_SET = "held_unlabelled"
 
 
@@ -75,7 +75,7 @@ class ResultRow:
     kind: str
     metric: str
     value: float | None  # None unless status is ok
-    num_examples: int  # scored
+    num_examples: int  # number of scored items
     init: Literal["pretrained", "adapted", "random", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "finetuned", "zero_shot", "none"] = "none"
@@ -104,7 +104,7 @@ class ResultRow:
         assert self.status == "ok" or self.reason, "a row without a value needs a reason"
 
 
-# What tells two results apart. With an item's id, it names a prediction.
+# The key of a result. With an item's id, it is the key of a prediction.
 RESULT_KEY_COLUMNS = (
     "model",
     "family",

@@ -266,7 +266,7 @@ CASES = {
         "column 'stars'",
         "'2' is not one of the 2 choices",
     ),
-    long_pair: ("models.gpt.pretrain.seq_len: 130", "128, and 3 marks"),
+    long_pair: ("models.gpt.pretrain.seq_len: 130", "128, plus 3 special tokens"),
     one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     chinese_reviews: (

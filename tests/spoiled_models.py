@@ -32,7 +32,7 @@ def cells_of_a_transformer(folder, tree):
 
 
 def feed_forward_of_an_lstm(folder, tree):
-    tree["models"]["bert"]["architecture"] |= {"contextualizer": "lstm", "ffn_size": 64}
+    change(tree, "models.bert.architecture", {"contextualizer": "lstm", "ffn_size": 64})
 
 
 def adaptation_without_tasks(folder, tree):
@@ -67,8 +67,9 @@ def _translate(folder, tree, **languages):
         "corpora.general.sources",
         [{"files": "texts/*.txt"}, {"files": "de.txt", "language": "de"}],
     )
-    tree["models"]["seq2seq"]["pretrain"] |= languages
-    tree["models"]["seq2seq"]["tokenizer"] |= {"vocab_size": 400}
+    for key, language in languages.items():
+        change(tree, f"models.seq2seq.pretrain.{key}", language)
+    change(tree, "models.seq2seq.tokenizer.vocab_size", 400)
     tree["tasks"] = {
         "mt": {
             "kind": "translation",
