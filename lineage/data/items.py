@@ -166,10 +166,27 @@ def build_items(
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
             read.tables, read.tasks, kind, splits, seed=seed
         )
+    info = _describe_items(name, task, kind, read, splits, labels, dropped, where)
+    info |= counters | {"carved": num_validation_taken}
+    _labels_to_ids(splits, labels, kind)
+    return TaskItems(splits, info)
+
+
+def _describe_items(
+    name: str,
+    task: Task,
+    kind: Kind,
+    read: _ReadTask,
+    splits: dict[str, pd.DataFrame],
+    labels: list[str],
+    dropped: dict[str, dict[str, int]],
+    where: str,
+) -> dict[str, Any]:
+    """Return what task.json says about the items: their kind, labels, metrics and counts."""
     default_metric = kind.metrics[0]
     if kind.answer_type == "tags":
         default_metric = choose_tag_metric(labels, read.task.metric or (), where)
-    info = {
+    return {
         "name": name,
         "kind": kind.name,
         "language": read.task.language,
@@ -180,10 +197,8 @@ def build_items(
         "probes": list(read.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
-        **counters,
         "unlearned_tags": count_unseen_tags(splits, kind),
         **count_unread_spans(labels, kind, read.task),
-        "carved": num_validation_taken,
         "repeated_in_train": count_repeats_in_train(splits, read.task, kind),
         "repeated_in_folds": count_repeats_in_folds(splits, task, kind),
         "group_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, read)),
@@ -195,8 +210,6 @@ def build_items(
         "ceilings": read.ceilings,
         "ceiling_groups": read.ceiling_groups,
     }
-    _labels_to_ids(splits, labels, kind)
-    return TaskItems(splits, info)
 
 
 def _check_limited_items(
