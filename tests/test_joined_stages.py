@@ -12,7 +12,7 @@ from study_rows import GRID, Study
 from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.records import Setting
+from lineage.analysis.records import Setting, read_analysis
 from lineage.config.checks import check_study
 from lineage.config.params import ReportParams, parse_params, read_params
 from lineage.config.records import read_yaml
@@ -134,8 +134,8 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         ("sources",),
         ("corpus", "general"),
         ("task", "mood"),
-        ("overlap", "mood"),
-        ("control", "mood"),
+        ("contamination", "mood"),
+        ("baselines", "mood"),
     ):
         run(*command)
     for name in ("word2vec", "gpt"):
@@ -163,13 +163,12 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
         "pretrained": sum(spent),
         "random": spent[1],
     }
-    cells = [
-        c
-        for c in artifacts.read_json(tmp_path / "reports/results.json")["cells"]
-        if c["model"] == NAME
-    ]
-    assert sorted((c["init"], c["head"], len(c["seeds"])) for c in cells) == [
-        (init, head, 2) for init in ("pretrained", "random") for head in ("bilstm", "linear")]  # fmt: skip
+    scores = read_analysis(tmp_path / "reports/results.json").scores
+    own_scores = [one for one in scores if one.system.model == NAME]
+    assert {(one.system.init, one.system.head, len(one.seeds)) for one in own_scores} == {
+        (init, head, 2) for init in ("pretrained", "random") for head in ("bilstm", "linear")
+    }
+    assert len(own_scores) == 4
     files = sorted((tmp_path / "artifacts/results").glob("*/evaluate_joined-*"))
     before = [path.read_bytes() for path in files]
     with (

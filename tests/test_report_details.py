@@ -355,7 +355,7 @@ def test_one_setting_is_not_settings(tmp_path: Path) -> None:
         scores=tuple(analysis.scores_of(setting)),
         comparisons=tuple(c for c in analysis.comparisons if c.setting == setting),
     )
-    assert sentences.summarize(one).startswith("Of 1 setting (a task")
+    assert sentences.summarize(one).startswith("There is 1 setting (a task")
     assert " settings (a task" in sentences.summarize(analysis)
 
 

@@ -22,6 +22,7 @@ from lineage.analysis.cells import (
     read_rows,
 )
 from lineage.analysis.comparisons import (
+    PlannedComparison,
     best_systems,
     is_above_chance,
     plan_comparisons,
@@ -135,10 +136,12 @@ def build_results(
     return table, analysis
 
 
-def _rank_systems(cells: list[ResultCell], grid: Grid) -> tuple[list[list[ResultCell]], list[Any]]:
+def _rank_systems(
+    cells: list[ResultCell], grid: Grid
+) -> tuple[list[list[ResultCell]], list[PlannedComparison]]:
     """Return the best systems of each setting, and the comparisons of their leader."""
     ranked_systems = []
-    planned = []
+    planned: list[PlannedComparison] = []
     for group in group_by_setting(cells).values():
         candidates = [cell for cell in group if cell.system.model not in grid.ablation_of]
         ranked = best_systems(candidates)
@@ -268,7 +271,7 @@ def _adaptation_text_bytes(results_dir: Path, grid: Grid, *, model: str, task: s
 
 
 def _pretraining_budgets(results_dir: Path, grid: Grid) -> list[PretrainingBudget]:
-    """Return what each model's pretraining used, then the sums for systems of two models.
+    """Return the budget of each model's pretraining, then the sums for systems of two models.
 
     A model has the means over seeds, which differ by a batch at most. Seeds that failed count
     only if all of them did.

@@ -16,7 +16,7 @@ class LabelCount:
 
 @dataclass(frozen=True)
 class CrossoverLine:
-    """A system's comparisons with TF-IDF; None at a label count where there is none.
+    """A system's comparisons with TF-IDF; None at a label count without one.
 
     The system is better than TF-IDF at `crossover` labels and at every larger number that was
     compared; None if there is no such point. Numbers of labels count training examples.

@@ -20,7 +20,7 @@ from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS
 from lineage.results import ENSEMBLE_FAMILY, PREDICTION_COLUMNS, PROBABILITY_PREFIX
 from lineage.tasks.base import load_kind
 
-# What the cells of two members share on one task and pretraining seed: everything but the model.
+# Cells of two members agree in these columns: everything but the model.
 MERGE_KEY = [
     "init",
     "adapt_text",

@@ -1,4 +1,4 @@
-"""What pretraining and adaptation add: their comparisons over all settings together."""
+"""Gains of pretraining and of adaptation: their comparisons over all settings together."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class GainLine:
-    """The gains of all models on one task; None where there is no comparison."""
+    """The gains of all models on one task; None without a comparison."""
 
     setting: Setting
     train_examples: int
@@ -98,7 +98,7 @@ class GainSummary:
 
 
 def summarize_gains(analysis: Analysis) -> list[GainSummary]:
-    """Summarize the gains of pretraining and of adaptation, where there are comparisons.
+    """Summarize the gains of pretraining and of adaptation, if there are comparisons.
 
     The tables have the largest label count of each task.
     """

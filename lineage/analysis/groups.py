@@ -1,4 +1,4 @@
-"""Scores by group of items, such as the paradigms of BLiMP: what the mean over groups hides."""
+"""Scores by group of items, such as the paradigms of BLiMP: the mean over groups hides them."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -44,7 +44,7 @@ Outcome = Verdict | Literal["both at chance"]
 
 @dataclass(frozen=True)
 class System:
-    """A model and how it is used: what stays the same over tasks, label counts and seeds."""
+    """A model and its use: the same for all tasks, label counts and seeds."""
 
     model: str
     family: str
@@ -57,7 +57,7 @@ class System:
 
     @property
     def method(self) -> tuple[str, str, str]:
-        """Return what two systems share when only their models differ.
+        """Return the part that two systems share if only their models differ.
 
         Recipes are not part of it: they differ with the model.
         """
@@ -65,12 +65,12 @@ class System:
 
     @property
     def line_key(self) -> tuple[str, str, str, str, str]:
-        """Return what identifies a line of a table: features and recipe may differ by setting."""
+        """Return the key of a line of a table: features and recipe may differ by setting."""
         return self.model, self.family, self.init, self.transfer, self.head
 
     @property
     def usage(self) -> tuple[str, str, str]:
-        """Return the method of a system whose features may be what is compared."""
+        """Return the method of a system whose features may differ."""
         return self.init, self.transfer, self.head
 
 
@@ -175,7 +175,7 @@ class TrialCounts:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best possible score on a generated task, given what a model reads."""
+    """The best possible score on a generated task, for the features a model reads."""
 
     task: str
     features: str  # static | left | both
@@ -203,7 +203,7 @@ class AdaptationEffect:
 
 @dataclass(frozen=True)
 class PretrainingBudget:
-    """What the pretraining of a model used: means over the pretraining seeds that did not fail.
+    """The budget that pretraining a model used: means over the pretraining seeds that did not fail.
 
     A system of two models (`members`) has the sums. None: unknown, or not counted.
     """
@@ -253,7 +253,7 @@ class TruncationNote:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """A task or an extra test set: what params.yaml says, and the statistics of its data."""
+    """A task or an extra test set: its parameters, and the statistics of its data."""
 
     task: str
     kind: str

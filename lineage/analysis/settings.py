@@ -1,4 +1,4 @@
-"""What the comparisons say about each setting: the leader, its rivals, and the chance level."""
+"""Summaries of the settings: the leader, its rivals, and the chance level."""
 
 from collections import Counter
 from collections.abc import Iterable

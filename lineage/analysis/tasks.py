@@ -1,4 +1,4 @@
-"""Summaries of the tasks: what params.yaml says about them, and the statistics of their data."""
+"""Summaries of the tasks: their parameters, and the statistics of their data."""
 
 from collections.abc import Mapping
 from pathlib import Path

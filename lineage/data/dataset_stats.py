@@ -1,4 +1,4 @@
-"""Statistics of a task's data: how many items there are, and what was dropped, cut or repeated."""
+"""Statistics of a task's data: the numbers of items, and of those dropped, cut or repeated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

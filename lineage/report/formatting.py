@@ -35,7 +35,7 @@ SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1
 
 
 class NamedSystem(Protocol):
-    """What the name of a system shows."""
+    """A record with the fields that the name of a system shows."""
 
     @property
     def model(self) -> str: ...
@@ -87,7 +87,7 @@ def format_setting(setting: Setting, *, train_examples: int = 0) -> str:
 
 
 def metric_unit(metric: str) -> str:
-    """Return what stands behind a value, as in 71.3 % or 25.1 BLEU."""
+    """Return the unit of a value, as in 71.3 % or 25.1 BLEU."""
     return METRIC_UNITS.get(metric, ACCURACY_UNITS)[0]
 
 

@@ -13,7 +13,7 @@ from lineage import artifacts
 from lineage.config.records import read_yaml
 from lineage.runtime.provenance import list_changed_files, lock_entry_digest
 
-StageMetadata = Mapping[str, Any]  # what a stage recorded about its run
+StageMetadata = Mapping[str, Any]  # the record that a stage leaves of its run
 REPORTED_PACKAGES = (
     "torch",
     "numpy",
@@ -30,7 +30,7 @@ MAX_CHANGED_FILES = 8  # that are named
 
 @dataclass(frozen=True)
 class StageProvenance:
-    """How the output of one stage was made; None where it is unknown."""
+    """How the output of one stage was made; None if unknown."""
 
     stage: str
     digest: str  # of its entry in dvc.lock
@@ -60,7 +60,7 @@ class Provenance:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return what heads the section, by name."""
+        """Return the lines that head the section, by name."""
         return {
             name.replace("_", " "): value
             for name, value in vars(self).items()

@@ -1,4 +1,4 @@
-"""What differs from run to run: the costs of training, and what the MLflow run shows."""
+"""Costs of training, and the texts and metrics of the MLflow run: they differ by run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

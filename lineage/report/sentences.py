@@ -76,8 +76,9 @@ def _count_leads(settings: Sequence[SettingSummary]) -> str:
     without_rival = Counter(one.leader.model for one in settings if one.has_no_rival)
     for model, count in without_rival.most_common():
         parts.append(f"in {count} {model} has no rival to compare with")
+    verb = "is" if len(settings) == 1 else "are"
     number = plural(len(settings), "setting")
-    return f"Of {number} (a task at a number of labels), {join_with_and(parts)}."
+    return f"There {verb} {number} (a task at a number of labels): {join_with_and(parts)}."
 
 
 def _count_significant_leads(settings: Sequence[SettingSummary]) -> str:
@@ -95,7 +96,7 @@ def _count_significant_leads(settings: Sequence[SettingSummary]) -> str:
 
 
 def describe_setting(setting: SettingSummary, *, margin: float) -> list[str]:
-    """Return what was found in one setting, open questions first.
+    """Return the findings in one setting, open questions first.
 
     `margin` is that of equivalence, as a share.
     """
@@ -194,7 +195,7 @@ def format_leaders(setting: SettingSummary) -> str:
 
 
 def describe_intervals(analysis: Analysis) -> str:
-    """Return what intervals cover: the words behind `Intervals are 95 %, `."""
+    """Return the sources of variation in intervals: the words behind `Intervals are 95 %, `."""
     if max((one.repetitions for one in analysis.comparisons), default=0) <= 1:
         return "over items only. Nothing was repeated with another seed, which may change verdicts."
     num_pretrain_seeds = 0

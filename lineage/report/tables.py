@@ -138,7 +138,7 @@ class GainTableView:
 
 @dataclass(frozen=True)
 class GainSection:
-    """What pretraining or adaptation adds."""
+    """The gains of pretraining or of adaptation."""
 
     comparison_type: str
     baseline: str
@@ -246,7 +246,7 @@ class AblationTable:
 
 @dataclass(frozen=True)
 class BudgetLine:
-    """What a model was given, with its style."""
+    """The budget of a model, with its style."""
 
     model: str
     style: Style
@@ -371,7 +371,7 @@ def _overview_cells(analysis: Analysis, setting: SettingSummary) -> dict[str, Ov
 
 
 def build_gain_sections(analysis: Analysis) -> list[GainSection]:
-    """Return what pretraining and adaptation add."""
+    """Return the gains of pretraining and of adaptation."""
     return [_gain_section(analysis, summary) for summary in summarize_gains(analysis)]
 
 
@@ -542,7 +542,7 @@ def build_ablation_tables(analysis: Analysis) -> list[AblationTable]:
 
 
 def build_budget_table(analysis: Analysis) -> list[BudgetLine]:
-    """Return what each model was given."""
+    """Return the budget of each model."""
     return [
         BudgetLine(
             model=one.model,

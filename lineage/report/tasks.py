@@ -1,4 +1,4 @@
-"""The data of the tasks: what was used, truncated, dropped and repeated, for the page."""
+"""The data of the tasks: items used, truncated, dropped and repeated, for the page."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,9 @@ from lineage.results import JOINED_FAMILY
 
 # A statistic of a split -> the note on its task, with the count and the items of the split.
 DATA_NOTES = {
-    "duplicates_of_train": "{count} of the {items} {split} items also occur in train, word for word.",
+    "duplicates_of_train": (
+        "{count} of the {items} {split} items also occur in train, word for word."
+    ),
     "duplicates_in_folds": (
         "{count} of the {items} items occur more than once in train, word for word, so copies can "
         "be in both parts of a fold."
@@ -72,7 +74,7 @@ class TaskDataLine:
     kind: str
     metric: str
     num_items: dict[str, str]  # by split
-    test_set: str  # where it comes from
+    test_set: str  # its origin
     max_length: str
     dropped: str
     duplicates: str
@@ -175,7 +177,7 @@ def format_duplicates(splits: Mapping[str, SplitStats]) -> str:
 
 
 def _format_truncation(task: TaskSummary) -> str:
-    """Tell the maximum length and what exceeds it: `128 words: 12 of train`; `128 words: none`."""
+    """Tell the maximum length and how many items exceed it: `128 words: 12 of train`."""
     if not task.may_truncate:
         return "never truncated"
     truncated = _format_split_counts(task.splits, "truncated")
@@ -331,7 +333,8 @@ def _grouped_score_note(analysis: Analysis, task: str, summary: TaskSummary | No
 def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
     """Tell which systems the study left out for a task.
 
-    They are those without some of its label counts, and BiLSTM probes if only other tasks have them.
+    They are those without some of its label counts, and BiLSTM probes if only other tasks have
+    them.
     """
     trained = [
         one

@@ -1,4 +1,4 @@
-"""The analysis -> what both pages and the terminal show, so that they cannot disagree.
+"""The analysis -> the content of both pages and of the terminal, so that they cannot disagree.
 
 This file has the task tables, the verdict of each setting, and the charts; `tables` has the rest.
 """
@@ -430,7 +430,7 @@ def _format_lost_seeds(problems: Sequence[SeedProblem]) -> str:
 
 
 def draw_label_curves(analysis: Analysis) -> list[str]:
-    """Draw score over number of labels: a chart per task and method, where numbers differ."""
+    """Draw score over number of labels, if there are several: a chart per task and method."""
     found = []
     for task in dict.fromkeys(one.task for one in analysis.scores):
         scores = [
@@ -523,5 +523,5 @@ def draw_loss_curves(analysis: Analysis) -> list[str]:
 
 
 def format_loss_name(metric: str) -> str:
-    """Name a loss, with what it counts."""
+    """Name a loss, with the unit it counts."""
     return LOSS_NAMES.get(metric, metric.replace("_", " "))
