@@ -38,7 +38,7 @@ def work(stage: Stage) -> None:
     folder = Path("artifacts/tasks") / name
     task = TaskData.load(folder, split=split)
     stats = compute_dataset_stats(task, grid.finetune_seeds)
-    write_dataset_stats(RESULTS_DIR / "statistics" / f"{name}.json", stats)
+    write_dataset_stats(RESULTS_DIR / "statistics" / f"{stage.file_name}.json", stats)
     rows: list[ResultRow] = []
     tables: list[pd.DataFrame] = []
     if split == "test" and task.info["ceilings"]:

@@ -199,7 +199,7 @@ class Study:
         if KINDS[task] != "minimal_pairs":
             splits["train"] = SplitStats(600)
         stats = DatasetStats(task, KINDS[task], splits, {}, None)
-        write_dataset_stats(self.folder / "statistics" / f"{task}.json", stats)
+        write_dataset_stats(self.folder / "statistics" / f"baselines-{task}.json", stats)
 
     def held(self, variant: str, seed: int, task: str) -> Iterator[ResultRow]:
         """Adaptation helps all but bert."""

@@ -100,7 +100,7 @@ def study(
         write_table(tmp_path / f"predictions/{stage}.parquet", own)
     overlap(tmp_path, "small", predictions["id"].unique())
     stats = compute_dataset_stats(data, GRID.finetune_seeds)
-    write_dataset_stats(tmp_path / "statistics/small.json", stats)
+    write_dataset_stats(tmp_path / "statistics/baselines-small.json", stats)
     return tmp_path, build_results(tmp_path, GRID, ReportParams(), tasks)[1]
 
 

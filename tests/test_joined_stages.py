@@ -108,8 +108,8 @@ def small(folder: Path) -> Tree:
     tree = make(folder)
     for name in ("gpt", "word2vec"):
         tree["models"][name]["tokenizer"]["vocab_size"] = 300
-        tree["models"][name]["evaluate"]["bilstm_probe"] |= {"epochs": 1, "hidden_size": 5}
-        tree["models"][name]["evaluate"]["finetune"] |= {"epochs": 1, "min_steps": None}
+        tree["models"][name]["evaluate"]["bilstm_probe"] = {"epochs": 1, "hidden_size": 5}
+        tree["models"][name]["evaluate"]["finetune"] = {"epochs": 1, "min_steps": None}
     tree["models"]["word2vec"]["architecture"]["hidden_size"] = 7
     tree["tasks"]["mood"] |= {"max_tokens": 20, "probes": ["linear", "bilstm"]}
     tree["budget"] |= {"text_bytes": 10_000, "body_parameters": 100_000}

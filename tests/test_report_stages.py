@@ -17,6 +17,7 @@ STAGES = (
     ("pretrain", "gpt", "0"),
     ("evaluate", "gpt", "0", "mood"),
     ("baselines", "mood"),
+    ("sources",),  # it removes what the grid does not have, and nothing else
     ("report",),
     ("publish",),
 )

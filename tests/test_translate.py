@@ -390,7 +390,7 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     overlap(results, "mt", ())
     splits = {"train": SplitStats(1), "test": SplitStats(1)}
     stats = DatasetStats("mt", "translation", splits, {}, None)
-    write_dataset_stats(results / "statistics/mt.json", stats)
+    write_dataset_stats(results / "statistics/baselines-mt.json", stats)
     table, analysis = build_results(results, grid, ReportParams())
     assert {one.metric for one in analysis.comparisons} == {"bleu"}
     copied = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]

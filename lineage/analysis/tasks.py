@@ -21,7 +21,7 @@ TRUNCATION_NOTES = ("truncated", "unreadable_words", "answers_cut_off")
 def read_all_dataset_stats(results_dir: Path, grid: Grid) -> list[DatasetStats]:
     """Read the statistics of every task of the grid. Raises InputError."""
     folder = results_dir / "statistics"
-    return [read_dataset_stats(folder / f"{task}.json") for task in grid.tasks]
+    return [read_dataset_stats(folder / f"baselines-{task}.json") for task in grid.tasks]
 
 
 def build_task_summaries(
