@@ -106,10 +106,12 @@ def test_the_pages_say_two_budgets_wherever_it_stands(folder: Path) -> None:
 def small(folder: Path) -> Tree:
     """A user's project with a contextual and a static family, and a task that both heads read."""
     tree = make(folder)
+    tree["models"]["word2vec"] = tiny.shipped()["models"]["word2vec"]
     for name in ("gpt", "word2vec"):
-        tree["models"][name]["tokenizer"]["vocab_size"] = 300
-        tree["models"][name]["evaluate"]["bilstm_probe"] = {"epochs": 1, "hidden_size": 5}
-        tree["models"][name]["evaluate"]["finetune"] = {"epochs": 1, "min_steps": None}
+        model = tree["models"][name]
+        model["tokenizer"]["vocab_size"] = 300
+        model["evaluate"]["bilstm_probe"] = {"epochs": 1, "hidden_size": 5}
+        model["evaluate"]["finetune"] = {"epochs": 1, "min_steps": None}
     tree["models"]["word2vec"]["architecture"]["hidden_size"] = 7
     tree["tasks"]["mood"] |= {"max_tokens": 20, "probes": ["linear", "bilstm"]}
     tree["budget"] |= {"text_bytes": 10_000, "body_parameters": 100_000}
@@ -174,7 +176,7 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
     with (
         monkeypatch.context() as broken
     ):  # it ends when the last cell is kept, and another process goes on
-        broken.setattr("stages.evaluate._write_outputs", spoiled)
+        broken.setattr("stages.evaluate.write_outputs", spoiled)
         assert (
             stage(
                 tmp_path,

@@ -14,7 +14,7 @@ from lineage.data.language import is_spaceless
 from lineage.results import notes_from_json, notes_to_json
 from lineage.tasks.base import load_kind
 
-# Notes that tell what a model could not read of a task's items.
+# Notes on items that a model could not read whole, of a task's items.
 TRUNCATION_NOTES = ("truncated", "unreadable_words", "answers_cut_off")
 
 
@@ -71,7 +71,7 @@ def _summarize(
 
 
 def _truncation_notes(scored: pd.DataFrame) -> tuple[TruncationNote, ...]:
-    """Return what scored rows report about how their items were read, with the models."""
+    """Return the notes of scored rows on how their items were read, with the models."""
     models_by_note: dict[str, list[str]] = {}
     pairs = scored[["model", "reason"]].drop_duplicates()
     for model, reason in pairs.itertuples(index=False):
