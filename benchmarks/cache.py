@@ -69,7 +69,7 @@ def cached_nats(model: Any, stream: BatchSampler, cache: Cache) -> dict[str, flo
     state, past, total = None, None, dict[str, float]()
     for _, _, batch in iterate_batches(stream):
         assert batch.targets_BT is not None and stream.carries_state
-        outputs, _, state = model.run(batch.ids_BT, state)
+        outputs, _, state = model.run_layers(batch.ids_BT, state)
         logits = model.logits(outputs[-1])
         own = F.cross_entropy(
             logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="none"

@@ -93,7 +93,7 @@ def test_a_model_s_perplexity_with_a_cache_is_of_its_own_top_states_and_stands_b
     for index in range(lanes.set_epoch(0)):
         batch = lanes.get_batch(index)
         with torch.no_grad():
-            outputs, _, state = model.run(batch.ids_BT, state)  # type: ignore[operator]
+            outputs, _, state = model.run_layers(batch.ids_BT, state)  # type: ignore[operator]
             own.append(
                 F.cross_entropy(model.logits(outputs[-1]).mT, batch.targets_BT, reduction="none")
             )  # type: ignore[operator, arg-type]

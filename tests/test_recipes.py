@@ -176,7 +176,7 @@ def test_fine_tuning_takes_the_schedule_and_the_adam_that_are_named() -> None:
     assert (
         plain.lr_schedule()(0.2) == 1.0
         and plain.lr_schedule()(0.0) == pytest.approx(1 / 32)
-        and plain.recipe == "discriminative+slanted"
+        and plain.recipe == "discriminative+slanted_triangular"
     )
     released = replace(
         plain, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False
@@ -306,7 +306,7 @@ def test_what_is_read_of_an_item_does_not_depend_on_batches_or_their_order(
 def test_layers_are_read_as_they_are_named() -> None:
     x = np.arange(2 * 6 * 3.0).reshape(2, 6, 3)
     assert np.array_equal(select_layers(x, FROZEN), x)
-    for which, number in (("top", 5), ("second_to_last", 4), ("embeddings", 0)):
+    for which, number in (("last", 5), ("second_to_last", 4), ("embeddings", 0)):
         assert np.array_equal(select_layers(x, replace(FROZEN, features=which)), x[:, [number]])
     joined = replace(FROZEN, features="concat_last_4")
     assert np.array_equal(
@@ -314,7 +314,7 @@ def test_layers_are_read_as_they_are_named() -> None:
     )
     assert select_layers(x[:, :2], joined).shape == (2, 1, 6)  # what there is
     assert select_layers(np.stack([x, x], 1), joined).shape == (2, 2, 1, 12)  # choices
-    for block, settings in (("frozen", FROZEN), ("network", tiny.NETWORK)):
+    for block, settings in (("linear_probe", FROZEN), ("bilstm_probe", tiny.NETWORK)):
         with pytest.raises(
             EvaluationError, match=rf"none is second to last; set evaluate\.{block}\.features"
         ):
@@ -351,14 +351,14 @@ def rows(
 
 def test_rows_say_what_was_read(tmp_path: Path) -> None:
     found = rows("bert", tmp_path / "one", FROZEN, TUNED)
-    assert [row.features for row in found] == ["mix", "top"]
+    assert [row.features for row in found] == ["scalar_mix", "last"]
     found = rows(
         "bert",
         tmp_path / "two",
         replace(FROZEN, features="concat_last_4"),
         replace(TUNED, pooling="mean"),
     )
-    assert [row.features for row in found] == ["concat4", "mean"]
+    assert [row.features for row in found] == ["concat_last_4", "mean"]
     failed, tuned = rows(
         "glove", tmp_path / "three", replace(FROZEN, features="second_to_last"), TUNED
     )
@@ -463,20 +463,20 @@ def test_long_sequences_come_last_and_train_the_positions_that_short_ones_never_
     lengths: list[tuple[float, int]] = []
     untouched: list[bool] = []
     read_ids: list[torch.Tensor] = []
-    start = tiny.model("bert").positions.weight.detach().clone()  # type: ignore[union-attr]
+    start = tiny.model("bert").position_embeddings.weight.detach().clone()  # type: ignore[union-attr]
     found = tiny.variant("bert").family
 
     def watched(model: Any, batch: Any, carry: Any) -> Any:
         if model.training:
             lengths.append((batch.text_bytes, batch.ids_BT.shape[1]))
             read_ids.append(batch.ids_BT)
-            untouched.append(torch.equal(model.positions.weight[17:], start[17:]))
+            untouched.append(torch.equal(model.position_embeddings.weight[17:], start[17:]))
         return found.objective(model, batch, carry)  # type: ignore[misc]
 
     real = tiny.variant
     monkeypatch.setattr(
         tiny,
-        "model",
+        "variant",
         lambda name, **over: replace(real(name, **over), family=replace(found, objective=watched)),
     )
     outcome, _ = trained(tmp_path)
@@ -540,7 +540,7 @@ def test_a_training_in_two_lengths_that_is_killed_ends_in_the_same_weights(
 
 def test_lengths_that_do_not_grow_are_refused() -> None:
     for over in ({"initial_seq_len": 23}, {"initial_seq_len": 11, "long_seq_share": 1.0}):
-        with pytest.raises(InputError, match="first_length is"):
+        with pytest.raises(InputError, match="initial_seq_len is"):
             tiny.variant("bert", pretrain=over)
     assert [(end, how.seq_len) for end, how in tiny.variant("bert").pretrain.phases] == [(1.0, 23)]
     both = tiny.variant("bert", pretrain={"initial_seq_len": 11, "long_seq_share": 0.25}).pretrain
