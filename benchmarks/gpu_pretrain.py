@@ -9,6 +9,7 @@ killed, or whose time was up, is gone on with by the same command: checkpoints, 
 
 import argparse
 import contextlib
+import dataclasses
 import math
 import os
 import shutil
@@ -250,17 +251,17 @@ def family_row(place: Place, name: str, text_bytes: int, ends: float) -> dict[st
     peak = torch.cuda.max_memory_allocated() / 2**30 if place.device.type == "cuda" else None
     row: dict[str, Any] = {
         "family": name,
-        **spent,
+        **dataclasses.asdict(spent),
         "seconds": seconds,
         "peak_gib": peak,
         "status": outcome.status,
         "reason": outcome.reason,
     }
     row |= {
-        "text_mb": (spent["text_bytes"] or 0) / 1e6,
-        "tokens_per_second": (spent["tokens"] or 0) / seconds,
+        "text_mb": (spent.text_bytes or 0) / 1e6,
+        "tokens_per_second": (spent.tokens or 0) / seconds,
     }
-    row |= {"tflops": (spent["train_flops"] or 0) / seconds / 1e12}
+    row |= {"tflops": (spent.train_flops or 0) / seconds / 1e12}
     if outcome.status == "ok":
         row |= scored(place, checkpoint, outcome)
         with create_artifact(place.work / "models" / name, "model", status=outcome.status) as draft:

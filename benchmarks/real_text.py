@@ -33,7 +33,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.budget import count_parameters_by_role
 from lineage.training.devices import configure_torch
 from lineage.training.loop import validate
-from lineage.training.objectives import compute_lm_metrics, regularized_lm_loss
+from lineage.training.objectives import LossSums, compute_lm_metrics, regularized_lm_loss
 from lineage.training.pretrain import ALL_BATCHES, to_validation_settings
 from lineage.training.samplers import BatchSampler, iterate_batches
 
@@ -144,12 +144,10 @@ def measured(checkpoint: Checkpoint, model: nn.Module, texts: Sequence[str]) -> 
     stream = family.batch_sampler(
         encode_corpus(texts, reader), reader, to_validation_settings(checkpoint.pretrain), seed=0
     )
-    nats, targets, size = validate(
-        model, family.objective, stream, max_batches=ALL_BATCHES, precision="fp32"
-    )
+    sums = validate(model, family.objective, stream, max_batches=ALL_BATCHES, precision="fp32")
     if reader.tokenizer_type != "word":
-        return compute_lm_metrics(nats, targets, size)
-    found = perplexities(nats, stream, reader)
+        return compute_lm_metrics(sums)
+    found = perplexities(sums.nats, stream, reader)
     if family.objective is not regularized_lm_loss:
         return found
     cached = perplexities(cached_nats(model, stream, Cache()), stream, reader)
@@ -223,9 +221,10 @@ def counted_measures(trained: Trained, texts: Sequence[str], bigrams: Bigrams) -
         seed=0,
     )
     nats = -float(np.log(bigrams.probabilities(*pairs(stream))).sum())
+    text_bytes = sum(batch.text_bytes for _, _, batch in iterate_batches(stream))
     return {
         "bigram_bits_per_byte": compute_lm_metrics(
-            {"causal": nats}, {}, sum(batch.text_bytes for _, _, batch in iterate_batches(stream))
+            LossSums({"causal": nats}, {"causal": 0}, text_bytes)
         )["bits_per_byte"]
     }
 
