@@ -209,7 +209,7 @@ def test_a_text_s_probability_is_that_of_all_its_words_told_ones_too() -> None:
     with torch.no_grad():
         model.body.table = torch.nn.Parameter(
             torch.randn(
-                own.vocab_size, model.widths()[-1], generator=torch.Generator().manual_seed(1)
+                own.vocab_size, model.hidden_sizes()[-1], generator=torch.Generator().manual_seed(1)
             )
         )  # type: ignore[union-attr]
         model.softmax_bias = torch.nn.Parameter(torch.zeros(own.vocab_size))

@@ -167,18 +167,8 @@ class MaskedSegmentPairs:
         """(B, T) ids, some of them masked; targets there, and IGNORE_INDEX elsewhere."""
         pairs = [self.pairs[i] for i in self.batch_indices[index]]
         lengths = np.array([pair.length for pair in pairs]) + NUM_PAIR_SPECIAL_TOKENS
-        max_len = int(lengths.max())
-        ids = np.full((len(pairs), max_len), self.special_tokens["[PAD]"])
-        segments = np.zeros((len(pairs), max_len), np.int64)
-        is_text = np.zeros((len(pairs), max_len), bool)
-        for row, pair in enumerate(pairs):
-            length = lengths[row]
-            ids[row, :length] = self._pair_ids(pair)
-            separator = pair.end_a - pair.start_a + 1
-            segments[row, separator + 1 : length] = 1
-            is_text[row, 1 : length - 1] = True
-            is_text[row, separator] = False
-        mask = np.arange(max_len) < lengths[:, None]
+        ids, segments, is_text = self._lay_out(pairs, lengths)
+        mask = np.arange(ids.shape[1]) < lengths[:, None]
         rng = generator("masks", self.seed, self.data_version, index)
         is_continuation = None
         if self.settings.whole_word_masking:
@@ -212,6 +202,22 @@ class MaskedSegmentPairs:
             text_bytes=sum(self._pair_bytes(pair) for pair in pairs),
             num_tokens=int(mask.sum()),
         )
+
+    def _lay_out(
+        self, pairs: list[SegmentPair], lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (B, T) ids, segments, and a mask of the text without special tokens."""
+        shape = (len(pairs), int(lengths.max()))
+        ids = np.full(shape, self.special_tokens["[PAD]"])
+        segments = np.zeros(shape, np.int64)
+        is_text = np.zeros(shape, bool)
+        for row, (pair, length) in enumerate(zip(pairs, lengths, strict=True)):
+            ids[row, :length] = self._pair_ids(pair)
+            separator = pair.end_a - pair.start_a + 1
+            segments[row, separator + 1 : length] = 1
+            is_text[row, 1 : length - 1] = True
+            is_text[row, separator] = False
+        return ids, segments, is_text
 
     def _pair_ids(self, pair: SegmentPair) -> np.ndarray:
         cls = [self.special_tokens["[CLS]"]]

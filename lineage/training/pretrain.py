@@ -322,11 +322,6 @@ def _record_point(
     if is_validation_due:
         max_batches = ALL_BATCHES if averaging else VALIDATION_BATCHES
         validation = _validate(state, objective, validation_sampler, max_batches, precision)
-        if not all(math.isfinite(value) for value in validation.values()):
-            raise EvaluationError(
-                f"validation is not finite at step {step.step}: {validation}; "
-                "lower the learning rate"
-            )
         point = replace(
             point, weights_averaged=is_averaging(state.optimizer), validation=validation
         )
@@ -344,11 +339,20 @@ def _validate(
     max_batches: int,
     precision: str,
 ) -> dict[str, float]:
-    """Validate the averaged weights if there are any, else the weights."""
+    """Validate the averaged weights if there are any, else the weights.
+
+    Raises EvaluationError if a metric is not finite.
+    """
     swap_averaged_weights(state.optimizer)
     sums = validate(state.model, objective, sampler, max_batches=max_batches, precision=precision)
     swap_averaged_weights(state.optimizer)
-    return compute_lm_metrics(sums)
+    metrics = compute_lm_metrics(sums)
+    if not all(math.isfinite(value) for value in metrics.values()):
+        raise EvaluationError(
+            f"validation is not finite at step {state.counters.steps}: {metrics}; "
+            "lower the learning rate"
+        )
+    return metrics
 
 
 def _format_metrics(curve: LearningCurve) -> str:
