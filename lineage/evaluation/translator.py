@@ -37,7 +37,7 @@ class TranslationSettings:
     Each ablation of the paper changes one line.
     """
 
-    # Of the encoder, and of the decoder, with the pretrained one; 3 in the paper.
+    # Layers of the encoder, and of the decoder, with the pretrained one; 3 in the paper.
     num_layers: int = 2
     # The part of the language models that is kept; the rest is initialized at random.
     pretrained: Literal["both", "encoder", "decoder", "no_softmax", "embeddings"] = "both"
