@@ -358,7 +358,7 @@ def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: P
                 task.language for name, task in found.items() if name != "sense"
             } == {"zh"}
         else:
-            with pytest.raises(InputError, match="the key 'seed' is missing"):
+            with pytest.raises(InputError, match="the key 'corpora' is missing"):
                 read_params(tmp_path / "params.yaml")
 
 

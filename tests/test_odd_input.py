@@ -178,7 +178,7 @@ def test_one_of_several_groups_is_not_called_as_all_of_them(others: str, tmp_pat
         },
         "task",
     )
-    said = r"train\.jsonl: row 8: column 'g': 'all' is what all groups together are called"
+    said = r"train\.jsonl: row 8: column 'g': 'all' is the name of all groups together"
     with pytest.raises(InputError, match=said) if others == "some" else contextlib.nullcontext():
         build_items(
             "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
