@@ -74,7 +74,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "adapt_tasks": [],
         "label_counts": [30, 60],
     }
-    tree["models"]["ulmfit"]["evaluate"]["finetune"] |= QUICK
+    tree["models"] = {"ulmfit": {"evaluate": {"finetune": QUICK}}}
     with (folder / "params.yaml").open("w") as stream:
         YAML(typ="safe", pure=True).dump(tree, stream)
     with contextlib.chdir(folder):
