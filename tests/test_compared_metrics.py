@@ -142,7 +142,8 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
     tasks = {"small": Task(kind="text_classification", files=how["files"], metric=("matthews",))}
     overlap(results, "small", predictions["id"].unique())
     write_dataset_stats(
-        results / "statistics/baselines-small.json", compute_dataset_stats(data, grid.finetune_seeds)
+        results / "statistics/baselines-small.json",
+        compute_dataset_stats(data, grid.finetune_seeds),
     )
     found, analysis = build_results(results, grid, ReportParams(), tasks)
     assert {score.metric for score in analysis.scores} == {"matthews"}

@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 
+from lineage.config.params import Params, parse_params
+from lineage.config.study import load_model_config
 from lineage.errors import InputError
 from lineage.formats import huggingface
 from lineage.models.batch import IGNORE_INDEX, Batch
@@ -127,31 +129,28 @@ def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
     torch.testing.assert_close(model.pool(layers, batch), torch.tanh(model.pooler(whole)))  # type: ignore[operator]
 
 
-def test_the_six_cells_differ_in_extractor_and_direction_alone() -> None:
-    blocks = {name: tiny.blocks()[name] for name in tiny.CELLS}
-    first = blocks["masked_transformer"]
-    for name, block in blocks.items():
-        assert {k: v for k, v in block.items() if k != "architecture"} == {
-            k: v for k, v in first.items() if k != "architecture"
-        }
-        assert {
-            k for k in block["architecture"] if block["architecture"][k] != first["architecture"][k]
-        } <= OPEN
-        found = tiny.variant(name)
-        line = found.family.mechanism_row(found.architecture, found.pretrain)
-        assert (
-            line["extractor"] == ("LSTM" if name.endswith("lstm") else "Transformer")
-            and "next sentence" not in line["objective"]
+def test_the_six_cells_differ_in_contextualizer_and_direction_alone() -> None:
+    models = {name: load_model_config(params(), name) for name in tiny.CELLS}
+    first = models["masked_transformer"]
+    for name, model in models.items():
+        assert (model.tokenizer, model.pretrain, model.adapt, model.evaluate) == (
+            first.tokenizer,
+            first.pretrain,
+            first.adapt,
+            first.evaluate,
         )
-    assert (
-        len(
-            {
-                (block["architecture"]["contextualizer"], block["architecture"]["direction"])
-                for block in blocks.values()
-            }
-        )
-        == 6
-    )
+        one, other = vars(model.architecture), vars(first.architecture)
+        assert {key for key in one if one[key] != other[key]} <= OPEN
+        line = tiny.variant(name).mechanism
+        assert line["contextualizer"] == ("LSTM" if name.endswith("lstm") else "Transformer")
+        assert "next sentence" not in line["objective"]
+    switches = {(m.architecture.contextualizer, m.architecture.direction) for m in models.values()}
+    assert len(switches) == 6
+
+
+def params() -> Params:
+    """The study of the six cells."""
+    return parse_params(tiny.composed("cells"), "params.yaml")
 
 
 def test_sinusoids_are_the_paper_s() -> None:
