@@ -247,7 +247,7 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
             row.value == pytest.approx(100 * own["correct"].mean(), abs=1e-9)
             and 0 <= row.value <= 100
         )
-        assert format_notes(row.reason).startswith(
+        assert format_notes(results.notes_from_json(row.reason)).startswith(
             "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
         )
 
@@ -387,11 +387,11 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         folder / "predictions" / "baselines-mt.parquet",
         build_predictions_table([one for _, one in controls]),
     )
-    overlap(results, "mt", ())
+    overlap(folder, "mt", ())
     splits = {"train": SplitStats(1), "test": SplitStats(1)}
     stats = DatasetStats("mt", "translation", splits, {}, None)
-    write_dataset_stats(results / "statistics/baselines-mt.json", stats)
-    table, analysis = build_results(results, grid, ReportParams())
+    write_dataset_stats(folder / "statistics/baselines-mt.json", stats)
+    table, analysis = build_results(folder, grid, ReportParams())
     assert {one.metric for one in analysis.comparisons} == {"bleu"}
     copied = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copied["value"] > 1, "else this shows nothing"
