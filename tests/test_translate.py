@@ -31,7 +31,7 @@ from lineage.evaluation.translation import build_trained_translator, translate
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
 from lineage.report import page
-from lineage.report.notes import format_notes
+from lineage.report.notes import format_notes, format_reason
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import encode_corpus
@@ -247,7 +247,7 @@ def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
             row.value == pytest.approx(100 * own["correct"].mean(), abs=1e-9)
             and 0 <= row.value <= 100
         )
-        assert format_notes(results.notes_from_json(row.reason)).startswith(
+        assert format_reason(row.reason).startswith(
             "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
         )
 
