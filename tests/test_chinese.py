@@ -340,7 +340,7 @@ def test_a_chinese_corpus_may_hold_english_and_an_english_one_no_chinese() -> No
     check_study(with_corpus("zh", "en"))
     with pytest.raises(
         InputError,
-        match=r"its language is en, but a source's is zh.*set the corpus's language to zh",
+        match=r"its language is en, but that of a source is zh.*set the language of the corpus to zh",
     ):
         check_study(with_corpus("en", "zh"))
 

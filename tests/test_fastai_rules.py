@@ -207,7 +207,7 @@ def test_a_text_s_probability_is_that_of_all_its_words_told_ones_too() -> None:
     score = tiny.variant("ulmfit").family.score_texts
     assert score is not None
     with torch.no_grad():
-        model.body.table = torch.nn.Parameter(
+        model.body.embedding_weight = torch.nn.Parameter(
             torch.randn(
                 own.vocab_size, model.hidden_sizes()[-1], generator=torch.Generator().manual_seed(1)
             )

@@ -169,7 +169,7 @@ def test_of_spans_that_overlap_the_longest_are_read_and_the_sentences_counted(
     (TEXT, [{"index": [0, 1, 2], "type": "X"}], "a span is no .start, end, type. within its text"),
     (TEXT, [{"start": 3, "end": 3, "label": "X"}], "a span is no .start, end, type. within its text"),
     (TEXT, [{"start_idx": 0, "end_idx": 4, "type": "X", "entity": "叶老桂"}], "characters 0 to 4, does not have the text that stands with it"),
-    (["Ann"], [[0, 3, "X"]], "column 'label' holds spans of characters, and column 'text' no text"),
+    (["Ann"], [[0, 3, "X"]], "column 'label' holds spans of characters, but column 'text' does not hold a text"),
 ])  # fmt: skip
 def test_a_span_that_is_not_in_its_text_or_cuts_a_word_is_refused(
     text: Any, cell: Any, said: str, tmp_path: Path

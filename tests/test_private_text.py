@@ -13,6 +13,7 @@ import pytest
 
 from flows.profiles import write_params
 from lineage.config.data import Task
+from lineage.config.params import ReportParams
 from lineage.config.records import parse_record, read_yaml
 from lineage.data.files import check_columns, read_column_names
 from lineage.data.items import TaskItems, build_items, check_task_files
@@ -20,6 +21,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.word_vectors import missing_value_note
+from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
 from tests.checkout import WALK, command, own_project
 from tests.private_text import leaks, texts_of
@@ -146,8 +148,8 @@ def test_a_canary_is_found_in_a_page_and_a_database(tmp_path: Path) -> None:
 
 def test_show_text_is_off_unless_it_is_asked_for() -> None:
     assert (
-        "show_text: false" in (HERE / "profiles/base.yaml").read_text()
-        and "show_text: false" in (HERE / "params.yaml").read_text()
+        not ReportParams().show_text
+        and "show_text" not in (HERE / "params.yaml").read_text()
     )
 
 
@@ -317,7 +319,7 @@ def test_why_a_group_of_words_has_no_correlation_tells_no_text(
     items = pd.DataFrame(
         {"group": np.repeat(groups, 3), "prediction": ["0.1", "0.2", "0.3", "0.5", "0.5", "0.5"]}
     )
-    reason = missing_value_note(items)
+    reason = format_note(missing_value_note(items))
     assert (
         (repr(groups[1]) in reason) == told
         and "room nine" not in reason
@@ -350,7 +352,7 @@ def test_labels_that_are_texts_are_told_whole_by_no_message(tmp_path: Path) -> N
     )
     frame.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(
-        InputError, match=r"label '.{20}\.\.\.' does not occur in train.*say in 'names' what it is"
+        InputError, match=r"label '.{20}\.\.\.' does not occur in train.*say in 'label_map' what it is"
     ) as caught:
         classify(tmp_path, frame, files={"train": "t.csv", "test": "test.csv"})
     assert "room nine" not in str(caught.value)

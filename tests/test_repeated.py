@@ -196,7 +196,7 @@ def test_a_second_test_set_is_read_as_its_task_is(key: str, value: object, tmp_p
                        "extra_test_sets": {"other": {"files": {"test": "train.parquet"}, key: value}}}  # fmt: skip
     with pytest.raises(
         InputError,
-        match=rf"task\.extra_test_sets\.other\.{key}: its items are read and scored as the task's own are; remove the key",
+        match=rf"task\.extra_test_sets\.other\.{key}: its items are read and scored as the task's own; remove the key",
     ):
         build_items(
             "x",
