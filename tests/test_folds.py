@@ -329,8 +329,8 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
             and len(cell.item_scores[0, seed]) == said["group"].nunique()
         )
     assert (
-        cell.to_record()["num_examples"] == 130
-        and cell.to_record()["units"] == said["group"].nunique()
+        cell.summarize().num_examples == 130
+        and cell.summarize().num_clusters == said["group"].nunique()
     )
     fell = rows.copy()
     (row, *_) = fell.index[
@@ -349,9 +349,9 @@ def test_the_report_has_one_value_a_repetition_and_counts_groups_as_cases(tmp_pa
         for c in reported(data, fell, predictions, tmp_path / "fell")
         if (c.system.init, c.system.transfer) == ("random", "frozen")
     )
-    assert {*one.seed_values} == {*one.item_scores} == {(0, 0)} and one.to_record()[
-        "units"
-    ] == said["group"].nunique(), "of seed 1 nothing counts"
+    assert {*one.seed_values} == {*one.item_scores} == {
+        (0, 0)
+    } and one.summarize().num_clusters == said["group"].nunique(), "of seed 1 nothing counts"
     bags = next(c for c in found if c.system.model == "tfidf")
     assert bags.mean > 0.9 and set(bags.item_scores) == {(None, 0), (None, 1)}
 

@@ -231,5 +231,6 @@ def test_a_correlation_of_ranks_is_compared_where_no_other_metric_comes_first() 
     way = System("gpt", "gpt", "pretrained", "none", "zero_shot", "none", "none", "none")
     cell = Compared(way, "x", "word_similarity", "none", "spearman", 0, {(0, None): -0.4})
     cell.item_scores[0, None] = pd.Series([-0.4, -0.9, 0.1, -0.4], [*"abcd"])
-    facts = cell.to_record()
-    assert -1 <= facts["low"] < -0.4 < facts["high"] <= 1
+    found = cell.summarize()
+    assert found.ci_low is not None and found.ci_high is not None
+    assert -1 <= found.ci_low < -0.4 < found.ci_high <= 1
