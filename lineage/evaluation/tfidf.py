@@ -38,7 +38,7 @@ WordInContext = tuple[str, str, str]  # a word between the one before it and the
 
 @dataclass(frozen=True)
 class BaselineProblem:
-    """What a baseline learns from, and what it is scored on."""
+    """The items that a baseline learns from, and those that it is scored on."""
 
     kind: Kind
     facts: dict[str, Any]  # task.json
