@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.cells import ResultCell, read_result_cells, read_rows
-from lineage.artifacts import read_table, write_table
+from lineage.artifacts import read_json, read_table, write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid
 from lineage.config.records import parse_record
@@ -128,8 +128,8 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
             {"folds": 3, "files": {"train": "train.csv", "test": "train.csv"}},
             "tasks.small.folds: test is given",
         ),
-        ({"folds": 2, "group": "author"}, "of groups 3 or more"),
-        ({"folds": 1}, "give 2 or more"),
+        ({"folds": 2, "group": "author"}, "with groups to 3 or more"),
+        ({"folds": 1}, "set it to 2 or more"),
         ({"folds": 40, "group": "author"}, "groups are too few for 40 folds"),
         ({"folds": 200}, "130 items are too few for 200 folds"),
         (
@@ -138,7 +138,7 @@ def test_no_side_is_empty_however_unlike_the_groups_are(folds: int, sizes: list[
                 "label_map": {"0": "no"},
                 "extra_test_sets": {"other": {"files": {"train": "train.csv"}}},
             },
-            "name a test split alone",
+            "name only a test split",
         ),
         (
             {"files": SPLITS, "extra_test_sets": {"other": {"files": {"test": "other.csv"}}}},
@@ -456,10 +456,9 @@ def test_the_stages_run_a_task_in_folds_and_one_with_a_second_test_set(
         and (bags.loc[bags["task"] == "folded", "num_examples"] == 20).all()
     )
     assert set(bags.loc[bags["task"] == "mood", "test_set"]) == {"mood", "again"}
-    repeated = found[(found["metric"] == "repeated_in_train") & (found["test_set"] == "again")]
-    assert repeated["value"].tolist() == [54] and repeated["split"].tolist() == ["test"], (
-        "six items went to validation"
-    )
+    stats = read_json(tmp_path / "artifacts/results/statistics/baselines-mood.json")
+    repeated = stats["extra_test_sets"]["again"]["duplicates_of_train"]
+    assert repeated == 54, "six items went to validation"
     tree["grid"] |= {"adapt_models": ["gpt"], "adapt_tasks": ["folded"]}
     write(tmp_path, tree)
     code, said = stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)

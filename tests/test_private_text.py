@@ -147,10 +147,7 @@ def test_a_canary_is_found_in_a_page_and_a_database(tmp_path: Path) -> None:
 
 
 def test_show_text_is_off_unless_it_is_asked_for() -> None:
-    assert (
-        not ReportParams().show_text
-        and "show_text" not in (HERE / "params.yaml").read_text()
-    )
+    assert not ReportParams().show_text and "show_text" not in (HERE / "params.yaml").read_text()
 
 
 @pytest.mark.parametrize(("row", "kept"), [
@@ -352,7 +349,8 @@ def test_labels_that_are_texts_are_told_whole_by_no_message(tmp_path: Path) -> N
     )
     frame.assign(label=[SECRET[:70], "1", "0", "1"] * 10).to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(
-        InputError, match=r"label '.{20}\.\.\.' does not occur in train.*say in 'label_map' what it is"
+        InputError,
+        match=r"label '.{20}\.\.\.' does not occur in train.*say in 'label_map' what it is",
     ) as caught:
         classify(tmp_path, frame, files={"train": "t.csv", "test": "test.csv"})
     assert "room nine" not in str(caught.value)
