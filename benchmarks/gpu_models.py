@@ -45,8 +45,8 @@ class Work:
 def _transformer(name: str, *, length: int, batch: int, targets: tuple[int, int, int]) -> Work:
     is_bert = name.startswith("BERT")
     family, vocabulary = (bert.FAMILY, 30522) if is_bert else (gpt.FAMILY, 40478)
-    config = family.architecture_class(layers=12, heads=12, positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm="post",
-                               layer_norm_eps=1e-12 if is_bert else 1e-5, init_std=0.02, width=768, ffn_size=3072)  # fmt: skip
+    config = family.architecture_class(num_layers=12, num_heads=12, max_positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm_first=False,
+                               layer_norm_eps=1e-12 if is_bert else 1e-5, init_std=0.02, hidden_size=768, ffn_size=3072)  # fmt: skip
     return Work(name, family, config, vocabulary, batch, length, targets)
 
 
@@ -78,15 +78,19 @@ def middling(work: Work) -> Work:
     """The same as wide and as long as it takes for a GPU to share its work out, and to sum in another order where nothing forbids it."""
     name, config = work.family.name, work.config
     if name == "elmo":
-        config = dataclasses.replace(config, projection=128, cells=512, samples=500)
+        config = dataclasses.replace(
+            config, projection_size=128, cell_size=512, softmax_samples=500
+        )
     elif name == "ulmfit":
-        config = dataclasses.replace(config, width=128, hidden=512)
+        config = dataclasses.replace(config, embedding_size=128, hidden_size=512)
     else:
-        config = dataclasses.replace(config, layers=2, heads=4, width=256, ffn_size=1024)
+        config = dataclasses.replace(
+            config, num_layers=2, num_heads=4, hidden_size=256, ffn_size=1024
+        )
     return dataclasses.replace(
         work,
         config=config,
-        vocab_size=5003,
+        vocabulary=5003,
         batch=16,
         length=min(256, work.length),
         targets=(0, 0, 0),
@@ -102,13 +106,13 @@ def small(work: Work) -> Work:
             filters=((1, 5), (2, 7), (3, 9)),
             char_embedding_size=5,
             dropout=0.0,
-            samples=None,
-            projection=24,
-            cells=40,
+            softmax_samples=None,
+            projection_size=24,
+            cell_size=40,
         )
     elif name == "ulmfit":
         config = dataclasses.replace(
-            config, dropouts=AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0), width=24, hidden=40
+            config, dropouts=AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0), embedding_size=24, hidden_size=40
         )
     else:
         config = dataclasses.replace(
@@ -124,7 +128,7 @@ def small(work: Work) -> Work:
         work,
         name=f"{work.name} toy",
         config=config,
-        vocab_size=211,
+        vocabulary=211,
         batch=6,
         length=13,
         targets=(0, 0, 0),
@@ -182,13 +186,13 @@ def random_batch(work: Work, rng: np.random.Generator) -> Batch:
         segments = np.broadcast_to((np.arange(T) >= T // 2).astype(np.int64), (B, T))
         more = {
             "segment_ids_BT": torch.from_numpy(segments.copy()),
-            "next_B": torch.from_numpy(rng.integers(0, 2, B)),
+            "next_sentence_labels_B": torch.from_numpy(rng.integers(0, 2, B)),
         }
     elif name == "elmo":
         distinct = max(2, round(DISTINCT * rows * T))
         more = {
-            "characters_UC": _words(rng, distinct),
-            "words_BT": torch.from_numpy(rng.integers(0, distinct, (rows, T))),
+            "byte_ids_UC": _words(rng, distinct),
+            "word_rows_BT": torch.from_numpy(rng.integers(0, distinct, (rows, T))),
         }
     tokens = B * T
     return Batch(
@@ -256,22 +260,28 @@ def formula_flops(work: Work, batch: Batch) -> float:
     """The same by a formula: six a weight that a token passes, and attention, of which a causal model needs half."""
     c, V = work.config, work.vocabulary
     if work.family.name == "ulmfit":
-        sizes = (c.width, *[c.hidden] * (c.layers - 1), c.width)
-        return 6 * (sum(4 * h * (i + h) for i, h in itertools.pairwise(sizes)) + c.width * V)
+        sizes = (c.embedding_size, *[c.hidden_size] * (c.num_layers - 1), c.embedding_size)
+        return 6 * (
+            sum(4 * h * (i + h) for i, h in itertools.pairwise(sizes)) + c.embedding_size * V
+        )
     if work.family.name == "elmo":
         assert batch.byte_ids_UC is not None
         words, C = batch.byte_ids_UC.shape
         total = sum(number for _, number in c.filters)
         word = (
             sum(w * n * c.char_embedding_size * (C - w + 1) for w, n in c.filters)
-            + 2 * c.highways * total**2
-            + total * c.projection
+            + 2 * c.num_highway_layers * total**2
+            + total * c.projection_size
         )
-        recurrent = 2 * c.layers * (8 * c.cells * c.projection + c.cells * c.projection)
-        softmax = 2 * c.projection * (min(c.softmax_samples or V, V) + 1)
+        recurrent = (
+            2
+            * c.num_layers
+            * (8 * c.cell_size * c.projection_size + c.cell_size * c.projection_size)
+        )
+        softmax = 2 * c.projection_size * (min(c.softmax_samples or V, V) + 1)
         return 6 * (recurrent + softmax + word * words / batch.num_tokens)
-    D, T = c.width, work.length
-    body = c.layers * (
+    D, T = c.hidden_size, work.length
+    body = c.num_layers * (
         6 * (4 * D * D + 2 * D * c.ffn_size)
         + 12 * T * D * (0.5 if work.family.name == "gpt" else 1.0)
     )

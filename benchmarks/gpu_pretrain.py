@@ -106,7 +106,7 @@ class Place:
         model, training = (
             parse_record(kind, block[key], f"shards.json: models.{name}.{key}")
             for kind, key in (
-                (family.architecture_class, "model"),
+                (family.architecture_class, "architecture"),
                 (family.pretrain_class, "pretrain"),
             )
         )
@@ -324,7 +324,7 @@ def run(arguments: argparse.Namespace) -> int:
         "plan": plan,
         "parameters": arguments.parameters,
         "precision": arguments.precision,
-        "models": rows,
+        "families": rows,
     }
     for name in names:
         try:
@@ -431,7 +431,7 @@ def main() -> int:
             arguments.pairs,
             arguments.pairs_per_group,
         )
-        size = prepare(wanted, arguments.out, ROOT / "profiles" / "base.yaml")
+        size = prepare(wanted, arguments.out)
         print(f"{arguments.out}: {size / 2**20:.1f} MiB for {', '.join(wanted.families)}")
         return 0
     except InputError as error:

@@ -115,7 +115,12 @@ def graphed(work: Work, device: torch.device, leave: contextlib.ExitStack) -> St
     """The recurrence's launches recorded once as a CUDA graph, forward and backward; the rest as it is."""
     if device.type != "cuda":
         raise NotRunError("a CUDA graph needs a GPU")
-    model, B, P, H = build(work, device), work.batch, work.config.projection, work.config.cells
+    model, B, P, H = (
+        build(work, device),
+        work.batch,
+        work.config.projection_size,
+        work.config.cell_size,
+    )
     sample = torch.randn(
         2, B, work.length, P, device=device, dtype=torch.bfloat16, requires_grad=True
     )
@@ -128,14 +133,14 @@ def graphed(work: Work, device: torch.device, leave: contextlib.ExitStack) -> St
         loop = torch.cuda.make_graphed_callables(_Flat(model.body), (sample, *states))
 
     def run(tokens_2BTP: torch.Tensor, state: Any) -> tuple[list[torch.Tensor], Any]:
-        flat = [x for pair in state or model.body.cold(tokens_2BTP) for x in pair]
+        flat = [x for pair in state or model.body.zero_state(tokens_2BTP) for x in pair]
         top, *after = loop(tokens_2BTP, *flat)
         return [top], tuple(
             (output.detach(), cell.detach())
             for output, cell in zip(after[::2], after[1::2], strict=True)
         )
 
-    object.__setattr__(model, "run", run)
+    object.__setattr__(model, "run_layers", run)
     return ours(work, model)
 
 
@@ -185,7 +190,7 @@ def _two_way_steps(layer: Any) -> Callable[..., Any]:
             cell = (cell.float() * forget.sigmoid() + in_gate.sigmoid() * update.tanh()).clamp(
                 -layer.cell_clip, layer.cell_clip
             )
-            output = torch.bmm(out.sigmoid() * cell.tanh(), layer.project).clamp(
+            output = torch.bmm(out.sigmoid() * cell.tanh(), layer.weight_hr).clamp(
                 -layer.projection_clip, layer.projection_clip
             )
             found.append(output)
@@ -251,25 +256,25 @@ def _theirs(work: Work) -> Any:
         raise NotRunError("transformers is not installed here") from None
     c = work.config
     if work.family.name == "bert":
-        config = library.BertConfig(vocab_size=work.vocabulary, hidden_size=c.width, num_hidden_layers=c.layers, num_attention_heads=c.heads,
-                                    intermediate_size=c.ffn_size, max_position_embeddings=c.positions)  # fmt: skip
+        config = library.BertConfig(vocab_size=work.vocabulary, hidden_size=c.hidden_size, num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads,
+                                    intermediate_size=c.ffn_size, max_position_embeddings=c.max_positions)  # fmt: skip
         return library.BertForPreTraining(config)
     config = library.OpenAIGPTConfig(
         vocab_size=work.vocabulary,
-        n_embd=c.width,
-        n_layer=c.layers,
-        n_head=c.heads,
-        n_positions=c.positions,
+        n_embd=c.hidden_size,
+        n_layer=c.num_layers,
+        n_head=c.num_heads,
+        n_positions=c.max_positions,
     )
     return library.OpenAIGPTLMHeadModel(config)
 
 
 def _their_batch(work: Work, batch: Any) -> dict[str, torch.Tensor]:
     if work.family.name == "gpt":
-        return {"input_ids": batch.ids_BT, "label_count": batch.ids_BT}
+        return {"input_ids": batch.ids_BT, "labels": batch.ids_BT}
     return {
         "input_ids": batch.ids_BT,
         "token_type_ids": batch.segment_ids_BT,
-        "label_count": batch.targets_BT,
+        "labels": batch.targets_BT,
         "next_sentence_label": batch.next_sentence_labels_B,
     }

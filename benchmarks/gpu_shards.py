@@ -22,7 +22,8 @@ from lineage.artifacts import (
     write_json,
     write_table,
 )
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.records import parse_record
+from lineage.config.resolve import fill_in_defaults, merge_trees
 from lineage.config.study import load_family
 from lineage.data.language import byte_count, normalize_text
 from lineage.errors import InputError
@@ -44,7 +45,7 @@ TYPES = {
     "sentence_starts": np.int64,
     "word_byte_ids_UC": np.uint16,
 }  # of Tokens
-# What differs from profiles/base.yaml, which is made for two cores: larger vocabularies and batches, and rates for bodies of about 20 M parameters.
+# What differs from the defaults of the families, which are made for two cores: larger vocabularies and batches, and rates for bodies of about 20 M parameters.
 BLOCKS: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {
         "tokenizer": {"vocab_size": 30000},
@@ -81,15 +82,13 @@ class Wanted:
     pairs_per_group: int
 
 
-def prepare(wanted: Wanted, out: Path, base: Path) -> int:
-    """Write the folder and give its bytes. `base` is profiles/base.yaml. Raises InputError where there is no text, or too much of it."""
+def prepare(wanted: Wanted, out: Path) -> int:
+    """Write the folder and give its bytes. Raises InputError where there is no text, or too much of it."""
     texts = _splits(wanted)
-    models, tokens = read_yaml(base)["models"], dict[str, str]()
+    models, tokens = dict[str, dict[str, Any]](), dict[str, str]()
     with create_artifact(out, "shards") as draft:
         for name in wanted.families:
-            models[name] = {
-                key: {**value, **BLOCKS[name].get(key, {})} for key, value in models[name].items()
-            }
+            models[name] = merge_trees(fill_in_defaults(name, {}), BLOCKS[name])
             if wanted.vocabulary:
                 models[name]["tokenizer"]["vocab_size"] = wanted.vocabulary
             family, settings = (

@@ -91,9 +91,9 @@ def check_compiled(contest: Contest, model: nn.Module, loss: Callable[[], torch.
 
 def transformer(kind: str, *, layers: int, width: int, positions: int) -> Any:
     """The configuration of the class of transformers with this name."""
-    fields = {"layers": layers, "probes": max(2, width // 64), "max_positions": positions, "dropout": DROPOUT, "layer_norm_eps": 1e-5,
-              "activation": "gelu" if kind == "bert" else "gelu_tanh", "norm_first": "pre" if kind == "gpt2" else "post", "init_std": 0.02,
-              "width": width, "ffn_size": 4 * width}  # fmt: skip
+    fields = {"num_layers": layers, "num_heads": max(2, width // 64), "max_positions": positions, "dropout": DROPOUT, "layer_norm_eps": 1e-5,
+              "activation": "gelu" if kind == "bert" else "gelu_tanh", "norm_first": kind == "gpt2", "init_std": 0.02,
+              "hidden_size": width, "ffn_size": 4 * width}  # fmt: skip
     return huggingface.LAYOUTS[kind].family.architecture_class(**fields)
 
 
@@ -134,7 +134,7 @@ def bert_contest(*, quick: bool) -> Contest:
         "input_ids": ids,
         "attention_mask": mask.long(),
         "token_type_ids": segments,
-        "label_count": targets,
+        "labels": targets,
         "next_sentence_label": following,
     }
 
@@ -165,7 +165,7 @@ def bert_contest(*, quick: bool) -> Contest:
     bars.append(Bar("ours fp32", BEST_FP32))
     contest = Contest(
         "BERT",
-        f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}",
+        f"{config.num_layers} x {config.hidden_size}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}",
         B * T,
         "tokens",
         turns,
@@ -228,7 +228,7 @@ def gpt_contest(*, quick: bool, kind: str = "openai-gpt") -> Contest:
         Bar("ours bf16", best),
         Bar("ours fp32", BEST_FP32),
     ]
-    work = f"{config.layers} x {config.width}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}"
+    work = f"{config.num_layers} x {config.hidden_size}, V {V:,}, T {T}, B {B}, dropout {DROPOUT}"
     contest = Contest("GPT-1" if first else "GPT-2", work, B * T, "tokens", turns, bars)
     mine, other = pair(kind, config, V)
     check(

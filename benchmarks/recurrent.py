@@ -75,7 +75,7 @@ def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
             for name, weight in (
                 ("input", layer.weight_ih),
                 ("state", layer.weight_hh),
-                ("project", layer.project),
+                ("project", layer.weight_hr),
             ):
                 getattr(cell, name).weight.copy_(weight[way].T)
             cell.state.bias.copy_(layer.bias.view(2, -1)[way])

@@ -27,7 +27,6 @@ from lineage.training.devices import select_device
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
-BASE = ROOT / "profiles" / "base.yaml"
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 
 
@@ -69,10 +68,10 @@ def prepare(folder: Path) -> None:
     wanted = gpu_shards.Wanted(
         source, gpu_shards.FAMILIES, 10**6, "en", 301, folder / "pairs.parquet", 1
     )
-    gpu_shards.prepare(wanted, folder / "shards", BASE)
+    gpu_shards.prepare(wanted, folder / "shards")
     settings = json.loads((folder / "shards" / "shards.json").read_text())
     for name, block in settings["models"].items():
-        for key in ("model", "pretrain"):
+        for key in ("architecture", "pretrain"):
             block[key] |= tiny.SMALL[name].get(key, {})
     (folder / "shards" / "shards.json").write_text(json.dumps(settings))
 
