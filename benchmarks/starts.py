@@ -28,6 +28,7 @@ from lineage.evaluation.systems import EvalContext, EvalRun, is_requested
 from lineage.models.base import Encoder, rescale_embeddings, root_mean_square
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
+from lineage.results import ResultRow
 from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
 
@@ -68,7 +69,7 @@ STARTS: dict[
     "pretrained body": with_tables,
     "pretrained tables": lambda trained, twin: with_tables(twin, trained),
     "pretrained, small tables": rescale_embeddings,
-    "untrained, large tables": lambda trained, twin: rescale_embeddings(twin, trained),
+    "random, large tables": lambda trained, twin: rescale_embeddings(twin, trained),
     "pretrained, rows shuffled": shuffled,
 }
 
@@ -95,6 +96,11 @@ class Started(Checkpoint):
         )
 
 
+def arm_of(cell: EvalRun | ResultRow) -> str:
+    """What a cell trains on the start: a linear probe (`frozen`), a BiLSTM probe (`bilstm`), or all of it (`finetuned`)."""
+    return "bilstm" if (cell.head or "").startswith("bilstm") else cell.transfer
+
+
 def measured(setting: EvalContext, start: str, some: Sequence[EvalRun]) -> list[dict[str, Any]]:
     """A row a cell: what the arm has on the test items from this start, or why it has nothing."""
     checkpoint = Started(**vars(setting.checkpoint), start=start)
@@ -119,12 +125,7 @@ def measured(setting: EvalContext, start: str, some: Sequence[EvalRun]) -> list[
         row for row in rows if all(getattr(row, key) == value for key, value in wanted.items())
     ]
     about = {"start": start, "table_size": root_mean_square(largest)}
-    return [
-        about
-        | dataclasses.asdict(row)
-        | {"arm": "network" if row.head.startswith("bilstm") else row.transfer}
-        for row in found
-    ]
+    return [about | dataclasses.asdict(row) | {"arm": arm_of(row)} for row in found]
 
 
 @contextlib.contextmanager
@@ -170,11 +171,11 @@ def question(name: str, task: str, given: argparse.Namespace) -> tuple[EvalConte
         for cell in every
         if is_requested(setting, cell)
         and str(cell.label_count) in labels
-        and cell.settings_block in given.arms
+        and arm_of(cell) in given.arms
     ]
     if not some:
         raise InputError(
-            f"{task} has no cells of {', '.join(given.arms)} with these labels; see `heads`, `labels` and `grid` of its profile"
+            f"{task} has no cells of {', '.join(given.arms)} with these labels; see `probes`, `label_counts` and `grid` of its profile"
         )
     return setting, some
 
@@ -219,7 +220,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("model", help="one of its models")
     parser.add_argument("task", help="one of its tasks")
     parser.add_argument(
-        "--arms", nargs="+", choices=("frozen", "network", "finetuned"), default=["finetuned"]
+        "--arms", nargs="+", choices=("frozen", "bilstm", "finetuned"), default=["finetuned"]
     )
     parser.add_argument(
         "--labels",

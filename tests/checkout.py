@@ -126,6 +126,8 @@ def change(folder: Path, **values: Any) -> None:
         *above, last = key.split("__")
         place = tree
         for name in above:
+            if place.get(name) is None:
+                place[name] = {}
             place = place[name]
         place[last] = value
     write_params(folder / "params.yaml", tree)

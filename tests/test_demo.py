@@ -30,14 +30,18 @@ AS_SHIPPED = pytest.param({}, id="as shipped", marks=pytest.mark.slow)
 # One static family, one LSTM, one Transformer; one seed, all labels, two thirds of the text, for which BERT has more to learn from each piece.
 THREE_FAMILIES = pytest.param(
     {
-        "grid__families": [STATIC, "ulmfit", "bert"],
-        "grid__seeds": [0],
-        "grid__labels": ["all"],
-        "grid__adapt_families": ["ulmfit"],
+        "grid__models": [STATIC, "ulmfit", "bert"],
+        "grid__finetune_seeds": [0],
+        "grid__label_counts": ["all"],
+        "grid__adapt_models": ["ulmfit"],
         "budget__text_bytes": 2_000_000,
-        "models__bert__pretrain__mask_share": 0.3,
+        "models__bert__pretrain__mlm_probability": 0.3,
         **dict.fromkeys(
-            (f"models__{name}__evaluate__network__epochs" for name in (STATIC, "ulmfit", "bert")), 1
+            (
+                f"models__{name}__evaluate__bilstm_probe__epochs"
+                for name in (STATIC, "ulmfit", "bert")
+            ),
+            1,
         ),  # no claim is of a CRF
     },
     id="three families",
@@ -168,7 +172,7 @@ def test_static_vectors_stay_at_the_static_ceiling(
     for init in ("pretrained", "random"):
         limit = ceilings["sense"]["static"] + 3 * 0.5 / math.sqrt(len(right))
         assert all(
-            value(rows, task="sense", variant=STATIC, init=init, transfer=transfer, labels="all")
+            value(rows, task="sense", model=STATIC, init=init, transfer=transfer, label_count="all")
             <= limit
             for transfer in ("frozen", "finetuned")
         )
@@ -214,16 +218,16 @@ def test_word_identity_does_not_give_the_sense_away(
     demo: Demo, rows: pd.DataFrame, ceilings: dict[str, dict[str, float]]
 ) -> None:
     limit = ceilings["sense"]["both"] - 0.15
-    assert value(rows, task="sense", variant="tfidf", labels="all") <= limit
+    assert value(rows, task="sense", model="tfidf", label_count="all") <= limit
     for variant in families(demo.folder):
         assert (
             value(
                 rows,
                 task="sense",
-                variant=variant,
+                model=variant,
                 init="random",
                 transfer="finetuned",
-                labels="all",
+                label_count="all",
             )
             <= limit
         )
@@ -231,8 +235,8 @@ def test_word_identity_does_not_give_the_sense_away(
 
 def test_agreement_is_learned_by_pretraining_alone(demo: Demo, rows: pd.DataFrame) -> None:
     for variant in contextual(demo):
-        assert value(rows, task="agreement", variant=variant, init="pretrained") >= 0.9
-        assert abs(value(rows, task="agreement", variant=variant, init="random") - 0.5) < 0.1
+        assert value(rows, task="agreement", model=variant, init="pretrained") >= 0.9
+        assert abs(value(rows, task="agreement", model=variant, init="random") - 0.5) < 0.1
 
 
 def test_no_score_passes_its_ceiling(
@@ -245,14 +249,14 @@ def test_no_score_passes_its_ceiling(
         & (rows["status"] == "ok")
     ]
     for row in own[own["model"].isin(SENSE)].itertuples():
-        direction = SENSE[row.variant] if row.task == "sense" else "both"
+        direction = SENSE[row.model] if row.task == "sense" else "both"
         ceiling = ceilings[row.task][direction]
-        error = math.sqrt(max(ceiling * (1 - ceiling), 0.25 / row.examples) / row.examples)
+        error = math.sqrt(max(ceiling * (1 - ceiling), 0.25 / row.num_examples) / row.num_examples)
         assert row.value <= ceiling + 4 * error, (
-            row.variant,
+            row.model,
             row.task,
             row.transfer,
-            row.labels,
+            row.label_count,
             row.value,
             ceiling,
         )
@@ -364,11 +368,11 @@ def test_a_number_runs_the_stages_that_read_its_block_and_what_follows(finished:
         *(f"evaluate@ulmfit-0-{task}" for task in TASKS),
         "evaluate_adapted@ulmfit-0-sentiment",
     }
-    change(finished, models__ulmfit__evaluate__tuned__rate=0.0021)
+    change(finished, models__ulmfit__evaluate__finetune__learning_rate=0.0021)
     assert planned(finished) - {"sources"} == evaluations | ENDS
-    change(finished, models__ulmfit__adapt__rate=0.0021)
+    change(finished, models__ulmfit__adapt__learning_rate=0.0021)
     assert planned(finished) - {"sources"} == evaluations | ENDS | {"adapt@ulmfit-0-sentiment"}
-    change(finished, models__ulmfit__pretrain__rate=0.0021)
+    change(finished, models__ulmfit__pretrain__learning_rate=0.0021)
     assert planned(finished) - {"sources"} == evaluations | ENDS | {
         "adapt@ulmfit-0-sentiment",
         "pretrain@ulmfit-0",
@@ -396,7 +400,7 @@ def test_a_new_task_and_a_new_family_of_one_file_run_their_own_stages_only(finis
     change(
         finished,
         models__mine=read_yaml(finished / "params.yaml")["models"]["gpt"],
-        grid__families=[*old, "mine"],
+        grid__models=[*old, "mine"],
     )
     assert "mine.py: its FAMILY is named 'gpt'" in command(
         finished, "python", "-m", "stages.sources", code=2

@@ -54,7 +54,7 @@ def test_a_start_is_put_together_of_what_its_name_says(name: str, start: str) ->
     ):
         expected = {"pretrained": learned, "pretrained tables": learned, "random": fresh, "pretrained body": fresh,
                     "pretrained, small tables": learned * root_mean_square(fresh) / root_mean_square(learned),
-                    "untrained, large tables": fresh * root_mean_square(learned) / root_mean_square(fresh)}  # fmt: skip
+                    "random, large tables": fresh * root_mean_square(learned) / root_mean_square(fresh)}  # fmt: skip
         if start in expected:
             torch.testing.assert_close(mine, expected[start])
         else:
@@ -172,8 +172,8 @@ def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(
         )
         for (key, value), own in zip(small.named_parameters(), trained.parameters(), strict=True):
             scale = (
-                root_mean_square(twin.build_encoder().body.table) / root_mean_square(own)
-                if key == "body.table"
+                root_mean_square(twin.build_encoder().body.embedding_weight) / root_mean_square(own)
+                if key == "body.embedding_weight"
                 else 1.0
             )
             torch.testing.assert_close(value, own * scale)
@@ -197,7 +197,10 @@ def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(
             )
             (row,) = starts.measured(dataclasses.replace(setting, settings=settings), start, [cell])
             found.append(row["value"])
-    assert found[0] == found[1] != found[2] and tuned.recipe == "slanted+small tables+word norm"
+    assert (
+        found[0] == found[1] != found[2]
+        and tuned.recipe == "slanted_triangular+small tables+word norm"
+    )
 
 
 def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> None:
@@ -211,7 +214,7 @@ def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> N
     assert format_note(trial_note(settings, 1)) == (
         "trial 1 (of 2, from 0): learning_rate 0.02, rescale_embeddings"
     )
-    tiny.variant("elmo", architecture={"input": "words"}, evaluate={"finetune": two_ways})
+    tiny.variant("elmo", architecture={"input_unit": "words"}, evaluate={"finetune": two_ways})
     for tuned in ({"rescale_embeddings": True}, two_ways):
         with pytest.raises(
             InputError,
@@ -223,7 +226,7 @@ def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["gpt", "sentiment"], "no model 'gpt'; it has ulmfit"), (["ulmfit", "x"], "no task 'x'; it has sentiment"),
-     (["ulmfit", "sentiment", "--labels", "7"], "no labels 7; it has 30, 60"), (["ulmfit", "sentiment", "--arms", "network"], "no cells of network")],
+     (["ulmfit", "sentiment", "--labels", "7"], "no labels 7; it has 30, 60"), (["ulmfit", "sentiment", "--arms", "bilstm"], "no cells of bilstm")],
 )  # fmt: skip
 def test_what_the_run_does_not_have_ends_in_one_message(
     finished: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
