@@ -107,7 +107,7 @@ def test_its_rows_are_those_of_two_budgets(results: Results) -> None:
 
     def values(one: PretrainingBudget) -> np.ndarray:
         return np.array(
-            [one.text_bytes, one.body_parameters, one.total_parameters, one.train_flops, one.passes]
+            [one.text_bytes, one.body_parameters, one.total_parameters, one.train_flops, one.epochs]
         )
 
     both = values(budgets["elmo"]) + values(budgets["gpt"])
