@@ -216,7 +216,8 @@ def _changed_parameters(stage: PipelineStage) -> Iterator[str]:
     for dependency in stage.params:
         before = dependency.hash_info.value or {}
         now = dependency.read_params()
-        for key in dependency.params:
+        # dvc.yaml names no keys where it tracks a whole file of resolved values.
+        for key in dependency.params or sorted({*before, *now}):
             yield from _differences(key, before.get(key), now.get(key))
 
 
