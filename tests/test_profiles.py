@@ -10,9 +10,10 @@ import pytest
 from flows.profiles import compose_profile, merge_params
 from flows.run import RunOptions
 from flows.workspace import use_checkout, use_worktree
+from lineage.config.__main__ import resolved_values
 from lineage.config.checks import check_study
 from lineage.config.params import parse_params
-from lineage.config.records import read_yaml
+from lineage.config.records import parse_record, read_yaml
 from lineage.config.resolve import resolve_tree
 from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
@@ -86,6 +87,20 @@ def test_defaults_of_the_family_then_of_the_study_then_of_the_model() -> None:
     assert found["bert"]["evaluate"]["finetune"]["epochs"] == 7, "it needs no entry of its own"
     parsed = parse_model_config("gpt", own, "models.gpt")
     assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
+
+
+@pytest.mark.parametrize("profile", ["demo", "variants", "wiki-full"])
+def test_the_resolved_values_write_out_every_default(profile: str) -> None:
+    params = parse_params(compose_profile(HERE / "profiles", profile))
+    values = resolved_values(params)
+    assert values["threads"] == 1 and values["adapt"]["heldout_share"] == 0.1
+    for name, model in check_study(params).items():
+        block = values["models"][name]
+        assert block["family"] == model.family.name
+        assert block["evaluate"]["linear_probe"]["max_iter"] == 100, "a default of the record"
+        for key in ("architecture", "pretrain", "evaluate"):
+            record = getattr(model, key)
+            assert parse_record(type(record), block[key], key) == record
 
 
 def test_a_model_that_says_where_it_comes_from_is_public() -> None:

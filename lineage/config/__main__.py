@@ -1,17 +1,17 @@
-"""`python -m lineage.config`: print all resolved values of params.yaml, its schema or its reference."""
+"""Print all resolved values of params.yaml, its JSON schema, or the reference of its keys."""
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 
-from lineage.config.params import read_params
-from lineage.config.records import read_yaml
-from lineage.config.resolve import resolve_tree
+from lineage.config.params import Params, read_params
 from lineage.config.schema import json_schema, reference
-from lineage.config.study import load_model_config
+from lineage.config.study import MODEL_BLOCKS, load_model_config
 from lineage.errors import InputError
 
 
@@ -29,16 +29,47 @@ def main() -> int:
         print(reference())
         return 0
     try:
-        params = read_params(arguments.file)
-        for name in params.models:
-            load_model_config(params, name)
+        values = resolved_values(read_params(arguments.file))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
     yaml = YAML()
     yaml.default_flow_style = None
-    yaml.dump(resolve_tree(read_yaml(arguments.file), arguments.file.name), sys.stdout)
+    yaml.dump(values, sys.stdout)
     return 0
+
+
+def resolved_values(params: Params) -> dict[str, Any]:
+    """Return the tree of a params.yaml that writes out every default. Raises InputError."""
+    tree: dict[str, Any] = _write_out(params)
+    for name, block in params.models.items():
+        model = load_model_config(params, name)
+        written = {key: value for key, value in block.items() if key not in MODEL_BLOCKS}
+        written["family"] = model.family.name
+        for key in MODEL_BLOCKS:
+            record = getattr(model, key)
+            if record is not None:
+                written[key] = _write_out(record)
+        if model.tokenizer is None:
+            written["tokenizer"] = "pretrained"
+        tree["models"][name] = written
+    return tree
+
+
+def _write_out(value: Any) -> Any:
+    """Return a record as a tree, without the keys that are null by default and in this record."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        tree = {}
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name)
+            if inner is not None or field.default is not None:
+                tree[field.name] = _write_out(inner)
+        return tree
+    if isinstance(value, dict):
+        return {key: _write_out(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_write_out(inner) for inner in value]
+    return value
 
 
 if __name__ == "__main__":
