@@ -55,7 +55,7 @@ class StageResult:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended it, for example because memory ran out. Another try resumes it."""
+        """True if a signal ended it, for example as memory ran out. Another try resumes it."""
         return self.outcome == "failed" and _is_signal(self.exit_status)
 
 

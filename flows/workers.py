@@ -48,7 +48,7 @@ ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers 
 
 @dataclass(frozen=True)
 class RemoteStage:
-    """Everything that a worker is told."""
+    """Everything that a worker needs to run a stage."""
 
     stage: str
     upstream: tuple[str, ...]  # the stages whose outputs it reads
@@ -62,7 +62,7 @@ class RemoteStage:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker reports: how the stage ended, and its metadata if it ran."""
+    """A worker's report: how the stage ended, and its metadata if it ran."""
 
     result: StageResult
     metadata: dict[str, Any] = field(default_factory=dict)

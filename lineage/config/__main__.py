@@ -16,7 +16,7 @@ from lineage.errors import InputError
 
 
 def main() -> int:
-    """Print what was asked for; return 2 if params.yaml is not valid."""
+    """Print the requested text; return 2 if params.yaml is not valid."""
     parser = argparse.ArgumentParser(prog="python -m lineage.config", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, default=Path("params.yaml"))
     parser.add_argument("--schema", action="store_true", help="the JSON schema, for editors")

@@ -57,7 +57,7 @@ class _ReadTask:
     task: Task  # as it is read: with the keys of its mirror, or the columns of a generated task
     tables: dict[str, UserTable]
     tasks: dict[str, Task]  # how each split is read
-    # Of a generated task: the best possible scores, also by group.
+    # The best possible scores of a generated task, also by group.
     ceilings: Ceilings | None = None
     ceiling_groups: dict[str, Ceilings] = dataclasses.field(default_factory=dict)
 

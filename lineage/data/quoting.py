@@ -52,18 +52,18 @@ class _ColumnProfile:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether all filled cells are numbers."""
+        """True if all filled cells are numbers."""
         return self.has_numbers and not self.has_texts
 
     @property
     def is_categorical(self) -> bool:
-        """Whether the column holds a few names."""
+        """True if the column holds a few names."""
         most = min(MAX_CATEGORIES, MAX_CATEGORIES_PER_ROW * self.num_rows)
         return 0 < len(self.distinct_values) <= most
 
     @property
     def is_distinctive(self) -> bool:
-        """Whether a piece of a text could hardly occur in the column."""
+        """True if a piece of a text could hardly occur in the column."""
         return self.is_numeric or self.is_categorical
 
     def accepts(self, cell: str) -> bool:

@@ -107,7 +107,7 @@ class DataTable:
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether it is running text in lines or files, whose only column is `text`."""
+        """True for running text in lines or files, whose only column is `text`."""
         is_text = isinstance(self.data, DataFiles) and self.data.format == "text"
         return is_text and self.text_format is None
 

@@ -53,7 +53,7 @@ class TextTableFormat:
 
     @property
     def is_sentence(self) -> bool:
-        """Whether a row is a sentence of several lines."""
+        """True if a row is a sentence of several lines."""
         return self.row_unit == "sentence"
 
     def is_csv(self, files: DataFiles) -> bool:

@@ -36,7 +36,7 @@ PoolingMode = Literal["first", "cls", "last", "mean"]
 
 @dataclass(frozen=True)
 class ModelType:
-    """What a folder's names look like for one of transformers' model types."""
+    """The names of config keys and tensors for one of transformers' model types."""
 
     tensor_prefix: str  # of the body's tensors; files of a bare body lack it
     # A tensor that only files with the language model's head have; empty: the tied embedding is

@@ -57,7 +57,7 @@ PRELOADED_MODULES = {
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A module to run, and the surroundings of the process that asked."""
+    """A module to run, and the surroundings of the process that requests it."""
 
     module: str
     arguments: list[str]
@@ -179,7 +179,7 @@ class _Server:
 
 
 def _take_over(request: RunRequest, streams: list[int]) -> None:
-    """Take the place of the process that asked."""
+    """Take the place of the requesting process."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
