@@ -59,7 +59,7 @@ COLUMNS = (  # title, key, side and width, number format
     ("body", "body_parameters", ">11", ",.0f"),
     ("total", "total_parameters", ">11", ",.0f"),
     ("text MB", "text_mb", ">8", ".2f"),
-    ("passes", "passes", ">6", ".2f"),
+    ("epochs", "epochs", ">6", ".2f"),
     ("steps", "steps", ">7", ",.0f"),
     ("seconds", "seconds", ">8", ".1f"),
     ("tokens/s", "tokens_per_second", ">10", ",.0f"),

@@ -254,7 +254,7 @@ def markdown(found: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for one in found["systems"]:
         spent, body = one["spent"], one["spent"]["body_parameters"]
-        read = f"{spent['text_bytes'] / 1e6:.1f} MB, {spent['passes']:.2f} passes"
+        read = f"{spent['text_bytes'] / 1e6:.1f} MB, {spent['epochs']:.2f} epochs"
         for split, figures in one["held"].items():
             shown = ", ".join(
                 f"{name.replace('_', ' ')} {value:,.4g}" for name, value in figures.items()

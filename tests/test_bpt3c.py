@@ -165,5 +165,5 @@ def test_a_classifier_that_is_tuned_in_windows_reads_in_windows_too() -> None:
     assert not np.allclose(
         found["last windows"], predict_finetuned(model, reader, items, precision="fp32"), atol=1e-4
     )
-    with pytest.raises(ValueError, match="pooled is 3"):
+    with pytest.raises(ValueError, match="pooled_positions is 3"):
         dataclasses.replace(TUNED, bptt_window=4, pooled_positions=3)

@@ -333,7 +333,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         ablation_of={"gpt": "other"}
     )
     monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
-    monkeypatch.setattr("stages.sources.library_is_there", lambda: False)
+    monkeypatch.setattr("stages.sources.is_transformers_available", lambda: False)
     assert "pip install --requirement constraints.txt" in asked()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in asked()

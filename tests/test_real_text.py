@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from benchmarks import real_text
 from benchmarks.bigrams import Bigrams
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.tokenizers.token_ids import encode_corpus
-from lineage.training.curve import LearningCurve
+from lineage.training.curve import CurvePoint, LearningCurve
 from lineage.training.samplers import BpttBatches
 from tests import tiny
 
@@ -48,8 +49,8 @@ def test_perplexity_is_exp_of_the_mean_loss_over_the_whole_vocabulary() -> None:
     for index in range(lanes.set_epoch(0)):
         batch = lanes.get_batch(index)
         with torch.no_grad():
-            outputs, _, state = model.run(batch.ids_BT, state)
-            logits = outputs[-1].flatten(0, 1) @ model.body.table.T + model.softmax_bias
+            outputs, _, state = model.run_layers(batch.ids_BT, state)
+            logits = outputs[-1].flatten(0, 1) @ model.body.embedding_weight.T + model.softmax_bias
         targets = batch.targets_BT.flatten()
         nats += float(F.cross_entropy(logits.double(), targets, reduction="sum"))
         count += sum(int(target) != reader.special_token_ids["<S>"] for target in targets)
@@ -174,18 +175,17 @@ def finished(folder: Path, *, trained: bool) -> Path:
         for split in ("train", "valid"):
             tiny.tokens(name).save(home, split)
         points = [
-            {
-                "step": 1,
-                "progress": share,
-                "text_bytes": 20_000 * share,
-                "loss": 5 - share,
-                "learning_rate": 0.1,
-            }
+            CurvePoint(
+                step=1,
+                progress=share,
+                text_bytes=int(20_000 * share),
+                loss=5 - share,
+                learning_rate=0.1,
+            )
             for share in (0.5, 1.0)
         ]
-        points[0][
-            "validation_bits_per_byte" if name == "gpt" else "validation_bits_per_byte_forward"
-        ] = 2.5
+        measure = "bits_per_byte" if name == "gpt" else "bits_per_byte_forward"
+        points[0] = replace(points[0], validation={measure: 2.5})
         write_table(
             folder / "artifacts" / "results" / "curves" / f"pretrain-{name}-0.parquet",
             LearningCurve(points).to_frame(),

@@ -10,6 +10,7 @@ import torch
 
 from lineage.config.checks import check_study
 from lineage.config.params import read_params
+from lineage.config.resolve import fill_in_defaults
 from lineage.config.study import parse_model_config
 from lineage.errors import InputError
 from lineage.models.seq2seq import TwoLanguageBpttBatches, one_language_lm_loss
@@ -97,7 +98,7 @@ def test_languages_are_checked_before_anything_runs() -> None:
     grid = dataclasses.replace(shipped.grid, models=("seq2seq",), adapt_models=(), adapt_tasks=())
 
     def check(**pretrain: Any) -> None:
-        block = shipped.models["seq2seq"]
+        block = fill_in_defaults("seq2seq", {})
         models = {"seq2seq": {**block, "pretrain": {**block["pretrain"], **pretrain}}}
         check_study(
             dataclasses.replace(shipped, corpora={"general": mixed}, grid=grid, models=models)
@@ -115,7 +116,7 @@ def test_languages_are_checked_before_anything_runs() -> None:
         **block,
         "evaluate": {
             **block["evaluate"],
-            "translation": shipped.models["seq2seq"]["evaluate"]["translation"],
+            "translation": {},
         },
     }
     with pytest.raises(InputError, match="gpt has no decoder"):
