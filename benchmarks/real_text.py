@@ -260,7 +260,7 @@ def markdown(found: dict[str, Any]) -> str:
                 f"{name.replace('_', ' ')} {value:,.4g}" for name, value in figures.items()
             )
             lines.append(
-                f"| {one['model']} | {one['profile']} | {read} | {body:,} | {one['vocabulary']:,} | {split} | {shown} |"
+                f"| {one['model']} | {one['profile']} | {read} | {body:,} | {one['vocab_size']:,} | {split} | {shown} |"
             )
     lines += [
         "",

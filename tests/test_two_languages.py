@@ -105,7 +105,7 @@ def test_languages_are_checked_before_anything_runs() -> None:
         )
 
     check(source_language="en", target_language="de")
-    with pytest.raises(InputError, match="holds de, en; say which"):
+    with pytest.raises(InputError, match="the corpus has text in de, en; set 'source_language'"):
         check()
     with pytest.raises(InputError, match="no source of the corpus 'general' is in 'fr'"):
         check(source_language="en", target_language="fr")
