@@ -17,12 +17,12 @@ MEASURES = {
     "validation_bits_per_byte_forward": "bits per byte of words, forward",
     "validation_bits_per_byte_backward": "bits per byte of words, backward",
     "validation_masked_nats": "nats a masked piece",
-    "validation_next_accuracy": "next sentence, share right",
+    "validation_next_sentence_accuracy": "next sentence, share right",
 }
 
 
 def curve(root: Path, variant: str, seed: int) -> pd.DataFrame:
-    """The curve that the stage wrote: step, progress, text_bytes, loss, rate, and what validation found where it looked."""
+    """The curve that the stage wrote: step, progress, text_bytes, loss, learning_rate, and what validation found where it looked."""
     return read_table(
         root / "artifacts" / "results" / "curves" / f"pretrain-{variant}-{seed}.parquet"
     )
@@ -35,10 +35,10 @@ def last_check(points: pd.DataFrame) -> dict[str, float]:
 
 
 def write(found: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> None:
-    """real_text.csv with every point of every (profile, variant), and real_text.svg."""
+    """real_text.csv with every point of every (profile, model), and real_text.svg."""
     rows = [
-        points.drop(columns=["progress", "rate"]).assign(profile=profile, variant=variant)
-        for (profile, variant), points in found.items()
+        points.drop(columns=["progress", "learning_rate"]).assign(profile=profile, model=model)
+        for (profile, model), points in found.items()
     ]
     whole = pd.concat(rows)
     first = ["profile", "model", "step", "text_bytes", "loss"]
