@@ -77,14 +77,14 @@ class TimeUp(Exception):  # noqa: N818  # no error: the training goes on in the 
     """This process has had its minutes."""
 
 
-class Untold:
-    """A tracker that tells nobody: MLflow is not needed here."""
+class NoTracker:
+    """A tracker that logs nothing, for a machine without MLflow."""
 
-    def metrics(self, values: dict[str, float], **_: object) -> None:
-        """Nothing."""
+    def log_metrics(self, values: dict[str, float], **_: object) -> None:
+        """Do nothing."""
 
     def flush(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Place:
         params: Any = SimpleNamespace(
             budget=SimpleNamespace(text_bytes=text_bytes), precision=self.precision
         )
-        conditions = TrainContext(self.device, Untold(), resume, checkpoint_seconds, report)  # type: ignore[arg-type]
+        conditions = TrainContext(self.device, NoTracker(), resume, checkpoint_seconds, report)  # type: ignore[arg-type]
         return pretrain(self.checkpoint(name), self.tokens(name), params, conditions)
 
 

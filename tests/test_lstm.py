@@ -1,5 +1,9 @@
 """The recurrence with its backward written by hand equals the same steps under autograd, clips included."""
 
+import importlib.util
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -115,3 +119,32 @@ def test_small_values_keep_their_precision_under_bf16() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             rounded = body(x, None)[0][-1].float()
     assert float((rounded - exact).norm() / exact.norm()) < 0.01
+
+
+FUSED = """
+import torch
+from lineage.models.layers import lstm
+from lineage.models.layers.lstm_kernels import FusedCellSteps
+
+def gradients(steps, clip):
+    lstm._cell_steps_class = lambda device_type: steps
+    generator = torch.Generator().manual_seed(1)
+    layer = lstm.ProjectedLSTM(num_layers=1, projection_size=16, cell_size=300, cell_clip=clip, projection_clip=0.8, dropout=0.0)
+    layer.init_weights(generator)
+    x = torch.randn(2, 4, 3, 16, generator=generator).requires_grad_()
+    outputs, _ = layer(x, None)
+    outputs[0].square().sum().backward()
+    return [outputs[0].detach(), x.grad, *(weight.grad for weight in layer.parameters())]
+
+for clip in (0.1, 3.0):
+    for fused, plain in zip(gradients(FusedCellSteps, clip), gradients(lstm.CellSteps, clip)):
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-5)
+"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton comes with torch for GPUs only"
+)
+def test_the_kernels_for_a_gpu_compute_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    subprocess.run([sys.executable, "-c", FUSED], check=True)

@@ -109,6 +109,20 @@ class Highway(nn.Module):
         return gate * F.relu(self.transform(x)) + (1 - gate) * x
 
 
+def _convolve(convolution: nn.Module, x_UEC: torch.Tensor) -> torch.Tensor:
+    """Return (U, number, positions).
+
+    cuDNN plans each new shape for milliseconds, and every batch has another number of words. On a
+    GPU all windows are therefore multiplied in one product.
+    """
+    assert isinstance(convolution, nn.Conv1d)
+    if x_UEC.device.type == "cpu":
+        return convolution(x_UEC)
+    windows = x_UEC.transpose(1, 2).unfold(1, convolution.kernel_size[0], 1).flatten(2)
+    y = F.linear(windows, convolution.weight.flatten(1), convolution.bias)
+    return y.transpose(1, 2)
+
+
 class CharacterCNN(nn.Module):
     """Encode a word's bytes: convolutions, max over positions, activation, highways, projection."""
 
@@ -135,7 +149,7 @@ class CharacterCNN(nn.Module):
         x_UEC = self.byte_embeddings(byte_ids_UC).transpose(1, 2)
         # max(-1).values passes the gradient to one position per filter, as in the reference, which
         # applies the activation after the maximum.
-        maxima = [convolution(x_UEC).max(-1).values for convolution in self.convolutions]
+        maxima = [_convolve(convolution, x_UEC).max(-1).values for convolution in self.convolutions]
         x = self.activation(torch.cat(maxima, -1))
         for highway in self.highways:
             x = highway(x)

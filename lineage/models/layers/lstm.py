@@ -5,6 +5,7 @@ Shapes: a leading 2 is the direction (1 for one direction); B items, T positions
 cell units. Gates are in the order update, input, forget, output.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -111,14 +112,11 @@ class _ProjectedLSTMFunction(torch.autograd.Function):
         previous_output = outputs[:, 0]
         by_step = (gates, cells[:, 1:], cell_tanhs, hidden, outputs[:, 1:])
         views = (tensor.unbind(1) for tensor in by_step)
+        steps = _cell_steps_class(x.device.type)(cell_clip)
         for step_gates, cell, cell_tanh, h, output in zip(*views, strict=True):
-            torch.baddbmm(step_gates.add_(step_bias), previous_output, weight_hh, out=step_gates)
-            update, input_gate, forget_gate, output_gate = step_gates.split(H, -1)
-            _activate_gates(step_gates, update)
-            torch.mul(previous_cell, forget_gate, out=cell).addcmul_(input_gate, update)
-            cell.clamp_(-cell_clip, cell_clip)
-            torch.mul(cell, 2, out=cell_tanh).sigmoid_().mul_(2).sub_(1)
-            torch.mul(output_gate, cell_tanh, out=h)
+            steps.forward(
+                step_gates, step_bias, previous_output, weight_hh, previous_cell, cell, cell_tanh, h
+            )
             torch.bmm(h, weight_hr, out=output).clamp_(-projection_clip, projection_clip)
             previous_cell = cell
             previous_output = output
@@ -194,38 +192,99 @@ def _backward_through_time(
     D, _, B, _ = gates.shape
     H = gates.shape[-1] // 4
     d_h = gates.new_empty(D, B, H)
-    sigmoid_complements = gates.new_empty(D, B, 3 * H)
-    scratch = torch.empty_like(d_cell)
-    d_update = torch.empty_like(d_cell)
-    d_input_gate = torch.empty_like(d_cell)
-    d_previous_cell = torch.empty_like(d_cell)
     weight_hh_T = weight_hh.transpose(1, 2)
     weight_hr_T = weight_hr.transpose(1, 2)
-    one = gates.new_ones(())
+    cell_steps = _cell_steps_class(gates.device.type)(cell_clip)
     steps = list(zip(*(tensor.unbind(1) for tensor in by_step), strict=True))
     for step_gates, cell_tanh, d_projected, d_y, y, cell, previous_cell in reversed(steps):
         d_total = torch.add(d_output, d_y)
         clip_backward(d_total, y, -projection_clip, projection_clip, grad_input=d_projected)
         torch.bmm(d_projected, weight_hr_T, out=d_h)
-        update, input_gate, forget_gate, output_gate = step_gates.split(H, -1)
-        # d_cell += d_h * output_gate * (1 - tanh(cell)^2)
-        torch.mul(d_h, output_gate, out=scratch)
-        d_cell.add_(scratch).addcmul_(scratch.mul_(cell_tanh), cell_tanh, value=-1)
-        clip_backward(d_cell, cell, -cell_clip, cell_clip, grad_input=d_cell)
+        d_cell = cell_steps.backward(step_gates, cell_tanh, cell, previous_cell, d_h, d_cell)
+        d_output = torch.bmm(step_gates, weight_hh_T)
+    return d_output, d_cell
+
+
+@cache
+def _cell_steps_class(device_type: str) -> type["CellSteps"]:
+    """Return the steps for a device: on a GPU one kernel each, if Triton is installed."""
+    if device_type == "cuda":
+        try:
+            from lineage.models.layers.lstm_kernels import FusedCellSteps
+        except ImportError:
+            return CellSteps
+        return FusedCellSteps
+    return CellSteps
+
+
+class CellSteps:
+    """One step of a layer's cells, forward and backward, as torch operations.
+
+    Tensors are (2, B, ...), and every step uses the same scratch memory.
+    """
+
+    def __init__(self, cell_clip: float) -> None:
+        self.cell_clip = cell_clip
+        self.scratch: tuple[torch.Tensor, ...] = ()
+
+    def forward(
+        self,
+        gates: torch.Tensor,
+        bias: torch.Tensor,
+        previous_output: torch.Tensor,
+        weight_hh: torch.Tensor,
+        previous_cell: torch.Tensor,
+        cell: torch.Tensor,
+        cell_tanh: torch.Tensor,
+        hidden: torch.Tensor,
+    ) -> None:
+        """Activate the gates, which hold the input's products; write cell, its tanh, and hidden."""
+        torch.baddbmm(gates.add_(bias), previous_output, weight_hh, out=gates)
+        update, input_gate, forget_gate, output_gate = gates.chunk(4, -1)
+        _activate_gates(gates, update)
+        torch.mul(previous_cell, forget_gate, out=cell).addcmul_(input_gate, update)
+        cell.clamp_(-self.cell_clip, self.cell_clip)
+        torch.mul(cell, 2, out=cell_tanh).sigmoid_().mul_(2).sub_(1)
+        torch.mul(output_gate, cell_tanh, out=hidden)
+
+    def backward(
+        self,
+        gates: torch.Tensor,
+        cell_tanh: torch.Tensor,
+        cell: torch.Tensor,
+        previous_cell: torch.Tensor,
+        d_hidden: torch.Tensor,
+        d_cell: torch.Tensor,
+    ) -> torch.Tensor:
+        """Overwrite the gates with their gradients; return the gradient of the previous cell.
+
+        d_hidden and d_cell are overwritten too.
+        """
+        update, input_gate, forget_gate, output_gate = gates.chunk(4, -1)
+        sigmoids = gates[..., update.shape[-1] :]
+        if not self.scratch:
+            self.scratch = (
+                *(torch.empty_like(d_cell) for _ in range(4)),
+                torch.empty_like(sigmoids),
+                gates.new_ones(()),
+            )
+        product, d_update, d_input_gate, d_previous_cell, complements, one = self.scratch
+        # d_cell += d_hidden * output_gate * (1 - tanh(cell)^2)
+        torch.mul(d_hidden, output_gate, out=product)
+        d_cell.add_(product).addcmul_(product.mul_(cell_tanh), cell_tanh, value=-1)
+        clip_backward(d_cell, cell, -self.cell_clip, self.cell_clip, grad_input=d_cell)
         torch.mul(d_cell, input_gate, out=d_update)
         torch.mul(d_cell, update, out=d_input_gate)
         torch.mul(d_cell, forget_gate, out=d_previous_cell)
         # From here on the gates hold their gradients: d (1 - y^2) of tanh, d y (1 - y) of sigmoid.
-        torch.mul(d_update, update, out=scratch)
-        torch.addcmul(d_update, scratch, update, value=-1, out=update)
-        sigmoids = step_gates[..., H:]
-        sigmoids.mul_(torch.sub(one, sigmoids, out=sigmoid_complements))
-        output_gate.mul_(d_h.mul_(cell_tanh))
+        torch.mul(d_update, update, out=product)
+        torch.addcmul(d_update, product, update, value=-1, out=update)
+        sigmoids.mul_(torch.sub(one, sigmoids, out=complements))
+        output_gate.mul_(d_hidden.mul_(cell_tanh))
         input_gate.mul_(d_input_gate)
         forget_gate.mul_(previous_cell).mul_(d_cell)
-        d_cell, d_previous_cell = d_previous_cell, d_cell
-        d_output = torch.bmm(step_gates, weight_hh_T)
-    return d_output, d_cell
+        self.scratch = (product, d_update, d_input_gate, d_cell, complements, one)
+        return d_previous_cell
 
 
 def _activate_gates(gates: torch.Tensor, update: torch.Tensor) -> None:
