@@ -64,7 +64,7 @@ def read_graph(root: Path) -> list[StageNode]:
         except (DvcException, TypeError, AssertionError) as error:
             raise GraphError(
                 f"dvc.yaml, with params.yaml and dvc.lock: {_full_message(error)}; "
-                "mend the one that it is about"
+                "correct the file that it names"
             ) from error
         stages = {stage.name: stage for stage in repo.index.stages if stage.cmd}
         if not stages:

@@ -229,7 +229,7 @@ def _register_deployments(checkout: Path) -> None:
     )
     if answer.returncode != 0:
         said = " ".join((answer.stdout + answer.stderr).split())[-600:]
-        raise InputError(f"prefect.yaml: the deployments were refused: {said}; mend the file")
+        raise InputError(f"prefect.yaml: the deployments were refused: {said}; correct the file")
 
 
 def _watch_lost_runs(*, sweep: bool) -> None:
@@ -320,7 +320,7 @@ def _choose_port(variable: str, default: int) -> int:
     """
     text = os.environ.get(variable, str(default))
     if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise InputError(f"{variable}: '{text}' is no port; give a number from 1 to 65535")
+        raise InputError(f"{variable}: '{text}' is not a port; give a number from 1 to 65535")
     port = int(text)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

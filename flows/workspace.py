@@ -129,7 +129,7 @@ def _ensure_worktree(checkout: Path, profile: str) -> Path:
     branch = f"runs/{profile}"
     if run_git(checkout, "check-ref-format", "--branch", branch).returncode != 0:
         raise InputError(
-            f"profiles/{profile}.yaml: '{branch}' is no name that git gives a branch; "
+            f"profiles/{profile}.yaml: '{branch}' cannot be the name of a git branch; "
             "rename the file, to letters, digits, _ and -"
         )
     if not root.is_dir():
@@ -143,8 +143,8 @@ def _ensure_worktree(checkout: Path, profile: str) -> Path:
         run_git(checkout, "worktree", "repair", str(root))
     if not _belongs_to_checkout(checkout, root):
         raise InputError(
-            f"{root}: is no worktree of this checkout; move it away, and the next run makes a new "
-            "one (what ran is in DVC's cache)"
+            f"{root}: is not a worktree of this checkout; move it away, and the next run makes a "
+            "new one (what ran is in DVC's cache)"
         )
     # Someone may have checked out an earlier run.
     git_output(root, "symbolic-ref", "HEAD", f"refs/heads/{branch}")
@@ -264,7 +264,7 @@ def hold_run_lock(checkout: Path, profile: str | None) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise InputError(
-                f"{path.parent}: no lock can be held there ({error.strerror}), "
+                f"{path.parent}: files cannot be locked there ({error.strerror}), "
                 "as on some network drives; move the checkout"
             ) from error
         yield
@@ -282,7 +282,7 @@ def head_commit(root: Path) -> str:
         if "safe.directory" in str(error):
             raise
         raise InputError(
-            f"{root}: no git commit is here, and each run names its commit; make one: "
+            f"{root}: there is no git commit, and each run records its commit; make one: "
             "`git init`, `git add --all`, `git commit --message start`"
         ) from None
 
@@ -295,6 +295,6 @@ def git_output(root: Path, *arguments: str) -> str:
     if answer.returncode != 0:
         raise InputError(
             f"{root}: `git {arguments[0]}` failed: {' '.join(answer.stderr.split())}; "
-            "mend the checkout"
+            "repair the checkout"
         )
     return answer.stdout.strip("\n")

@@ -138,7 +138,7 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
         if not about.has_lm_head:
             raise InputError(
                 f"params.yaml: grid.adapt_models: {model.name}: {folder} has no head of a language "
-                "model to go on with; take it out, or save the checkpoint with its head "
+                "model to go on with; remove it, or save the checkpoint with its head "
                 "(AutoModelForMaskedLM)"
             )
         seq_len = model.pretrain.seq_len or 0

@@ -271,19 +271,19 @@ CASES = {
     list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     chinese_reviews: (
         "tasks.mood",
-        "Chinese or Japanese for the most part",
+        "mostly Chinese or Japanese",
         "its language, en",
         "set language: zh",
     ),
-    chinese_second_test: ("tasks.mood: far: its texts are Chinese or Japanese for the most part",),
+    chinese_second_test: ("tasks.mood: far: its texts are mostly Chinese or Japanese",),
     thai_corpus: (
         "corpora.general",
         "Thai, Lao, Burmese or Khmer",
-        "part the words with spaces first",
+        "first separate the words with spaces",
     ),
     chinese_corpus: (
         "corpora.general",
-        "Chinese or Japanese for the most part",
+        "mostly Chinese or Japanese",
         "set language: zh",
     ),
     no_folder_to_write_to: ("artifacts: cannot be written to",),

@@ -117,10 +117,10 @@ CASES = {
     ),
     trials_of_a_translation: (
         "models.seq2seq.evaluate.finetune.trials: all tasks are of kind translation",
-        "take it out",
+        "remove it",
     ),
     language_that_valid_lacks: (
-        "corpora.general: valid holds no document in 'de', which models.seq2seq.pretrain reads apart",
+        "corpora.general: valid has no document in 'de', which models.seq2seq.pretrain reads separately",
         "validation_share",
     ),
 }

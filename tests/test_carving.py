@@ -202,7 +202,7 @@ def test_as_many_labels_as_items_are_no_labels(tmp_path: Path) -> None:
     numbers = texts("a" * 100, [n / 7 for n in range(100)])
     with pytest.raises(
         InputError,
-        match=r"column 'label' has no label with an item to spare, 100 in as many items: is this a text_regression task",
+        match=r"column 'label' has no label that occurs twice among 100 items: is this a text_regression task",
     ):
         made(tmp_path, numbers, numbers[:9])
     assert made(tmp_path, texts("a" * 100, [min(n, 98) for n in range(100)])).info["carved"] == 1, (

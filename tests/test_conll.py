@@ -217,7 +217,7 @@ def test_a_file_without_a_blank_line_is_no_sentence_but_a_short_one_is(tmp_path:
             + "a DT O\n" * count
             + "\n" * (name == "ends.conll")
         )
-        said = rf"{name}: its 1,001 lines are one sentence, since no blank line stands between; put one after each sentence, or"
+        said = rf"{name}: its 1,001 lines are one sentence, since no blank line separates them; put one after each sentence, or"
         with pytest.raises(InputError, match=said):
             made(tmp_path, name, text, **TOKENS)
     (tmp_path / "train.conll").write_text(blocks(SENTENCES, " "))

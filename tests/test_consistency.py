@@ -95,7 +95,7 @@ def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if words == most:
             check_task_data("mine", params, tmp_path, longest)
-    said = f"params.yaml: models.gpt.pretrain.seq_len: a text of 'mine' has {most + 1} words, and with its marks at most {most} are read"
+    said = f"params.yaml: models.gpt.pretrain.seq_len: a text of 'mine' has {most + 1} words, and at most {most}, special tokens included, are read"
     with pytest.raises(InputError, match=re.escape(said)):
         check_task_data("mine", params, tmp_path, longest)
 
@@ -126,7 +126,7 @@ def test_a_translation_that_cannot_be_written_is_found_first(
     with pytest.raises(
         InputError,
         match=re.escape(
-            "evaluate.translation.max_new_tokens: a text of 'mine' has 100 words, and with its marks at most 99"
+            "evaluate.translation.max_new_tokens: a text of 'mine' has 100 words, and at most 99, special tokens included"
         ),
     ):
         check_task_data("mine", params, tmp_path, longest)
@@ -159,7 +159,7 @@ def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piec
     if not counted:
         check_task_data("mine", params, tmp_path, {key: limit})
         return
-    said = f"{key}: a text of 'mine' has {limit.max_length + 1} characters, and with its marks at most {limit.max_length} are read"
+    said = f"{key}: a text of 'mine' has {limit.max_length + 1} characters, and at most {limit.max_length}, special tokens included, are read"
     with pytest.raises(InputError, match=re.escape(said)):
         check_task_data("mine", params, tmp_path, {key: limit})
 
@@ -190,7 +190,7 @@ def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
         return
     with pytest.raises(
         InputError,
-        match="a text of 'mine' has 121 words, and with its marks at most 99 are read at once; raise it, or",
+        match="a text of 'mine' has 121 words, and at most 99, special tokens included, are read at once; raise it, or",
     ):
         check_task_data("mine", params, tmp_path, longest)
 

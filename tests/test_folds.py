@@ -199,7 +199,7 @@ def test_folds_of_numbers_have_a_correlation(
     if refused:
         with pytest.raises(
             InputError,
-            match=r"items in \d+ (items|groups) and \d+ folds: a fold may be \d+ items, or a single group",
+            match=r"items in \d+ (items|groups) and \d+ folds: a fold may have only \d+ items, or a single group",
         ):
             made(tmp_path, frame, **numbers, **keys)
     else:

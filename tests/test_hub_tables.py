@@ -111,7 +111,7 @@ def test_a_card_whose_head_is_no_yaml_is_said_to_be_and_not_quoted(
     folder(tmp_path, [(str(n % 2), f"it went well {n}") for n in range(40)], card=card)
     with pytest.raises(
         InputError,
-        match=r"set/README\.md: its head, between the lines of ---, is no YAML, or its .configs. are no list of mappings",
+        match=r"set/README\.md: its head, between the lines of ---, is not YAML, or its .configs. are not a list of mappings",
     ) as caught:
         made(tmp_path, **keys)
     assert "Anna" not in str(caught.value)

@@ -261,7 +261,7 @@ def checked(grid: Tree) -> None:
         ({"join_static_model": "gpt"}, "grid.join_static_model: gpt has no static vectors"),
         (
             {"join_models": ["elmo", "word2vec"]},
-            "grid.join_models: word2vec has static vectors itself; take it out",
+            "grid.join_models: word2vec has static vectors itself; remove it",
         ),
         (
             {"join_tasks": []},

@@ -158,19 +158,19 @@ def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path:
 @pytest.mark.parametrize(("name", "text", "columns", "said"), [
     ("t.txt", "a\tx\nb\ty\tz\n", ["label", "text"], r"t\.txt, line 2: it has 3 cells, and columns names 2: label, text; lines are parted by tabs"),
     ("t.txt", "a x\nb\n", ["label", "text"], r"line 2: it has 1 cells, .* a pattern, as columns: '\(\?P<label>\.\*\?\)_\(\?P<text>\.\*\)'"),
-    ("t.txt", "a x\nb y z\n", r"(?P<label>\w+) (?P<text>\w+)", r"line 2: it does not have the form of the pattern that columns gives"),
-    ("t.txt", "a:b c\nd c\n", COARSE, r"line 2: it does not have the form of the pattern that columns gives"),
+    ("t.txt", "a x\nb y z\n", r"(?P<label>\w+) (?P<text>\w+)", r"line 2: it does not match the pattern in 'columns'"),
+    ("t.txt", "a:b c\nd c\n", COARSE, r"line 2: it does not match the pattern in 'columns'"),
     ("t.csv", "a,x\n\nb,y,z\n", ["label", "text"], r"t\.csv, line 3: it has 3 cells, and columns names 2: label, text; correct it, or name all"),
     ("t.csv", "a,x\n", COARSE, r"columns is a pattern of lines, and t\.csv is a table; give the names of all its columns as a list"),
-    ("t.csv", "label,review\na,x\n", ["label", "text"], r"line 1: it holds names of columns, and columns gives others; give those that stand there"),
-    ("t.jsonl", '{"label": "a"}\n', ["label", "text"], r"t\.jsonl names its columns itself; take 'columns' out"),
-    ("t.csv", "Label,Review\na,x\n", ["label", "text"], r"line 1: it holds names of columns, and columns gives others; give those that stand there"),
+    ("t.csv", "label,review\na,x\n", ["label", "text"], r"line 1: it is a header, and 'columns' gives other names; use the names of the header"),
+    ("t.jsonl", '{"label": "a"}\n', ["label", "text"], r"t\.jsonl names its columns itself; remove 'columns'"),
+    ("t.csv", "Label,Review\na,x\n", ["label", "text"], r"line 1: it is a header, and 'columns' gives other names; use the names of the header"),
     ("t.txt", "a x\n", ["label", "question"], r"t\.txt has no column 'text'"),
     ("t.txt", "a x\n", ["text", "text"], r"columns must be a list with a name for each column, or a pattern"),
     ("t.txt", "a x\n", "(a", r"columns is '\(a', which is not a regular expression: .*; correct it"),
     ("t.tsv", "a\tx\nb\ty\n", None, r"has no column 'text'; known: a, x; where its first line is a row already, give 'columns', the names of all"),
     ("t.txt", "a\tx\nb\ty\n", None, r"has no column 'label'; known: text; a txt does not name its columns: give 'columns', such as"),
-    ("t.label", "a\tx\nb\ty\n", None, r"names format '\.label'; .*; other lines of text as 'columns' of a task say"),
+    ("t.label", "a\tx\nb\ty\n", None, r"names format '\.label'; .*; a task reads other lines of text by its key 'columns'"),
 ])  # fmt: skip
 def test_lines_of_another_form_are_refused_with_what_to_write(
     name: str, text: str, columns: Any, said: str, tmp_path: Path
@@ -205,7 +205,7 @@ def test_a_first_line_of_other_names_is_no_item_of_a_class_of_its_own(
         return
     with pytest.raises(
         InputError,
-        match=r"train\.tsv: its first line is that of the other splits too, and its 'label' stands nowhere else: if it holds",
+        match=r"train\.tsv: all splits begin with this line, and its 'label' occurs nowhere else: if the line is a header",
     ):
         made(tmp_path, "other.tsv", "", **keys)
     label = start.split("\t")[0].strip()
@@ -335,7 +335,7 @@ def test_no_folder_of_items_is_passed_over_in_silence(tmp_path: Path) -> None:
     link.symlink_to(elsewhere)
     with pytest.raises(
         InputError,
-        match=r"'train' passes over 12 files, such as train/neu/0\.txt; rename hidden folders; where folders are links",
+        match=r"'train' skips 12 files, such as train/neu/0\.txt; rename hidden folders; if folders are links",
     ):
         made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
     assert (
@@ -349,14 +349,14 @@ def test_no_folder_of_items_is_passed_over_in_silence(tmp_path: Path) -> None:
     for pattern in ("train", "train/*/*.txt"):
         with pytest.raises(
             InputError,
-            match=r"passes over 12 files, such as train/\.net/0\.txt; rename hidden folders",
+            match=r"skips 12 files, such as train/\.net/0\.txt; rename hidden folders",
         ):
             made(tmp_path, "none.txt", "not read", files=files | {"train": pattern}, **WHOLE)
     (tmp_path / "train/.net").rename(tmp_path / "train/net")
     (tmp_path / "train/net/0.txt").rename(tmp_path / "train/net/0")
     with pytest.raises(
         InputError,
-        match=r"passes over 1 files, such as train/net/0; .* or names end otherwise than in \.txt",
+        match=r"skips 1 files, such as train/net/0; .* or names do not end in \.txt",
     ):
         made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
 

@@ -274,8 +274,8 @@ def test_a_split_without_numbers_is_refused_with_those_that_have_some() -> None:
     }
     with pytest.raises(
         InputError,
-        match=r"tasks\.mood\.official_split: there are no published results for SST-2 on 'dev', "
-        r"but for: GLUE test; name the split that",
+        match=r"tasks\.mood\.official_split: there are no published results for SST-2 on 'dev'; "
+        r"there are on: GLUE test; name the split that",
     ):
         check_benchmark_name(parse_record(Task, block, "tasks.mood"), "tasks.mood")
     with pytest.raises(

@@ -155,20 +155,20 @@ def test_of_spans_that_overlap_the_longest_are_read_and_the_sentences_counted(
 
 
 @pytest.mark.parametrize(("text", "cell", "said"), [
-    (TEXT, {"name": {"叶老桂": [[1, 3]]}}, "row 1: column 'label': a span of type 'name', characters 1 to 3, does not have the text that"),
-    (TEXT, {"name": {"叶老桂": [[0, 4]]}}, "characters 0 to 4, does not have the text"),
-    (TEXT, {"name": {"行说": [[-3, -2]]}}, "the span from character -3 to -1 holds no word"),
+    (TEXT, {"name": {"叶老桂": [[1, 3]]}}, "row 1: column 'label': a span of type 'name', characters 1 to 3, does not match the text given with"),
+    (TEXT, {"name": {"叶老桂": [[0, 4]]}}, "characters 0 to 4, does not match the text"),
+    (TEXT, {"name": {"行说": [[-3, -2]]}}, "the span from character -3 to -1 contains no word"),
     (TEXT, {"name": [[0, 2]]}, r"the spans of type 'name' are not of the form \{text: \[\[first, last\]\]\}"),
     (TEXT, {"name": {"叶老桂": [0, 2]}}, r"the spans of type 'name' are not of the form"),
     (TEXT, [[3, 3, "X"]], "a span is no .start, end, type. within its text of 21 characters, the end the one after the last"),
     (TEXT, [[3, 99, "X"]], "a span is no .start, end, type."),
-    ("Ann Lee", [[0, 2, "X"]], "the span from character 0 to 2 holds no word, or a part of one"),
-    ("Ann Lee", [[3, 4, "X"]], "the span from character 3 to 4 holds no word, or a part of one"),
-    ("Ann Lee", [[0, 5, "X"]], "the span from character 0 to 5 holds no word, or a part of one"),
+    ("Ann Lee", [[0, 2, "X"]], "the span from character 0 to 2 contains no word, or only part of one"),
+    ("Ann Lee", [[3, 4, "X"]], "the span from character 3 to 4 contains no word, or only part of one"),
+    ("Ann Lee", [[0, 5, "X"]], "the span from character 0 to 5 contains no word, or only part of one"),
     (TEXT, [{"start": 0, "end": 3}], r"a span is an object without a start, an end and a label; these are read: \[\[start, end, type\]\], "),
     (TEXT, [{"index": [0, 1, 2], "type": "X"}], "a span is no .start, end, type. within its text"),
     (TEXT, [{"start": 3, "end": 3, "label": "X"}], "a span is no .start, end, type. within its text"),
-    (TEXT, [{"start_idx": 0, "end_idx": 4, "type": "X", "entity": "叶老桂"}], "characters 0 to 4, does not have the text that stands with it"),
+    (TEXT, [{"start_idx": 0, "end_idx": 4, "type": "X", "entity": "叶老桂"}], "characters 0 to 4, does not match the text given with it"),
     (["Ann"], [[0, 3, "X"]], "column 'label' holds spans of characters, but column 'text' does not hold a text"),
 ])  # fmt: skip
 def test_a_span_that_is_not_in_its_text_or_cuts_a_word_is_refused(

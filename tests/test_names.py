@@ -47,8 +47,8 @@ def test_numbers_get_their_names_by_place_or_by_themselves(names: Any, tmp_path:
 
 @pytest.mark.parametrize(("names", "said"), [
     (["O", "B-ORG"], r"row 4: column 'label': '2' is none of 0 to 1 of 'label_map'; give the names of all labels"),
-    ({0: "O", 1: "B-ORG", -100: "I-ORG"}, r"^task\.label_map: no label of any split is '-100'; there are 0, 1, 2; correct it, or take it out$"),
-    ({"O": "o", "B": "B-ORG"}, r"^task\.label_map: no label of any split is 'O'; there are 0, 1, 2; correct them, or take 'label_map' out$"),
+    ({0: "O", 1: "B-ORG", -100: "I-ORG"}, r"^task\.label_map: no label of any split is '-100'; there are 0, 1, 2; correct it, or remove it$"),
+    ({"O": "o", "B": "B-ORG"}, r"^task\.label_map: no label of any split is 'O'; there are 0, 1, 2; correct them, or remove 'label_map'$"),
     ([], "'label_map' is empty"), ({}, "'label_map' is empty"),
     ({0: "O", "1": "B-ORG"}, r"task\.label_map: .*expected"), ([0, 1], r"task\.label_map.*expected a text, found 0"),
 ])  # fmt: skip
@@ -168,8 +168,8 @@ def test_labels_that_train_lacks_are_told_at_once_and_whole_to_be_copied(tmp_pat
 
 
 @pytest.mark.parametrize(("names", "said"), [
-    (["O", "B-PER", "I-PER"], r"row 1: column 'label': 'O' is a name already, and 'label_map' is a list, of numbers; take 'label_map' out"),
-    ({0: "O", 1: "B-X", 2: "I-X"}, "no label of any split is '0'; there are B-PER, I-PER, O; correct them, or take 'label_map' out"),
+    (["O", "B-PER", "I-PER"], r"row 1: column 'label': 'O' is a name already, and 'label_map' is a list, of numbers; remove 'label_map'"),
+    ({0: "O", 1: "B-X", 2: "I-X"}, "no label of any split is '0'; there are B-PER, I-PER, O; correct them, or remove 'label_map'"),
 ])  # fmt: skip
 def test_a_file_that_names_its_tags_itself_says_that_names_are_not_needed(
     names: Any, said: str, tmp_path: Path

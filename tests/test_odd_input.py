@@ -235,7 +235,7 @@ def test_whole_numbers_with_a_point_are_the_labels_without_one(tmp_path: Path) -
     ).info["labels"] == ["0", "1", "2"]
     with pytest.raises(
         InputError,
-        match=r"span_f1 is of spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
+        match=r"span_f1 needs spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
     ):
         made(
             tmp_path,
@@ -348,11 +348,11 @@ def test_tags_that_were_guessed_at_are_in_the_facts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("text;label\na;1\n", "t.csv: its first line has one column, with ';' in its name; write a csv with commas between"),
+    ("text;label\na;1\n", "t.csv: its first line has one column, with ';' in its name; separate the columns of a csv with commas"),
     ("text\tlabel\na\t1\n", r"t.csv: its first line has one column, with '\t' in its name"),
     ("text,label,text\na,1,b\n", "t.csv: its first line names the column 'text' twice"),
-    ("sep=,\ntext,label\na,1\n", "t.csv: its first line, sep=, is for Excel alone; take it out"),
-    ("sep=;\ntext;label\na;1\n", "t.csv: its first line, sep=, is for Excel alone; take it out"),
+    ("sep=,\ntext,label\na,1\n", "t.csv: its first line, sep=, is for Excel alone; remove it"),
+    ("sep=;\ntext;label\na;1\n", "t.csv: its first line, sep=, is for Excel alone; remove it"),
     ("txt,label\na,1\n", "t.csv has no column 'text'; did you mean 'txt'?"),
 ])  # fmt: skip
 def test_a_csv_of_another_shape_says_what_is_wrong_with_it(

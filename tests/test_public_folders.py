@@ -247,11 +247,11 @@ def test_where_it_comes_from_is_a_folder_or_a_pinned_repository(
         tmp_path
     )
     with pytest.raises(
-        InputError, match=r"models\.x\.from: .* is no folder; name one that transformers saved"
+        InputError, match=r"models\.x\.from: .* is not a folder; name one that transformers saved"
     ):
         parse_checkpoint_source("models/two", None, "models.x").resolve_folder(tmp_path)
     with pytest.raises(
-        InputError, match=r"models\.x\.revision: 'main' is no commit of 40 hex digits"
+        InputError, match=r"models\.x\.revision: 'main' is not a commit of 40 hex digits"
     ):
         parse_checkpoint_source("models/one", "main", "models.x")
     with pytest.raises(InputError, match=r"models\.x\.from: expected a folder"):

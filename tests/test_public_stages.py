@@ -316,7 +316,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         "grid.adapt_models: other: " in (said := asked(adapt_models=["gpt", "other"]))
         and "no head of a language model" in said
     )
-    assert "models.other.from: " in (said := asked({"from": "two"})) and "is no folder" in said
+    assert "models.other.from: " in (said := asked({"from": "two"})) and "is not a folder" in said
     assert "models.other: the key 'from' is missing" in asked({"from": None})
     assert (
         "models.other.tokenizer: a public checkpoint has its own; write tokenizer: pretrained"

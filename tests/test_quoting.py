@@ -115,15 +115,15 @@ ROWS = "".join(f"a text of its own {n}\t{n % 2}\n" for n in range(20))
 
 @DELIMITERS
 @pytest.mark.parametrize(("glued", "line", "said"), [
-    ('"Hello there\t1\nso he said "no"\t0\n', 22, "the next one stands within a text in line 23"),
+    ('"Hello there\t1\nso he said "no"\t0\n', 22, "the next one is inside a text, in line 23"),
     ('"Hello there\t1\nso he said no"\t0\n', 22, "2 rows would be read as one"),
     ('"Hello there\t1\n\nand\t0\nso he said no"\t0\n', 22, "3 rows would be read as one"),
-    ('good\t0\n"Hello there\t1\nso he said no\t0\n', 23, "no other mark does up to the end of the file"),
+    ('good\t0\n"Hello there\t1\nso he said no\t0\n', 23, "there is no other one up to the end of the file"),
 ])  # fmt: skip
 def test_a_mark_that_nothing_closes_is_named_by_its_line(glued, line, said, suffix, tmp_path):
     with pytest.raises(
         InputError,
-        match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; if .* say csv_quoting: false; else write .* jsonl",
+        match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; if .* set csv_quoting: false; otherwise .* jsonl",
     ):
         checked(
             tmp_path,
@@ -226,7 +226,7 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     }
     with pytest.raises(
         InputError,
-        match=r"line 2: a cell begins with a quotation mark that nothing closes.*; if marks .* say csv_quoting: false;",
+        match=r"line 2: a cell begins with a quotation mark that nothing closes.*; if quotation marks .* set csv_quoting: false;",
     ):
         check_task_files(
             parse_record(Task, tree, "task"),
@@ -262,7 +262,7 @@ def test_a_first_row_of_more_cells_than_names_is_no_index(text, csv_quoting, tmp
         return
     with pytest.raises(
         InputError,
-        match=r"t\.csv: its first row has 3 cells, and the line above it 2 names; put marks round a cell that holds the sign",
+        match=r"t\.csv: its first row has 3 cells, but its header has 2 names; put quotation marks around cells that contain the delimiter",
     ):
         rows_of(tmp_path, "csv", "text", "label", csv_quoting=csv_quoting)
 

@@ -161,7 +161,7 @@ def test_an_answer_that_max_tokens_cuts_off_is_counted_and_only_train_loses_the_
     }
     with pytest.raises(
         InputError,
-        match="no answer stands within the first max_tokens words of its context; raise max_tokens",
+        match="no answer is within the first max_tokens words of its context; raise max_tokens",
     ):
         made(
             tmp_path,

@@ -121,7 +121,7 @@ def test_spans_in_a_form_that_is_not_read_are_refused_with_what_is(
         made(tmp_path, tagged(tags))
     assert str(caught.value).startswith(
         "task.label: the tags ("
-    ) and f"write O, B-PER and I-PER, or give such names: label_map: {names}" in str(caught.value)
+    ) and f"write O, B-PER and I-PER, or rename them: label_map: {names}" in str(caught.value)
     found = made(tmp_path, tagged(tags), metric=["token_accuracy"]).info
     assert found["metric"] == ["token_accuracy"] and found["plain_tags"] == {}, (
         "who says so means it"
@@ -213,7 +213,7 @@ def test_the_check_says_what_is_not_read_as_spans(
 
 @pytest.mark.parametrize(("name", "said"), [
     ("eng.train.txt", "has no column 'tags'; known: text; a txt does not name its columns: give 'columns', .*; a word a line with its tags"),
-    ("eng.conll", r"names format '.conll'; give files of one format: .* a sentence a row with its .*; other lines of text as 'columns' of"),
+    ("eng.conll", r"names format '.conll'; give files of one format: .* a sentence a row with its .*; a task reads other lines of text by its key 'columns'"),
 ])  # fmt: skip
 def test_a_file_of_conll_is_told_what_to_become(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("Anna NN I-PER\nwent VB O\n\n" * 9)

@@ -204,7 +204,7 @@ def test_spans_are_not_asked_of_plain_tags(tmp_path: Path) -> None:
         ["NOUN" if word in ENTITIES else "VERB" for word in some] for some in table["tokens"]
     ]
     with pytest.raises(
-        InputError, match=r"task.metric: span_f1 is of spans, and the tags \(NOUN, VERB"
+        InputError, match=r"task.metric: span_f1 needs spans, and the tags \(NOUN, VERB"
     ):
         tagged(tmp_path, table, table[:4], metric=["span_f1"])
 

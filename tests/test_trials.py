@@ -242,7 +242,7 @@ def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> No
 
 
 @pytest.mark.parametrize(("trial", "said"), [
-    ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is no key of this block"),
+    ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is not a key of this block"),
     ({}, "models.gpt.evaluate.finetune: trials: one of them is empty"),
     ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: learning_rate is -1.0; it must be above zero"),
     ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, learning_rate"),
@@ -315,7 +315,7 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
     code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert (
         code == 2
-        and "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or take it out here"
+        and "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or remove it here"
         in said
     )
 

@@ -216,7 +216,7 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         (
             "ulmfit",
             {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1, "pooling": "mean"}}},
-            "classifier_hidden_dropout is of the family's own classifier",
+            "classifier_hidden_dropout belongs to the family's own classifier",
         ),
     ],
 )

@@ -101,7 +101,7 @@ def test_texts_alone_beside_lines_with_labels_lose_no_word_in_silence(tmp_path: 
         "train.txt": LINES.format(sign=" "),
         "more.txt": "".join(text + "\n" for text in texts),
     }
-    said = r"files\.unlabelled: more\.txt: its lines are read as 'columns' says, and 27 of 27 have, as 'label', one that train lacks: .* the key 'q'"
+    said = r"files\.unlabelled: more\.txt: its lines are read by 'columns', and 27 of 27 have a value that train lacks as 'label'; .* the key 'q'"
     with pytest.raises(InputError, match=said):
         made(tmp_path, files, **QUESTIONS)
     files = {
@@ -127,7 +127,7 @@ def test_texts_alone_beside_lines_with_labels_lose_no_word_in_silence(tmp_path: 
 
 @pytest.mark.parametrize(
     ("labels", "said"),
-    [([f"L{n}" for n in range(40)], "one that train lacks"), (range(40), "no number")],
+    [([f"L{n}" for n in range(40)], "a value that train lacks"), (range(40), "no number")],
 )
 def test_nor_where_there_are_more_labels_than_first_words_nor_where_they_are_numbers(
     labels: Any, said: str, tmp_path: Path
@@ -136,7 +136,7 @@ def test_nor_where_there_are_more_labels_than_first_words_nor_where_they_are_num
     known = "".join(f"{labels[n % 40]}\tquestion {n} ?\n" for n in range(80))
     texts = "".join(f"{['What', 'Who', 'Why'][n % 3]} is it {n} ?\n" for n in range(27))
     with pytest.raises(
-        InputError, match=f"27 of 27 have, as 'label', {said}: texts alone are written as jsonl"
+        InputError, match=f"27 of 27 have {said} as 'label'; write texts without labels as jsonl"
     ):
         made(tmp_path, {"train.txt": known, "more.txt": texts}, **keys)
     signs = "".join(f"{'?-'[n % 2]} {text}\n" for n, text in enumerate(texts.splitlines()))

@@ -80,7 +80,7 @@ def test_what_is_no_worktree_of_this_checkout_is_refused_and_nothing_is_lost(
     for name, text in EDITS.items():
         (here / name).write_text(text)
     git_output(here, "add", "CHANGELOG.md")
-    with pytest.raises(InputError, match="is no worktree of this checkout; move it away"):
+    with pytest.raises(InputError, match="is not a worktree of this checkout; move it away"):
         run(here)
     assert {name: (here / name).read_text() for name in EDITS} == EDITS
     assert (head_commit(main / ".runs/smoke"), git_output(main, "for-each-ref")) == before
@@ -124,7 +124,7 @@ def test_a_name_that_git_gives_no_branch_is_refused(main: Path) -> None:
     commit(main)
     with pytest.raises(
         InputError,
-        match=r"profiles/one\.\.two\.yaml: 'runs/one\.\.two' is no name that git gives a branch; rename the file",
+        match=r"profiles/one\.\.two\.yaml: 'runs/one\.\.two' cannot be the name of a git branch; rename the file",
     ):
         use_worktree(main, "one..two", allow_dirty=False, final=False)
 
@@ -177,7 +177,7 @@ def test_a_checkout_of_somebody_else_is_not_said_to_have_no_commit(
 
 def test_a_folder_without_a_commit_says_how_to_make_one(main: Path) -> None:
     shutil.rmtree(main / ".git")
-    with pytest.raises(InputError, match=r"no git commit is here.*`git init`"):
+    with pytest.raises(InputError, match=r"there is no git commit.*`git init`"):
         use_checkout(main)
 
 
@@ -201,6 +201,6 @@ def test_what_is_no_port_is_said_to_be_none(
     monkeypatch.setenv("LINEAGE_PREFECT_PORT", said)
     with pytest.raises(
         InputError,
-        match=f"LINEAGE_PREFECT_PORT: '{said}' is no port; give a number from 1 to 65535",
+        match=f"LINEAGE_PREFECT_PORT: '{said}' is not a port; give a number from 1 to 65535",
     ):
         start_prefect(tmp_path)

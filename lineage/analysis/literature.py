@@ -93,8 +93,8 @@ def check_benchmark_name(task: Task, where: str) -> None:
     if task.official_split and task.official_split not in splits:
         raise InputError(
             f"{where}.official_split: there are no published results for {task.benchmark} on "
-            f"'{task.official_split}', but for: {', '.join(sorted(splits))}; name the split that "
-            "your test items are, or write false"
+            f"'{task.official_split}'; there are on: {', '.join(sorted(splits))}; name the split "
+            "that your test items are, or write false"
         )
 
 

@@ -44,13 +44,13 @@ def _check_adaptation(params: Params, models: Models) -> None:
         if isinstance(models[name].family, Static):
             raise InputError(
                 f"params.yaml: grid.adapt_models: {name} has no language model to adapt to the "
-                "text of a task; take it out"
+                "text of a task; remove it"
             )
     for name in params.grid.adapt_tasks:
         if load_kind(params.tasks[name].kind).answered_by == "translator":
             raise InputError(
                 f"params.yaml: grid.adapt_tasks: {name} is in two languages, and fine-tuning "
-                "already trains its language models on their own text; take it out"
+                "already trains its language models on their own text; remove it"
             )
 
 
@@ -84,7 +84,7 @@ def _check_model(params: Params, model: ModelConfig, languages: list[str]) -> No
     if model.evaluate.translation is not None and finetune.trials and only_translation:
         raise InputError(
             f"params.yaml: models.{model.name}.evaluate.finetune.trials: all tasks are of kind "
-            "translation, which uses only evaluate.translation and has no trials; take it out"
+            "translation, which uses only evaluate.translation and has no trials; remove it"
         )
     match_parameter_budget(
         model.family,
@@ -107,7 +107,7 @@ def _check_label_counts(params: Params, model: ModelConfig) -> None:
         if unknown:
             raise InputError(
                 f"params.yaml: models.{model.name}.evaluate.{block}.label_counts: "
-                f"{', '.join(unknown)} is not in grid.label_counts; add it there, or take it out "
+                f"{', '.join(unknown)} is not in grid.label_counts; add it there, or remove it "
                 "here"
             )
 
@@ -129,7 +129,7 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
         if not able:
             raise InputError(
                 f"params.yaml: grid.tasks: {name} is of kind {kind.name}, which no model of "
-                "grid.models supports; take the task out, or add a family that supports it"
+                "grid.models supports; remove the task, or add a family that supports it"
             )
         if kind.answered_by == "translator":
             _warn_of_lowercase(name, able)
@@ -196,7 +196,7 @@ def _check_budget_matched(key: str, names: Iterable[str], public: set[str]) -> N
     for name in sorted(public & set(names)):
         raise InputError(
             f"params.yaml: grid.{key}: {name} is a public checkpoint, which is not "
-            "budget-matched and is only shown beside the others; take it out here"
+            "budget-matched and is only shown beside the others; remove it here"
         )
 
 
@@ -211,7 +211,7 @@ def _check_joined_models(params: Params, models: Models) -> None:
     for name in grid.join_models:
         if isinstance(models[name].family, Static):
             raise InputError(
-                f"params.yaml: grid.join_models: {name} has static vectors itself; take it out"
+                f"params.yaml: grid.join_models: {name} has static vectors itself; remove it"
             )
     for name in grid.models:
         join = models[name].evaluate.bilstm_probe.join

@@ -207,8 +207,8 @@ class Task:
             raise ValueError(
                 "a hub task needs 'splits', such as {train: train, validation: validation}"
             )
-        least_folds = 3 if self.group else 2
-        if self.folds is not None and self.folds < least_folds:
+        min_folds = 3 if self.group else 2
+        if self.folds is not None and self.folds < min_folds:
             raise ValueError(
                 f"folds is {self.folds}; set it to 2 or more, with groups to 3 or more, so that "
                 "items are left for training and for validation"

@@ -1,4 +1,6 @@
-"""Parse a YAML tree into frozen typed records. An unknown key is an error that names the nearest one.
+"""Parse a YAML tree into frozen typed records.
+
+An unknown key is an error that names the nearest one.
 
 pydantic is not used here: every stage imports this module, also on machines with little more than
 torch, and every message must read `where: what; what to do`.
@@ -191,7 +193,7 @@ def check_positive(record: Any, *names: str) -> None:
 
 
 def check_num_layers(record: Any, *names: str) -> None:
-    """Raise ValueError if a number of layers is above 1,000: a slip that would take ages to build."""
+    """Raise ValueError if a number of layers is above 1,000: a slip that takes ages to build."""
     for name in names:
         value = getattr(record, name)
         if value > MAX_LAYERS:

@@ -88,7 +88,7 @@ def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> Model
     _check_family_options(family, block, where)
     if isinstance(family, Static) and "adapt" in block:
         raise InputError(
-            f"{where}: {family.name} has no language model to adapt; take the key 'adapt' out"
+            f"{where}: {family.name} has no language model to adapt; remove the key 'adapt'"
         )
     checkpoint_source = _parse_checkpoint_source(family, block, where)
 
@@ -196,14 +196,14 @@ def _check_tokenizer(model: ModelConfig, tokenizer: TokenizerSettings, where: st
     elif family.unidirectional:
         supported = "fastai"
     if tokenizer.normalizer not in (None, supported):
-        advice = f"supports only {supported}; set it to that, or take it out"
+        advice = f"supports only {supported}; set it to that, or remove it"
         if supported is None:
-            advice = "supports none, as it reads words as they are written; take it out"
+            advice = "supports none, as it reads words as they are written; remove it"
         raise InputError(f"{where}.normalizer: {family.name} {advice}")
     if tokenizer.end_of_word_suffix and family.tokenizer_type != "byte_bpe":
         raise InputError(
             f"{where}.end_of_word_suffix: {family.name} has no BPE, which is the only tokenizer "
-            "with such a suffix; take it out"
+            "with such a suffix; remove it"
         )
 
 
@@ -254,7 +254,7 @@ def _check_family_options(family: Family, block: Mapping[str, Any], where: str) 
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None and not is_supported:
-            raise InputError(f"{where}.{key}: {family.name} {reason}; take the key out")
+            raise InputError(f"{where}.{key}: {family.name} {reason}; remove the key")
 
 
 def load_model_config(params: Params, name: str) -> ModelConfig:

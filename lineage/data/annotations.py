@@ -80,7 +80,8 @@ def _words_in_span(span: Span, word_offsets: list[tuple[int, int]]) -> list[int]
         or word_offsets[indices[-1]][1] > span.end
     ):
         raise ValueError(
-            f"the span from character {span.start} to {span.end} holds no word, or a part of one"
+            f"the span from character {span.start} to {span.end} contains no word, or "
+            "only part of one"
         )
     return indices
 
@@ -176,6 +177,6 @@ def _exclusive_end(text: str, first: int, last: int, span_text: str | None, span
     if not matches or last - first not in (len(span_text) - 1, len(span_text)):
         raise ValueError(
             f"a span of type '{shorten_value(span_type)}', characters {first} to {last}, does not "
-            "have the text that stands with it"
+            "match the text given with it"
         )
     return first + len(span_text)

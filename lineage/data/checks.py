@@ -1,4 +1,4 @@
-"""Check the parameters of the corpus and the tasks against their data, before anything is trained."""
+"""Check the parameters of corpus and tasks against their data, before anything is trained."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -112,8 +112,8 @@ def _check_language_documents(
     if lacking:
         hint = ", or raise validation_share" if lacking == ["valid"] else ""
         raise InputError(
-            f"{where}: {lacking[0]} holds no document in '{language}', which "
-            f"models.{model}.pretrain reads apart; add text with language: {language}{hint}"
+            f"{where}: {lacking[0]} has no document in '{language}', which "
+            f"models.{model}.pretrain reads separately; add text with language: {language}{hint}"
         )
 
 
@@ -134,12 +134,12 @@ def check_task_data(
     if name in params.grid.join_tasks and kind.answer_type is None:
         raise InputError(
             f"params.yaml: grid.join_tasks: {name}: a task of kind {kind.name} has no probe of "
-            "frozen features; take it out"
+            "frozen features; remove it"
         )
     if task.folds and params.report.split != "test":
         raise InputError(
             f"{where}.folds: with folds every item of train is test once, and report.split is "
-            f"{params.report.split}; set it to test, as --final does, or take folds out"
+            f"{params.report.split}; set it to test, as --final does, or remove folds"
         )
     check_task_files(task, kind, root=root, where=where, read_files=False)
     fingerprint = task_fingerprint(task, root, where)
@@ -199,12 +199,12 @@ def _check_adaptation(
     if task.folds and "unlabelled" not in given_splits:
         raise InputError(
             f"{where}: in folds every item is scored, so none can be adapted to; give an "
-            "unlabelled split, or take the task out of grid.adapt_tasks"
+            "unlabelled split, or remove the task from grid.adapt_tasks"
         )
     if measures.num_texts < 2:
         raise InputError(
             f"{where}: {measures.num_texts} distinct texts are too few to adapt to; add "
-            "unlabelled text, or take the task out of grid.adapt_tasks"
+            "unlabelled text, or remove the task from grid.adapt_tasks"
         )
     adapt = params.adapt
     usable_bytes = round(measures.text_bytes * (1 - adapt.heldout_share))
@@ -230,7 +230,7 @@ def _check_text_length(task: str, key: str, limit: TextLengthLimit, measures: Ta
     if uses_all_items and length > limit.max_length:
         positions = " (and architecture.max_positions)" if key.endswith("pretrain.seq_len") else ""
         raise InputError(
-            f"params.yaml: {key}: a text of '{task}' has {length} {unit}, and with its marks at "
-            f"most {limit.max_length} are read at once; raise it{positions}, or take such texts "
-            "out of the data"
+            f"params.yaml: {key}: a text of '{task}' has {length} {unit}, and at most "
+            f"{limit.max_length}, special tokens included, are read at once; raise it{positions}, "
+            "or remove such texts from the data"
         )

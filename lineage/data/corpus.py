@@ -1,4 +1,4 @@
-"""Build a corpus from its sources: clean, drop repeats, split by document, count what is dropped."""
+"""Build a corpus from its sources: clean, drop repeats, split by document, count drops."""
 
 import hashlib
 from collections.abc import Callable, Iterator

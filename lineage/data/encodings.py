@@ -12,7 +12,7 @@ MIN_VALID_PER_STRAY = 10
 MAX_MESS = 0.1  # charset-normalizer's share of implausible characters; real text has less
 TIE_MESS = 0.05  # of a short text several encodings make nearly equal sense
 # Python's name of an encoding -> (its usual name, iconv's name). Ties go to the first multi-byte
-# encoding: the most common one, with CP949 last, since most Chinese and Japanese text is valid in it.
+# encoding: the most common one; CP949 last, since most Chinese and Japanese text is valid in it.
 MULTI_BYTE_ENCODINGS = {
     "gb18030": ("GB18030", "GB18030"),
     "big5": ("Big5", "BIG5"),

@@ -1,4 +1,4 @@
-"""Find the user's files by path or glob, identify them by digests, and check that they can be read."""
+"""Find the user's files by path or glob, identify them by digests, check that they can be read."""
 
 import codecs
 import csv
@@ -49,7 +49,7 @@ TXT_COLUMN_HINT = (
 CSV_COLUMN_HINT = (
     "; where its first line is a row already, give 'columns', the names of all of them"
 )
-DAMAGED_HINT = "the file is damaged or of another format, make it anew"
+DAMAGED_HINT = "the file is damaged or of another format; make it again"
 # Column names look like identifiers. The first row of a file without a header may hold private
 # text, so a message lists the cells of a first line only if all of them look like this.
 COLUMN_NAME_PATTERN = re.compile(r"(?!.*\d{3})[A-Za-z_][\w.-]*", re.ASCII)
@@ -69,7 +69,7 @@ class DataFiles:
     names: tuple[str, ...]  # relative to the root: recorded and shown
     format: str  # parquet | json | csv | text
     suffix: str  # without the compression
-    csv_quoting: bool = True  # quotation marks round a cell of a csv are not part of its text
+    csv_quoting: bool = True  # quotation marks around a cell of a csv are not part of its text
 
     @property
     def csv_quoting_mode(self) -> Literal[0, 3]:
@@ -129,7 +129,7 @@ def _common_suffix(paths: Sequence[Path], pattern: str, where: str, *, unknown_a
         problem = f"format {suffixes.pop() or 'none'!r}"
     raise InputError(
         f"{where}: {pattern!r} names {problem}; give files of one format: {KNOWN_FORMATS}; "
-        f"{LIST_FORMAT_HINT}; other lines of text as 'columns' of a task say"
+        f"{LIST_FORMAT_HINT}; a task reads other lines of text by its key 'columns'"
     )
 
 
@@ -191,9 +191,9 @@ def _check_none_skipped(pattern: str, root: Path, where: str, *, matched: set[Pa
     if skipped:
         first = _relative_name(skipped[0], pattern, root, where)
         raise InputError(
-            f"{where}: {pattern!r} passes over {len(skipped)} files, such as {first}; rename "
-            "hidden folders; where folders are links, or names end otherwise than in .txt, give "
-            "a pattern, such as 'train/*/*'"
+            f"{where}: {pattern!r} skips {len(skipped)} files, such as {first}; rename "
+            "hidden folders; if folders are links, or names do not end in .txt, give a pattern, "
+            "such as 'train/*/*'"
         )
 
 
@@ -273,7 +273,7 @@ def _check_file_readable(path: Path, name: str, where: str) -> None:
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise _unreadable_error(name, where, error) from error
     if is_empty:
-        raise InputError(f"{where}: {name} is empty; fill it, or take it out of the source")
+        raise InputError(f"{where}: {name} is empty; fill it, or remove it from the source")
 
 
 def _is_empty_file(path: Path, name: str, where: str) -> bool:
@@ -351,8 +351,8 @@ def _read_csv_header(
     cells = next(filled_rows, [])
     if len(cells) > len(names):  # pandas would take the first cell for an index, and shift others
         raise InputError(
-            f"{where}: {name}: its first row has {len(cells)} cells, and the line above it "
-            f"{len(names)} names; put marks round a cell that holds the sign between cells, and "
+            f"{where}: {name}: its first row has {len(cells)} cells, but its header has "
+            f"{len(names)} names; put quotation marks around cells that contain the delimiter, and "
             "name all columns"
         )
     return names
@@ -362,14 +362,14 @@ def _check_header(names: list[str], name: str, where: str) -> None:
     """Raise InputError for a first line with a repeated name or another delimiter."""
     if names[0].startswith("sep="):
         raise InputError(
-            f"{where}: {name}: its first line, sep=, is for Excel alone; take it out, so that the "
+            f"{where}: {name}: its first line, sep=, is for Excel alone; remove it, so that the "
             "names of the columns come first"
         )
     delimiters = [sign for sign in (";", "\t", "|", ",") if sign in names[0]]
     if len(names) == 1 and delimiters:
         raise InputError(
             f"{where}: {name}: its first line has one column, with {delimiters[0]!r} in its name; "
-            "write a csv with commas between, a tsv with tabs"
+            "separate the columns of a csv with commas, those of a tsv with tabs"
         )
     repeated = [column for column in names if column and names.count(column) > 1]
     if repeated:

@@ -175,8 +175,8 @@ def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
     except (yaml.YAMLError, AttributeError, TypeError):
         # Not chained: the message of a YAMLError quotes the line.
         raise InputError(
-            f"{readme}: its head, between the lines of ---, is no YAML, or its 'configs' are no "
-            "list of mappings; correct it"
+            f"{readme}: its head, between the lines of ---, is not YAML, or its 'configs' are not "
+            "a list of mappings; correct it"
         ) from None
     if any("data_dir" in entry for entry in configs):
         return []

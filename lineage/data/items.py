@@ -1,4 +1,4 @@
-"""Build a task's items from its data: make items of the user's rows, split, limit and count them."""
+"""Build a task's items from its data: make items of rows, split, limit and count them."""
 
 import dataclasses
 import math
@@ -298,9 +298,9 @@ def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> 
         first_rows.append(tuple(str(values[row]) for values in columns.values()))
     if len(first_rows) > 1 and len(set(first_rows)) == 1:
         raise InputError(
-            f"{tables['train'][1]}: its first line is that of the other splits too, and its "
-            f"'{task.label}' stands nowhere else: if it holds names of columns, give those, in "
-            "columns and in what names them; if not, say so in 'label_map'"
+            f"{tables['train'][1]}: all splits begin with this line, and its '{task.label}' "
+            "occurs nowhere else: if the line is a header, use its names in 'columns' and in the "
+            "keys that name columns; if it is an item, name its label in 'label_map'"
         )
 
 
@@ -386,9 +386,9 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
         noun = "items"
     if count < task.folds or count - math.ceil(count / task.folds) < 2:
         raise InputError(
-            f"{where}: {count} {noun} are too few for {task.folds} folds, each of which holds one "
-            "at least, and leaves one to train and one to validation; give more, or another "
-            "number of folds"
+            f"{where}: {count} {noun} are too few for {task.folds} folds: each fold needs one, and "
+            "must leave one for training and one for validation; give more, or change the number "
+            "of folds"
         )
     if kind.answer_type == "number":
         _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
@@ -399,8 +399,8 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
         rare_labels = num_units.index[num_units < 2][:3]
         rare = ", ".join(f"'{shorten_value(label)}'" for label in rare_labels)
         raise InputError(
-            f"{where}: all items of label {rare} are in one fold, and what is learned without it "
-            "knows one label; give more of them"
+            f"{where}: all items of label {rare} are in one fold, and a model trained without "
+            "that fold would see one label only; give more of them"
         )
 
 
@@ -415,9 +415,9 @@ def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: 
         may_be_one_group and units.nunique().min() < 2
     ):
         raise InputError(
-            f"{where}: {size} and {task.folds} folds: a fold may be {smallest_fold} items, or a "
-            "single group with the same number in all, and have no correlation; give fewer "
-            "folds, or more items"
+            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, or "
+            "a single group with the same number in all, so that it has no correlation; use fewer "
+            "folds, or give more items"
         )
 
 
@@ -466,7 +466,7 @@ def _make_items(
         dropped["of_no_use"] = len(rows) - len(table)
     if table.empty:
         raise InputError(
-            f"{where}: no row is of use to kind {kind.name}; check which columns are named"
+            f"{where}: no row can be used by kind {kind.name}; check which columns are named"
         )
     return table.reset_index(drop=True)
 

@@ -78,9 +78,9 @@ def _check_label_map(labels: list["pd.Series[Any]"], task: Task, where: str) -> 
     if not strange or all(label in keys for label in known):
         return
     if len(strange) < len(keys):
-        fix = "correct it, or take it out"
+        fix = "correct it, or remove it"
     else:
-        fix = "correct them, or take 'label_map' out"
+        fix = "correct them, or remove 'label_map'"
     raise InputError(
         f"{where}: no label of any split is '{shorten_value(strange[0])}'; there are "
         f"{_describe_labels(known, len(all_labels), MAX_SUGGESTED_LABELS)}; {fix}"
@@ -123,7 +123,7 @@ def _check_numbered_labels(table: pd.DataFrame, task: Task, where: str) -> None:
             )
         else:
             problem = (
-                "a name already, and 'label_map' is a list, of numbers; take 'label_map' out, or "
+                "a name already, and 'label_map' is a list, of numbers; remove 'label_map', or "
                 "write it as 'label: name'"
             )
         raise row_error(
@@ -272,7 +272,7 @@ def _check_choices(
         if count != counts["train"]:
             raise InputError(
                 f"{places[split]}: its items have {count} choices, those of train "
-                f"{counts['train']}; give all of them as many"
+                f"{counts['train']}; give every item the same number"
             )
     _check_labels_hidden(splits, places, columns)
     scored = set(splits)
@@ -283,8 +283,8 @@ def _check_choices(
         if labels.nunique() == 1 and len(labels) >= MIN_CONSTANT_LABELS:
             raise InputError(
                 f"{places[split]}: column '{columns[split]}': the right choice is number "
-                f"{labels.iloc[0]} in all {len(labels):,} items, so that who knows nothing may "
-                "have all of them right; shuffle the choices of each item, of train too"
+                f"{labels.iloc[0]} in all {len(labels):,} items, so a model that learns only "
+                "the position would be right; shuffle the choices of each item, of train too"
             )
     return [str(place) for place in range(counts["train"])]
 
@@ -417,10 +417,10 @@ def choose_tag_metric(labels: list[str], requested: Sequence[str], where: str) -
     if "token_accuracy" not in requested:
         if label_map := suggest_label_map(labels):
             raise InputError(
-                f"{where}.label: the tags ({shown}) look like spans in a form that is not read, "
-                "and only the share of tags that is right would be scored; write O, B-PER and "
-                f"I-PER, or give such names: label_map: {{{label_map}}}; if they are no spans, "
-                "say metric: [token_accuracy]"
+                f"{where}.label: the tags ({shown}) look like spans in an unknown scheme, "
+                "and only token accuracy would be scored; write O, B-PER and I-PER, or rename "
+                f"them: label_map: {{{label_map}}}; if they are not spans, set "
+                "metric: [token_accuracy]"
             )
         if "*" in labels and all(map(CONLL2012_BRACKETS.fullmatch, labels)):
             raise InputError(
@@ -431,9 +431,9 @@ def choose_tag_metric(labels: list[str], requested: Sequence[str], where: str) -
         are_numbers = all(map(str.isdecimal, labels))
         numbers = " but numbers: give their names in 'label_map'" if are_numbers else ""
         raise InputError(
-            f"{where}.metric: span_f1 is of spans, and the tags ({shown}) are neither O nor "
-            f"B-TYPE nor I-TYPE{numbers}; name plain types of spans so, label_map: {{PER: I-PER}}, "
-            "take the metric out, or name another column"
+            f"{where}.metric: span_f1 needs spans, and the tags ({shown}) are neither O nor "
+            f"B-TYPE nor I-TYPE{numbers}; rename types of spans, such as "
+            "label_map: {PER: I-PER}, remove the metric, or name another column"
         )
     return "token_accuracy"
 
@@ -478,7 +478,7 @@ def drop_unanswerable(
         )
     if not has_answer.any():
         raise InputError(
-            f"{places['train']}: no answer stands within the first max_tokens words of its "
+            f"{places['train']}: no answer is within the first max_tokens words of its "
             "context; raise max_tokens"
         )
     if folds:

@@ -243,20 +243,20 @@ def check_script(texts: Sequence[str], language: str, where: str) -> None:
     """Raise InputError if the script of texts does not fit their language."""
     if lacks_word_boundaries(texts):
         raise InputError(
-            f"{where}: its texts are Thai, Lao, Burmese or Khmer for the most part, without spaces "
-            "between words, and a clause of them would be one word; part the words with spaces "
-            "first, by a tool for that language"
+            f"{where}: its texts are mostly Thai, Lao, Burmese or Khmer, which have no spaces "
+            "between words, so a whole clause would be one word; first separate the words with "
+            "spaces, by a tool for that language"
         )
     if is_mojibake(texts, language):
         raise InputError(
-            f"{where}: its texts are signs such as ÄãºÃ for the most part, and its language is "
-            f"{language}: their bytes are of another code than they were read in; convert the file "
-            "anew, for example with iconv -f GB18030 -t UTF-8"
+            f"{where}: its texts are mostly characters such as ÄãºÃ, and its language is "
+            f"{language}: the file was read in the wrong encoding; convert it again, for example "
+            "with iconv -f GB18030 -t UTF-8"
         )
     if is_mostly_cjk(texts, language):
         raise InputError(
-            f"{where}: its texts are Chinese or Japanese for the most part, and in its language, "
-            f"{language}, a clause of them would be one word; set language: zh or ja (of the "
+            f"{where}: its texts are mostly Chinese or Japanese, and in its language, "
+            f"{language}, a whole clause would be one word; set language: zh or ja (of the "
             "corpus too, from which tokenizers are trained)"
         )
 

@@ -1,9 +1,9 @@
 """Detect quotation marks in a csv or tsv that glue rows together.
 
-A cell that begins with a mark goes on to the next mark, over line ends too (RFC 4180, section 2).
-Many tables are written without regard for that: where a text begins with a mark that nothing
-closes, the rows after it would silently become part of its cell. Such tables are told apart here
-from those whose cells do hold line ends.
+A cell that begins with a quote goes on to the next quote, over line ends too (RFC 4180, section
+2). Many tables do not follow that rule: where a text begins with a quote that nothing closes, the
+rows after it would silently become part of its cell. This module separates such tables from those
+whose cells do contain line ends.
 """
 
 import csv
@@ -17,8 +17,8 @@ from lineage.errors import InputError
 MAX_CATEGORIES = 1000  # distinct values of a column that holds names, such as labels
 MAX_CATEGORIES_PER_ROW = 0.2
 QUOTING_HINT = (
-    "if marks are but a part of the texts, say csv_quoting: false; else write such a one twice, "
-    "within marks round its cell, or write the table anew as parquet or jsonl"
+    "if quotation marks are part of the texts, set csv_quoting: false; otherwise put the cell in "
+    "quotation marks and double those inside it, or write the table as parquet or jsonl"
 )
 
 
@@ -67,7 +67,7 @@ class _ColumnProfile:
         return self.is_numeric or self.is_categorical
 
     def accepts(self, cell: str) -> bool:
-        """Return whether a cell may belong to the column, apart from marks round it."""
+        """Return whether a cell may belong to the column, apart from the quotes around it."""
         bare = cell.strip('"') or cell
         if not bare.strip():
             return self.has_blanks or not self.is_distinctive
@@ -81,10 +81,10 @@ def check_quotes(
 ) -> None:
     """Raise InputError if a csv or tsv would be read with rows glued together.
 
-    A mark counts as unclosed where the next mark stands within a cell, or where every line up to
+    A quote counts as unclosed if the next quote is inside a cell, or if every line up to
     it looks like a row: as many cells, numbers where the other rows have numbers, and names that
     they have. If no column can tell rows from pieces of text, commas cannot either: then all
-    cells with line ends must look so. In a table of one column nothing can be told.
+    cells with line ends must look so. A table of one column is not checked.
     """
     place = f"{where}: {name}"
     num_multiline = 0
@@ -136,7 +136,7 @@ def _iter_records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line and the lines of each record after the header.
 
-    Blank records are skipped. Raises InputError if a mark that closes a cell of several lines
+    Blank records are skipped. Raises InputError if a quote that closes a cell of several lines
     does not end it.
     """
     pending: list[str] = []  # the lines of the current record
@@ -151,7 +151,7 @@ def _iter_records(
             first_line = number + 1 - len(pending)
             if not closes_cleanly:
                 raise _unclosed_quote_error(
-                    place, first_line, f"the next one stands within a text in line {number}"
+                    place, first_line, f"the next one is inside a text, in line {number}"
                 )
             if in_quotes:
                 continue
@@ -163,14 +163,14 @@ def _iter_records(
     if pending:
         first_line = number + 1 - len(pending)
         raise _unclosed_quote_error(
-            place, first_line, "no other mark does up to the end of the file"
+            place, first_line, "there is no other one up to the end of the file"
         )
 
 
 def _scan_line(line: str, in_quotes: bool, delimiter: str) -> tuple[bool, bool]:
     """Return whether a line ends within quotes, and whether it closes a cell cleanly.
 
-    The second is False where the cell in which the line began goes on after its closing mark.
+    The second is False where the cell in which the line began goes on after its closing quote.
     """
     place = 0
     closes_cleanly = True
@@ -180,7 +180,7 @@ def _scan_line(line: str, in_quotes: bool, delimiter: str) -> tuple[bool, bool]:
             place = line.find('"', place) + 1
             if not place:
                 return True, closes_cleanly
-            if line.startswith('"', place):  # a doubled mark is part of the text
+            if line.startswith('"', place):  # a doubled quote is part of the text
                 place += 1
                 continue
             if is_continued and line[place : place + 1] not in (delimiter, "\r", "\n", ""):

@@ -224,7 +224,7 @@ class DataTable:
             for name in wanted:
                 columns[name] += batch[name]
         if not columns[wanted[0]]:
-            raise InputError(f"{self.where}: {self.name} holds no rows; fill it, or take it out")
+            raise InputError(f"{self.where}: {self.name} holds no rows; fill it, or remove it")
         return columns
 
 

@@ -117,8 +117,8 @@ def split_off_validation(
         chosen = choose_heldout(labels_N, count, seed=seed)
     if len(chosen) == 0:
         raise InputError(
-            f"{where}: there is no validation split, and column '{task.label}' has no label with "
-            f"an item to spare, {len(train):,} in as many items: is this a text_regression task, "
+            f"{where}: there is no validation split, and column '{task.label}' has no label that "
+            f"occurs twice among {len(train):,} items: is this a text_regression task, "
             "or another column? If not, give more items"
         )
     splits["train"] = train.drop(index=list(chosen)).reset_index(drop=True)

@@ -64,8 +64,8 @@ class TextTableFormat:
         """Raise InputError if files name their columns, or a table is given a pattern."""
         if files.suffix != ".txt" and files.format != "csv":
             raise InputError(
-                f"{where}: {files.names[0]} names its columns itself; take 'columns' out, and "
-                "name those that are read"
+                f"{where}: {files.names[0]} names its columns itself; remove 'columns', and "
+                "use the names of the file"
             )
         if self.is_csv(files) and isinstance(self.columns, str):
             raise InputError(
@@ -181,8 +181,8 @@ def _read_pattern_rows(
             yield number, [match[name] for name in pattern.groupindex]
         elif not _may_be_comment(line, table_format):
             raise InputError(
-                f"{place}, line {number}: it does not have the form of the pattern that columns "
-                "gives; correct it, or the pattern"
+                f"{place}, line {number}: it does not match the pattern in 'columns'; "
+                "correct it, or the pattern"
             )
 
 
@@ -255,7 +255,7 @@ def _cell_count_hint(table_format: TextTableFormat, *, is_csv: bool) -> str:
     if table_format.row_unit == "spaced":
         return (
             "document_unit is line, whose words and tags a tab parts: correct it, name all "
-            "columns, or, where a word is a line, take document_unit out"
+            "columns, or, if a word is a line, remove document_unit"
         )
     names = table_format.column_names
     pattern = f"'(?P<{names[0]}>.*?)_(?P<{names[-1]}>.*)'"
@@ -300,8 +300,7 @@ def _is_header(cells: Cells, names: Sequence[str], place: str) -> bool:
         return True
     if any(a and a == b for a, b in zip(lowered_cells, lowered_names, strict=True)):
         raise InputError(
-            f"{place}: it holds names of columns, and columns gives others; "
-            "give those that stand there"
+            f"{place}: it is a header, and 'columns' gives other names; use the names of the header"
         )
     return False
 
@@ -327,8 +326,8 @@ def _group_sentences(
             lines = []
     if num_sentences == 1 and longest > MAX_SENTENCE_LINES:
         raise InputError(
-            f"{place}: its {longest:,} lines are one sentence, since no blank line stands between; "
-            "put one after each sentence, or, where a line is a sentence, say document_unit: line"
+            f"{place}: its {longest:,} lines are one sentence, since no blank line separates them; "
+            "put one after each sentence, or, if a line is a sentence, set document_unit: line"
         )
 
 

@@ -63,7 +63,7 @@ def collect_unlabelled(
     rows = [(f"unlabelled-{row}", text) for row, text in enumerate(texts, 1) if text]
     table = pd.DataFrame(rows, columns=["id", "text"], dtype="str")
     if table.empty:
-        raise InputError(f"{where}: every row is blank; fill it, or take the split out")
+        raise InputError(f"{where}: every row is blank; fill it, or remove the split")
     dropped: dict[str, int] = {}
     if num_blank := len(texts) - len(table):
         dropped["blank"] = num_blank
@@ -76,7 +76,7 @@ def collect_unlabelled(
         table = table[~is_scored]
     if table.empty:
         raise InputError(
-            f"{where}: every text is one of validation or test; give others, or take the split out"
+            f"{where}: every text is one of validation or test; give others, or remove the split"
         )
     rng = np.random.default_rng([seed, zlib.crc32(b"unlabelled")])
     chosen = nested_random_subset(len(table), task.limit.unlabelled, rng=rng)
@@ -101,11 +101,12 @@ def _check_unlabelled_lines(
         label_map = task.label_names_by_value
         strange = [label for label in labels if label_map.get(label, label) not in known]
     if 2 * len(strange) > len(labels) and len(set(strange)) > MAX_PLACEHOLDER_LABELS:
-        problem = "no number" if is_numeric else "one that train lacks"
+        problem = "no number" if is_numeric else "a value that train lacks"
         raise InputError(
-            f"{where}: its lines are read as 'columns' says, and {len(strange):,} of "
-            f"{len(labels):,} have, as '{task.label}', {problem}: texts alone are written as "
-            f"jsonl, with the key '{text_column_name(task)}'; or put the same sign before each"
+            f"{where}: its lines are read by 'columns', and {len(strange):,} of "
+            f"{len(labels):,} have {problem} as '{task.label}'; write texts without labels as "
+            f"jsonl, with the key '{text_column_name(task)}', or begin each line with the same "
+            "placeholder"
         )
 
 

@@ -70,7 +70,7 @@ class HyperparameterTrials:
         for trial in self.trials:
             unknown = [key for key in trial.overrides if not hasattr(self, key)]
             if unknown:
-                raise ValueError(f"trials: '{unknown[0]}' is no key of this block; take it out")
+                raise ValueError(f"trials: '{unknown[0]}' is not a key of this block; remove it")
             if not trial.overrides:
                 raise ValueError(
                     "trials: one of them is empty; give it a key, such as {learning_rate: 0.001}"
@@ -209,8 +209,8 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
         self._check_windows()
         if self.classifier_hidden_dropout is not None and self.pooling != "model_default":
             raise ValueError(
-                "classifier_hidden_dropout is of the family's own classifier; "
-                "take it out, or set pooling: model_default"
+                "classifier_hidden_dropout belongs to the family's own classifier; "
+                "remove it, or set pooling: model_default"
             )
         HyperparameterTrials.__post_init__(self)
 
@@ -224,12 +224,12 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
         if window is not None and (self.aux_lm_weight or self.pooling != "model_default"):
             raise ValueError(
                 "bptt_window only works with the family's own vector of a text; "
-                "take it out, or set pooling: model_default and aux_lm_weight: 0"
+                "remove it, or set pooling: model_default and aux_lm_weight: 0"
             )
         if self.linear_label_gain and (window is not None or self.pooling != "model_default"):
             raise ValueError(
                 "linear_label_gain is for the last state of a text that is read whole; "
-                "set it to false, or take bptt_window out and set pooling: model_default"
+                "set it to false, or remove bptt_window and set pooling: model_default"
             )
 
     @property

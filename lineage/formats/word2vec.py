@@ -36,8 +36,8 @@ def get_word_vectors(model: Encoder, tokenizer: Tokenizer) -> WordVectors:
     """
     if not isinstance(model, StaticVectors):
         raise InputError(
-            "only word2vec, fastText and GloVe have one vector a word; this model's depend on what "
-            "stands around"
+            "only word2vec, fastText and GloVe have one vector a word; this model's depend on the "
+            "context"
         )
     words = vocab_words(tokenizer)
     ids = np.arange(NUM_SPECIAL_TOKENS, NUM_SPECIAL_TOKENS + len(words))

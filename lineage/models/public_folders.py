@@ -189,7 +189,7 @@ class CheckpointSource:
             return folder
         if not self.revision or not HUB_REPOSITORY_PATTERN.fullmatch(self.path_or_repo):
             raise InputError(
-                f"{self.where}.from: {folder} is no folder; name one that transformers saved, "
+                f"{self.where}.from: {folder} is not a folder; name one that transformers saved, "
                 "under data_root or absolute, or a repository of the Hub with 'revision', a commit "
                 "of 40 hex digits"
             )
@@ -250,8 +250,8 @@ def parse_checkpoint_source(path_or_repo: object, revision: object, where: str) 
         return CheckpointSource(path_or_repo, None, where)
     if not isinstance(revision, str) or not COMMIT_PATTERN.fullmatch(revision):
         raise InputError(
-            f"{where}.revision: {revision!r} is no commit of 40 hex digits; give one, so that the "
-            "checkpoint never changes"
+            f"{where}.revision: {revision!r} is not a commit of 40 hex digits; give one, so that "
+            "the checkpoint never changes"
         )
     return CheckpointSource(path_or_repo, revision, where)
 
@@ -386,7 +386,7 @@ def _read_pooling(folder: Path, *, causal: bool) -> PoolingMode:
     if len(names) != 1 or names[0] not in modes:
         raise InputError(
             f"{path}: pools by {', '.join(names) or 'nothing'}; only the mean, [CLS] or the last "
-            "piece can be read; take 1_Pooling out of a copy"
+            "piece can be read; remove 1_Pooling from a copy"
         )
     return modes[names[0]]
 

@@ -70,7 +70,7 @@ class TokenizerSettings:
         if self.normalizer == "fastai" and self.lowercase:
             raise ValueError(
                 "lowercase is true, and normalizer: fastai already lowers case and marks it with "
-                "words of its own; set lowercase to false"
+                "tokens of its own; set lowercase to false"
             )
 
 
