@@ -11,27 +11,27 @@ export OMP_NUM_THREADS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check bench ui up down
 
-help: ## what there is
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /'
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Python 3.11, 3.12 or 3.13 is needed; try: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip # an environment that was half made
+	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip # repairs an environment whose creation was interrupted
 	$(BIN)/python -m pip install --quiet --no-compile --requirement constraints.txt
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all processors; some packages hold files that are no Python
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all processors; some packages contain .py files that do not compile
 	touch $(READY)
 
-demo: $(READY) ## the whole pipeline on the embedded default; prints the table and where the report is
+demo: $(READY) ## run the whole pipeline on params.yaml; print the table and the report's path
 	$(BIN)/python -m flows.pipeline --local --jobs 2
 
-test: $(READY) ## the tests without the slow ones; ARGS="-k parity" is passed on
+test: $(READY) ## run the tests except the slow ones; ARGS="-k parity" is passed to pytest
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-slow: $(READY) ## the tests that take minutes
+test-slow: $(READY) ## run the tests that take minutes
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
 
-check: $(READY) ## lint, format, types
+check: $(READY) ## check lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -40,14 +40,14 @@ check: $(READY) ## lint, format, types
 	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements.txt
 	touch $@
 
-bench: .venv/bench-ready ## our speed beside what a user would pick instead, about ten minutes; ARGS="bert --rounds 20" is passed on
+bench: .venv/bench-ready ## compare our speed with other libraries, about ten minutes; ARGS="bert --rounds 20" is passed on
 	TOKENIZERS_PARALLELISM=false RAYON_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.speed $(ARGS)
 
-ui: $(READY) ## MLflow and Prefect on loopback
+ui: $(READY) ## serve MLflow and Prefect on loopback
 	$(BIN)/python -m flows.servers ui
 
-up: $(READY) ## a Prefect server, the pools, the deployments and a worker a pool, on loopback
+up: $(READY) ## start a Prefect server, its pools and deployments, and a worker for each pool, on loopback
 	$(BIN)/python -m flows.servers up
 
-down: $(READY) ## end all that `up` and `ui` started
+down: $(READY) ## stop everything that `up` and `ui` started
 	$(BIN)/python -m flows.servers down

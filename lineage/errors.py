@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-MAX_SHOWN_WIDTH = 20  # letters
+MAX_SHOWN_WIDTH = 20  # characters
 UNSPACED_SCRIPTS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
 )  # Thai, Lao, Burmese, Khmer
@@ -28,14 +28,14 @@ class EvaluationError(RuntimeError):
 def shorten_value(value: object) -> str:
     """Shorten a user's value for a message, since it may be private text.
 
-    Twenty letters are shown, or four of a wide script: twenty Chinese characters are a sentence.
+    Twenty characters are shown, or four of a wide script: twenty Chinese characters are a sentence.
     """
     text = " ".join(str(value).splitlines())  # a message is one line
     width_left = MAX_SHOWN_WIDTH
-    for place, letter in enumerate(text):
-        width_left -= display_width(letter)
+    for position, character in enumerate(text):
+        width_left -= display_width(character)
         if width_left < 0:
-            return f"{text[:place]}..."
+            return f"{text[:position]}..."
     return text
 
 
@@ -43,19 +43,19 @@ def is_short_name(text: str, *, is_label: bool = False) -> bool:
     """Return whether a group or label is short enough to be shown in full.
 
     That is a text that `shorten_value` leaves whole, or a few words in a script with spaces. A
-    label is one of few and stands for many items, so it may be twice as long in wide letters: eight
-    Chinese characters.
+    label is one of few and stands for many items, so it may have twice as many wide characters:
+    eight Chinese ones.
     """
     width = display_width(text)
     if width <= MAX_SHOWN_WIDTH:
         return True
     if UNSPACED_SCRIPTS.search(text) or len(text.split()) > MAX_NAME_WORDS:
         return False
-    has_wide_letters = width != len(text)
-    return not has_wide_letters or (is_label and width <= 2 * MAX_SHOWN_WIDTH)
+    has_wide_characters = width != len(text)
+    return not has_wide_characters or (is_label and width <= 2 * MAX_SHOWN_WIDTH)
 
 
 def display_width(text: str) -> int:
-    """Measure how much a text can say, in letters: a wide one counts as five."""
-    num_wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    """Measure how much a text can say, in characters: a wide one counts as five."""
+    num_wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + 4 * num_wide

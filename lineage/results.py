@@ -34,7 +34,7 @@ NoteKind = Literal[
     # How a value came about
     "trial",  # {number, of, settings}: the hyperparameters that validation chose
     "truncated",  # {share, max_positions, effect}: texts that were longer than the model reads
-    "answers_cut_off",  # {count, of}: questions whose answer lies beyond max_tokens
+    "answers_cut_off",  # {count, of}: questions whose answer lies beyond max_words
     "unreadable_words",  # how many words have no token that is read
     "unknown_words",  # {count, of, items, effect}
     "bleu_signature",  # sacrebleu's

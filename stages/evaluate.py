@@ -89,7 +89,7 @@ def pretrained_dir(name: str, seed: str) -> Path:
 
 
 def read_text_bytes(model_dir: Path) -> int | None:
-    """Return the bytes of text that a training has read; None if unknown, as for a public model."""
+    """Return the bytes of text that a training run has read; None if unknown, as for a public model."""
     text_bytes: int | None = read_json(model_dir / "spent.json")["text_bytes"]
     return text_bytes
 

@@ -1,4 +1,4 @@
-"""The pieces of recurrent models written out in numpy, in double precision, for the tests that compare with them."""
+"""Recurrent models written out in numpy, in double precision, to compare with ours."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,18 +7,22 @@ import torch
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """One over one plus e to the minus x."""
+    """Return 1 / (1 + exp(-x))."""
     return 1 / (1 + np.exp(-x))
 
 
-def projected_step(
+def projected_lstm_step(
     x: np.ndarray,
     out: np.ndarray,
     cell: np.ndarray,
     p: Mapping[str, np.ndarray],
     clips: tuple[float, float],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One step of the LSTM with projection, of one item: gates in the order update, in, forget, out; clips of cell and projection."""
+    """Take one step of the LSTM with projection for one item.
+
+    The gates are in the order update, input, forget, output; `clips` are the limits of the cell
+    and of the projection.
+    """
     H = len(cell)
     gates = x @ p["weight_ih"][0] + out @ p["weight_hh"][0] + p["bias"]
     update, in_gate, forget, out_gate = (
@@ -29,10 +33,13 @@ def projected_step(
     return np.clip((out_gate * np.tanh(cell)) @ p["weight_hr"][0], -clips[1], clips[1]), cell
 
 
-def plain_step(
+def lstm_step(
     x: np.ndarray, out: np.ndarray, cell: np.ndarray, p: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One step of the plain LSTM, of one item: gates in torch's order, in, forget, update, out."""
+    """Take one step of the plain LSTM for one item.
+
+    The gates are in torch's order: input, forget, update, output.
+    """
     H = len(cell)
     gates = p["weight_ih"] @ x + p["bias_ih"] + p["weight_hh"] @ out + p["bias_hh"]
     in_gate, forget, out_gate = (sigmoid(gates[k * H : (k + 1) * H]) for k in (0, 1, 3))
@@ -40,51 +47,51 @@ def plain_step(
     return out_gate * np.tanh(cell), cell
 
 
-def nats(logits: np.ndarray, target: int) -> float:
-    """Minus the log of the target's share of the softmax."""
+def cross_entropy_nats(logits: np.ndarray, target: int) -> float:
+    """Return minus the log of the target's probability in the softmax."""
     return float(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[target])
 
 
-def numbers(model: torch.nn.Module) -> dict[str, np.ndarray]:
-    """A model's parameters as arrays in double precision, to be changed at will."""
+def parameter_arrays(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    """Return copies of a model's parameters as arrays in double precision."""
     return {
         name: value.detach().numpy().astype(float).copy()
         for name, value in model.named_parameters()
     }
 
 
-def part(numbers: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The arrays under a prefix, without it."""
+def arrays_with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose name starts with a prefix, by their name without it."""
     return {
         name.removeprefix(f"{prefix}."): value
-        for name, value in numbers.items()
+        for name, value in arrays.items()
         if name.startswith(f"{prefix}.")
     }
 
 
-def assert_gradients_are_central_differences(
+def assert_gradients_match_finite_differences(
     model: torch.nn.Module, loss: Callable[[dict[str, np.ndarray]], float]
 ) -> None:
-    """The model holds gradients: three numbers of every parameter, changed a little either way, change the loss by them."""
+    """Compare three gradients of every parameter of `model` with central differences of `loss`.
+
+    `model` holds its gradients already.
+    """
     rng, step = np.random.default_rng(4), 1e-6
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        found = parameter.grad.numpy()
-        largest = np.unravel_index(
-            np.abs(found).argmax(), found.shape
-        )  # in a table most rows have no gradient
-        for place in (
-            largest,
-            *(tuple(rng.integers(size) for size in found.shape) for _ in range(2)),
-        ):
-            changed = numbers(model)
-            changed[name][place] += step
+        gradient = parameter.grad.numpy()
+        # In an embedding table most rows have no gradient, so the largest gradient is checked too.
+        largest = np.unravel_index(np.abs(gradient).argmax(), gradient.shape)
+        random = [tuple(rng.integers(size) for size in gradient.shape) for _ in range(2)]
+        for index in (largest, *random):
+            changed = parameter_arrays(model)
+            changed[name][index] += step
             above = loss(changed)
-            changed[name][place] -= 2 * step
+            changed[name][index] -= 2 * step
             np.testing.assert_allclose(
-                found[place],
+                gradient[index],
                 (above - loss(changed)) / (2 * step),
                 atol=1e-8,
                 rtol=1e-6,
-                err_msg=f"{name}{place}",
+                err_msg=f"{name}{index}",
             )

@@ -12,9 +12,9 @@ from flows.profiles import merge_params, write_params
 from lineage.config.records import read_yaml
 from tests import user_project
 
-HERE = Path(__file__).resolve().parent.parent
-MAKE = ("make", "-o", ".venv/ready")  # the environment is taken as set up
-WALK = ("python", "-m", "flows.pipeline", "--local", "--jobs", "2")
+ROOT = Path(__file__).resolve().parent.parent
+MAKE = ("make", "-o", ".venv/ready")  # -o: the environment is set up already
+RUN_PIPELINE = ("python", "-m", "flows.pipeline", "--local", "--jobs", "2")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")
 
 
@@ -29,23 +29,26 @@ class Demo:
 
 
 def copy_tree(folder: Path) -> Path:
-    """The files that a fresh clone of this tree would hold, changes that are not committed included, and not the lock of a run that was made here."""
+    """Copy the files that a fresh clone would hold, with uncommitted changes.
+
+    dvc.lock, which records a run made here, is left out.
+    """
     names = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=HERE,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
     for name in names:
-        if name != "dvc.lock" and (HERE / name).is_file():
+        if name != "dvc.lock" and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(HERE / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name)
     return folder
 
 
 def clone(folder: Path) -> Path:
-    """A clone of this tree, changes that are not committed included; the environment is this one."""
+    """Make a git repository of this tree, with uncommitted changes and this environment."""
     copy_tree(folder)
     subprocess.run(["git", "init", "-q", "--initial-branch", "main"], cwd=folder, check=True)
     commit(folder)
@@ -55,23 +58,26 @@ def clone(folder: Path) -> Path:
     return folder
 
 
-def own_project(folder: Path) -> Path:
-    """A clone with a profile of a user's own; the user's text (a folder of .txt) and task (csv) lie beside it, where no worker looks."""
+def clone_own_project(folder: Path) -> Path:
+    """Clone this tree and add a user's own profile.
+
+    The user's text (a folder of .txt) and task (csv) lie next to the clone, where no worker looks.
+    """
     clone(folder)
-    tree = user_project.make(folder.parent / "mine")
-    small = {
+    tree = user_project.make_project(folder.parent / "mine")
+    small_model = {
         "architecture": {"num_layers": 2, "num_heads": 2},
         "pretrain": {"seq_len": 64},
         "tokenizer": {"vocab_size": 400},
     }
-    over = {
+    changes = {
         "budget": {"body_parameters": 40_000},
-        "tasks": {"mood": {"max_tokens": 24}},
-        "models": {"gpt": small},
+        "tasks": {"mood": {"max_words": 24}},
+        "models": {"gpt": small_model},
     }
-    own = merge_params(user_project.TREE, over)
-    write_params(folder / "profiles/own.yaml", own)
-    write_params(folder / "params.yaml", merge_params(tree, own))
+    profile = merge_params(user_project.PARAMS, changes)
+    write_params(folder / "profiles/own.yaml", profile)
+    write_params(folder / "params.yaml", merge_params(tree, profile))
     (folder / "runtime.yaml").write_text("data_root: ../mine\n")
     commit(folder)
     return folder
@@ -83,35 +89,40 @@ def commit(folder: Path) -> None:
         subprocess.run(["git", *command], cwd=folder, check=True)
 
 
-def command(folder: Path, *words: str, code: int = 0, **more: str) -> str:
-    """Run one command of the README in the clone, as with the environment activated; what it printed. It must exit with `code`."""
-    dropped = ("LINEAGE_", "PREFECT_", "GIT_", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    kept |= {
-        "PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}",
+def run_command(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
+    """Run a README command in the clone, as with the environment activated.
+
+    Return what it printed. It must exit with `code`.
+    """
+    dropped_prefixes = ("LINEAGE_", "PREFECT_", "GIT_", "VIRTUAL_ENV")
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(dropped_prefixes)
+    }
+    inherited |= {
+        "PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{inherited['PATH']}",
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run(
+    completed = subprocess.run(
         list(words),
         cwd=folder,
-        env=kept | more,
+        env=inherited | environment,
         capture_output=True,
         text=True,
         timeout=1500,
         check=False,
     )
-    assert done.returncode == code, (
+    assert completed.returncode == code, (
         words,
-        done.returncode,
-        done.stdout[-3000:],
-        done.stderr[-3000:],
+        completed.returncode,
+        completed.stdout[-3000:],
+        completed.stderr[-3000:],
     )
-    return done.stdout + done.stderr
+    return completed.stdout + completed.stderr
 
 
-def outcomes(said: str) -> dict[str, str]:
-    """What each stage did, from the lines of a run."""
-    lines = [line.split() for line in said.splitlines()]
+def stage_outcomes(printed: str) -> dict[str, str]:
+    """Return what each stage did, from the printed lines of a run."""
+    lines = [line.split() for line in printed.splitlines()]
     return {
         words[1]: words[0]
         for words in lines
@@ -119,27 +130,24 @@ def outcomes(said: str) -> dict[str, str]:
     }
 
 
-def change(folder: Path, **values: Any) -> None:
+def set_params(folder: Path, **values: Any) -> None:
     """Set values of params.yaml by dotted name, with __ for the dots."""
     tree = read_yaml(folder / "params.yaml")
     for key, value in values.items():
-        *above, last = key.split("__")
-        place = tree
-        for name in above:
-            if place.get(name) is None:
-                place[name] = {}
-            place = place[name]
-        place[last] = value
+        *parents, last = key.split("__")
+        block = tree
+        for name in parents:
+            if block.get(name) is None:
+                block[name] = {}
+            block = block[name]
+        block[last] = value
     write_params(folder / "params.yaml", tree)
 
 
-def planned(folder: Path) -> set[str]:
-    """The stages that would run, as `flows.plan` says."""
-    from flows.plan import (
-        find_stale_stages,
-        read_graph,
-        read_stale_reasons,
-    )  # DVC takes a second, which every file of tests would wait for
+def planned_stages(folder: Path) -> set[str]:
+    """Return the stages that would run according to `flows.plan`."""
+    # Importing DVC takes a second, which every test file would have to wait for.
+    from flows.plan import find_stale_stages, read_graph, read_stale_reasons
 
     nodes = read_graph(folder)
     stale = find_stale_stages(nodes, read_stale_reasons(folder))

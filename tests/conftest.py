@@ -1,4 +1,7 @@
-"""What all tests share: one thread, since two on a busy machine wait for each other, and no telemetry."""
+"""Settings and fixtures that all tests share: one thread, no telemetry, a finished project.
+
+Tests use one thread because several on a busy machine wait for each other.
+"""
 
 import os
 import shutil
@@ -17,12 +20,15 @@ for name, value in {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
 }.items():
     os.environ[name] = value
-# a shell that starts the tests in the background makes them, and the runs that they interrupt, ignore Ctrl-C
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and the runs that
+# they interrupt too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from tests.checkout import WALK, command, own_project  # noqa: E402  # numpy reads the number of threads when it is imported
+# This import follows the settings, because numpy reads the number of threads when it is imported.
+from tests.checkout import RUN_PIPELINE, clone_own_project, run_command  # noqa: E402
 
-# stages that stand alone for minutes, then waits for processes, which the demo's own fill, then what computes long; small files come last
+# First the files that run single stages for minutes, then those that wait for processes while the
+# demo's own compute, then those that compute for long. Small files come last.
 FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_forkserver.py", "test_profiles.py", "test_training.py",
          "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
          "test_microworld.py", "test_report.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
@@ -30,31 +36,32 @@ FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py",
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files of `FIRST` go first."""
+    """Run the files of `FIRST` first."""
     items.sort(
         key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
     )
 
 
 @pytest.fixture(scope="session")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own project after a run by the walker; whoever changes it copies it first."""
-    folder = own_project(tmp_path_factory.mktemp("walked") / "lineage")
-    command(folder, *WALK)
+def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own project after a local pipeline run; a test that changes it copies it first."""
+    folder = clone_own_project(tmp_path_factory.mktemp("walked") / "lineage")
+    run_command(folder, *RUN_PIPELINE)
     return folder
 
 
 @pytest.fixture
-def project(walked: Path, tmp_path: Path) -> Path:
-    """A copy of it with its cache, and with the user's data beside it."""
-    shutil.copytree(walked.parent, tmp_path / "copy", symlinks=True)
-    return tmp_path / "copy" / walked.name
+def project(finished_project: Path, tmp_path: Path) -> Path:
+    """A copy of the finished project with its cache and with the user's data next to it."""
+    shutil.copytree(finished_project.parent, tmp_path / "copy", symlinks=True)
+    return tmp_path / "copy" / finished_project.name
 
 
 @pytest.fixture
-def never_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints without weights stand for trained ones."""
-    from lineage.models.checkpoint import Checkpoint  # tests of processes do without torch
+def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Build every checkpoint with initial weights, as if they were trained ones."""
+    # Tests of processes do not need torch, so it is imported here.
+    from lineage.models.checkpoint import Checkpoint
 
     build = Checkpoint.build
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Numbers that the reference implementations gave, in the folder that LINEAGE_GOLDEN names."""
+"""The folder of numbers from the reference implementations, which LINEAGE_GOLDEN names."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 
-def golden(name: str) -> Path:
-    """The folder of one reference. The test skips where no such numbers were asked for, and fails where they were and are not there."""
+def golden_folder(name: str) -> Path:
+    """Return the folder of one reference.
+
+    Skip the test if LINEAGE_GOLDEN is not set; fail if it is set and the folder is missing.
+    """
     root = os.environ.get("LINEAGE_GOLDEN")
     if not root:
         pytest.skip("LINEAGE_GOLDEN is not set: no reference numbers to compare with")

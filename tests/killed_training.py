@@ -1,4 +1,7 @@
-"""A tiny pretraining in a process of its own, to be killed: python -m tests.killed_training CASE RESUME_FOLDER OUT_FOLDER TEXT_BYTES."""
+"""Run a tiny pretraining in its own process, which a test kills.
+
+Usage: python -m tests.killed_training CASE RESUME_FOLDER OUT_FOLDER TEXT_BYTES.
+"""
 
 import sys
 from pathlib import Path
@@ -12,7 +15,7 @@ from lineage.training.devices import configure_torch
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 
-# Sparse gradients of the word table and of the softmax.
+# The word table and the softmax have sparse gradients.
 SPARSE: dict[str, Any] = {
     "architecture": {"input_unit": "words", "softmax_samples": 20, "dropout": 0.1},
     "pretrain": {
@@ -27,7 +30,10 @@ SPARSE: dict[str, Any] = {
 
 
 def main() -> None:
-    """Train, printing a line a step; a resume point every 0.1 s. No tracker: its import would be half of the process's time."""
+    """Train, print a line per step, and save a resume point every 0.1 s.
+
+    There is no tracker, because importing it would take half of the process's time.
+    """
     case = sys.argv[1]
     resume = Path(sys.argv[2])
     out = Path(sys.argv[3])
@@ -37,25 +43,25 @@ def main() -> None:
     tokens = out.parent / f"{name}-tokens"
     if not tokens.exists():
         with create_artifact(tokens, "tokens") as draft:
-            tiny.tokens(name).save(draft, "train")
-            tiny.tokens(name).save(draft, "valid")
-    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
+            tiny.corpus(name).save(draft, "train")
+            tiny.corpus(name).save(draft, "valid")
+    default_params = read_params(Path(__file__).parent.parent / "params.yaml")
     budget = Budget(
-        corpus="general", text_bytes=text_bytes, max_epochs=50, body_parameters=tiny.PARAMETERS
+        corpus="general", text_bytes=text_bytes, max_epochs=50, body_parameters=tiny.BODY_PARAMETERS
     )
-    params = Params(**{**vars(shipped), "budget": budget})
-    over = SPARSE
+    params = Params(**{**vars(default_params), "budget": budget})
+    overrides = SPARSE
     if name == case:
-        over = {"architecture": tiny.dropping(name, 0.1)}
-    checkpoint = tiny.checkpoint(name, **over)
-    conditions = TrainContext(
+        overrides = {"architecture": tiny.dropout_config(name, 0.1)}
+    checkpoint = tiny.checkpoint(name, **overrides)
+    context = TrainContext(
         tiny.CPU,
         MagicMock(),
         resume,
         checkpoint_seconds=0.1,
         report_progress=lambda done, note: print(done, note, flush=True),
     )
-    outcome = pretrain(checkpoint, tokens, params, conditions)
+    outcome = pretrain(checkpoint, tokens, params, context)
     with create_artifact(out, "model", status=outcome.status) as draft:
         checkpoint.save(draft, outcome.model)
     write_curve(out / "curve.parquet", outcome.curve)

@@ -1,4 +1,4 @@
-"""Whether a run has let a user's text out: every file that it wrote, but for the artifacts, against every run of words of the data."""
+"""Find a user's text in the files that a run wrote, apart from the artifacts."""
 
 import json
 import re
@@ -7,50 +7,52 @@ from pathlib import Path
 
 import pandas as pd
 
-RUN = 5  # words, or Chinese characters: long enough that no page has them by chance, short enough for half a sentence
+# In words, or Chinese characters: too long to occur by chance, and about half a sentence.
+NGRAM_LENGTH = 5
 WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+")
-# Where the data and what is made of it lie; and code, which has sentences of its own.
-HELD = ("artifacts", ".dvc", "remote", ".git", ".venv", "tests")
+# Folders that may hold the data or what is derived from it, and code, which has its own sentences.
+ALLOWED_FOLDERS = ("artifacts", ".dvc", "remote", ".git", ".venv", "tests")
 
 
-def held(path: Path) -> bool:
-    """Whether the data may stand there. What MLflow keeps of a run is a page, though it calls its folder artifacts too."""
-    return "mlruns" not in path.parts and any(part in HELD for part in path.parts)
+def may_hold_data(path: Path) -> bool:
+    """Return whether the data may stand in this file.
+
+    Files that MLflow keeps of a run may not hold them, though its folder is called artifacts too.
+    """
+    return "mlruns" not in path.parts and any(part in ALLOWED_FOLDERS for part in path.parts)
 
 
-def runs_of(text: str) -> Iterator[tuple[str, ...]]:
-    """Every run of words of a text."""
+def ngrams(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield every n-gram of words of a text."""
     words = WORD.findall(text)
-    return (tuple(words[i : i + RUN]) for i in range(len(words) - RUN + 1))
+    return (tuple(words[i : i + NGRAM_LENGTH]) for i in range(len(words) - NGRAM_LENGTH + 1))
 
 
-def texts_of(data: Path) -> list[str]:
-    """All texts of a user's folder: .txt files, and the texts of .csv tables."""
-    tables = [
-        pd.read_csv(path).select_dtypes(exclude="number") for path in sorted(data.rglob("*.csv"))
-    ]
-    return [path.read_text() for path in sorted(data.rglob("*.txt"))] + [
-        str(cell) for table in tables for cell in table.to_numpy().ravel()
-    ]
+def read_texts(data: Path) -> list[str]:
+    """Return all texts of a user's folder: .txt files, and the text columns of .csv tables."""
+    texts = [path.read_text() for path in sorted(data.rglob("*.txt"))]
+    for path in sorted(data.rglob("*.csv")):
+        table = pd.read_csv(path).select_dtypes(exclude="number")
+        texts += [str(cell) for cell in table.to_numpy().ravel()]
+    return texts
 
 
-def leaks(folder: Path, texts: Sequence[str]) -> list[str]:
-    """The files under `folder` that hold words of the texts, databases and logs too, and which words."""
-    private, found = (
-        {run for text in texts for written in (text, json.dumps(text)) for run in runs_of(written)},
-        [],
-    )
+def find_leaks(folder: Path, texts: Sequence[str]) -> list[str]:
+    """Return the files under `folder` that hold n-grams of the texts, and which.
+
+    Databases and logs are searched too.
+    """
+    private: set[tuple[str, ...]] = set()
+    for text in texts:
+        private.update(ngrams(text))
+        private.update(ngrams(json.dumps(text)))
     assert len(texts) > 0 and private, "there is no text to look for"
+    leaks = []
     for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if path.is_file() and not path.is_symlink() and not held(inside):
-            seen = next(
-                (
-                    run
-                    for run in runs_of(path.read_bytes().decode(errors="ignore"))
-                    if run in private
-                ),
-                None,
-            )
-            found += [f"{inside}: {' '.join(seen)}"] if seen else []
-    return found
+        relative = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and not may_hold_data(relative):
+            content = path.read_bytes().decode(errors="ignore")
+            leaked = next((ngram for ngram in ngrams(content) if ngram in private), None)
+            if leaked:
+                leaks.append(f"{relative}: {' '.join(leaked)}")
+    return leaks

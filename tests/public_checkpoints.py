@@ -1,4 +1,4 @@
-"""Small public checkpoints, saved by transformers as its users save theirs: random weights, a tokenizer trained on a few documents."""
+"""Small public checkpoints as transformers saves them: random weights and a small tokenizer."""
 
 import functools
 import json
@@ -32,69 +32,67 @@ MODEL = {
     "gpt1": "OpenAIGPTLMHeadModel",
     "gpt2": "GPT2LMHeadModel",
 }
-MARKS = {"bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "gpt1": ["<unk>"],
+SPECIAL_TOKENS = {"bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "gpt1": ["<unk>"],
          "gpt2": ["<|endoftext|>"]}  # fmt: skip
 POSITIONS = 61
 
 
 @functools.cache
-def tokenizer(kind: str) -> str:
-    """tokenizer.json, with the library's own parts for this kind."""
+def tokenizer_json(kind: str) -> str:
+    """Return tokenizer.json, built from the library's own parts for this kind."""
     if kind == "bert":
-        found, trainer = (
-            Tokenizer(models.WordPiece(unk_token="[UNK]")),
-            trainers.WordPieceTrainer(vocab_size=297, special_tokens=MARKS[kind]),
-        )
-        found.normalizer, found.pre_tokenizer = (
-            normalizers.BertNormalizer(),
-            pre_tokenizers.BertPreTokenizer(),
-        )
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        trainer = trainers.WordPieceTrainer(vocab_size=297, special_tokens=SPECIAL_TOKENS[kind])
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     elif kind == "gpt1":
-        found = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+        tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
         trainer = trainers.BpeTrainer(
-            vocab_size=297, special_tokens=MARKS[kind], end_of_word_suffix="</w>"
+            vocab_size=297, special_tokens=SPECIAL_TOKENS[kind], end_of_word_suffix="</w>"
         )
-        found.normalizer, found.pre_tokenizer = (
-            normalizers.BertNormalizer(),
-            pre_tokenizers.BertPreTokenizer(),
-        )
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     else:
-        found, alphabet = Tokenizer(models.BPE()), sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer = Tokenizer(models.BPE())
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         trainer = trainers.BpeTrainer(
-            vocab_size=397, special_tokens=MARKS[kind], initial_alphabet=alphabet
+            vocab_size=397, special_tokens=SPECIAL_TOKENS[kind], initial_alphabet=alphabet
         )
-        found.pre_tokenizer, found.decoder = (
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-            decoders.ByteLevel(),
-        )
-    found.train_from_iterator(tiny.documents(), trainer)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(tiny.documents(), trainer)
     if kind == "bert":
-        found.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     elif kind == "roberta":
-        found.post_processor = processors.RobertaProcessing(
+        tokenizer.post_processor = processors.RobertaProcessing(
             ("</s>", 2), ("<s>", 0), add_prefix_space=False
         )
     elif kind == "gpt2":
-        found.post_processor = processors.ByteLevel(trim_offsets=False)
-    return found.to_str()
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer.to_str()
 
 
-def config(kind: str, **more: Any) -> Any:
-    """Two layers of width 16. The starting weights are made ten times as large, so that no error hides."""
-    size = Tokenizer.from_str(tokenizer(kind)).get_vocab_size()
+def build_config(kind: str, **overrides: Any) -> Any:
+    """Return the config of a model with two layers of width 16.
+
+    The initial weights are ten times as large as usual, so that no error stays hidden.
+    """
+    size = Tokenizer.from_str(tokenizer_json(kind)).get_vocab_size()
     if kind in ("bert", "roberta"):
         sizes = {"vocab_size": size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
                  "initializer_range": 0.2}  # fmt: skip
         if kind == "bert":
-            return transformers.BertConfig(**sizes | {"max_position_embeddings": POSITIONS} | more)
-        marks = {
+            return transformers.BertConfig(
+                **sizes | {"max_position_embeddings": POSITIONS} | overrides
+            )
+        special = {
             "pad_token_id": 1,
             "bos_token_id": 0,
             "eos_token_id": 2,
             "type_vocab_size": 1,
             "max_position_embeddings": POSITIONS + 2,
         }
-        return transformers.RobertaConfig(**sizes | marks | more)
+        return transformers.RobertaConfig(**sizes | special | overrides)
     sizes = {
         "vocab_size": size,
         "n_embd": 16,
@@ -104,61 +102,60 @@ def config(kind: str, **more: Any) -> Any:
         "initializer_range": 0.2,
     }
     if kind == "gpt1":
-        return transformers.OpenAIGPTConfig(**sizes | more)
-    return transformers.GPT2Config(**sizes | {"bos_token_id": 0, "eos_token_id": 0} | more)
+        return transformers.OpenAIGPTConfig(**sizes | overrides)
+    return transformers.GPT2Config(**sizes | {"bos_token_id": 0, "eos_token_id": 0} | overrides)
 
 
-def theirs(kind: str, seed: int = 0, **more: Any) -> Any:
-    """The library's model."""
+def build_hf_model(kind: str, seed: int = 0, **overrides: Any) -> Any:
+    """Return the library's model with random weights and nonzero biases."""
     torch.manual_seed(seed)
-    found = getattr(transformers, MODEL[kind])(config(kind, **more)).eval()
-    for name, parameter in found.named_parameters():  # biases are zero at the start
+    model = getattr(transformers, MODEL[kind])(build_config(kind, **overrides)).eval()
+    for name, parameter in model.named_parameters():  # biases are zero initially
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
-    return found
+    return model
 
 
-def save(
-    kind: str, folder: Path, *, model: Any = None, facts: Mapping[str, Any] | None = None
+def save_checkpoint(
+    kind: str, folder: Path, *, model: Any = None, config_changes: Mapping[str, Any] | None = None
 ) -> Path:
-    """A folder as save_pretrained writes it, with changes to its config.json; None takes a key away."""
+    """Save a folder as save_pretrained writes it, and return it.
+
+    `config_changes` changes its config.json; a value of None removes the key.
+    """
     if model is None:
         shutil.copytree(_saved(kind).name, folder, dirs_exist_ok=True)
     else:
         _write(kind, folder, model)
-    if facts:
-        known = json.loads((folder / "config.json").read_text()) | facts
-        (folder / "config.json").write_text(
-            json.dumps({key: value for key, value in known.items() if value is not None})
-        )
+    if config_changes:
+        config = json.loads((folder / "config.json").read_text()) | config_changes
+        kept_values = {key: value for key, value in config.items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(kept_values))
     return folder
 
 
 @functools.cache
 def _saved(kind: str) -> "tempfile.TemporaryDirectory[str]":
-    """A folder of the model as it is: most tests ask for it."""
-    found = tempfile.TemporaryDirectory(prefix="lineage-")
-    _write(kind, Path(found.name), theirs(kind))
-    return found
+    """Return a folder with the unchanged model, which most tests ask for."""
+    folder = tempfile.TemporaryDirectory(prefix="lineage-")
+    _write(kind, Path(folder.name), build_hf_model(kind))
+    return folder
 
 
 def _write(kind: str, folder: Path, model: Any) -> None:
     model.save_pretrained(folder)
-    names = (
-        {"mask_token": "[MASK]" if kind == "bert" else "<mask>"}
-        if kind in ("bert", "roberta")
-        else {}
-    )
+    mask_tokens = {"bert": "[MASK]", "roberta": "<mask>"}
+    token_names = {"mask_token": mask_tokens[kind]} if kind in mask_tokens else {}
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(tokenizer(kind)), **names
+        tokenizer_object=Tokenizer.from_str(tokenizer_json(kind)), **token_names
     ).save_pretrained(folder)
 
 
-def changed(folder: Path, tensors: Mapping[str, Any]) -> Path:
-    """The folder with other tensors; None takes one away."""
-    kept = load_file(folder / "model.safetensors") | tensors
+def replace_tensors(folder: Path, tensors: Mapping[str, Any]) -> Path:
+    """Replace tensors of the folder, and return it; a value of None removes the tensor."""
+    replaced = load_file(folder / "model.safetensors") | tensors
     save_file(
-        {name: value for name, value in kept.items() if value is not None},
+        {name: value for name, value in replaced.items() if value is not None},
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )

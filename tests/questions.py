@@ -1,4 +1,7 @@
-"""Made-up questions for the tests of spans: contexts of a few words, in which the answer can be learned by heart, or cannot be learned."""
+"""Synthetic questions for the tests of spans, with answers that can or cannot be learned.
+
+The contexts have a few words.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,13 @@ from lineage.data.items import TaskItems, build_items
 from lineage.tasks.base import load_kind
 from tests import tiny
 
+# ulmfit has the smallest vocabulary.
 WORDS = sorted(
-    word for word in tiny.reader("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-)[:24]  # the smallest vocabulary
-BEGINS, ENDS = WORDS[:3], WORDS[3:6]  # of answers that can be learned by heart
-KEYS: dict[str, Any] = {
+    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
+)[:24]
+# The first and the last words of answers that can be learned by heart.
+BEGINS, ENDS = WORDS[:3], WORDS[3:6]
+TASK_KEYS: dict[str, Any] = {
     "kind": "extractive_qa",
     "question": "ask",
     "context": "read",
@@ -24,32 +29,38 @@ KEYS: dict[str, Any] = {
 }
 
 
-def questions(count: int, seed: int = 3, *, learned: bool = True) -> pd.DataFrame:
-    """The answer is two words, of which each tells its place, among others; or any two words, where there is nothing to learn."""
-    rng, rows = np.random.default_rng(seed), []
+def build_questions(count: int, seed: int = 3, *, learnable: bool = True) -> pd.DataFrame:
+    """Return questions whose answer is two words of the context.
+
+    If `learnable`, the first word occurs only at the beginning of answers and the second only at
+    the end. Otherwise they are any two words, and there is nothing to learn.
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
     for _ in range(count):
         words = [str(word) for word in rng.choice(WORDS[6:], rng.integers(5, 9))]
-        place = int(rng.integers(len(words)))
-        answer = (
-            [str(rng.choice(BEGINS)), str(rng.choice(ENDS))]
-            if learned
-            else [str(word) for word in rng.choice(WORDS[6:], 2)]
-        )
+        position = int(rng.integers(len(words)))
+        if learnable:
+            answer = [str(rng.choice(BEGINS)), str(rng.choice(ENDS))]
+        else:
+            answer = [str(word) for word in rng.choice(WORDS[6:], 2)]
         rows.append(
             (
                 " ".join(rng.choice(WORDS[6:], 3)),
-                " ".join([*words[:place], *answer, *words[place:]]),
+                " ".join([*words[:position], *answer, *words[position:]]),
                 " ".join(answer),
-                words[:place],
+                words[:position],
             )
         )
     table = pd.DataFrame(rows, columns=["ask", "read", "say", "before"])
     return table.assign(at=[len(" ".join([*before, ""])) for before in table.pop("before")])
 
 
-def made(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object) -> TaskItems:
+def build_task(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object) -> TaskItems:
     for split, table in (("train", train), ("test", test)):
         table.to_parquet(root / f"{split}.parquet")
     files = {"train": "train.parquet", "test": "test.parquet"}
-    task = parse_record(Task, {**KEYS, "files": files, "validation_share": 0.2, **keys}, "task")
+    task = parse_record(
+        Task, {**TASK_KEYS, "files": files, "validation_share": 0.2, **keys}, "task"
+    )
     return build_items("x", task, load_kind("extractive_qa"), seed=1, root=root, where="task")

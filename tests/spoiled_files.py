@@ -1,11 +1,12 @@
-"""Ways to spoil a user's files in one place, and what the message must then say."""
+"""Ways to spoil a user's files in one place, and the message that each must cause."""
 
 import pandas as pd
 
-from tests.user_project import moods
+from tests.user_project import mood_reviews
 
 
-def change(tree, path, value):
+def set_value(tree, path, value):
+    """Set the value at a dotted path of nested blocks and lists."""
     *parents, last = path.split(".")
     for key in parents:
         tree = tree[int(key)] if isinstance(tree, list) else tree.setdefault(key, {})
@@ -16,11 +17,11 @@ def empty_file(folder, tree):
     (folder / "texts/07.txt").write_bytes(b"")
 
 
-def mark_of_bytes_alone(folder, tree):
+def byte_order_mark_only(folder, tree):
     (folder / "mood/test.csv").write_bytes(b"\xef\xbb\xbf\n")
 
 
-def open_mark_in_names(folder, tree):
+def unclosed_quote_in_header(folder, tree):
     path = folder / "mood/train.csv"
     path.write_text('"' + path.read_text().replace(" film ", ' "film" ') * 2000)
 
@@ -49,7 +50,7 @@ def chinese_not_utf8(folder, tree):
     )
 
 
-def chinese_with_a_broken_letter(folder, tree):
+def chinese_with_a_broken_character(folder, tree):
     rows = b"review,stars\n" + "房间很小,0\n早餐丰富。,1\n".encode() * 20
     (folder / "mood/train.csv").write_bytes(rows[:100] + rows[101:])
 
@@ -60,26 +61,26 @@ def utf16(folder, tree):
     )
 
 
-def cut_gzip(folder, tree):
-    whole = folder / "mood/train.csv.gz"
-    moods(60).to_csv(whole, index=False)
-    whole.write_bytes(whole.read_bytes()[:-20])
-    change(tree, "tasks.mood.files.train", "mood/train.csv.gz")
+def truncated_gzip(folder, tree):
+    path = folder / "mood/train.csv.gz"
+    mood_reviews(60).to_csv(path, index=False)
+    path.write_bytes(path.read_bytes()[:-20])
+    set_value(tree, "tasks.mood.files.train", "mood/train.csv.gz")
 
 
-def no_parquet(folder, tree):
+def invalid_parquet(folder, tree):
     (folder / "mood/train.parquet").write_bytes(b"PAR1 this is something else")
-    change(tree, "tasks.mood.files.train", "mood/train.parquet")
+    set_value(tree, "tasks.mood.files.train", "mood/train.parquet")
 
 
 def unknown_format(folder, tree):
     (folder / "mood/train.xlsx").write_bytes(b"PK")
-    change(tree, "tasks.mood.files.train", "mood/train.xlsx")
+    set_value(tree, "tasks.mood.files.train", "mood/train.xlsx")
 
 
 def broken_json(folder, tree):
     (folder / "mood/train.jsonl").write_text('{"review": "a", "stars": 1}\n{"review": \n')
-    change(tree, "tasks.mood.files.train", "mood/train.jsonl")
+    set_value(tree, "tasks.mood.files.train", "mood/train.jsonl")
 
 
 def ragged_csv(folder, tree):
@@ -87,9 +88,9 @@ def ragged_csv(folder, tree):
         stream.write("a,1,2,3,4\n")
 
 
-def open_mark(folder, tree):
-    """As public tsv files have it, in which marks mean nothing."""
-    table = moods(60)
+def unclosed_quote(folder, tree):
+    """Write quotation marks as in public tsv files, where they have no meaning."""
+    table = mood_reviews(60)
     table.loc[7, "review"] = '"It was good, said the first of us'
     table.loc[9, "review"] = 'and the second: so it was"'
     (folder / "mood/train.tsv").write_text(
@@ -97,52 +98,53 @@ def open_mark(folder, tree):
             f"{review}\t{stars}\n" for review, stars in [("review", "stars"), *table.to_numpy()]
         )
     )
-    change(tree, "tasks.mood.files.train", "mood/train.tsv")
+    set_value(tree, "tasks.mood.files.train", "mood/train.tsv")
 
 
-def corpus_column(folder, tree):
+def missing_corpus_column(folder, tree):
     pd.DataFrame({"body": ["a text of some words"] * 40}).to_parquet(folder / "c.parquet")
-    change(tree, "corpora.general.sources", [{"files": "c.parquet", "text": "bodi"}])
+    set_value(tree, "corpora.general.sources", [{"files": "c.parquet", "text": "bodi"}])
 
 
 def blank_text(folder, tree):
-    table = moods(60)
+    table = mood_reviews(60)
     table.loc[[16, *range(30, 40)], "review"] = "   "
     table.to_csv(folder / "mood/train.csv", index=False)
 
 
 def missing_label(folder, tree):
-    table = moods(60).astype(object)
+    table = mood_reviews(60).astype(object)
     table.loc[4, "stars"] = None
     table.to_csv(folder / "mood/train.csv", index=False)
 
 
 def blank_corpus(folder, tree):
     (folder / "c.jsonl").write_text('{"text": "  "}\n' * 30)
-    change(tree, "corpora.general.sources", [{"files": "c.jsonl"}])
+    set_value(tree, "corpora.general.sources", [{"files": "c.jsonl"}])
 
 
-def strange_label(folder, tree):
-    table = moods(20)
+def unknown_label(folder, tree):
+    table = mood_reviews(20)
     table.loc[11, "stars"] = 7
     table.to_csv(folder / "mood/test.csv", index=False)
 
 
-def one_label(folder, tree):
-    moods(60).assign(stars=1).to_csv(folder / "mood/train.csv", index=False)
+def single_label(folder, tree):
+    mood_reviews(60).assign(stars=1).to_csv(folder / "mood/train.csv", index=False)
 
 
-def second_text_blank(folder, tree):
-    moods(60).assign(other=["a text"] * 50 + [" "] * 10).to_csv(
+def blank_second_text(folder, tree):
+    mood_reviews(60).assign(other=["a text"] * 50 + [" "] * 10).to_csv(
         folder / "mood/train.csv", index=False
     )
-    moods(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
-    change(tree, "tasks.mood.text", ["review", "other"])
+    mood_reviews(20).assign(other="a text").to_csv(folder / "mood/test.csv", index=False)
+    set_value(tree, "tasks.mood.text", ["review", "other"])
 
 
-def choose(folder, tree, *, column="two", **columns):
+def set_multiple_choice(folder, tree, *, column="two", **other_columns):
+    """Make the task one of multiple choice, with `column` as the second choice."""
     for split, count in (("train", 60), ("test", 20)):
-        moods(count).assign(one="yes it was", two="it was not", **columns).to_csv(
+        mood_reviews(count).assign(one="yes it was", two="it was not", **other_columns).to_csv(
             folder / f"mood/{split}.csv", index=False
         )
     tree["tasks"]["mood"] |= {"kind": "multiple_choice", "choices": ["one", column]}
@@ -156,14 +158,14 @@ def chinese_reviews(folder, tree):
         ).to_csv(path, index=False)
 
 
-def chinese_second_test(folder, tree):
+def chinese_extra_test_set(folder, tree):
     pd.DataFrame(
         {
             "review": [f"这家酒店的房间很大，服务也好 {n}" for n in range(20)],
             "stars": [n % 2 for n in range(20)],
         }
     ).to_csv(folder / "zh.csv")
-    change(tree, "tasks.mood.extra_test_sets", {"far": {"files": {"test": "zh.csv"}}})
+    set_value(tree, "tasks.mood.extra_test_sets", {"far": {"files": {"test": "zh.csv"}}})
 
 
 def thai_corpus(folder, tree):
@@ -185,36 +187,36 @@ def chinese_corpus(folder, tree):
         )
 
 
-def choice_missing(folder, tree):
-    choose(folder, tree, column="three")
+def missing_choice_column(folder, tree):
+    set_multiple_choice(folder, tree, column="three")
 
 
 def choice_out_of_range(folder, tree):
-    choose(folder, tree, stars=2)
+    set_multiple_choice(folder, tree, stars=2)
 
 
 def long_pair(folder, tree):
-    second_text_blank(folder, tree)
-    change(tree, "models.gpt.pretrain.seq_len", 130)
+    blank_second_text(folder, tree)
+    set_value(tree, "models.gpt.pretrain.seq_len", 130)
 
 
-def no_folder_to_write_to(folder, tree):
+def artifacts_is_a_file(folder, tree):
     (folder / "artifacts").write_text("in the way")
 
 
-def no_folder_for_bookkeeping(folder, tree):
+def lineage_folder_is_a_file(folder, tree):
     (folder / ".lineage").write_text("in the way")
 
 
-def one_text_to_adapt_to(folder, tree):
+def single_adaptation_text(folder, tree):
     pd.DataFrame({"review": ["the very same review , again and again ."] * 500}).to_csv(
         folder / "mood/all.csv", index=False
     )
     tree["tasks"]["mood"]["files"]["unlabelled"] = "mood/all.csv"
 
 
-def list_for_a_text(folder, tree):
-    table = moods(60)
+def list_for_text(folder, tree):
+    table = mood_reviews(60)
     table["review"] = [text.split() for text in table["review"]]
     table.to_parquet(folder / "mood/train.parquet")
     tree["tasks"]["mood"]["files"]["train"] = "mood/train.parquet"
@@ -222,8 +224,8 @@ def list_for_a_text(folder, tree):
 
 CASES = {
     empty_file: ("corpora.general.sources[0].files", "texts/07.txt is empty"),
-    mark_of_bytes_alone: ("tasks.mood.files.test", "mood/test.csv is empty"),
-    open_mark_in_names: (
+    byte_order_mark_only: ("tasks.mood.files.test", "mood/test.csv is empty"),
+    unclosed_quote_in_header: (
         "mood/train.csv, line 1: a cell begins with a quotation mark that nothing closes",
     ),
     empty_task_file: ("tasks.mood.files.test", "mood/test.csv is empty"),
@@ -231,51 +233,54 @@ CASES = {
     not_utf8: ("texts/03.txt is not UTF-8 at byte 53", "iconv -f LATIN1 -t UTF-8"),
     task_not_utf8: ("mood/train.csv is not UTF-8 at byte 16", "iconv -f LATIN1 -t UTF-8"),
     chinese_not_utf8: ("mood/train.csv is not UTF-8 at byte 13", "iconv -f GB18030 -t UTF-8"),
-    chinese_with_a_broken_letter: (
-        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all other letters are UTF-8",
+    chinese_with_a_broken_character: (
+        "mood/train.csv is not UTF-8 at byte 100, line 7; nearly all other characters are UTF-8",
         "iconv -c -f UTF-8 -t UTF-8",
     ),
     utf16: (
         "mood/train.csv is not UTF-8 at byte 0, line 1; it begins with the byte order mark of UTF-16",
         "iconv -f UTF-16 -t UTF-8",
     ),
-    cut_gzip: ("mood/train.csv.gz cannot be read",),
-    no_parquet: ("mood/train.parquet cannot be read",),
+    truncated_gzip: ("mood/train.csv.gz cannot be read",),
+    invalid_parquet: ("mood/train.parquet cannot be read",),
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
     ragged_csv: ("mood/train.csv cannot be read",),
-    open_mark: (
+    unclosed_quote: (
         "tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes",
         "3 rows",
         "jsonl",
     ),
-    corpus_column: ("c.parquet has no column 'bodi'", "did you mean 'body'?; say text: COLUMN"),
+    missing_corpus_column: (
+        "c.parquet has no column 'bodi'",
+        "did you mean 'body'?; say text: COLUMN",
+    ),
     blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),
     blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
-    strange_label: (
+    unknown_label: (
         "tasks.mood.files.test",
         "row 12",
         "label '7' does not occur in train, which has 0, 1",
     ),
-    one_label: ("tasks.mood.files.train", "every label is '1'"),
-    second_text_blank: ("mood/train.csv: row 51 (and 9 more)", "column 'other'", "blank"),
-    choice_missing: ("mood/train.csv has no column 'three'",),
+    single_label: ("tasks.mood.files.train", "every label is '1'"),
+    blank_second_text: ("mood/train.csv: row 51 (and 9 more)", "column 'other'", "blank"),
+    missing_choice_column: ("mood/train.csv has no column 'three'",),
     choice_out_of_range: (
         "mood/train.csv: row 1",
         "column 'stars'",
         "'2' is not one of the 2 choices",
     ),
     long_pair: ("models.gpt.pretrain.seq_len: 130", "128, plus 3 special tokens"),
-    one_text_to_adapt_to: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
-    list_for_a_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
+    single_adaptation_text: ("tasks.mood", "1 distinct texts", "adapt_tasks"),
+    list_for_text: ("mood/train.parquet: row 1: column 'review' holds a list, not text",),
     chinese_reviews: (
         "tasks.mood",
         "mostly Chinese or Japanese",
         "its language, en",
         "set language: zh",
     ),
-    chinese_second_test: ("tasks.mood: far: its texts are mostly Chinese or Japanese",),
+    chinese_extra_test_set: ("tasks.mood: far: its texts are mostly Chinese or Japanese",),
     thai_corpus: (
         "corpora.general",
         "Thai, Lao, Burmese or Khmer",
@@ -286,6 +291,6 @@ CASES = {
         "mostly Chinese or Japanese",
         "set language: zh",
     ),
-    no_folder_to_write_to: ("artifacts: cannot be written to",),
-    no_folder_for_bookkeeping: (".lineage", "cannot be written to"),
+    artifacts_is_a_file: ("artifacts: cannot be written to",),
+    lineage_folder_is_a_file: (".lineage", "cannot be written to"),
 }

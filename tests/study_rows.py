@@ -1,4 +1,7 @@
-"""A made-up study with planted effects, written as the stages write theirs: what report, publish and tracking are tried on."""
+"""A synthetic study with planted effects, written as the stages write theirs.
+
+Tests of the report, of publish and of tracking use it.
+"""
 
 import atexit
 import functools
@@ -35,8 +38,8 @@ Cell = dict[str, Any]
 
 
 @functools.cache
-def _written(study: str) -> Path:
-    """Where a study is kept, whole, for the tests of this process that ask for the same one."""
+def _cache_folder(study: str) -> Path:
+    """Return where this process keeps a study, for the tests that ask for the same one."""
     folder = Path(tempfile.mkdtemp(prefix="study-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -44,7 +47,10 @@ def _written(study: str) -> Path:
 
 @dataclass(frozen=True)
 class Study:
-    """Writes `artifacts/results` into a folder. Effects are in logits: what pretraining and adaptation add to the untrained twin."""
+    """Write `artifacts/results` into a folder.
+
+    Effects are in logits: what pretraining and adaptation add to the random-init baseline.
+    """
 
     folder: Path
     grid: Grid = GRID
@@ -53,49 +59,52 @@ class Study:
     items: int = 400
 
     def write(self) -> Path:
-        """All files of all stages; the results folder. A study that this process has written before is copied."""
-        kept = _written(repr(replace(self, folder=Path())))
-        if not any(kept.iterdir()):
-            replace(self, folder=kept)._make()
-        shutil.copytree(kept, self.folder, dirs_exist_ok=True)
+        """Write all files of all stages, and return the folder.
+
+        A study that this process has written before is copied.
+        """
+        cached = _cache_folder(repr(replace(self, folder=Path())))
+        if not any(cached.iterdir()):
+            replace(self, folder=cached)._write_all()
+        shutil.copytree(cached, self.folder, dirs_exist_ok=True)
         return self.folder
 
-    def _make(self) -> None:
+    def _write_all(self) -> None:
         for task in self.grid.tasks:
-            for variant in self.grid.models:
+            for model in self.grid.models:
                 for seed in self.grid.pretrain_seeds:
                     cells = [
-                        *self.cells(variant, seed, task, "pretrained"),
-                        *self.cells(variant, seed, task, "random"),
+                        *self.cells(model, seed, task, "pretrained"),
+                        *self.cells(model, seed, task, "random"),
                     ]
-                    self.evaluate(f"evaluate-{variant}-{seed}-{task}", cells)
-            self.evaluate(f"baselines-{task}", [*self.controls(task)], more=self.ceilings(task))
-            overlap(self.folder, task, [f"test-{i}" for i in range(self.items)])
+                    self.evaluate(f"evaluate-{model}-{seed}-{task}", cells)
+            self.evaluate(
+                f"baselines-{task}", [*self.baselines(task)], extra_rows=self.ceilings(task)
+            )
+            write_overlap(self.folder, task, [f"test-{i}" for i in range(self.items)])
             self.statistics(task)
-        for variant in self.grid.models:
+        for model in self.grid.models:
             for seed in self.grid.pretrain_seeds:
-                self.pretrain(variant, seed)
+                self.pretrain(model, seed)
                 for task in self.grid.adapt_tasks:
-                    more = [*self.held(variant, seed, task)]
+                    extra_rows = [*self.adaptation_losses(model, seed, task)]
                     self.evaluate(
-                        f"evaluate_adapted-{variant}-{seed}-{task}",
-                        [*self.cells(variant, seed, task, "adapted")],
-                        more=more,
+                        f"evaluate_adapted-{model}-{seed}-{task}",
+                        [*self.cells(model, seed, task, "adapted")],
+                        extra_rows=extra_rows,
                     )
 
     def cells(
-        self, variant: str, pretrain_seed: int, task: str, init: str
+        self, model: str, pretrain_seed: int, task: str, init: str
     ) -> Iterator[tuple[Cell, float]]:
-        """Each cell of an evaluation, and how good it is."""
-        skill = (
-            SKILL[variant]
-            + {
-                "random": 0.0,
-                "pretrained": self.pretraining,
-                "adapted": self.pretraining + self.adaptation,
-            }[init]
-        )
-        common: Cell = {"model": variant, "family": variant, "init": init, "adapt_text": "task" if init == "adapted" else "none", "task": task,
+        """Yield each cell of an evaluation with its skill in logits."""
+        gain = {
+            "random": 0.0,
+            "pretrained": self.pretraining,
+            "adapted": self.pretraining + self.adaptation,
+        }
+        skill = SKILL[model] + gain[init]
+        common: Cell = {"model": model, "family": model, "init": init, "adapt_text": "task" if init == "adapted" else "none", "task": task,
                         "pretrain_seed": pretrain_seed}  # fmt: skip
         if KINDS[task] == "minimal_pairs":
             yield (
@@ -106,39 +115,45 @@ class Study:
         for labels in self.grid.label_counts:
             for seed in self.grid.finetune_seeds:
                 own = common | {"label_count": str(labels), "finetune_seed": seed, "head": "linear"}
-                more = 0.5 * (labels == "all")
-                yield own | {"transfer": "frozen", "features": "scalar_mix"}, skill + more
-                yield (
-                    own
-                    | {
-                        "transfer": "finetuned",
-                        "features": "last",
-                        "recipe": "discriminative+slanted+gradual",
-                    },
-                    skill + more + 0.4,
-                )
+                label_gain = 0.5 * (labels == "all")
+                frozen = own | {"transfer": "frozen", "features": "scalar_mix"}
+                yield frozen, skill + label_gain
+                finetuned = own | {
+                    "transfer": "finetuned",
+                    "features": "last",
+                    "recipe": "discriminative+slanted+gradual",
+                }
+                yield finetuned, skill + label_gain + 0.4
 
-    def controls(self, task: str) -> Iterator[tuple[Cell, float]]:
-        """Majority and the bag of words, where there are labels."""
-        for name in ("majority", "tfidf") if KINDS[task] != "minimal_pairs" else ():
+    def baselines(self, task: str) -> Iterator[tuple[Cell, float]]:
+        """Yield the majority and TF-IDF cells of a task that has labels."""
+        if KINDS[task] == "minimal_pairs":
+            return
+        for name in ("majority", "tfidf"):
             for labels in self.grid.label_counts:
                 for seed in self.grid.finetune_seeds:
-                    yield (
-                        {
-                            "model": name,
-                            "family": name,
-                            "finetune_seed": seed,
-                            "label_count": str(labels),
-                            "task": task,
-                        },
-                        SKILL[name] + 0.4 * (labels == "all"),
-                    )
+                    cell = {
+                        "model": name,
+                        "family": name,
+                        "finetune_seed": seed,
+                        "label_count": str(labels),
+                        "task": task,
+                    }
+                    yield cell, SKILL[name] + 0.4 * (labels == "all")
 
     def evaluate(
-        self, name: str, cells: Sequence[tuple[Cell, float]], *, more: Sequence[ResultRow] = ()
+        self,
+        name: str,
+        cells: Sequence[tuple[Cell, float]],
+        *,
+        extra_rows: Sequence[ResultRow] = (),
     ) -> None:
-        """Rows and predictions of one stage: answers to shared items of differing difficulty."""
-        table, predictions = list(more), {name: list[Any]() for name in results.PREDICTION_COLUMNS}
+        """Write the rows and predictions of one stage.
+
+        The answers are to shared items of differing difficulty.
+        """
+        table = list(extra_rows)
+        predictions = {name: list[Any]() for name in results.PREDICTION_COLUMNS}
         for cell, mean_skill in cells:
             rng = np.random.default_rng(zlib.crc32(repr(cell).encode()))
             skill = mean_skill + 0.08 * rng.normal()
@@ -150,22 +165,17 @@ class Study:
                 row = ResultRow(**cell, kind=KINDS[cell["task"]], test_set=cell["task"], metric="accuracy", value=float(right.mean()),
                           num_examples=count, split=split, text_bytes=4_000_000,
                           train_examples={"100": 100, "all": 600}.get(cell["label_count"], 0))  # fmt: skip
-                gold = np.where(np.arange(count) % 2, "yes", "no")
-                said = np.where(right > 0, gold, "other")
-                columns = {"id": [f"{split}-{i}" for i in range(count)], "group": ["all"] * count, "label": gold, "prediction": said,
+                label = np.where(np.arange(count) % 2, "yes", "no")
+                prediction = np.where(right > 0, label, "other")
+                columns = {"id": [f"{split}-{i}" for i in range(count)], "group": ["all"] * count, "label": label, "prediction": prediction,
                            "score": 0.5 + 0.3 * (right - 0.5), "correct": right}  # fmt: skip
                 table.append(row)
-                for (
-                    key,
-                    values,
-                ) in (
-                    predictions.items()
-                ):  # one table in the end: pandas takes far longer for one a cell
-                    values += (
-                        [getattr(row, key)] * count
-                        if key in results.RESULT_KEY_COLUMNS
-                        else [*columns[key]]
-                    )
+                # One table is built at the end, because pandas takes far longer for one per cell.
+                for key, values in predictions.items():
+                    if key in results.RESULT_KEY_COLUMNS:
+                        values += [getattr(row, key)] * count
+                    else:
+                        values += [*columns[key]]
         artifacts.write_table(
             self.folder / "rows" / f"{name}.parquet", results.results_frame(table)
         )
@@ -178,7 +188,7 @@ class Study:
         )
 
     def ceilings(self, task: str) -> list[ResultRow]:
-        """What no reader of each window can pass."""
+        """Return rows of the highest scores that models with each context can reach."""
         common: Cell = {
             "model": "ceiling",
             "family": "ceiling",
@@ -187,79 +197,83 @@ class Study:
             "metric": "accuracy",
             "num_examples": self.items,
         }
-        return (
-            [ResultRow(**common, value=value, features=reads) for reads, value in CEILINGS.items()]
-            if task == "sense"
-            else []
-        )
+        if task != "sense":
+            return []
+        return [ResultRow(**common, value=value, features=name) for name, value in CEILINGS.items()]
 
     def statistics(self, task: str) -> None:
-        """What the task's data holds."""
+        """Write the statistics of the task's data."""
         splits = {"validation": SplitStats(200), "test": SplitStats(self.items)}
         if KINDS[task] != "minimal_pairs":
             splits["train"] = SplitStats(600)
         stats = DatasetStats(task, KINDS[task], splits, {}, None)
         write_dataset_stats(self.folder / "statistics" / f"baselines-{task}.json", stats)
 
-    def held(self, variant: str, seed: int, task: str) -> Iterator[ResultRow]:
-        """Adaptation helps all but bert."""
-        for measure in MEASURES[variant]:
-            common: Cell = {"model": variant, "family": variant, "task": task, "kind": KINDS[task], "metric": measure, "num_examples": 1,
+    def adaptation_losses(self, model: str, seed: int, task: str) -> Iterator[ResultRow]:
+        """Yield the losses before and after adaptation, which lowers all but bert's."""
+        for measure in MEASURES[model]:
+            common: Cell = {"model": model, "family": model, "task": task, "kind": KINDS[task], "metric": measure, "num_examples": 1,
                             "pretrain_seed": seed, "test_set": "held_unlabelled", "split": "validation"}  # fmt: skip
             yield ResultRow(**common, init="pretrained", value=2.31)
             yield ResultRow(
                 **common,
                 init="adapted",
-                value=2.35 if variant == "bert" else 2.02,
-                reason=[Note("not_lossless")] if variant == "elmo" else (),
+                value=2.35 if model == "bert" else 2.02,
+                reason=[Note("not_lossless")] if model == "elmo" else (),
             )
 
-    def pretrain(self, variant: str, seed: int) -> None:
-        """Budget and curve."""
-        place = FAMILIES.index(variant)
-        spent = {"text_bytes": 4_000_000, "epochs": 1.37, "tokens": (640_000, 910_000, 905_000)[place], "steps": 1700, "train_flops": 3.1e12,
-                 "body_parameters": 598_000 + 4000 * place, "total_parameters": 1_400_000 - 300_000 * place}  # fmt: skip
-        artifacts.write_json(self.folder / "budgets" / f"pretrain-{variant}-{seed}.json", spent)
-        read = np.linspace(0, 4_000_000, 60)
+    def pretrain(self, model: str, seed: int) -> None:
+        """Write the budget and the learning curve of a pretraining."""
+        position = FAMILIES.index(model)
+        budget_used = {"text_bytes": 4_000_000, "epochs": 1.37, "tokens": (640_000, 910_000, 905_000)[position], "steps": 1700, "train_flops": 3.1e12,
+                 "body_parameters": 598_000 + 4000 * position, "total_parameters": 1_400_000 - 300_000 * position}  # fmt: skip
+        artifacts.write_json(self.folder / "budgets" / f"pretrain-{model}-{seed}.json", budget_used)
+        bytes_read = np.linspace(0, 4_000_000, 60)
         loss = (
-            (4.6, 5.2, 3.9)[place] * np.exp(-read / 9e5)
+            (4.6, 5.2, 3.9)[position] * np.exp(-bytes_read / 9e5)
             + 1.8
-            + 0.2 * place
-            + 0.02 * np.random.default_rng(place).normal(size=60)
+            + 0.2 * position
+            + 0.02 * np.random.default_rng(position).normal(size=60)
         )
-        seen = {
+        validation_columns = {
             f"validation_{name}": np.where(np.arange(60) % 3 == 0, loss + 0.1 * i, np.nan)
-            for i, name in enumerate(MEASURES[variant])
+            for i, name in enumerate(MEASURES[model])
         }
         columns = {
             "step": np.arange(60) * 28,
-            "progress": read / 4e6,
-            "text_bytes": read.astype(int),
+            "progress": bytes_read / 4e6,
+            "text_bytes": bytes_read.astype(int),
             "loss": loss,
             "learning_rate": 1e-3,
         }
         artifacts.write_table(
-            self.folder / "curves" / f"pretrain-{variant}-{seed}.parquet",
-            pd.DataFrame({**columns, **seen}),
+            self.folder / "curves" / f"pretrain-{model}-{seed}.parquet",
+            pd.DataFrame({**columns, **validation_columns}),
         )
 
 
-def overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str] = (), unlabelled: Sequence[str] = (), short: Sequence[str] = (),
+def write_overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str] = (), unlabelled: Sequence[str] = (), short: Sequence[str] = (),
             test_set: str = "") -> None:  # fmt: skip
-    """Which of a task's items stand in text that was read, and which are too short to tell; for a task that has unlabelled text."""
-    found = {"id": ids} | {
-        name: np.isin(ids, some) for name, some in (("corpus", corpus), ("unlabelled", unlabelled))
+    """Write which items of a task occur in text that was read, and which are too short to tell.
+
+    The task has unlabelled text.
+    """
+    overlaps = {"id": ids} | {
+        name: np.isin(ids, overlapping_ids)
+        for name, overlapping_ids in (("corpus", corpus), ("unlabelled", unlabelled))
     }
     table = pd.DataFrame(
-        {"task": task, "test_set": test_set or task, "long_enough": ~np.isin(ids, short)} | found
+        {"task": task, "test_set": test_set or task, "long_enough": ~np.isin(ids, short)} | overlaps
     )
     artifacts.write_table(folder / "contamination" / f"contamination-{task}.parquet", table)
 
 
-def analysis_of(cells: Sequence[ResultCell] = (), *, grid: Grid = GRID, **fields: Any) -> Analysis:
+def build_analysis(
+    cells: Sequence[ResultCell] = (), *, grid: Grid = GRID, **fields: Any
+) -> Analysis:
     """Return an analysis that holds the scores of these cells, and these fields."""
     empty: dict[str, Any] = dict.fromkeys(Analysis.__dataclass_fields__, ())
-    given = {
+    defaults = {
         "split": "test",
         "grid": grid,
         "scores": tuple(cell.summarize() for cell in cells),
@@ -268,4 +282,4 @@ def analysis_of(cells: Sequence[ResultCell] = (), *, grid: Grid = GRID, **fields
         "equivalence_margin": 0.02,
         "schema_version": 4,
     }
-    return Analysis(**empty | given | fields)
+    return Analysis(**empty | defaults | fields)

@@ -1,4 +1,7 @@
-"""Going on with the objective of pretraining on a target's own text: what is learned, from what, and how often."""
+"""Adaptation continues pretraining on a task's own text.
+
+The tests check what is learned, from which texts, and how often they are read.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -18,25 +21,25 @@ from lineage.training.adapt import _group_with_lm_heads, adapt, split_target_tex
 from lineage.training.pretrain import TrainContext
 from tests import tiny
 
-PLAIN = AdaptSettings(
+SETTINGS = AdaptSettings(
     learning_rate=0.01,
-    layer_lr_decay=1.3,
+    layer_lr_decay=1 / 1.3,
     cut_frac=0.1,
     ratio=32.0,
     weight_decay=0.0,
     max_grad_norm=1.0,
 )
-ALL = AdaptationBudget(text_bytes=10**6, max_epochs=4)
+UNLIMITED_BUDGET = AdaptationBudget(text_bytes=10**6, max_epochs=4)
 
 
-def params(text_bytes: int) -> Params:
+def build_params(text_bytes: int) -> Params:
     return dataclasses.replace(
         read_params(Path(__file__).parent.parent / "params.yaml"),
         adapt=AdaptationBudget(text_bytes=text_bytes, max_epochs=4),
     )
 
 
-def conditions(folder: Path) -> TrainContext:
+def build_context(folder: Path) -> TrainContext:
     return TrainContext(
         tiny.CPU,
         MlflowTracker(None),
@@ -46,134 +49,140 @@ def conditions(folder: Path) -> TrainContext:
     )
 
 
-def saved(name: str, folder: Path, **over: Any) -> Checkpoint:
-    """An untrained model with weights in a file."""
+def build_saved_checkpoint(name: str, folder: Path, **overrides: Any) -> Checkpoint:
+    """Return an untrained model with its weights in a file."""
     save_file(tiny.model(name).state_dict(), folder / "model.safetensors")
     return dataclasses.replace(
-        tiny.checkpoint(name, **over), weights_path=folder / "model.safetensors"
+        tiny.checkpoint(name, **overrides), weights_path=folder / "model.safetensors"
     )
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
-def test_adaptation_lowers_the_loss_on_held_target_text(name: str, tmp_path: Path) -> None:
-    texts = [
-        d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])
-    ]  # another language, in effect
-    most = params(15_000 if name in tiny.TRAINED else 60_000)
-    outcome, held = adapt(
-        saved(name, tmp_path), PLAIN, texts[:20], texts[20:], most, conditions(tmp_path / "resume")
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.mark_slow(tiny.CELLS)])
+def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path: Path) -> None:
+    # Capitalized and reversed documents are in effect another language.
+    texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]
+    outcome, losses = adapt(
+        build_saved_checkpoint(name, tmp_path),
+        SETTINGS,
+        texts[:20],
+        texts[20:],
+        build_params(15_000 if name in tiny.TRAINED else 60_000),
+        build_context(tmp_path / "resume"),
     )
-    assert outcome.status == "ok" and held.before.keys() == held.after.keys()
-    main = next(k for k in held.before if not k.startswith("next_"))
-    assert held.after[main] < 0.97 * held.before[main]
+    assert outcome.status == "ok" and losses.before.keys() == losses.after.keys()
+    main_loss = next(k for k in losses.before if not k.startswith("next_"))
+    assert losses.after[main_loss] < 0.97 * losses.before[main_loss]
 
 
-def test_adaptation_takes_the_dropout_of_its_own(tmp_path: Path) -> None:
-    found = []
-    for number, share in enumerate((None, 0.0, 0.5)):
-        settings, checkpoint = (
-            dataclasses.replace(PLAIN, body_dropout=share),
-            saved("gpt", tmp_path, architecture={"dropout": 0.0}),
-        )
+def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> None:
+    weights = []
+    for number, body_dropout in enumerate((None, 0.0, 0.5)):
+        settings = dataclasses.replace(SETTINGS, body_dropout=body_dropout)
+        checkpoint = build_saved_checkpoint("gpt", tmp_path, architecture={"dropout": 0.0})
         outcome, _ = adapt(
             checkpoint,
             settings,
             tiny.documents()[:20],
             tiny.documents()[20:24],
-            params(3_000),
-            conditions(tmp_path / str(number)),
+            build_params(3_000),
+            build_context(tmp_path / str(number)),
         )
-        found.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
-    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+        weights.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
 @pytest.mark.parametrize("name", ["ulmfit", "gpt", "bert"])
-def test_a_tied_table_learns_with_the_top_layer_and_each_layer_below_more_slowly(name: str) -> None:
+def test_tied_embeddings_use_the_rate_of_the_top_layer_and_lower_layers_less(name: str) -> None:
     model = tiny.model(name)
-    groups = PLAIN.build_optimizer(_group_with_lm_heads(model)).param_groups
+    groups = SETTINGS.build_optimizer(_group_with_lm_heads(model)).param_groups
     scales = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
     assert scales.keys() == {id(parameter) for parameter in model.parameters()}, (
-        "all of them, each once"
+        "each parameter must be in one group"
     )
     assert [scales[id(parameter)] for parameter in model.tied_parameters()] == [1.0]
     assert [scales[id(layer[-1])] for layer in model.layer_groups()[1:]] == pytest.approx(
-        [1 / PLAIN.layer_lr_decay, 1.0]
+        [SETTINGS.layer_lr_decay, 1.0]
     )
 
 
-def test_a_step_has_as_many_batches_as_one_of_pretraining(tmp_path: Path) -> None:
+def test_adaptation_accumulates_as_many_batches_per_step_as_pretraining(tmp_path: Path) -> None:
     steps = []
-    for number in (1, 4):
-        checkpoint, some = (
-            saved("gpt", tmp_path, pretrain={"grad_accum_steps": number}),
-            tiny.documents(),
+    for grad_accum_steps in (1, 4):
+        checkpoint = build_saved_checkpoint(
+            "gpt", tmp_path, pretrain={"grad_accum_steps": grad_accum_steps}
         )
+        documents = tiny.documents()
         outcome, _ = adapt(
             checkpoint,
-            PLAIN,
-            some[:20],
-            some[20:24],
-            params(6_000),
-            conditions(tmp_path / str(number)),
+            SETTINGS,
+            documents[:20],
+            documents[20:24],
+            build_params(6_000),
+            build_context(tmp_path / str(grad_accum_steps)),
         )
         steps.append(outcome.budget_used.steps)
     assert None not in steps and 3 * steps[1] < steps[0] < 5 * steps[1]
 
 
-@pytest.mark.parametrize("short", ["texts", "held"])
-def test_text_that_gives_no_batch_is_an_outcome_with_its_reason(short: str, tmp_path: Path) -> None:
-    some = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]} | {
-        short: [""]
-    }  # as of characters that a public tokenizer lacks
-    outcome, held = adapt(
-        saved("bert", tmp_path),
-        PLAIN,
-        some["texts"],
-        some["held"],
-        params(3_000),
-        conditions(tmp_path / "resume"),
+@pytest.mark.parametrize("short_split", ["texts", "held"])
+def test_text_too_short_for_a_batch_gives_a_failed_outcome_with_a_reason(
+    short_split: str, tmp_path: Path
+) -> None:
+    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]}
+    splits[short_split] = [""]  # A public tokenizer may lack all characters of a text.
+    outcome, losses = adapt(
+        build_saved_checkpoint("bert", tmp_path),
+        SETTINGS,
+        splits["texts"],
+        splits["held"],
+        build_params(3_000),
+        build_context(tmp_path / "resume"),
     )
     assert outcome.status == "failed" and "too short for a single batch" in outcome.reason
-    assert not held.after
+    assert not losses.after
 
 
 @pytest.mark.parametrize("name", ["gpt", "ulmfit", "seq2seq"])
-@pytest.mark.parametrize("short", ["texts", "held"])
-def test_text_of_one_piece_ends_with_its_reason_or_is_read(
-    short: str, name: str, tmp_path: Path
+@pytest.mark.parametrize("short_split", ["texts", "held"])
+def test_text_of_one_token_is_adapted_to_or_fails_with_a_reason(
+    short_split: str, name: str, tmp_path: Path
 ) -> None:
-    """A GPT reads its mark of begin, which is no text, to predict the piece: its passes read nothing, and would never end."""
-    some = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]} | {short: ["a"]}
+    """A GPT predicts the one token from its begin token only, which is not text.
+
+    Its epochs read no text, so without a check the training would never end.
+    """
+    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]}
+    splits[short_split] = ["a"]
     outcome, _ = adapt(
-        saved(name, tmp_path),
-        PLAIN,
-        some["texts"],
-        some["held"],
-        params(1_000),
-        conditions(tmp_path / "resume"),
+        build_saved_checkpoint(name, tmp_path),
+        SETTINGS,
+        splits["texts"],
+        splits["held"],
+        build_params(1_000),
+        build_context(tmp_path / "resume"),
     )
     assert (
         outcome.status == "ok"
         or "reads no text" in outcome.reason
         or "too short for a single batch" in outcome.reason
     )
-    assert outcome.status == "failed" or short == "held" or name == "ulmfit"
+    assert outcome.status == "failed" or short_split == "held" or name == "ulmfit"
 
 
-def written(folder: Path, facts: dict[str, Any], **tables: pd.DataFrame) -> Path:
+def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Path:
     with create_artifact(folder, "task") as draft:
         for name, table in tables.items():
             write_table(draft / f"{name}.parquet", table)
-        write_json(draft / "task.json", {"name": "t", "language": "en", **facts})
+        write_json(draft / "task.json", {"name": "t", "language": "en", **info})
     return folder
 
 
-def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
+def test_held_out_target_text_is_not_adapted_to(tmp_path: Path) -> None:
     unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
-    texts, held = split_target_texts(
-        written(tmp_path / "t", {}, unlabelled=unlabelled), ALL, seed=7
+    texts, held_out = split_target_texts(
+        write_task(tmp_path / "t", {}, unlabelled=unlabelled), UNLIMITED_BUDGET, seed=7
     )
-    assert len(held) == 5 and len(texts) == 45 and not set(texts) & set(held)
+    assert len(held_out) == 5 and len(texts) == 45 and not set(texts) & set(held_out)
 
 
 @pytest.mark.parametrize(("kind", "columns", "expected"), [
@@ -182,35 +191,33 @@ def test_held_target_text_is_not_adapted_on(tmp_path: Path) -> None:
     ("token_classification", {"tokens": [["a", "b"], ["c"]]}, {"a b", "c"}),
     ("extractive_qa", {"question": ["a?", "b?"], "context": ["c", "c"]}, {"a?", "b?", "c"}),
 ])  # fmt: skip
-def test_without_unlabelled_text_it_is_all_texts_of_training_items(
+def test_without_unlabelled_text_all_texts_of_training_items_are_used(
     kind: str, columns: dict, expected: set, tmp_path: Path
 ) -> None:
-    texts, held = split_target_texts(
-        written(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)), ALL, seed=7
+    texts, held_out = split_target_texts(
+        write_task(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)),
+        UNLIMITED_BUDGET,
+        seed=7,
     )
-    assert len(held) == 1 and {*texts, *held} == expected and len(texts) + 1 == len(expected)
+    assert len(held_out) == 1
+    assert {*texts, *held_out} == expected
+    assert len(texts) + 1 == len(expected)
 
 
-def test_no_more_is_taken_than_the_budget_reads_and_from_everywhere(tmp_path: Path) -> None:
-    """Of texts of 100 bytes, and never less than one."""
-    folder = written(
+def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
+    """Each text has 100 bytes, and at least one text is taken."""
+    folder = write_task(
         tmp_path / "t",
         {},
         unlabelled=pd.DataFrame({"text": [f"{i:04d} {'x' * 95}" for i in range(1000)]}),
     )
-    texts, held = split_target_texts(
-        folder, AdaptationBudget(text_bytes=20_000, max_epochs=4), seed=7
-    )
-    assert (
-        (len(texts), len(held)) == (200, 20)
-        and texts == sorted(texts)
-        and not set(texts) & set(held)
-    )
-    assert 350 < sum(int(text[:4]) for text in texts) / len(texts) < 650
-    assert (
-        texts
-        != split_target_texts(folder, AdaptationBudget(text_bytes=20_000, max_epochs=4), seed=8)[0]
-    )
-    assert [
-        *map(len, split_target_texts(folder, AdaptationBudget(text_bytes=50, max_epochs=4), seed=7))
-    ] == [1, 1]
+    budget = AdaptationBudget(text_bytes=20_000, max_epochs=4)
+    texts, held_out = split_target_texts(folder, budget, seed=7)
+    assert (len(texts), len(held_out)) == (200, 20)
+    assert texts == sorted(texts)
+    assert not set(texts) & set(held_out)
+    mean_position = sum(int(text[:4]) for text in texts) / len(texts)
+    assert 350 < mean_position < 650
+    assert texts != split_target_texts(folder, budget, seed=8)[0]
+    small_budget = AdaptationBudget(text_bytes=50, max_epochs=4)
+    assert [len(part) for part in split_target_texts(folder, small_budget, seed=7)] == [1, 1]

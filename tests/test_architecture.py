@@ -1,4 +1,7 @@
-"""The rules of the tree, held by tests: which way imports go, what each stage depends on, how large files are, what README shows."""
+"""The rules of the source tree hold.
+
+The tests check imports, what each stage depends on, the length of functions, and README's tree.
+"""
 
 import ast
 import re
@@ -23,8 +26,8 @@ FLOWS_MAY_IMPORT = {
     "lineage.config.records",
     "lineage.runtime.settings",
 }
-# Only these may import a tool, so that it can be exchanged in one place.
-ONLY = {
+# Only these files may import a tool, so that it can be replaced in one place.
+ALLOWED_USERS = {
     "mlflow": {"lineage/runtime/tracking.py"},
     "dvc": {"flows/plan.py", "flows/quick_dvc.py"},
     "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
@@ -38,8 +41,8 @@ ONLY = {
 }
 
 
-def sources(*folders: str) -> dict[str, Path]:
-    """Module name -> file, without __init__ files."""
+def find_modules(*folders: str) -> dict[str, Path]:
+    """Return each module's name and file, without __init__ files."""
     files = [
         path
         for folder in folders
@@ -49,18 +52,19 @@ def sources(*folders: str) -> dict[str, Path]:
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
 
 
-MODULES = sources("lineage", "stages", "flows")
+MODULES = find_modules("lineage", "stages", "flows")
 
 
-named = cache(code.imported_names)  # no test here changes a file that is asked for twice
+# The cache is safe because no test here changes a file that is read twice.
+imported_names = cache(code.imported_names)
 
 
-def imports(module: str) -> set[str]:
-    """The project's modules that a module imports."""
-    return named(MODULES[module]) & set(MODULES)
+def imported_modules(module: str) -> set[str]:
+    """Return the project's modules that a module imports."""
+    return imported_names(MODULES[module]) & set(MODULES)
 
 
-def tracked() -> list[str]:
+def tracked_files() -> list[str]:
     answer = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -68,32 +72,32 @@ def tracked() -> list[str]:
 
 
 def test_there_is_no_cycle() -> None:
-    TopologicalSorter({module: imports(module) for module in MODULES}).prepare()
+    TopologicalSorter({module: imported_modules(module) for module in MODULES}).prepare()
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("stages.")])
-def test_a_stage_imports_the_library_and_no_stage(module: str) -> None:
-    assert all(other.startswith("lineage.") for other in imports(module))
+def test_a_stage_imports_only_the_library(module: str) -> None:
+    assert all(other.startswith("lineage.") for other in imported_modules(module))
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("flows.")])
-def test_flows_know_stages_by_name_only(module: str) -> None:
+def test_flows_import_no_stage_and_little_of_the_library(module: str) -> None:
     assert {
-        other for other in imports(module) if not other.startswith("flows.")
+        other for other in imported_modules(module) if not other.startswith("flows.")
     } <= FLOWS_MAY_IMPORT
 
 
-@pytest.mark.parametrize("tool", ONLY)
-def test_a_tool_is_imported_in_one_place(tool: str) -> None:
+@pytest.mark.parametrize("tool", ALLOWED_USERS)
+def test_a_tool_is_imported_only_in_its_allowed_files(tool: str) -> None:
     users = {
         path.relative_to(ROOT).as_posix()
         for path in MODULES.values()
-        if any(name.split(".")[0] == tool for name in named(path))
+        if any(name.split(".")[0] == tool for name in imported_names(path))
     }
-    assert users <= ONLY[tool]
+    assert users <= ALLOWED_USERS[tool]
 
 
-def test_packages_re_export_nothing() -> None:
+def test_packages_do_not_re_export_names() -> None:
     for path in [*ROOT.glob("lineage/**/__init__.py"), *ROOT.glob("flows/__init__.py")]:
         assert not path.read_text().strip(), f"{path} is not empty"
     _, *lines = ast.parse((ROOT / "stages/__init__.py").read_text()).body
@@ -120,12 +124,12 @@ def test_a_stage_depends_on_the_code_that_it_imports(stage: str) -> None:
     verb = definition["cmd"].split()[2].removeprefix("stages.")
     assert f"artifacts/sources/code/{verb}.json" in definition["deps"] and verb in WATCHED_VERBS
     assert not [path for path in definition["deps"] if path.endswith(".py")], (
-        "code is watched by its digests"
+        "a stage watches code by its digests, not by files"
     )
 
 
-def test_a_stage_of_a_variant_or_a_task_depends_on_its_record() -> None:
-    """There stands the digest of the family's file, or the kind's, which are in no record of code."""
+def test_a_stage_of_a_model_or_task_depends_on_its_record() -> None:
+    """The record holds the digest of the family's or kind's file, which no record of code holds."""
     for name, definition in stage_definitions().items():
         for item, records in (("model", "models"), ("task", "tasks")):
             if f"${{item.{item}}}" in definition["cmd"]:
@@ -134,14 +138,14 @@ def test_a_stage_of_a_variant_or_a_task_depends_on_its_record() -> None:
                 )
 
 
-def test_every_stage_has_its_entry_file_and_its_place() -> None:
+def test_every_stage_has_an_entry_file_a_pool_and_a_timeout() -> None:
     for name, definition in stage_definitions().items():
         words = definition["cmd"].split()
         assert words[:2] == ["python", "-m"] and words[2] in MODULES, name
         assert set(definition["meta"]) == {"pool", "timeout_s"}, name
 
 
-def test_every_entry_file_is_a_stage_of_the_graph() -> None:
+def test_every_entry_file_is_a_stage_in_dvc_yaml() -> None:
     used = {definition["cmd"].split()[2] for definition in stage_definitions().values()}
     assert used == {name for name in MODULES if name.startswith("stages.")}
 
@@ -189,15 +193,15 @@ def readme_tree_entry(path: str) -> str:
 
 
 def test_readmes_tree_shows_every_folder_and_package() -> None:
-    files = [path for path in tracked() if not path.startswith(".")]
+    files = [path for path in tracked_files() if not path.startswith(".")]
     entries = {readme_tree_entry(path) for path in files if Path(path).name != "__init__.py"}
     assert readme_tree() == entries | {"lineage/"}
 
 
-def test_a_change_of_code_is_seen_by_the_stages_that_import_it(
+def test_a_code_change_affects_the_stages_that_import_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Also where it is imported lazily, or by name."""
+    """Lazy imports and imports by name count too; docstrings do not."""
     files = {verb: set(code.list_stage_files(verb)) for verb in WATCHED_VERBS}
     assert {
         "lineage/evaluation/finetuning.py",
@@ -205,7 +209,9 @@ def test_a_change_of_code_is_seen_by_the_stages_that_import_it(
         "stages/evaluate.py",
         "lineage/tokenizers/train.py",
     } - files["evaluate"] == {"lineage/tokenizers/train.py"}
-    assert "lineage/models/static.py" in files["pretrain"], "word2vec's, which is imported by name"
+    assert "lineage/models/static.py" in files["pretrain"], (
+        "word2vec, which is imported by name, uses it"
+    )
     assert "lineage/evaluation/finetuning.py" not in files["pretrain"]
     for paths in files.values():
         assert not paths & {"lineage/models/bert.py", "lineage/tasks/text_classification.py"}
@@ -226,4 +232,5 @@ def test_a_change_of_code_is_seen_by_the_stages_that_import_it(
         cached.cache_clear()
     assert changed == {
         verb for verb in WATCHED_VERBS if "lineage/training/samplers.py" in files[verb]
-    } and {"pretrain", "adapt"} <= changed < set(WATCHED_VERBS)
+    }
+    assert {"pretrain", "adapt"} <= changed < set(WATCHED_VERBS)

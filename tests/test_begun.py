@@ -1,4 +1,7 @@
-"""What a training begins with: each seed its own start, order and draws, the settings that were given, text that is held out, trained weights."""
+"""Training begins with the right weights, random states, settings and texts.
+
+Each seed has its own initialization, order and random draws.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -28,9 +31,9 @@ from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.pretrain import TrainContext, TrainPhase
 from lineage.training.settings import NonMonotonicTrigger
 from tests import tiny
-from tests.test_adaptation import PLAIN
-from tests.test_nt_asgd import averaged_run, trained
-from tests.test_transfer import TUNED
+from tests.test_adaptation import SETTINGS
+from tests.test_nt_asgd import build_averaged_run, train_to_4000_bytes
+from tests.test_transfer import FINETUNE
 
 PARAMS = read_params(Path(__file__).parent.parent / "params.yaml")
 TABLE = pd.DataFrame(
@@ -39,155 +42,172 @@ TABLE = pd.DataFrame(
         "text": [" ".join(document.split()[:9]) for document in tiny.documents()[:9]],
     }
 )
-GOLD = (TABLE.index % 2).to_numpy()
+LABELS = (TABLE.index % 2).to_numpy()
 
 
-def conditions(folder: Path) -> TrainContext:
+def build_context(folder: Path) -> TrainContext:
     return TrainContext(tiny.CPU, MagicMock(), folder / "resume", 99, lambda *_: None)
 
 
-@pytest.mark.parametrize("arm", ["finetuned", "network"])
-def test_a_reader_of_a_seed_has_its_own_start_order_and_draws_and_the_settings_that_were_given(
-    arm: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["finetuned", "network"])
+def test_each_seed_has_its_own_start_order_and_random_state(
+    method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, found = tiny.reader("bert"), dict[str, Any]()
-    items = encode_items(TABLE, reader, max_length=None, language="en")
-    own = {"batch_size": 2, "max_grad_norm": 0.7, "weight_decay": 0.3}
+    """This holds for fine-tuning and the BiLSTM probe.
 
-    def begun(run: Any, objective: Any, stream: Any, course: Any) -> Iterator[Any]:
-        learned = run.model.head if arm == "finetuned" else run.model
+    Batch size, clipping and weight decay are those of the settings.
+    """
+    tokenizer = tiny.tokenizer("bert")
+    recorded: dict[str, Any] = {}
+    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    overrides = {"batch_size": 2, "max_grad_norm": 0.7, "weight_decay": 0.3}
+
+    def record_start(state: Any, objective: Any, sampler: Any, plan: Any) -> Iterator[Any]:
+        trained = state.model.head if method == "finetuned" else state.model
         decay = {
             group["weight_decay"]
-            for group in run.optimizer.param_groups
+            for group in state.optimizer.param_groups
             if any(p.dim() > 1 for p in group["params"])
         }
-        found.update(start=[p.tolist() for p in learned.parameters()], order=[group.tolist() for group in stream.batch_indices],
-                     draws=run.rng_state.state.tolist(), clip=course.max_grad_norm, decay=decay)  # fmt: skip
+        recorded.update(start=[p.tolist() for p in trained.parameters()], order=[group.tolist() for group in sampler.batch_indices],
+                     draws=state.rng_state.state.tolist(), clip=plan.max_grad_norm, decay=decay)  # fmt: skip
         return iter(())
 
-    def begins(seed: int) -> dict[str, Any]:
-        if arm == "finetuned":
+    def start_training(seed: int) -> dict[str, Any]:
+        if method == "finetuned":
             finetune(
                 tiny.model("bert"),
-                reader,
+                tokenizer,
                 items,
-                GOLD,
-                tiny.labels(2),
-                dataclasses.replace(TUNED, **own),
+                LABELS,
+                tiny.label_answer(2),
+                dataclasses.replace(FINETUNE, **overrides),
                 seed=seed,
                 precision="fp32",
             )
         else:
-            cached = cache_features(tiny.model("bert"), reader, items, precision="fp32")
+            cached = cache_features(tiny.model("bert"), tokenizer, items, precision="fp32")
             fit_bilstm_probe(
                 cached,
-                GOLD,
-                tiny.labels(2),
-                dataclasses.replace(tiny.NETWORK, **own),
+                LABELS,
+                tiny.label_answer(2),
+                dataclasses.replace(tiny.BILSTM_PROBE, **overrides),
                 seed=seed,
                 device=tiny.CPU,
             )
-        return dict(found)
+        return dict(recorded)
 
-    monkeypatch.setattr(finetuning if arm == "finetuned" else bilstm_probe, "train", begun)
-    one, same, other = map(begins, (3, 3, 4))
+    monkeypatch.setattr(
+        finetuning if method == "finetuned" else bilstm_probe, "train", record_start
+    )
+    one, same, other = map(start_training, (3, 3, 4))
     for key in ("start", "order", "draws"):
         assert one[key] == same[key] and one[key] != other[key], key
     assert one["clip"] == 0.7 and one["decay"] == {0.3}
 
 
-def beginnings(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> dict[str, Any]:
-    """What the last training of this module was to begin with; none is done."""
-    got: dict[str, Any] = {}
+def record_run_training(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> dict[str, Any]:
+    """Replace this module's training, and return a dict of the arguments of its last call."""
+    recorded: dict[str, Any] = {}
 
-    def begun(
-        run: Any, checkpoint: Any, parts: Any, course: Any, conditions: Any, *, corpus_bytes: int
+    def record(
+        state: Any, checkpoint: Any, phases: Any, plan: Any, context: Any, *, corpus_bytes: int
     ) -> pretrain.TrainOutput:
-        got.update(run=run, parts=parts, course=course)
+        recorded.update(state=state, phases=phases, plan=plan)
         return pretrain.TrainOutput(
-            run.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
+            state.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
         )
 
-    monkeypatch.setattr(module, "run_training", begun)
-    return got
+    monkeypatch.setattr(module, "run_training", record)
+    return recorded
 
 
-def test_pretraining_holds_other_text_than_it_reads_and_each_seed_draws_for_itself(
+def test_pretraining_validates_on_other_text_and_each_seed_has_its_random_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with create_artifact(tmp_path / "tokens", "tokens") as draft:
-        tiny.tokens("gpt").save(draft, "train")
-        encode_corpus(tiny.documents()[:4], tiny.reader("gpt")).save(draft, "valid")
-    got, states = beginnings(monkeypatch, pretrain), []
+        tiny.corpus("gpt").save(draft, "train")
+        encode_corpus(tiny.documents()[:4], tiny.tokenizer("gpt")).save(draft, "valid")
+    recorded = record_run_training(monkeypatch, pretrain)
+    states = []
     for seed in (1, 2):
         pretrain.pretrain(
             dataclasses.replace(tiny.checkpoint("gpt"), seed=seed),
             tmp_path / "tokens",
             PARAMS,
-            conditions(tmp_path),
+            build_context(tmp_path),
         )
-        states.append(got["run"].rng_state.state.tolist())
-    (part,) = got["parts"]
+        states.append(recorded["state"].rng_state.state.tolist())
+    (phase,) = recorded["phases"]
     assert (
-        part.train_sampler.tokens.text_bytes
-        == tiny.tokens("gpt").text_bytes
-        > 5 * part.validation_sampler.tokens.text_bytes
+        phase.train_sampler.tokens.text_bytes
+        == tiny.corpus("gpt").text_bytes
+        > 5 * phase.validation_sampler.tokens.text_bytes
         > 0
     )
     assert states[0] != states[1]
 
 
-def test_adaptation_begins_with_trained_weights_reads_so_many_passes_and_clips_as_pretraining_does(
+def test_adaptation_starts_from_trained_weights_and_reads_max_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    got, seeds = beginnings(monkeypatch, adapt), []
+    """Gradients are clipped in the same groups as in pretraining; each seed has its own order."""
+    recorded = record_run_training(monkeypatch, adapt)
+    seeds = []
     params = dataclasses.replace(PARAMS, adapt=AdaptationBudget(text_bytes=10**6, max_epochs=2))
-    texts, held = list(tiny.documents()[:20]), list(tiny.documents()[20:24])
+    texts = list(tiny.documents()[:20])
+    validation_texts = list(tiny.documents()[20:24])
     for seed in (1, 2):
         weights = {key: value + 0.125 for key, value in tiny.model("taglm").state_dict().items()}
         save_file(weights, tmp_path / "model.safetensors")
-        made = dataclasses.replace(
+        checkpoint = dataclasses.replace(
             tiny.checkpoint("taglm"), weights_path=tmp_path / "model.safetensors", seed=seed
         )
-        adapt.adapt(made, PLAIN, texts, held, params, conditions(tmp_path))
+        adapt.adapt(checkpoint, SETTINGS, texts, validation_texts, params, build_context(tmp_path))
         assert all(
-            torch.equal(value, weights[key]) for key, value in got["run"].model.state_dict().items()
+            torch.equal(value, weights[key])
+            for key, value in recorded["state"].model.state_dict().items()
         )
-        seeds.append(got["parts"][0].train_sampler.seed)
-    size = sum(len(text.encode()) for text in texts)
-    assert got["course"].progress(TrainCounters(text_bytes=2 * size)) == pytest.approx(1.0)
-    assert len(got["course"].clip_groups) == 2 and seeds[0] != seeds[1]
+        seeds.append(recorded["phases"][0].train_sampler.seed)
+    text_bytes = sum(len(text.encode()) for text in texts)
+    assert recorded["plan"].progress(TrainCounters(text_bytes=2 * text_bytes)) == pytest.approx(1.0)
+    assert len(recorded["plan"].clip_groups) == 2 and seeds[0] != seeds[1]
 
 
-def test_operations_of_two_parts_are_each_of_the_text_that_it_read(
+def test_train_flops_of_two_phases_count_the_tokens_of_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pretrain, "_count_flops_per_token", lambda *_: 7.0)
     monkeypatch.setattr(
         pretrain,
         "train_language_model",
-        lambda run, *_: setattr(run, "counters", TrainCounters(tokens=100)),
+        lambda state, *_: setattr(state, "counters", TrainCounters(tokens=100)),
     )
-    parts: Any = [TrainPhase(None, None, 0.6), TrainPhase(None, None, 1.0)]  # type: ignore[arg-type]
-    run: Any = SimpleNamespace(model=tiny.model("gpt"), counters=TrainCounters())
-    nothing: Any = None
+    phases: Any = [TrainPhase(None, None, 0.6), TrainPhase(None, None, 1.0)]  # type: ignore[arg-type]
+    state: Any = SimpleNamespace(model=tiny.model("gpt"), counters=TrainCounters())
+    unused_plan: Any = None
     assert (
         pretrain.run_training(
-            run, tiny.checkpoint("gpt"), parts, nothing, conditions(tmp_path), corpus_bytes=9
+            state,
+            tiny.checkpoint("gpt"),
+            phases,
+            unused_plan,
+            build_context(tmp_path),
+            corpus_bytes=9,
         ).budget_used.train_flops
         == 700
     )
 
 
-@pytest.mark.parametrize("correction", [True, False])
-def test_the_recipe_s_adam_is_the_one_that_pretrains(correction: bool) -> None:
-    settings = tiny.variant(
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_pretraining_uses_the_configured_adam(bias_correction: bool) -> None:
+    settings = tiny.model_config(
         "gpt",
         pretrain={
             "betas": [0.8, 0.9],
             "epsilon": 1e-5,
             "weight_decay": 0.3,
-            "bias_correction": correction,
+            "bias_correction": bias_correction,
         },
     ).pretrain
     optimizer = build_pretraining_optimizer([*tiny.model("gpt").parameters()], settings)
@@ -197,35 +217,37 @@ def test_the_recipe_s_adam_is_the_one_that_pretrains(correction: bool) -> None:
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.3}
 
 
-def test_the_averaging_of_nt_asgd_is_decided_on_all_held_text(
+def test_nt_asgd_decides_on_averaging_by_all_validation_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    batch_limits = []
 
-    def validated(*_: Any, max_batches: int, **__: Any) -> LossSums:
-        asked.append(max_batches)
+    def count_batches(*_: Any, max_batches: int, **__: Any) -> LossSums:
+        batch_limits.append(max_batches)
         return LossSums({"forward": 1.0}, {"forward": 1}, 1)
 
-    monkeypatch.setattr(pretrain, "validate", validated)
-    run, stream, held = averaged_run(NonMonotonicTrigger(checks=4, patience=1))
-    trained(run, stream, held, tmp_path)
-    assert len(asked) == 4 and min(asked) >= held.set_epoch(0) > pretrain.VALIDATION_BATCHES
+    monkeypatch.setattr(pretrain, "validate", count_batches)
+    state, sampler, validation_sampler = build_averaged_run(
+        NonMonotonicTrigger(checks=4, patience=1)
+    )
+    train_to_4000_bytes(state, sampler, validation_sampler, tmp_path)
+    assert len(batch_limits) == 4
+    assert min(batch_limits) >= validation_sampler.set_epoch(0) > pretrain.VALIDATION_BATCHES
 
 
 @pytest.mark.parametrize("name", ["context2vec", "masked_lstm"])
-def test_forget_gates_begin_open_and_the_others_do_not(name: str) -> None:
+def test_only_the_biases_of_forget_gates_are_initialized_to_one(name: str) -> None:
     model: Encoder = tiny.model(name)
     lstms = [part for part in model.modules() if isinstance(part, WeightDropLSTM)]
     assert lstms
     for lstm in lstms:
-        gates = (lstm.bias_ih + lstm.bias_hh).view(
-            4, -1
-        )  # input, forget, cell, output, as torch has them
+        # torch's order is input, forget, cell, output.
+        gates = (lstm.bias_ih + lstm.bias_hh).view(4, -1)
         assert (gates[1] == 1).all() and (gates[[0, 2, 3]] != 1).all()
 
 
-def test_a_resumed_training_tells_its_whole_curve_again(tmp_path: Path) -> None:
-    """Its run in MLflow may be a new one, as after a commit in between."""
+def test_a_resumed_training_logs_its_whole_curve_again(tmp_path: Path) -> None:
+    """Its run in MLflow may be a new one, for example after a commit in between."""
     trackers = [MagicMock(), MagicMock()]
     (tmp_path / "resume").mkdir()
 
@@ -233,19 +255,18 @@ def test_a_resumed_training_tells_its_whole_curve_again(tmp_path: Path) -> None:
         if len(trackers[0].log_metrics.mock_calls) == 5:
             raise KeyboardInterrupt
 
-    run, *streams = averaged_run(NonMonotonicTrigger(checks=20, patience=18))
+    state, *samplers = build_averaged_run(NonMonotonicTrigger(checks=20, patience=18))
     with pytest.raises(KeyboardInterrupt):
-        trained(run, *streams, tmp_path / "resume", stop, trackers[0])
-    run, *streams = averaged_run(NonMonotonicTrigger(checks=20, patience=18))
-    curve = trained(run, *streams, tmp_path / "resume", tracker=trackers[1])
+        train_to_4000_bytes(state, *samplers, tmp_path / "resume", stop, trackers[0])
+    state, *samplers = build_averaged_run(NonMonotonicTrigger(checks=20, patience=18))
+    curve = train_to_4000_bytes(state, *samplers, tmp_path / "resume", tracker=trackers[1])
     first, second = (
         [
             (call.kwargs["step"], call.kwargs["text_bytes"], call.args[0])
-            for call in one.log_metrics.mock_calls
+            for call in tracker.log_metrics.mock_calls
         ]
-        for one in trackers
+        for tracker in trackers
     )
-    assert [step for step, *_ in second] == [point.step for point in curve.points] and len(
-        second
-    ) > 5
+    assert [step for step, *_ in second] == [point.step for point in curve.points]
+    assert len(second) > 5
     assert first[:4] == second[:4] and 0 < second[0][1] < second[-1][1]

@@ -1,4 +1,4 @@
-"""Scores by group: the means of each model's best system in every group of a task."""
+"""Scores by group are the means of each model's best system in every group of a task."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from study_rows import GRID, Study
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
@@ -24,8 +23,10 @@ from lineage.report import page
 from lineage.results import results_frame
 from lineage.tasks.base import load_kind
 from tests import test_chance
+from tests.study_rows import GRID, Study
+from tests.test_folds import build_task
 
-KEY = [
+KEY_COLUMNS = [
     "model",
     "init",
     "transfer",
@@ -37,104 +38,122 @@ KEY = [
 ]
 
 
-def with_groups(folder: Path, task: str) -> pd.DataFrame:
-    """Give each third item of a task the group `rare` and the others `often`, with rows as an evaluation writes them; the test predictions."""
-    seen = []
+def add_groups(folder: Path, task: str) -> pd.DataFrame:
+    """Put every third item of a task in the group `rare` and the others in `often`.
+
+    Rows are added as an evaluation writes them. The test predictions are returned.
+    """
+    test_predictions = []
     for path in sorted((folder / "predictions").glob(f"*-{task}.parquet")):
-        predictions, rows = (
-            artifacts.read_table(path),
-            artifacts.read_table(folder / "rows" / path.name),
-        )
-        third = predictions["id"].str.rpartition("-")[2].astype(int) % 3 == 0
-        predictions["group"] = np.where(third, "rare", "often")
+        predictions = artifacts.read_table(path)
+        rows = artifacts.read_table(folder / "rows" / path.name)
+        is_rare = predictions["id"].str.rpartition("-")[2].astype(int) % 3 == 0
+        predictions["group"] = np.where(is_rare, "rare", "often")
         scores = (
-            predictions.groupby([*KEY, "group"], dropna=False)["correct"]
+            predictions.groupby([*KEY_COLUMNS, "group"], dropna=False)["correct"]
             .agg(["mean", "size"])
             .reset_index()
         )
-        more = rows[rows["family"] != "ceiling"].drop(columns=["group"]).merge(scores, on=KEY)
-        more = more.assign(value=more["mean"], num_examples=more["size"])[rows.columns]
+        group_rows = (
+            rows[rows["family"] != "ceiling"].drop(columns=["group"]).merge(scores, on=KEY_COLUMNS)
+        )
+        group_rows = group_rows.assign(value=group_rows["mean"], num_examples=group_rows["size"])[
+            rows.columns
+        ]
         artifacts.write_table(path, predictions)
         artifacts.write_table(
-            folder / "rows" / path.name, pd.concat([rows, more]).astype(rows.dtypes)
+            folder / "rows" / path.name, pd.concat([rows, group_rows]).astype(rows.dtypes)
         )
-        seen.append(predictions[predictions["split"] == "test"])
-    return pd.concat(seen)
+        test_predictions.append(predictions[predictions["split"] == "test"])
+    return pd.concat(test_predictions)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, pd.DataFrame]:
     folder = Study(tmp_path_factory.mktemp("study")).write()
-    predictions = with_groups(folder, "sense")
+    predictions = add_groups(folder, "sense")
     return build_results(folder, GRID, ReportParams())[1], predictions
 
 
-def test_each_group_has_the_means_of_the_best_systems_at_the_largest_label_count(
+def test_groups_have_the_means_of_best_systems_at_the_largest_label_count(
     study: tuple[Analysis, pd.DataFrame],
 ) -> None:
     analysis, predictions = study
-    (one,) = analysis.group_scores
-    assert (one.task, one.label_count, one.train_examples) == ("sense", "all", 600)
-    sizes = [(group.group, group.num_examples) for group in one.groups]
+    (group_scores,) = analysis.group_scores
+    assert (group_scores.task, group_scores.label_count, group_scores.train_examples) == (
+        "sense",
+        "all",
+        600,
+    )
+    sizes = [(group.group, group.num_examples) for group in group_scores.groups]
     assert sizes == [("often", 266), ("rare", 134)]
-    leader = [
+    leader_comparisons = [
         c
         for c in analysis.comparisons
         if c.comparison_type == "leader" and (c.task, c.label_count) == ("sense", "all")
     ]
-    assert one.systems == (leader[0].first, *(c.second for c in leader))
-    own = predictions[predictions["label_count"] == "all"]
-    for place, system in enumerate(one.systems):
-        is_system = (own[list(SYSTEM_COLUMNS)] == [*system_key(system)]).all(axis=1)
-        for group in one.groups:
-            correct = own.loc[is_system & (own["group"] == group.group), "correct"]
-            assert group.values[place] == pytest.approx(correct.mean(), abs=1e-12)
+    assert group_scores.systems == (
+        leader_comparisons[0].first,
+        *(c.second for c in leader_comparisons),
+    )
+    predictions_of_all_labels = predictions[predictions["label_count"] == "all"]
+    for position, system in enumerate(group_scores.systems):
+        is_system = (predictions_of_all_labels[list(SYSTEM_COLUMNS)] == [*system_key(system)]).all(
+            axis=1
+        )
+        for group in group_scores.groups:
+            correct = predictions_of_all_labels.loc[
+                is_system & (predictions_of_all_labels["group"] == group.group), "correct"
+            ]
+            assert group.values[position] == pytest.approx(correct.mean(), abs=1e-12)
 
 
-def test_the_pages_mark_the_best_system_of_a_group_if_it_is_alone(
+def test_pages_mark_the_best_system_of_a_group_only_without_ties(
     study: tuple[Analysis, pd.DataFrame],
 ) -> None:
     analysis, _ = study
-    (one,) = analysis.group_scores
-    often, rare = one.groups
-    others = len(one.systems) - 2
+    (group_scores,) = analysis.group_scores
+    often, rare = group_scores.groups
+    num_others = len(group_scores.systems) - 2
     groups = (
-        replace(often, values=(0.75, 0.5, *[0.25] * others)),
-        replace(rare, values=(0.75, 0.7501, None, *[0.1] * (others - 1))),
+        replace(often, values=(0.75, 0.5, *[0.25] * num_others)),
+        replace(rare, values=(0.75, 0.7501, None, *[0.1] * (num_others - 1))),
     )
-    pages = page.render_report(replace(analysis, group_scores=(replace(one, groups=groups),)))
+    pages = page.render_report(
+        replace(analysis, group_scores=(replace(group_scores, groups=groups),))
+    )
     assert "| often | 266 | **75.0** | 50.0 | 25.0 |" in pages["md"]
     assert "| rare | 134 | 75.0 | 75.0 | – |" in pages["md"]
     assert pages["html"].count("<b>75.0</b>") == 1
 
 
-def test_a_group_without_a_value_in_one_repetition_has_none(tmp_path: Path) -> None:
+def test_a_group_without_a_value_in_one_repetition_has_no_mean(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
-    with_groups(folder, "sense")
+    add_groups(folder, "sense")
     for path in (folder / "rows").glob("evaluate-*-sense.parquet"):
         rows = artifacts.read_table(path)
         rows.loc[(rows["group"] == "rare") & (rows["finetune_seed"] == 0), "value"] = np.nan
         artifacts.write_table(path, rows)
-    (one,) = build_results(folder, GRID, ReportParams())[1].group_scores
-    is_trained = [system.init != "none" for system in one.systems]
-    often, rare = one.groups
+    (group_scores,) = build_results(folder, GRID, ReportParams())[1].group_scores
+    is_trained = [system.init != "none" for system in group_scores.systems]
+    often, rare = group_scores.groups
     assert [value is None for value in rare.values] == is_trained and None not in often.values
 
 
-def test_ceilings_by_group_do_not_count(tmp_path: Path) -> None:
+def test_ceilings_by_group_are_ignored(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
-    with_groups(folder, "sense")
+    add_groups(folder, "sense")
     before = build_results(folder, GRID, ReportParams())[1].group_scores
     path = folder / "rows/baselines-sense.parquet"
     rows = artifacts.read_table(path)
-    of_groups = [
+    ceilings = [
         rows[rows["family"] == "ceiling"].assign(group=group) for group in ("often", "rare")
     ]
-    artifacts.write_table(path, pd.concat([rows, *of_groups]).astype(rows.dtypes))
+    artifacts.write_table(path, pd.concat([rows, *ceilings]).astype(rows.dtypes))
     assert build_results(folder, GRID, ReportParams())[1].group_scores == before
 
 
-def test_tasks_without_groups_have_no_such_table(tmp_path: Path) -> None:
+def test_tasks_without_groups_have_no_table_of_groups(tmp_path: Path) -> None:
     analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
     assert analysis.group_scores == ()
     assert all("Scores by group" not in text for text in page.render_report(analysis).values())
@@ -152,27 +171,29 @@ COLUMNS: dict[str, dict[str, Any]] = {
 }
 
 
-def grouped(tmp_path: Path, kind: str, **more: Any) -> TaskData:
-    """Thirty items of any kind, a third of which are `rare`."""
-    place = np.arange(30)
+def build_grouped_task(tmp_path: Path, kind: str, **overrides: Any) -> TaskData:
+    """Build a task of any kind with thirty items, a third of which are `rare`."""
+    position = np.arange(30)
     frame = pd.DataFrame(
         {
-            "place": place,
-            "label": place % 2,
-            "group": np.where(place % 3, "often", "rare"),
+            "place": position,
+            "label": position % 2,
+            "group": np.where(position % 3, "often", "rare"),
             "tags": "x y z",
         }
     )
-    frame["text"] = [f"it {['was', 'is'][n % 2]} word{n}" for n in place]
-    frame["one"], frame["two"] = [f"it was {n} so" for n in place], [f"it is {n} so" for n in place]
-    for name, end in zip("abcd", ("ing", "ed", "ing", "ed"), strict=True):
-        frame[name] = [f"w{chr(97 + n % 26)}{chr(97 + (n + (name > 'b')) % 7)}{end}" for n in place]
+    frame["text"] = [f"it {['was', 'is'][n % 2]} word{n}" for n in position]
+    frame["one"] = [f"it was {n} so" for n in position]
+    frame["two"] = [f"it is {n} so" for n in position]
+    for name, suffix in zip("abcd", ("ing", "ed", "ing", "ed"), strict=True):
+        shift = int(name > "b")
+        frame[name] = [f"w{chr(97 + n % 26)}{chr(97 + (n + shift) % 7)}{suffix}" for n in position]
     frame.to_csv(tmp_path / "all.csv", index=False)
     splits = ("train", "test") if load_kind(kind).has_train_split else ("test",)
     tree = (
         {"kind": kind, "group": "group", "files": dict.fromkeys(splits, "all.csv")}
         | COLUMNS[kind]
-        | more
+        | overrides
     )
     items = build_items(
         "small",
@@ -186,37 +207,40 @@ def grouped(tmp_path: Path, kind: str, **more: Any) -> TaskData:
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_controls_have_a_row_a_group_wherever_they_have_a_value(tmp_path: Path, kind: str) -> None:
-    data = grouped(tmp_path, kind)
+def test_baselines_have_a_row_for_each_group_if_they_have_a_value(
+    tmp_path: Path, kind: str
+) -> None:
+    data = build_grouped_task(tmp_path, kind)
     cells = [
         *evaluate_baselines(
             load_kind(kind), data, split="test", finetune_seeds=(0,), label_counts=("all",)
         )
     ]
-    found = results_frame([row for rows, _ in cells for row in rows])
-    whole = found[(found["group"] == "all") & (found["status"] == "ok")]
-    assert "tfidf" in {*whole["model"]} or kind == "minimal_pairs" == data.info["kind"]
-    for _, one in whole.iterrows():
-        own = found[
-            (found["model"] == one["model"])
-            & (found["metric"] == one["metric"])
-            & (found["group"] != "all")
+    all_rows = results_frame([row for rows, _ in cells for row in rows])
+    rows_of_all = all_rows[(all_rows["group"] == "all") & (all_rows["status"] == "ok")]
+    assert "tfidf" in {*rows_of_all["model"]} or kind == "minimal_pairs" == data.info["kind"]
+    for _, row_of_all in rows_of_all.iterrows():
+        group_rows = all_rows[
+            (all_rows["model"] == row_of_all["model"])
+            & (all_rows["metric"] == row_of_all["metric"])
+            & (all_rows["group"] != "all")
         ]
-        assert (
-            dict(zip(own["group"], own["num_examples"], strict=True)) == {"often": 20, "rare": 10}
-            and own["value"].notna().all()
-        )
-        if one["metric"] == "accuracy":
+        assert dict(zip(group_rows["group"], group_rows["num_examples"], strict=True)) == {
+            "often": 20,
+            "rare": 10,
+        }
+        assert group_rows["value"].notna().all()
+        if row_of_all["metric"] == "accuracy":
             assert np.average(
-                own["value"], weights=own["num_examples"].astype(float)
-            ) == pytest.approx(one["value"])
-    said_once = found[(found["group"] == "all") & (found["status"] != "ok")]["model"]
-    assert not {*said_once} & {*found.loc[found["group"] != "all", "model"]}, (
-        "what has no value at all says so once"
+                group_rows["value"], weights=group_rows["num_examples"].astype(float)
+            ) == pytest.approx(row_of_all["value"])
+    without_value = all_rows[(all_rows["group"] == "all") & (all_rows["status"] != "ok")]["model"]
+    assert not {*without_value} & {*all_rows.loc[all_rows["group"] != "all", "model"]}, (
+        "a baseline without a value must have one row, not one per group"
     )
 
 
-def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
+def test_groups_kept_together_by_folds_have_no_rows(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {
             "text": [f"it is {n}" for n in range(60)],
@@ -224,7 +248,7 @@ def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
             "group": np.arange(60) // 6,
         }
     )
-    data = test_chance.made(tmp_path, frame, folds=3, group="group")
+    data = build_task(tmp_path, frame, folds=3, group="group")
     cells = evaluate_baselines(
         load_kind("text_classification"),
         data,
@@ -235,29 +259,35 @@ def test_groups_that_folds_keep_together_have_no_rows(tmp_path: Path) -> None:
     assert {row.group for rows, _ in cells for row in rows} == {"all"}
 
 
-def test_no_control_column_is_empty(tmp_path: Path) -> None:
-    """The best control is chance here, and in bold where it stands above the family; TF-IDF is there all the same."""
-    frame = test_chance.choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
+def test_no_baseline_column_is_empty(tmp_path: Path) -> None:
+    """The best baseline here is chance, in bold as it is above the model; TF-IDF has values too."""
+    frame = test_chance.build_choices(300, share=0.35, seed=2).assign(group=np.arange(300) % 3)
     frame.to_csv(tmp_path / "test.csv", index=False)
-    learned = test_chance.choices(100, share=0.55, seed=1).assign(group="mine")
-    data = test_chance.made(
+    train = test_chance.build_choices(100, share=0.55, seed=1).assign(group="mine")
+    data = build_task(
         tmp_path,
-        learned,
-        **test_chance.KEYS,
+        train,
+        **test_chance.TASK_KEYS,
         group="group",
         files={"train": "train.csv", "test": "test.csv"},
     )
-    analysis = test_chance.study(tmp_path / "results", data, right=0.4)[1]
-    (one,) = analysis.group_scores
-    places = [place for place, system in enumerate(one.systems) if system.init == "none"]
-    assert [one.systems[place].model for place in places] == ["chance", "tfidf"]
-    assert len(one.groups) == 3
-    assert all(group.values[place] is not None for group in one.groups for place in places)
+    analysis = test_chance.analyze_study(tmp_path / "results", data, accuracy=0.4)[1]
+    (group_scores,) = analysis.group_scores
+    positions = [
+        position for position, system in enumerate(group_scores.systems) if system.init == "none"
+    ]
+    assert [group_scores.systems[position].model for position in positions] == ["chance", "tfidf"]
+    assert len(group_scores.groups) == 3
+    assert all(
+        group.values[position] is not None
+        for group in group_scores.groups
+        for position in positions
+    )
     section = page.render_report(analysis)["md"].partition("## Scores by group")[2]
     assert section.partition("## ")[0].count("**50.0**") == 3
 
 
-def test_groups_that_end_in_numbers_stand_in_their_order() -> None:
+def test_groups_that_end_in_numbers_are_sorted_by_number() -> None:
     assert [*sort_groups(dict.fromkeys(["u10", "u0", "v1", "u2", "u1"]))] == [
         "u0",
         "u1",

@@ -1,4 +1,7 @@
-"""Groups and the validation split that is carved out of train: whole groups where they are small enough, and what stands on both sides counted."""
+"""The validation split keeps groups whole if they are small enough.
+
+Items that occur in train too, by text or by group, are counted.
+"""
 
 import json
 from collections.abc import Sequence
@@ -21,17 +24,19 @@ from lineage.tasks.base import load_kind
 Rows = list[dict[str, Any]]
 
 
-def texts(authors: Sequence[str], labels: Sequence[Any] = (0, 1), *, said: str = "text") -> Rows:
+def build_rows(
+    authors: Sequence[str], labels: Sequence[Any] = (0, 1), *, prefix: str = "text"
+) -> Rows:
     return [
-        {"text": f"{said} {n}", "label": labels[n % len(labels)], "author": author}
+        {"text": f"{prefix} {n}", "label": labels[n % len(labels)], "author": author}
         for n, author in enumerate(authors)
     ]
 
 
-def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> TaskItems:
-    files = {"train": train} | (
-        {} if test == [] else {"test": test or texts("xyz" * 4, said="other")}
-    )
+def build_task(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> TaskItems:
+    files = {"train": train}
+    if test != []:
+        files["test"] = test or build_rows("xyz" * 4, prefix="other")
     for split, rows in files.items():
         (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree = {
@@ -50,82 +55,96 @@ def made(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -> Task
     )
 
 
-def sides(found: TaskItems) -> tuple[set[str], set[str]]:
-    return {*found.splits["train"]["group"]}, {*found.splits["validation"]["group"]}
+def split_groups(task: TaskItems) -> tuple[set[str], set[str]]:
+    """Return the groups of train and those of validation."""
+    return {*task.splits["train"]["group"]}, {*task.splits["validation"]["group"]}
 
 
 @pytest.mark.parametrize("keys", [{}, {"limit": {"train": 80}}, {"folds": 5}])
-def test_of_many_labels_each_has_its_share_of_validation(
+def test_frequent_labels_keep_their_share_in_validation_among_many_rare_ones(
     keys: dict[str, Any], tmp_path: Path
 ) -> None:
-    """One item of each, as of the first that are learned from, would make it a mean over classes, unlike test."""
+    """One item per label would make validation a mean over classes, unlike test."""
     labels = ["often"] * 60 + [f"rare {n}" for n in range(35) for _ in range(2)] + ["some"] * 70
     rows = [{"text": f"text {n}", "label": label, "author": n} for n, label in enumerate(labels)]
-    found = made(tmp_path, rows, [] if "folds" in keys else rows[:3], validation_share=0.2, **keys)
-    table = found.splits["train" if "folds" in keys else "validation"]
-    if "folds" in keys:
-        table = table.iloc[
-            assign_fold_splits(
-                table, folds=5, fold=1, seed=1, by_group=False, validation_share=0.2
-            )["validation"]
-        ]
-    shares = table["label"].map(found.info["labels"].__getitem__).value_counts(normalize=True)
-    assert shares["often"] == pytest.approx(60 / 200, abs=0.1) and shares["some"] == pytest.approx(
-        70 / 200, abs=0.1
+    task = build_task(
+        tmp_path, rows, [] if "folds" in keys else rows[:3], validation_share=0.2, **keys
     )
+    if "folds" in keys:
+        table = task.splits["train"]
+        splits = assign_fold_splits(
+            table, folds=5, fold=1, seed=1, by_group=False, validation_share=0.2
+        )
+        table = table.iloc[splits["validation"]]
+    else:
+        table = task.splits["validation"]
+    shares = table["label"].map(task.info["labels"].__getitem__).value_counts(normalize=True)
+    assert shares["often"] == pytest.approx(60 / 200, abs=0.1)
+    assert shares["some"] == pytest.approx(70 / 200, abs=0.1)
 
 
 @pytest.mark.parametrize("limit", [{}, {"train": 30}])
-def test_the_items_of_a_named_group_stand_on_one_side_and_of_none_they_are_dealt_out(
+def test_groups_are_kept_in_one_split_if_the_task_names_their_column(
     limit: dict[str, int], tmp_path: Path
 ) -> None:
-    train = texts([f"author {n // 5}" for n in range(100)])
-    found = made(tmp_path, train, group="author", limit=limit)
-    learned, held = sides(found)
-    assert held and not learned & held and found.info["carved"] == 10
-    assert found.info["group_in_train"] == {"validation": 0, "test": 0}
-    again = made(tmp_path, train[::-1], group="author", limit=limit)
-    assert sides(again)[1] == held or limit, "which they are does not depend on the order of rows"
-    plain = made(tmp_path, train, limit=limit)
-    assert plain.info["group_in_train"] == {} and plain.info["carved"] == 10
-
-
-def test_groups_that_are_too_large_are_not_kept_whole_and_that_is_counted(tmp_path: Path) -> None:
-    """Such as the two questions of COPA, whose scores are told apart: half of train is no validation split."""
-    found, plain = (
-        made(tmp_path, texts("ab" * 50, (0, 0, 1, 1)), texts("acb" * 4, said="other"), **keys)
-        for keys in ({"group": "author"}, {})
+    train = build_rows([f"author {n // 5}" for n in range(100)])
+    task = build_task(tmp_path, train, group="author", limit=limit)
+    train_groups, validation_groups = split_groups(task)
+    assert (
+        validation_groups
+        and not train_groups & validation_groups
+        and task.info["held_out_from_train"] == 10
     )
-    assert found.info["counts"] == {"train": 90, "validation": 10, "test": 12}
-    assert list(found.splits["validation"]["id"]) == list(plain.splits["validation"]["id"]), (
-        "as without a group, every label with its share"
+    assert task.info["groups_in_train"] == {"validation": 0, "test": 0}
+    reversed_task = build_task(tmp_path, train[::-1], group="author", limit=limit)
+    assert split_groups(reversed_task)[1] == validation_groups or limit, (
+        "the groups must not depend on the order of rows"
     )
-    assert found.info["group_in_train"] == {"validation": 10, "test": 8}
-    test = compute_split_stats(found.info, "test")
-    validation = compute_split_stats(found.info, "validation")
-    assert (test.groups_in_train, test.items) == (8, 12)
-    assert (validation.groups_in_train, validation.items) == (10, 10)
+    task_without_groups = build_task(tmp_path, train, limit=limit)
+    assert task_without_groups.info["groups_in_train"] == {}
+    assert task_without_groups.info["held_out_from_train"] == 10
 
 
-def test_no_group_takes_the_last_items_of_a_label(tmp_path: Path) -> None:
-    rare = [row | ({"label": 2} if row["author"] == "b" else {}) for row in texts("abcdefghij" * 4)]
+def test_groups_that_are_too_large_are_divided_and_the_overlap_is_counted(tmp_path: Path) -> None:
+    """Half of train would be too much for validation, as with the two questions of COPA."""
+    train = build_rows("ab" * 50, (0, 0, 1, 1))
+    test = build_rows("acb" * 4, prefix="other")
+    task = build_task(tmp_path, train, test, group="author")
+    task_without_groups = build_task(tmp_path, train, test)
+    assert task.info["counts"] == {"train": 90, "validation": 10, "test": 12}
+    assert list(task.splits["validation"]["id"]) == list(
+        task_without_groups.splits["validation"]["id"]
+    ), "the split must be that of a task without groups, stratified by label"
+    assert task.info["groups_in_train"] == {"validation": 10, "test": 8}
+    test_stats = compute_split_stats(task.info, "test")
+    validation_stats = compute_split_stats(task.info, "validation")
+    assert (test_stats.groups_in_train, test_stats.items) == (8, 12)
+    assert (validation_stats.groups_in_train, validation_stats.items) == (10, 10)
+
+
+def test_no_group_takes_the_last_items_of_a_label_out_of_train(tmp_path: Path) -> None:
+    rows = build_rows("abcdefghij" * 4)
+    for row in rows:
+        if row["author"] == "b":
+            row["label"] = 2
     for seed in range(20):
-        labels = np.array([row["label"] for row in rare]).astype(str)
+        labels = np.array([row["label"] for row in rows]).astype(str)
         chosen = choose_whole_groups(
-            np.array([row["author"] for row in rare]), labels, 12, rng=np.random.default_rng(seed)
+            np.array([row["author"] for row in rows]), labels, 12, rng=np.random.default_rng(seed)
         )
         assert len(chosen) == 12 and "2" not in labels[chosen]
-    assert {*made(tmp_path, texts("ab" * 20, (0, 1)), group="author").splits["train"]["label"]} == {
-        0,
-        1,
-    }, "each author has one label"
+    # Each author has only one label, and both labels must stay in train.
+    task = build_task(tmp_path, build_rows("ab" * 20, (0, 1)), group="author")
+    assert {*task.splits["train"]["label"]} == {0, 1}
 
 
 @pytest.mark.parametrize(("sizes", "count", "taken"), [
     ([5] * 20, 10, 10), ([3] * 20, 10, 9), ([4] * 20, 10, 8), ([7] * 9, 10, 7), ([15] * 4, 10, 15), ([20] * 4, 10, 0), ([30, 1, 1, 30], 10, 2),
     ([8, 40, 11], 10, 8),
 ])  # fmt: skip
-def test_whole_groups_come_as_near_as_they_can(sizes: list[int], count: int, taken: int) -> None:
+def test_whole_groups_come_as_close_to_the_requested_count_as_possible(
+    sizes: list[int], count: int, taken: int
+) -> None:
     names = np.repeat([f"g{n}" for n in range(len(sizes))], sizes)
     for seed in range(9):
         chosen = choose_whole_groups(
@@ -135,29 +154,29 @@ def test_whole_groups_come_as_near_as_they_can(sizes: list[int], count: int, tak
         assert not {*names[chosen]} & {*np.delete(names, chosen)}
 
 
-def test_groups_of_a_second_test_set_count_where_it_names_them(tmp_path: Path) -> None:
-    again = {
+def test_groups_of_an_extra_test_set_are_counted_if_it_names_their_column(tmp_path: Path) -> None:
+    extra_test_sets = {
         "again": {"files": {"test": "train.jsonl"}, "group": "author"},
         "plain": {"files": {"test": "train.jsonl"}},
     }
-    counted = made(
+    counted = build_task(
         tmp_path,
-        texts([f"author {n // 5}" for n in range(100)]),
+        build_rows([f"author {n // 5}" for n in range(100)]),
         group="author",
-        extra_test_sets=again,
-    ).info["group_in_train"]
+        extra_test_sets=extra_test_sets,
+    ).info["groups_in_train"]
     assert counted == {"validation": 0, "test": 0, "test-again": 90}
 
 
-def test_a_task_of_the_generated_language_has_no_groups_that_anybody_named(tmp_path: Path) -> None:
+def test_groups_of_a_synthetic_task_are_not_counted_as_named_groups(tmp_path: Path) -> None:
     task = parse_record(Task, {"kind": "text_classification", "generated": "synthetic"}, "task")
-    found = build_items(
+    items = build_items(
         "sentiment", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
-    assert found.info["group_in_train"] == {} and len({*found.splits["test"]["group"]}) > 1
+    assert items.info["groups_in_train"] == {} and len({*items.splits["test"]["group"]}) > 1
 
 
-def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated(
+def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
     tmp_path: Path,
 ) -> None:
     rows = [{"tokens": ["a", f"w{n}"], "label": ["O", "B-X"]} for n in range(20)]
@@ -171,7 +190,7 @@ def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated
         "label": "label",
         "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"},
     }
-    found = build_items(
+    items = build_items(
         "x",
         parse_record(Task, tree, "task"),
         load_kind("token_classification"),
@@ -179,10 +198,8 @@ def test_unlabelled_text_of_sentences_in_words_is_no_item_that_could_be_repeated
         root=tmp_path,
         where="task",
     )
-    assert (
-        found.info["repeated_in_train"] == {"test": 18, "validation": 0}
-        and found.info["counts"]["unlabelled"] == 9
-    )
+    assert items.info["duplicates_of_train"] == {"test": 18, "validation": 0}
+    assert items.info["counts"]["unlabelled"] == 9
 
 
 def test_duplicates_in_train_are_counted_by_text_and_by_group() -> None:
@@ -198,13 +215,13 @@ def test_duplicates_in_train_are_counted_by_text_and_by_group() -> None:
     assert format_duplicates(grouped) == expected
 
 
-def test_as_many_labels_as_items_are_no_labels(tmp_path: Path) -> None:
-    numbers = texts("a" * 100, [n / 7 for n in range(100)])
+def test_labels_that_never_occur_twice_are_rejected(tmp_path: Path) -> None:
+    numbers = build_rows("a" * 100, [n / 7 for n in range(100)])
     with pytest.raises(
         InputError,
         match=r"column 'label' has no label that occurs twice among 100 items: is this a text_regression task",
     ):
-        made(tmp_path, numbers, numbers[:9])
-    assert made(tmp_path, texts("a" * 100, [min(n, 98) for n in range(100)])).info["carved"] == 1, (
-        "one label has two"
-    )
+        build_task(tmp_path, numbers, numbers[:9])
+    # If one label occurs twice, the labels are accepted.
+    with_a_repeated_label = build_rows("a" * 100, [min(n, 98) for n in range(100)])
+    assert build_task(tmp_path, with_a_repeated_label).info["held_out_from_train"] == 1

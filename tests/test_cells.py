@@ -1,4 +1,4 @@
-"""A cell of the comparison: what a way is chosen by, and how sure its own score is."""
+"""A result is chosen by its validation score, and its own score has an interval."""
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="te
           label_count="all", train_examples=9, pretrain_seed=0, finetune_seed=0, test_set="x", split="test", value=0.5)  # fmt: skip
 
 
-def test_ways_are_chosen_on_validation_and_judged_on_test() -> None:
-    said = [
+def test_results_hold_validation_values_for_choosing_and_test_values_as_scores() -> None:
+    values = [
         ("frozen", "validation", 0.9),
         ("frozen", "test", 0.5),
         ("finetuned", "validation", 0.6),
@@ -21,46 +21,49 @@ def test_ways_are_chosen_on_validation_and_judged_on_test() -> None:
     rows = results_frame(
         (
             ResultRow(**vars(ROW) | {"transfer": transfer, "split": split, "value": value})
-            for transfer, split, value in said
+            for transfer, split, value in values
         )
     )
-    found = cells._build_cells(rows, split="test", tasks={})
+    results_by_key = cells._build_cells(rows, split="test", tasks={})
     assert {
-        cell.system.transfer: (cell.validation_values, cell.mean) for cell in found.values()
+        cell.system.transfer: (cell.validation_values, cell.mean)
+        for cell in results_by_key.values()
     } == {"frozen": ([0.9], 0.5), "finetuned": ([0.6], 0.7)}
 
 
-def cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.ResultCell:
-    way = System("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
-    own = {key: pd.Series(values) for key, values in scores.items()}
-    means = {key: float(values.mean()) for key, values in scores.items()}
+def build_cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.ResultCell:
+    system = System("gpt", "gpt", "pretrained", "none", "frozen", "mix", "linear", "none")
+    item_scores = {key: pd.Series(values) for key, values in scores.items()}
+    seed_values = {key: float(values.mean()) for key, values in scores.items()}
     return cells.ResultCell(
-        way,
+        system,
         "t",
         "text_regression",
         "all",
         metric,
-        seed_values=means,
-        item_scores=own,
+        seed_values=seed_values,
+        item_scores=item_scores,
         num_examples=40,
     )
 
 
-def test_the_interval_of_a_negative_correlation_holds_it() -> None:
+def test_the_interval_of_a_negative_correlation_contains_it() -> None:
     rng = np.random.default_rng(1)
-    found = cell("pearson", {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}).summarize()
-    assert found.ci_low < found.mean < found.ci_high
+    summary = build_cell(
+        "pearson", {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}
+    ).summarize()
+    assert summary.ci_low < summary.mean < summary.ci_high
 
 
-def test_seeds_of_one_pretraining_are_no_pretrainings() -> None:
+def test_fine_tuning_seeds_of_one_pretraining_do_not_count_as_pretrainings() -> None:
     rng = np.random.default_rng(1)
     scores = {
         (pretrain, seed): rng.normal(0.5 + 0.2 * pretrain, 0.2, 40)
         for pretrain in range(2)
         for seed in range(3)
     }
-    wanted = statistics.estimate_mean(
+    expected = statistics.estimate_mean(
         np.stack([*scores.values()]), bounds=(0.0, 1.0), seeds=np.array([*scores])
     )
-    found = cell("accuracy", scores).summarize()
-    assert (found.ci_low, found.ci_high) == (wanted.low, wanted.high)
+    actual = build_cell("accuracy", scores).summarize()
+    assert (actual.ci_low, actual.ci_high) == (expected.low, expected.high)

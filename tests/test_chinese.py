@@ -1,4 +1,7 @@
-"""Chinese, alone and with Latin words in it: characters are words, spans lead back to the text, tags align, each family gets from corpus to cells."""
+"""Chinese text works, alone and mixed with Latin words.
+
+Characters are words, spans lead back to the text, tags align, and each family can be evaluated.
+"""
 
 import dataclasses
 import functools
@@ -39,17 +42,32 @@ from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
-NAMES = (*tiny.TRAINED, *tiny.STATIC)
-PROFILE = ("word2vec", "fasttext", "glove", "elmo", "ulmfit", "gpt", "bert")
-MIXED = ("他", "在", "New", "York", "工作", "，", "用", "GPT", "-", "2", "写", "3.5", "字", "。")
-RUNNING = "他在New York工作，用GPT-2写3.5字。"
-SMALL = {
+FAMILY_NAMES = (*tiny.TRAINED, *tiny.STATIC)
+PROFILE_FAMILIES = ("word2vec", "fasttext", "glove", "elmo", "ulmfit", "gpt", "bert")
+MIXED_SCRIPT_WORDS = (
+    "他",
+    "在",
+    "New",
+    "York",
+    "工作",
+    "，",
+    "用",
+    "GPT",
+    "-",
+    "2",
+    "写",
+    "3.5",
+    "字",
+    "。",
+)
+MIXED_SCRIPT_TEXT = "他在New York工作，用GPT-2写3.5字。"
+QUICK_EVALUATION = {
     "linear_probe": {"max_iter": 10},
     "bilstm_probe": {"hidden_size": 7, "epochs": 1},
     "finetune": {"epochs": 1},
 }
 TASKS: dict[str, dict[str, Any]] = {
-    "sentiment": {"kind": "text_classification", "max_tokens": 60},
+    "sentiment": {"kind": "text_classification", "max_words": 60},
     "sense": {"kind": "word_sense"},
     "entities": {"kind": "token_classification", "probes": ["linear", "bilstm"]},
     "agreement": {"kind": "minimal_pairs"},
@@ -58,114 +76,121 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 @functools.cache
-def texts() -> tuple[str, ...]:
-    """Documents of the synthetic language, and a few lines in both scripts."""
+def build_texts() -> tuple[str, ...]:
+    """Return documents of the synthetic language, and a few lines in both scripts."""
     return (
         *generate_documents(9, seed=3, language="zh"),
-        *[RUNNING] * 3,
+        *[MIXED_SCRIPT_TEXT] * 3,
         *["我用GPT-2 写3.5字。"] * 3,
     )
 
 
-def small(name: str) -> ModelConfig:
-    """A variant's block, with room for sentences of the synthetic language, which are long in characters."""
-    longer = {"pretrain": {"seq_len": 61}} if name in ("gpt", "bert") else {}
-    return tiny.variant(name, tokenizer={"vocab_size": 797}, evaluate=SMALL, **longer)
+def small_config(name: str) -> ModelConfig:
+    """Return a model's config with room for sentences of the synthetic language.
 
-
-@functools.cache
-def reader(name: str) -> Tokenizer:
-    found = small(name)
-    return train_tokenizer(
-        texts(), found.tokenizer, tokenizer_type=found.tokenizer_type, language="zh"
+    Those sentences are long in characters.
+    """
+    overrides = {"pretrain": {"seq_len": 61}} if name in ("gpt", "bert") else {}
+    return tiny.model_config(
+        name, tokenizer={"vocab_size": 797}, evaluate=QUICK_EVALUATION, **overrides
     )
 
 
-def places(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
-    """Where each token stands in a text, found by looking for one after another."""
-    found, end = [], 0
+@functools.cache
+def trained_tokenizer(name: str) -> Tokenizer:
+    config = small_config(name)
+    return train_tokenizer(
+        build_texts(), config.tokenizer, tokenizer_type=config.tokenizer_type, language="zh"
+    )
+
+
+def token_spans(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Return where each token is in a text, found from left to right."""
+    spans, end = [], 0
     for token in tokens:
         start = text.index(token, end)
         end = start + len(token)
-        found.append((start, end))
-    return found
+        spans.append((start, end))
+    return spans
 
 
 @pytest.mark.parametrize(
     ("tokens", "language", "text"),
     [
-        (MIXED, "zh", RUNNING),
-        (
-            ("1", "9", "9", "7", "年", "C", "N", "N"),
-            "zh",
-            "1997年CNN",
-        ),  # a text that was cut into characters
+        (MIXED_SCRIPT_WORDS, "zh", MIXED_SCRIPT_TEXT),
+        # A dataset may have split its text into characters.
+        (("1", "9", "9", "7", "年", "C", "N", "N"), "zh", "1997年CNN"),
         (("维生素", "Vitamin", "C", "和", "B", "12"), "zh-TW", "维生素Vitamin C和B 12"),
         (("don", "'", "t"), "ja", "don't"),
         (("GPT", "writes", "字"), "en", "GPT writes 字"),
         ((), "zh", ""),
     ],
 )
-def test_joined_words_of_both_scripts_stay_apart(
+def test_words_of_both_scripts_are_joined_without_merging(
     tokens: tuple[str, ...], language: str, text: str
 ) -> None:
     assert join_words(tokens, language) == text
     if max(map(len, tokens), default=0) > 1 and language == "zh":
-        assert split_words(text, "zh") == [
-            word for token in tokens for word in split_words(token, "zh")
-        ]
+        words = [word for token in tokens for word in split_words(token, "zh")]
+        assert split_words(text, "zh") == words
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_familys_pieces_of_mixed_words_stand_with_their_words(name: str) -> None:
-    item = encode_sentence(list(MIXED), reader(name), max_length=None, language="zh")
-    (pieces,), spans = item.word_pieces, item.encoded.offsets
-    assert item.num_answers == len(MIXED) and not item.truncated
-    for number, (token, (start, end)) in enumerate(zip(MIXED, places(MIXED, RUNNING), strict=True)):
-        own = pieces[pieces[:, 1] == number][:, 0]
-        assert own.tolist() == [
-            place for place, (a, b) in enumerate(spans) if a < end and b > start
-        ]
-        assert {*range(start, end)} <= {place for a, b in spans[own] for place in range(a, b)}, (
-            "no character is lost"
-        )
-        if (
-            reader(name).tokenizer_type == "byte_bpe"
-        ):  # whose pieces may hold what stands beside a word
-            assert token in reader(name).backend_tokenizer.decode(item.encoded.ids[own].tolist())
-        else:
-            assert "".join(RUNNING[a:b] for a, b in spans[own]) == token
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_mixed_word_is_lost_where_the_sentence_is_read_in_parts(name: str) -> None:
-    item = encode_sentence(list(MIXED), reader(name), max_length=11, language="zh")
-    assert (
-        len(item.encodings) > 1
-        and item.truncated
-        and all(len(reading.ids) <= 11 for reading in item.encodings)
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_pieces_of_mixed_words_are_assigned_to_their_words(name: str) -> None:
+    item = encode_sentence(
+        list(MIXED_SCRIPT_WORDS), trained_tokenizer(name), max_length=None, language="zh"
     )
-    assert {number for part in item.word_pieces for number in part[:, 1].tolist()} == {
-        *range(len(MIXED))
-    }
+    (pieces,) = item.word_pieces
+    spans = item.encoded.offsets
+    assert item.num_answers == len(MIXED_SCRIPT_WORDS) and not item.truncated
+    for number, (token, (start, end)) in enumerate(
+        zip(MIXED_SCRIPT_WORDS, token_spans(MIXED_SCRIPT_WORDS, MIXED_SCRIPT_TEXT), strict=True)
+    ):
+        word_pieces = pieces[pieces[:, 1] == number][:, 0]
+        assert word_pieces.tolist() == [
+            position for position, (a, b) in enumerate(spans) if a < end and b > start
+        ]
+        assert {*range(start, end)} <= {
+            position for a, b in spans[word_pieces] for position in range(a, b)
+        }, "a character of the word is lost"
+        if trained_tokenizer(name).tokenizer_type == "byte_bpe":
+            # A piece of byte-level BPE may also hold neighbours of the word.
+            assert token in trained_tokenizer(name).backend_tokenizer.decode(
+                item.encoded.ids[word_pieces].tolist()
+            )
+        else:
+            assert "".join(MIXED_SCRIPT_TEXT[a:b] for a, b in spans[word_pieces]) == token
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_family_reads_chinese_in_characters_but_gpts_pieces_which_are_lossless(
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_no_mixed_word_is_lost_if_the_sentence_is_read_in_parts(name: str) -> None:
+    item = encode_sentence(
+        list(MIXED_SCRIPT_WORDS), trained_tokenizer(name), max_length=11, language="zh"
+    )
+    assert len(item.encodings) > 1
+    assert item.truncated
+    assert all(len(encoding.ids) <= 11 for encoding in item.encodings)
+    read_words = {number for part in item.word_pieces for number in part[:, 1].tolist()}
+    assert read_words == {*range(len(MIXED_SCRIPT_WORDS))}
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_families_read_chinese_by_character_except_gpt_whose_pieces_are_lossless(
     name: str,
 ) -> None:
     text = "我用GPT-2 写3.5字"
-    encoded = reader(name).encode(text)
+    encoded = trained_tokenizer(name).encode(text)
     spans = encoded.offsets[encoded.offsets[:, 1] > encoded.offsets[:, 0]]
-    read = [text[a:b] for a, b in spans]
-    unit = reader(name).tokenizer_type
-    if unit == "word":
-        assert read == ["我", "用", "GPT", "-", "2", "写", "3.5", "字"]
+    tokens = [text[a:b] for a, b in spans]
+    tokenizer_type = trained_tokenizer(name).tokenizer_type
+    if tokenizer_type == "word":
+        assert tokens == ["我", "用", "GPT", "-", "2", "写", "3.5", "字"]
         assert [*encoded.words[1:-1]] == [
-            word.lower() if reader(name).lowercase else word for word in read
+            word.lower() if trained_tokenizer(name).lowercase else word for word in tokens
         ]
-    elif unit == "wordpiece":
-        assert "".join(read) == text.replace(" ", "") and {
+    elif tokenizer_type == "wordpiece":
+        assert "".join(tokens) == text.replace(" ", "")
+        assert {
             "我",
             "用",
             "写",
@@ -173,190 +198,184 @@ def test_every_family_reads_chinese_in_characters_but_gpts_pieces_which_are_loss
             "3",
             ".",
             "5",
-        } <= {*read}
+        } <= {*tokens}
     else:
+        assert tokenizer_type == "byte_bpe"
         assert (
-            unit == "byte_bpe"
-            and reader(name).backend_tokenizer.decode(encoded.ids[1:-1].tolist()).strip() == text
+            trained_tokenizer(name).backend_tokenizer.decode(encoded.ids[1:-1].tolist()).strip()
+            == text
         )
-    assert {place for a, b in spans for place in range(a, b)} >= {
-        place for place, character in enumerate(text) if character != " "
+    assert {position for a, b in spans for position in range(a, b)} >= {
+        position for position, character in enumerate(text) if character != " "
     }
 
 
-def test_the_character_encoder_sees_all_bytes_of_a_character_and_of_any_but_the_longest_runs() -> (
-    None
-):
-    own = reader("elmo")
-    run = "MKMRFFSSPCGKAAVDPADRCKEVQQIRDQHPSKIPVIIERYKGEKQLPVLDKTKFLVP"
-    batch = own.collate([own.encode(f"我{run[:40]}，{run}")])
+def test_the_character_encoder_reads_all_bytes_of_words_up_to_its_limit() -> None:
+    tokenizer = trained_tokenizer("elmo")
+    long_word = "MKMRFFSSPCGKAAVDPADRCKEVQQIRDQHPSKIPVIIERYKGEKQLPVLDKTKFLVP"
+    batch = tokenizer.collate([tokenizer.encode(f"我{long_word[:40]}，{long_word}")])
     assert batch.byte_ids_UC is not None and batch.word_rows_BT is not None
     rows = [
         [int(b) for b in batch.byte_ids_UC[u] if b not in (0, PAD_BYTE)]
         for u in batch.word_rows_BT[0, 1:-1]
     ]
-    written = [
+    expected = [
         [BEGIN_WORD, *(b + 1 for b in word.encode()), END_WORD]
-        for word in ("我", run[:40], "，", run[: own.max_word_bytes - 2])
+        for word in ("我", long_word[:40], "，", long_word[: tokenizer.max_word_bytes - 2])
     ]
-    assert rows == written
+    assert rows == expected
 
 
-def test_chinese_documents_are_characters_without_spaces_and_the_same_each_time() -> None:
-    made = [*generate_documents(3, seed=7, language="zh")]
-    assert made == [*generate_documents(5, seed=7, language="zh")][:3] and made != [
-        *generate_documents(3, seed=8, language="zh")
-    ]
-    for text in made:
-        assert set(map(len, split_words(text, "zh"))) == {1} and len(
-            split_words(text, "zh")
-        ) == len(text)
-        assert len(sentence_spans(text, "zh")) == text.count("。") and text.endswith("。")
+def test_chinese_documents_have_no_spaces_and_are_reproducible() -> None:
+    documents = [*generate_documents(3, seed=7, language="zh")]
+    assert documents == [*generate_documents(5, seed=7, language="zh")][:3]
+    assert documents != [*generate_documents(3, seed=8, language="zh")]
+    for text in documents:
+        words = split_words(text, "zh")
+        assert {len(word) for word in words} == {1}
+        assert len(words) == len(text)
+        assert len(sentence_spans(text, "zh")) == text.count("。")
+        assert text.endswith("。")
 
 
-def test_the_chinese_ambiguous_words_share_no_character_with_others() -> None:
-    own = build_lexicon(2018, "zh")
-    assert [word.noun for word in own.ambiguous_nouns[:3]] == ["苹果", "打", "银行"] and len(
-        {word.noun for word in own.ambiguous_nouns}
-    ) == 40
+def test_chinese_ambiguous_words_share_no_character_with_other_words() -> None:
+    lexicon = build_lexicon(2018, "zh")
+    assert [word.noun for word in lexicon.ambiguous_nouns[:3]] == ["苹果", "打", "银行"]
+    assert len({word.noun for word in lexicon.ambiguous_nouns}) == 40
     forms = [
-        *own.names,
-        *own.domain_nouns,
-        *own.generic.nouns,
-        *own.polar_words[0],
-        *own.polar_words[1],
-        *(word.noun for word in own.ambiguous_nouns[3:]),
+        *lexicon.names,
+        *lexicon.domain_nouns,
+        *lexicon.generic.nouns,
+        *lexicon.polar_words[0],
+        *lexicon.polar_words[1],
+        *(word.noun for word in lexicon.ambiguous_nouns[3:]),
     ]
     forms += [
         form
-        for topic in own.topics
-        for some in (topic.nouns, topic.verbs, topic.adjectives, topic.adverbs)
-        for form in some
+        for topic in lexicon.topics
+        for topic_words in (topic.nouns, topic.verbs, topic.adjectives, topic.adverbs)
+        for form in topic_words
     ]
-    assert not {*"苹果打银行", own.script.plural_suffix} & {*"".join(forms)} and {1, 2, 3} >= {
-        len(form) for form in forms
-    }
-    seen = "".join(generate_documents(20, seed=7, language="zh"))
-    assert min(seen.count(word) for word in ("苹果", "打", "银行")) > 3
+    assert not {*"苹果打银行", lexicon.script.plural_suffix} & {*"".join(forms)}
+    assert {1, 2, 3} >= {len(form) for form in forms}
+    text = "".join(generate_documents(20, seed=7, language="zh"))
+    assert min(text.count(word) for word in ("苹果", "打", "银行")) > 3
     assert (
-        build_lexicon(2018).script != own.script
-        and build_lexicon(2018).ambiguous_nouns[0].topics == own.ambiguous_nouns[0].topics
-    ), "one grammar for both"
+        build_lexicon(2018).script != lexicon.script
+        and build_lexicon(2018).ambiguous_nouns[0].topics == lexicon.ambiguous_nouns[0].topics
+    ), "both languages must have one grammar"
 
 
 @pytest.mark.parametrize("name", ["sense", "entities"])
-def test_spans_of_chinese_items_lead_back_to_their_words_and_say_nothing_of_their_sense(
+def test_spans_of_chinese_items_are_their_words_and_do_not_reveal_the_sense(
     name: str,
 ) -> None:
     nouns = {word.noun for word in build_lexicon(2018, "zh").ambiguous_nouns}
-    for part in generate_task(name, seed=7, language="zh").splits.values():
+    for split in generate_task(name, seed=7, language="zh").splits.values():
         counts = Counter[tuple[str, Any]]()
-        for item in part.itertuples():
+        for item in split.itertuples():
             text = join_words(item.tokens, "zh")
             assert " " not in text and "".join(item.tokens) == text
-            asked = (
-                [item.target]
-                if name == "sense"
-                else [place for place, tag in enumerate(item.label) if tag.startswith("B-field")]
-            )
-            assert name == "sense" or len(item.label) == len(item.tokens)
-            (place,) = asked
-            form = item.tokens[place].removesuffix("们")
-            start, _ = places(item.tokens, text)[place]
+            if name == "sense":
+                position = item.target
+            else:
+                assert len(item.label) == len(item.tokens)
+                (position,) = [i for i, tag in enumerate(item.label) if tag.startswith("B-field")]
+            form = item.tokens[position].removesuffix("们")
+            start, _ = token_spans(item.tokens, text)[position]
             assert form in nouns and text[start : start + len(form)] == form
-            counts[form, item.label if name == "sense" else item.label[place]] += 1
-        assert (
-            {"苹果", "打", "银行"} <= {form for form, _ in counts}
-            and len(set(counts.values())) == 1
-            and len(counts) == 2 * len(nouns)
-        )
+            counts[form, item.label if name == "sense" else item.label[position]] += 1
+        assert {"苹果", "打", "银行"} <= {form for form, _ in counts}
+        assert len(set(counts.values())) == 1
+        assert len(counts) == 2 * len(nouns)
 
 
-def test_the_examples_are_balanced_so_that_a_word_alone_says_nothing() -> None:
-    found = examples.load_word_sense_task("any", language="zh")
+def test_examples_are_balanced_so_that_a_word_does_not_reveal_its_sense() -> None:
+    task = examples.load_word_sense_task("any", language="zh")
     counts = Counter(
-        (split, label) for split, part in found.splits.items() for label in part["label"]
+        (split, label) for split, part in task.splits.items() for label in part["label"]
     )
     assert counts == {
         (split, label): count
         for split, count in (("train", 7), ("validation", 3), ("test", 6))
         for label in range(7)
     }
-    whole = [
-        join_words(tokens, "zh") for part in found.splits.values() for tokens in part["tokens"]
+    sentences = [
+        join_words(tokens, "zh") for part in task.splits.values() for tokens in part["tokens"]
     ]
-    assert len(set(whole)) == 7 * 16 and not any("[" in text for text in whole)
-    for part in found.splits.values():
+    assert len(set(sentences)) == 7 * 16 and not any("[" in text for text in sentences)
+    for part in task.splits.values():
         assert all(
-            item.tokens[item.target] == item.group == found.labels[item.label].split(",")[0]
+            item.tokens[item.target] == item.group == task.labels[item.label].split(",")[0]
             for item in part.itertuples()
         )
-    assert found.ceilings["static"] == pytest.approx(3 / 7) and found.group_ceilings["打"][
-        "static"
-    ] == pytest.approx(1 / 3)
+    assert task.ceilings["static"] == pytest.approx(3 / 7)
+    assert task.group_ceilings["打"]["static"] == pytest.approx(1 / 3)
 
 
-def test_the_examples_are_a_task_by_configuration(tmp_path: Path) -> None:
-    def made(**about: Any) -> TaskItems:
+def test_the_examples_can_be_used_as_a_task_by_configuration(tmp_path: Path) -> None:
+    def build_task(**task_keys: Any) -> TaskItems:
         record = parse_record(
-            Task, {"kind": "word_sense", "generated": "examples", **about}, "task"
+            Task, {"kind": "word_sense", "generated": "examples", **task_keys}, "task"
         )
         assert task_fingerprint(record, tmp_path, "task")["sha256"] == file_digest(
             examples.EXAMPLES_PATH
-        ), "an edit of the sentences is seen"
+        ), "the fingerprint must change if the sentences are edited"
         return build_items(
             "any", record, load_kind(record.kind), seed=7, root=tmp_path, where="tasks.any"
         )
 
-    found = made(language="zh")
-    assert found.info["counts"] == {"train": 49, "validation": 21, "test": 42} and found.info[
-        "ceilings"
-    ] == {"static": pytest.approx(3 / 7)}
-    assert {*found.splits["test"]["group"]} == {
+    task = build_task(language="zh")
+    assert task.info["counts"] == {"train": 49, "validation": 21, "test": 42}
+    assert task.info["ceilings"] == {"static": pytest.approx(3 / 7)}
+    assert {*task.splits["test"]["group"]} == {
         "苹果",
         "打",
         "银行",
-    } and "苹果, 公司" in found.info["labels"]
+    }
+    assert "苹果, 公司" in task.info["labels"]
     with pytest.raises(
         InputError,
         match=r"^tasks\.any: generated: examples: no sentences in 'en'; set language to one of zh$",
     ):
-        made()
+        build_task()
 
 
-def with_corpus(language: str, other: str) -> Params:
-    """The study as shipped, with a second source in another language."""
-    shipped = read_params(ROOT / "params.yaml")
-    general = shipped.corpora["general"]
+def study_with_mixed_corpus(language: str, other_language: str) -> Params:
+    """Return the shipped study with a second source in another language."""
+    params = read_params(ROOT / "params.yaml")
+    general = params.corpora["general"]
     mixed = dataclasses.replace(
         general,
         language=language,
-        sources=(*general.sources, dataclasses.replace(general.sources[0], language=other)),
+        sources=(
+            *general.sources,
+            dataclasses.replace(general.sources[0], language=other_language),
+        ),
     )
-    return dataclasses.replace(shipped, corpora={"general": mixed})
+    return dataclasses.replace(params, corpora={"general": mixed})
 
 
-def test_a_chinese_corpus_may_hold_english_and_an_english_one_no_chinese() -> None:
-    check_study(with_corpus("zh", "en"))
+def test_a_chinese_corpus_may_contain_english_but_not_the_reverse() -> None:
+    check_study(study_with_mixed_corpus("zh", "en"))
     with pytest.raises(
         InputError,
         match=r"its language is en, but that of a source is zh.*set the language of the corpus to zh",
     ):
-        check_study(with_corpus("en", "zh"))
+        check_study(study_with_mixed_corpus("en", "zh"))
 
 
-def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: Path) -> None:
-    tree = tiny.shipped()
+def test_a_task_has_the_language_of_the_corpus_by_default(tmp_path: Path) -> None:
+    tree = tiny.demo_params()
     tree["corpora"]["general"]["language"] = "zh"
     tree["tasks"]["sense"]["language"] = "en"
     for block in (tree, {"tasks": tree["tasks"]}):
         with (tmp_path / "params.yaml").open("w") as stream:
             YAML(typ="safe").dump(block, stream)
         if block is tree:
-            found = read_params(tmp_path / "params.yaml").tasks
-            assert found["sense"].language == "en" and {
-                task.language for name, task in found.items() if name != "sense"
-            } == {"zh"}
+            tasks = read_params(tmp_path / "params.yaml").tasks
+            assert tasks["sense"].language == "en"
+            assert {task.language for name, task in tasks.items() if name != "sense"} == {"zh"}
         else:
             with pytest.raises(InputError, match="the key 'corpora' is missing"):
                 read_params(tmp_path / "params.yaml")
@@ -366,28 +385,31 @@ def test_a_task_is_in_the_corpus_s_language_unless_it_says_otherwise(tmp_path: P
     (["这家酒店很大。", "The Room 房间很大很大很大"], "en", True),
     (["这家酒店很大。"], "zh-TW", False),
     (["東京は大きい。"], "en", True),
-    (["北 京 很 大 。"], "en", True),  # as tokens of a tagged sentence stand
+    (["北 京 很 大 。"], "en", True),  # tokens of a tagged sentence
     (["The hotel 酒店 is large."], "en", False),
     (["서울은 큰 도시이다."], "en", False),
     ([], "en", False),
 ])  # fmt: skip
-def test_texts_in_a_script_without_spaces_are_told(
+def test_texts_in_another_script_without_spaces_are_recognized(
     texts: list[str], language: str, expected: bool
 ) -> None:
     assert is_mostly_cjk(texts, language) is expected
 
 
-def pretrained(name: str, folder: Path) -> Checkpoint:
-    """A tiny model that read a few steps of Chinese."""
-    found, tokens = small(name), encode_corpus(texts(), reader(name))
-    assert tokens.text_bytes == sum(len(text.encode()) for text in texts())
-    config = tiny.fitted(
-        found.family,
-        found.architecture,
-        vocab_size=reader(name).vocab_size,
-        body_parameters=tiny.PARAMETERS,
+def pretrain_tiny_model(name: str, folder: Path) -> Checkpoint:
+    """Pretrain a tiny model on Chinese for a few steps."""
+    model_config = small_config(name)
+    tokens = encode_corpus(build_texts(), trained_tokenizer(name))
+    assert tokens.text_bytes == sum(len(text.encode()) for text in build_texts())
+    config = tiny.match_budget(
+        model_config.family,
+        model_config.architecture,
+        vocab_size=trained_tokenizer(name).vocab_size,
+        body_parameters=tiny.BODY_PARAMETERS,
     )
-    checkpoint = Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
+    checkpoint = Checkpoint(
+        name, model_config.family, config, model_config.pretrain, trained_tokenizer(name), seed=11
+    )
     with create_artifact(folder / "tokens", "tokens") as draft:
         tokens.save(draft, "train")
         tokens.save(draft, "valid")
@@ -395,8 +417,8 @@ def pretrained(name: str, folder: Path) -> Checkpoint:
     params = dataclasses.replace(
         params, budget=dataclasses.replace(params.budget, text_bytes=2_000)
     )
-    conditions = TrainContext(tiny.CPU, MlflowTracker(None), folder / "resume", 99, lambda *_: None)
-    outcome = pretrain(checkpoint, folder / "tokens", params, conditions)
+    context = TrainContext(tiny.CPU, MlflowTracker(None), folder / "resume", 99, lambda *_: None)
+    outcome = pretrain(checkpoint, folder / "tokens", params, context)
     assert outcome.status == "ok"
     with create_artifact(folder / "model", "model") as draft:
         checkpoint.save(draft, outcome.model)
@@ -404,10 +426,10 @@ def pretrained(name: str, folder: Path) -> Checkpoint:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROFILE)
-def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: Path) -> None:
-    checkpoint = pretrained(name, tmp_path)
-    for number, (key, about) in enumerate(TASKS.items()):
+@pytest.mark.parametrize("name", PROFILE_FAMILIES)
+def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_path: Path) -> None:
+    checkpoint = pretrain_tiny_model(name, tmp_path)
+    for number, (key, task_keys) in enumerate(TASKS.items()):
         record = parse_record(
             Task,
             {
@@ -415,7 +437,7 @@ def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: P
                 "language": "zh",
                 "limit": {"train": 24, "validation": 6, "test": 12},
             }
-            | about,
+            | task_keys,
             "task",
         )
         items = build_items(
@@ -426,25 +448,25 @@ def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: P
             for split in ("train", "validation", "test")
             if split in items.splits
         }
-        setting = EvalContext(
+        context = EvalContext(
             checkpoint,
             TaskData(items.info, splits),
-            small(name).evaluate,
+            small_config(name).evaluate,
             0,
             1000,
             "fp32",
             tiny.CPU,
         )
-        some = [*list_runs(items.info, ("pretrained",), ("all",), (0,))]
+        runs = [*list_runs(items.info, ("pretrained",), ("all",), (0,))]
         rows, predictions = evaluate_runs(
-            setting, some, cache_dir=tmp_path / str(number), report_progress=lambda *_: None
+            context, runs, cache_dir=tmp_path / str(number), report_progress=lambda *_: None
         )
         if key == "agreement" and name in tiny.STATIC:
             assert {row.status for row in rows} == {"not_applicable"}
             continue
         assert {row.status for row in rows} == {"ok"}, [row.reason for row in rows]
-        told = predictions[predictions["split"] == "test"]
-        assert len(told) == len(some) * len(items.splits["test"])
+        test_predictions = predictions[predictions["split"] == "test"]
+        assert len(test_predictions) == len(runs) * len(items.splits["test"])
         if key == "entities":
             lengths = dict(
                 zip(
@@ -452,5 +474,6 @@ def test_every_family_gets_from_a_chinese_corpus_to_cells(name: str, tmp_path: P
                 )
             )
             assert all(
-                len(split_tags(row.prediction)) == lengths[row.id] for row in told.itertuples()
+                len(split_tags(row.prediction)) == lengths[row.id]
+                for row in test_predictions.itertuples()
             )

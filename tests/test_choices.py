@@ -1,4 +1,7 @@
-"""Choices beside a text: where the right ones stand gives nothing away, and what is asked of a passage is read whole."""
+"""Choices of a multiple-choice task give nothing away by their place.
+
+A passage is shortened, but its question is read whole.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -16,33 +19,33 @@ from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny
 
-CHOOSE = {
+TASK_KEYS = {
     "kind": "multiple_choice",
     "text": ["text", "asks"],
     "choices": ["one", "two"],
     "label": "label",
 }
-PASSAGE, ASKED = (
-    "the cat sat . the dog ran off . it slept . the cat sat . it slept .",
-    "the dog sat ?",
-)
+PASSAGE = "the cat sat . the dog ran off . it slept . the cat sat . it slept ."
+QUESTION = "the dog sat ?"
 
 
-def made(root: Path, labels: dict[str, list[int]], end: str = "", **keys: Any) -> TaskItems:
-    """Items with these right choices, a split each."""
-    for split, own in labels.items():
+def build_task(root: Path, labels: dict[str, list[int]], end: str = "", **keys: Any) -> TaskItems:
+    """Build a task whose items have these correct choices in each split."""
+    for split, split_labels in labels.items():
         rows = [
             {
                 "text": f"{PASSAGE} {n}{end}",
-                "asks": ASKED,
+                "asks": QUESTION,
                 "one": f"one {split}",
                 "two": f"two {split}",
                 "label": label,
             }
-            for n, label in enumerate(own)
+            for n, label in enumerate(split_labels)
         ]
         pd.DataFrame(rows).to_csv(root / f"{split}.csv", index=False)
-    tree = CHOOSE | {"files": {split: f"{split}.csv" for split in labels if split != "hard"}} | keys
+    tree = (
+        TASK_KEYS | {"files": {split: f"{split}.csv" for split in labels if split != "hard"}} | keys
+    )
     return build_items(
         "x",
         parse_record(Task, tree, "task"),
@@ -53,90 +56,84 @@ def made(root: Path, labels: dict[str, list[int]], end: str = "", **keys: Any) -
     )
 
 
-@pytest.mark.parametrize(("labels", "where", "keys"), [
+@pytest.mark.parametrize(("labels", "file_stem", "keys"), [
     ({"train": [0] * 40, "test": [0] * 20}, "test", {}),
     ({"train": [1] * 40, "validation": [0, 1] * 10, "test": [1] * 30}, "test", {}),
     ({"train": [1] * 40}, "train", {"folds": 4}),
     ({"train": [1] * 40, "test": [0, 1] * 10}, "train", {}),
     ({"train": [0, 1] * 20, "test": [0, 1] * 10, "hard": [1] * 40}, "hard", {"extra_test_sets": {"far": {"files": {"test": "hard.csv"}}}}),
 ])  # fmt: skip
-def test_right_choices_that_all_stand_in_one_place_are_refused(
-    labels: dict[str, list[int]], where: str, keys: dict[str, Any], tmp_path: Path
+def test_correct_choices_that_are_always_in_one_place_are_rejected(
+    labels: dict[str, list[int]], file_stem: str, keys: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A model that says nothing, and guessing, may have them all right."""
-    said = rf"{where}\.csv: column 'label': the right choice is number {labels[where][0]} in all {len(labels[where])} items, so .*shuffle the choices"
-    with pytest.raises(InputError, match=said):
-        made(tmp_path, labels, **keys)
+    """A model that gives a constant answer could score 100 %."""
+    message = rf"{file_stem}\.csv: column 'label': the right choice is number {labels[file_stem][0]} in all {len(labels[file_stem])} items, so .*shuffle the choices"
+    with pytest.raises(InputError, match=message):
+        build_task(tmp_path, labels, **keys)
 
 
-def test_a_few_alike_and_those_of_train_alone_are_none(tmp_path: Path) -> None:
-    """But not where validation is carved of train."""
-    assert (
-        made(tmp_path, {"train": [0] * 40, "validation": [0, 1] * 10, "test": [0] * 19}).info[
-            "counts"
-        ]["test"]
-        == 19
-    )
-    assert made(tmp_path, {"train": [0] * 40, "validation": [0] * 19, "test": [0, 1] * 10}).info[
-        "labels"
-    ] == ["0", "1"]
+def test_few_items_or_train_alone_may_have_one_correct_place(tmp_path: Path) -> None:
+    """This does not hold for a train split from which validation is split off."""
+    labels = {"train": [0] * 40, "validation": [0, 1] * 10, "test": [0] * 19}
+    assert build_task(tmp_path, labels).info["counts"]["test"] == 19
+    labels = {"train": [0] * 40, "validation": [0] * 19, "test": [0, 1] * 10}
+    assert build_task(tmp_path, labels).info["labels"] == ["0", "1"]
 
 
 @pytest.mark.parametrize("end", ["", " ."])
 @pytest.mark.parametrize(
-    "name", [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name]
+    "name", [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
 )
-def test_where_a_model_cuts_the_question_stays_and_the_passage_goes(
+def test_truncation_shortens_the_passage_and_keeps_the_question(
     name: str, end: str, tmp_path: Path
 ) -> None:
-    """Also with the mark of its sentence, where it is one of its own."""
-    reader, table = (
-        tiny.reader(name),
-        made(tmp_path, {"train": [0, 1] * 10, "test": [0, 1]}, end).splits["test"],
-    )
-    assert (
-        table["text"].tolist() == [f"{PASSAGE} {n}{end} {ASKED}" for n in range(2)]
-        and table["asked"].tolist() == [len(ASKED)] * 2
-    )
-    whole = encode_items(table, reader, max_length=None, language="en")
-    longest = max(len(reading.ids) for item in whole for reading in item.encodings)
-    asked = {*reader.encode(ASKED).ids.tolist()}
+    """The mark that ends the passage's sentence is kept too, if it is a word of its own."""
+    tokenizer = tiny.tokenizer(name)
+    labels = {"train": [0, 1] * 10, "test": [0, 1]}
+    table = build_task(tmp_path, labels, end).splits["test"]
+    assert table["text"].tolist() == [f"{PASSAGE} {n}{end} {QUESTION}" for n in range(2)]
+    assert table["asked"].tolist() == [len(QUESTION)] * 2
+    full_items = encode_items(table, tokenizer, max_length=None, language="en")
+    longest = max(len(full.ids) for item in full_items for full in item.encodings)
+    question_ids = {*tokenizer.encode(QUESTION).ids.tolist()}
+    question_start = len(PASSAGE) + len(end) + 3
+    keeps_mark = end and tokenizer.tokenizer_type == "word" and tokenizer.direction != "backward"
     for limit in (longest - 1, longest - 9):
-        for item, full in zip(
-            encode_items(table, reader, max_length=limit, language="en"), whole, strict=True
-        ):
-            for short, reading, choice in zip(
-                item.encodings, full.encodings, table["choices"].iloc[0], strict=True
+        short_items = encode_items(table, tokenizer, max_length=limit, language="en")
+        for short_item, full_item in zip(short_items, full_items, strict=True):
+            for short, full, choice in zip(
+                short_item.encodings, full_item.encodings, table["choices"].iloc[0], strict=True
             ):
-                assert len(short.ids) <= limit and (short.truncated or len(reading.ids) <= limit)
-                assert asked - {*reading.ids.tolist()} == asked - {*short.ids.tolist()}, (
-                    "nothing of the question is lost"
+                assert len(short.ids) <= limit
+                assert short.truncated or len(full.ids) <= limit
+                assert question_ids - {*full.ids.tolist()} == question_ids - {
+                    *short.ids.tolist()
+                }, "a word of the question is lost"
+                short_first = short.token_type_ids == 0
+                full_first = full.token_type_ids == 0
+                num_kept = (short.offsets[short_first][:, 1] > question_start).sum()
+                assert num_kept == (full.offsets[full_first][:, 1] > question_start).sum() > 0, (
+                    choice
                 )
-                first = short.token_type_ids == 0
-                begin = len(PASSAGE) + len(end) + 3
-                kept = (short.offsets[first][:, 1] > begin).sum()
-                assert (
-                    kept == (reading.offsets[reading.token_type_ids == 0][:, 1] > begin).sum() > 0
-                ), choice
-                both = [
-                    one.ids[one.token_type_ids == 0][: -kept - 1 if kept else None]
-                    for one in (short, reading)
-                ]
-                assert (
-                    reader.tokenizer_type != "word"
-                    or not end
-                    or reader.direction == "backward"
-                    or both[0][-2:].tolist() == both[1][-2:].tolist()
-                ), "marks"
+                if keeps_mark:
+                    short_passage = short.ids[short_first][: -num_kept - 1]
+                    full_passage = full.ids[full_first][: -num_kept - 1]
+                    assert short_passage[-2:].tolist() == full_passage[-2:].tolist(), (
+                        "the last words of the passage differ"
+                    )
 
 
-def test_a_question_that_does_not_fit_is_cut_at_its_end() -> None:
-    reader = tiny.reader("bert")
-    whole, asked = reader.encode(f"{PASSAGE} {ASKED}"), len(reader.encode(ASKED).ids) - 2
+def test_a_question_that_does_not_fit_is_truncated_at_its_end() -> None:
+    tokenizer = tiny.tokenizer("bert")
+    full = tokenizer.encode(f"{PASSAGE} {QUESTION}")
+    question_length = len(tokenizer.encode(QUESTION).ids) - 2
     (short,) = encode_pairs(
-        reader, [f"{PASSAGE} {ASKED}"], ["ran ."], max_length=9, question_lengths=[len(ASKED)]
+        tokenizer,
+        [f"{PASSAGE} {QUESTION}"],
+        ["ran ."],
+        max_length=9,
+        question_lengths=[len(QUESTION)],
     )
     kept = short.ids[short.token_type_ids == 0]
-    assert 2 < len(kept) < asked + 2 and np.array_equal(
-        kept[1:-1], whole.ids[-1 - asked :][: len(kept) - 2]
-    )
+    assert 2 < len(kept) < question_length + 2
+    assert np.array_equal(kept[1:-1], full.ids[-1 - question_length :][: len(kept) - 2])

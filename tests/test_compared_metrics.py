@@ -1,4 +1,7 @@
-"""By which metric ways are compared: the one that a task names first. From the column `correct`, over trials and controls, to the report."""
+"""Systems are compared by the metric that a task names first.
+
+The tests follow it from the column `correct` over trials and baselines to the report.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,42 +25,53 @@ from lineage.evaluation.trials import best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests import tiny
-from tests.study_rows import Study, overlap
+from tests.study_rows import Study, write_overlap
 from tests.test_ensembles import ENSEMBLE, with_probabilities
-from tests.test_folds import made
+from tests.test_folds import build_task
 
 
-def unlike(count: int, seed: int) -> pd.DataFrame:
-    """Texts of which nine in ten have one label; a word tells it, most of the time."""
+def build_imbalanced_rows(count: int, seed: int) -> pd.DataFrame:
+    """Return texts of which nine in ten have one label.
+
+    One of two words predicts the label most of the time.
+    """
     rng = np.random.default_rng(seed)
     rare = rng.random(count) < 0.1
-    told = np.where(rng.random(count) < 0.8, rare, rng.random(count) < 0.3)
+    has_signal_word = np.where(rng.random(count) < 0.8, rare, rng.random(count) < 0.3)
     return pd.DataFrame(
         {
-            "text": [f"{'alarm' if one else 'calm'} {i}" for i, one in enumerate(told)],
+            "text": [
+                f"{'alarm' if signal else 'calm'} {i}" for i, signal in enumerate(has_signal_word)
+            ],
             "label": np.where(rare, "rare", "common"),
         }
     )
 
 
 @pytest.mark.parametrize("metric", ["macro_f1", "matthews"])
-@pytest.mark.parametrize("labels", [2, 5])
-def test_shares_of_labels_are_the_jackknifes_and_their_mean_is_the_metric(
-    metric: str, labels: int
+@pytest.mark.parametrize("num_labels", [2, 5])
+def test_contributions_match_the_jackknife_and_average_to_the_metric(
+    metric: str, num_labels: int
 ) -> None:
     rng = np.random.default_rng(4)
-    gold = np.array(
-        [f"l{n}" for n in [*rng.integers(0, labels, 40), labels]], object
-    )  # the last label stands there once
-    said = np.where(rng.random(41) < 0.6, gold, "l0")
-    shares, whole = CONTRIBUTIONS[metric](gold, said), METRICS[metric](gold, said)
-    assert shares.mean() == pytest.approx(whole, abs=1e-12)
-    left = np.array([METRICS[metric](np.delete(gold, i), np.delete(said, i)) for i in range(41)])
-    np.testing.assert_allclose(shares - shares.mean(), 40 * (left.mean() - left), atol=1e-9)
-    assert CONTRIBUTIONS[metric](gold[:1], said[:1]) == [METRICS[metric](gold[:1], said[:1])]
+    # The last label occurs once.
+    labels = np.array([f"l{n}" for n in [*rng.integers(0, num_labels, 40), num_labels]], object)
+    predictions = np.where(rng.random(41) < 0.6, labels, "l0")
+    contributions = CONTRIBUTIONS[metric](labels, predictions)
+    score = METRICS[metric](labels, predictions)
+    assert contributions.mean() == pytest.approx(score, abs=1e-12)
+    leave_one_out = np.array(
+        [METRICS[metric](np.delete(labels, i), np.delete(predictions, i)) for i in range(41)]
+    )
+    np.testing.assert_allclose(
+        contributions - contributions.mean(), 40 * (leave_one_out.mean() - leave_one_out), atol=1e-9
+    )
+    assert CONTRIBUTIONS[metric](labels[:1], predictions[:1]) == [
+        METRICS[metric](labels[:1], predictions[:1])
+    ]
 
 
-def test_every_metric_that_ways_are_compared_by_has_shares() -> None:
+def test_every_ranking_metric_has_contributions() -> None:
     assert CONTRIBUTIONS.keys() == RANKING_METRICS.keys() <= METRICS.keys()
 
 
@@ -67,9 +81,9 @@ def test_every_metric_that_ways_are_compared_by_has_shares() -> None:
     ("text_classification", ("accuracy", "macro_f1"), ["accuracy", "macro_f1"]),
     ("text_regression", ("spearman",), ["spearman", "pearson"]),
     ("extractive_qa", ("exact_match",), ["exact_match", "f1"]),
-    ("translation", ("chrf",), ["bleu", "chrf"]),  # chrF has no shares
+    ("translation", ("chrf",), ["bleu", "chrf"]),  # chrF has no contributions
 ])  # fmt: skip
-def test_what_a_task_names_first_is_what_ways_are_compared_by(
+def test_the_first_metric_of_a_task_is_used_for_comparison(
     kind: str, named: tuple[str, ...] | None, expected: list[str]
 ) -> None:
     assert (
@@ -78,47 +92,48 @@ def test_what_a_task_names_first_is_what_ways_are_compared_by(
     )
 
 
-def test_trials_are_chosen_by_it() -> None:
-    """One trial says the common label always; the other is right less often, and tells labels apart."""
-    gold = np.array(["common"] * 80 + ["rare"] * 20, object)
-    always, apart = np.full(100, "common", object), np.where(np.arange(100) % 4, gold, "rare")
+def test_trials_are_chosen_by_the_ranking_metric() -> None:
+    """One trial always predicts the common label; the other is less accurate but separates both."""
+    labels = np.array(["common"] * 80 + ["rare"] * 20, object)
+    constant_prediction = np.full(100, "common", object)
+    varied_prediction = np.where(np.arange(100) % 4, labels, "rare")
     for metric, expected in (("accuracy", 0), ("matthews", 1), ("macro_f1", 1)):
-        tried = [
-            pd.DataFrame(add_correct_column({"label": gold, "prediction": said}, metric)).assign(
-                trial=str(n)
-            )
-            for n, said in enumerate((always, apart))
-        ]
-        assert best_trial(pd.concat(tried)) == expected, metric
+        trials = []
+        for number, prediction in enumerate((constant_prediction, varied_prediction)):
+            columns = add_correct_column({"label": labels, "prediction": prediction}, metric)
+            trials.append(pd.DataFrame(columns).assign(trial=str(number)))
+        assert best_trial(pd.concat(trials)) == expected, metric
 
 
-def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path) -> None:
-    frame = unlike(300, 1)
+def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
+    tmp_path: Path,
+) -> None:
+    frame = build_imbalanced_rows(300, 1)
     frame[200:].to_csv(tmp_path / "test.csv", index=False)
-    how: dict[str, Any] = {
+    task_keys: dict[str, Any] = {
         "files": {"train": "train.csv", "test": "test.csv"},
         "metric": ["matthews"],
     }
-    data = made(tmp_path, frame[:200], **how)
+    data = build_task(tmp_path, frame[:200], **task_keys)
     assert data.info["metric"] == ["matthews", "accuracy"]
-    setting = EvalContext(
+    context = EvalContext(
         tiny.checkpoint("word2vec"),
         data,
-        tiny.variant("word2vec").evaluate,
+        tiny.model_config("word2vec").evaluate,
         0,
         1000,
         "fp32",
         tiny.CPU,
     )
-    some = [
+    runs = [
         cell
         for cell in list_runs(data.info, ("random",), ("all",), (0, 1))
         if cell.transfer == "frozen"
     ]
     rows, predictions = evaluate_runs(
-        setting, some, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
+        context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
     )
-    controls = [
+    baseline_cells = [
         *evaluate_baselines(
             load_kind("text_classification"),
             data,
@@ -128,57 +143,63 @@ def test_the_report_compares_by_it_and_has_the_others_in_the_rows(tmp_path: Path
         )
     ]
     results = tmp_path / "results"
-    of_controls = (
-        [row for some, _ in controls for row in some],
-        pd.concat([one for _, one in controls]),
-    )
-    for stage, own_rows, own in (
+    baseline_rows = [row for cell_rows, _ in baseline_cells for row in cell_rows]
+    baseline_predictions = pd.concat([table for _, table in baseline_cells])
+    for stage, stage_rows, stage_predictions in (
         ("evaluate-word2vec-0-small", rows, predictions),
-        ("baselines-small", *of_controls),
+        ("baselines-small", baseline_rows, baseline_predictions),
     ):
-        write_table(results / f"rows/{stage}.parquet", results_frame(own_rows))
-        write_table(results / f"predictions/{stage}.parquet", own)
+        write_table(results / f"rows/{stage}.parquet", results_frame(stage_rows))
+        write_table(results / f"predictions/{stage}.parquet", stage_predictions)
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
-    tasks = {"small": Task(kind="text_classification", files=how["files"], metric=("matthews",))}
-    overlap(results, "small", predictions["id"].unique())
+    tasks = {
+        "small": Task(kind="text_classification", files=task_keys["files"], metric=("matthews",))
+    }
+    write_overlap(results, "small", predictions["id"].unique())
     write_dataset_stats(
         results / "statistics/baselines-small.json",
         compute_dataset_stats(data, grid.finetune_seeds),
     )
-    found, analysis = build_results(results, grid, ReportParams(), tasks)
+    result_rows, analysis = build_results(results, grid, ReportParams(), tasks)
     assert {score.metric for score in analysis.scores} == {"matthews"}
-    assert set(found["metric"]) >= {"matthews", "accuracy"}
+    assert set(result_rows["metric"]) >= {"matthews", "accuracy"}
     for score in analysis.scores:
-        own = found[
-            (found["metric"] == "matthews")
-            & (found["model"] == score.system.model)
-            & (found["split"] == "test")
+        rows_of_model = result_rows[
+            (result_rows["metric"] == "matthews")
+            & (result_rows["model"] == score.system.model)
+            & (result_rows["split"] == "test")
         ]
-        assert score.mean == pytest.approx(own["value"].mean())
+        assert score.mean == pytest.approx(rows_of_model["value"].mean())
         assert -1 <= score.ci_low <= score.mean <= score.ci_high <= 1
-    baselines = {one.system.model: one for one in analysis.scores if one.system.init == "none"}
+    baselines = {
+        score.system.model: score for score in analysis.scores if score.system.init == "none"
+    }
     majority = baselines["majority"]
-    assert majority.mean == 0 == majority.standard_error_over_items, "it is constant"
+    assert majority.mean == 0 == majority.standard_error_over_items, (
+        "the majority class is constant"
+    )
     assert baselines["tfidf"].ci_high > baselines["tfidf"].mean > 0.2
     without = build_results(results, grid, ReportParams())[1]
-    assert {score.metric for score in without.scores} == {"accuracy"}, "no task names a metric"
+    assert {score.metric for score in without.scores} == {"accuracy"}, (
+        "without tasks, no metric is named"
+    )
 
 
-def test_an_ensemble_s_examples_add_up_to_it(tmp_path: Path) -> None:
+def test_an_ensemble_s_correct_column_averages_to_its_score(tmp_path: Path) -> None:
     folder = Study(tmp_path, items=40).write()
     with_probabilities(folder)
     for metric in ("accuracy", "macro_f1"):
         for path in (folder / "rows").glob("evaluate*-sentiment.parquet"):
-            own = read_table(path)
-            own = own[own["metric"] == "accuracy"]
-            write_table(path, pd.concat([own, own.assign(metric="macro_f1")]))
+            metric_rows = read_table(path)
+            metric_rows = metric_rows[metric_rows["metric"] == "accuracy"]
+            write_table(path, pd.concat([metric_rows, metric_rows.assign(metric="macro_f1")]))
         tasks = {
             "sentiment": Task(kind="text_classification", generated="synthetic", metric=(metric,))
         }
         tables, predictions = build_ensembles(folder, ENSEMBLE, tasks)
         key = ["init", "transfer", "label_count", "finetune_seed", "split"]
-        for rows, said in zip(tables, predictions, strict=True):
-            own = rows[(rows["task"] == "sentiment") & (rows["metric"] == metric)]
-            for row in own.to_dict("records"):
-                cell = said[(said[key] == [row[name] for name in key]).all(axis=1)]
+        for rows, table in zip(tables, predictions, strict=True):
+            metric_rows = rows[(rows["task"] == "sentiment") & (rows["metric"] == metric)]
+            for row in metric_rows.to_dict("records"):
+                cell = table[(table[key] == [row[name] for name in key]).all(axis=1)]
                 assert cell["correct"].mean() == pytest.approx(row["value"], abs=1e-12)

@@ -1,6 +1,6 @@
-"""Which comparisons are made, and how sure a reader may be of them.
+"""The planned comparisons are made, with the correct uncertainty.
 
-The leader is known from the very items that it is scored on.
+The leader is chosen by the same items that it is scored on.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ from lineage.analysis.records import AdaptationEffect, Comparison, System, TaskS
 from lineage.analysis.settings import SettingSummary, summarize_settings
 from lineage.config.params import ReportParams
 from lineage.report import formatting, provenance, sentences, tables, tasks, view
-from tests.study_rows import GRID, Study, analysis_of
+from tests.study_rows import GRID, Study, build_analysis
 
 REPETITIONS, ITEMS = 3, 300
 
 
-def cell(
+def build_cell(
     model: str,
     scores: np.ndarray,
     *,
@@ -39,7 +39,7 @@ def cell(
     metric: str = "accuracy",
     init: str = "pretrained",
 ) -> ResultCell:
-    """Return the cell of a system with these (R, N) scores."""
+    """Return the result of a system with these (R, N) scores."""
     system = System(
         model,
         family or model,
@@ -50,12 +50,12 @@ def cell(
         "linear",
         "none",
     )
-    own = {
+    item_scores = {
         (0, seed): pd.Series(row, index=[f"test-{i:03d}" for i in range(len(row))])
         for seed, row in enumerate(scores)
     }
-    values = {seeds: float(one.mean()) for seeds, one in own.items()}
-    hashes = {seeds: hash(tuple(one)) for seeds, one in own.items()}
+    values = {seeds: float(scores_of_seed.mean()) for seeds, scores_of_seed in item_scores.items()}
+    hashes = {seeds: hash(tuple(scores_of_seed)) for seeds, scores_of_seed in item_scores.items()}
     return ResultCell(
         system,
         "sense",
@@ -66,20 +66,20 @@ def cell(
         scores.shape[1],
         values,
         [0.5] * len(scores),
-        own,
+        item_scores,
         hashes,
     )
 
 
 def summarize(cells: list[ResultCell], ranked: list[ResultCell] | None = None) -> SettingSummary:
-    """Return the summary of the one setting of these cells; `ranked` are the rivals."""
+    """Return the summary of the one setting of these results; `ranked` are the rivals."""
     rivals = cells if ranked is None else ranked
     comparisons, not_compared = run_comparisons(
         plan_leader_comparisons(best_systems(rivals), rivals)
     )
     grid = dataclasses.replace(GRID, ablation_of={"bare": "gpt"})
     (setting,) = summarize_settings(
-        analysis_of(
+        build_analysis(
             cells, grid=grid, comparisons=tuple(comparisons), not_compared=tuple(not_compared)
         )
     )
@@ -93,100 +93,108 @@ def drop_seeds(cell: ResultCell, *, keep: tuple[int, ...]) -> None:
         setattr(cell, name, kept)
 
 
-def equals(rng: np.random.Generator) -> list[ResultCell]:
-    """Return eight systems and a constant answer, all right in about half of the items."""
+def build_equal_systems(rng: np.random.Generator) -> list[ResultCell]:
+    """Return eight systems and a constant answer, all correct in about half of the items."""
     chances = np.clip(0.5 + 0.05 * rng.standard_normal((8, REPETITIONS, 1)), 0.2, 0.8)
     scores = (rng.random((8, REPETITIONS, ITEMS)) < chances).astype(float)
     constant = np.tile((rng.random(ITEMS) < 0.5).astype(float), (REPETITIONS, 1))
     return [
-        *(cell(f"v{number}", own) for number, own in enumerate(scores)),
-        cell("majority", constant),
+        *(
+            build_cell(f"v{number}", scores_of_system)
+            for number, scores_of_system in enumerate(scores)
+        ),
+        build_cell("majority", constant),
     ]
 
 
-def test_the_leader_of_equals_is_seldom_better_though_it_was_chosen_on_the_same_items() -> None:
-    """Among 250 studies without any difference, about 5 % may find one."""
-    rng, studies, better = np.random.default_rng(0), 250, {"leader": 0, "chance": 0}
+def test_the_leader_of_equal_systems_is_rarely_significantly_better() -> None:
+    """Among 250 studies without any difference, about 5 % may find one.
+
+    The leader is chosen on the same items.
+    """
+    rng = np.random.default_rng(0)
+    studies = 250
+    num_significant = {"leader": 0, "chance": 0}
     for _ in range(studies):
-        every = equals(rng)
-        said = {
-            (one.comparison_type, one.verdict)
-            for one in run_comparisons(plan_leader_comparisons(best_systems(every), every))[0]
-        }
-        better = {
-            question: count + bool(said & {(question, "better"), (question, "worse")})
-            for question, count in better.items()
-        }
-    assert max(better.values()) <= studies * 0.05 + 3 * np.sqrt(studies * 0.05 * 0.95), better
+        cells = build_equal_systems(rng)
+        comparisons, _ = run_comparisons(plan_leader_comparisons(best_systems(cells), cells))
+        verdicts = {(comparison.comparison_type, comparison.verdict) for comparison in comparisons}
+        for question in num_significant:
+            if verdicts & {(question, "better"), (question, "worse")}:
+                num_significant[question] += 1
+    highest = max(num_significant.values())
+    assert highest <= studies * 0.05 + 3 * np.sqrt(studies * 0.05 * 0.95), num_significant
 
 
-def test_all_pairs_of_systems_and_each_one_with_chance_count_as_compared() -> None:
-    every = equals(np.random.default_rng(1))
-    best = best_systems(every)
+def test_all_pairs_and_each_system_with_chance_count_as_comparisons() -> None:
+    cells = build_equal_systems(np.random.default_rng(1))
+    best = best_systems(cells)
     assert len(best) == 9 and best[0].system.model != "majority"
     assert {
-        one.comparison_type: one.num_comparisons
-        for one in run_comparisons(plan_leader_comparisons(best, every))[0]
+        comparison.comparison_type: comparison.num_comparisons
+        for comparison in run_comparisons(plan_leader_comparisons(best, cells))[0]
     } == {"leader": 9 * 8 // 2, "chance": 9}
 
 
-def test_a_correlation_leads_where_it_is_shown_to_follow_something() -> None:
+def test_a_correlation_leads_if_it_is_significantly_above_zero() -> None:
     rng = np.random.default_rng(2)
-    for mean, said in ((0.0, False), (0.6, True)):
-        own = [
-            cell(name, mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson")
+    for mean, is_above in ((0.0, False), (0.6, True)):
+        cells = [
+            build_cell(name, mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson")
             for name in ("gpt", "bert")
         ]
-        found, _ = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-        (chance,) = [one for one in found if one.comparison_type == "chance"]
-        assert (chance.verdict == "better") == said and chance.second.model == "chance"
+        comparisons, _ = run_comparisons(plan_leader_comparisons(best_systems(cells), cells))
+        (chance,) = [
+            comparison for comparison in comparisons if comparison.comparison_type == "chance"
+        ]
+        assert (chance.verdict == "better") == is_above and chance.second.model == "chance"
 
 
 @pytest.mark.parametrize(
-    ("wins", "losses", "above"), [(16, 1, True), (12, 4, False), (9, 9, False), (5, 8, False)]
+    ("wins", "losses", "expected"), [(16, 1, True), (12, 4, False), (9, 9, False), (5, 8, False)]
 )
-def test_above_chance_is_tested_on_the_same_items_as_a_lead(
-    wins: int, losses: int, above: bool
-) -> None:
-    """The test is over items, for these models: 16 of 17 items that differ are enough."""
+def test_above_chance_is_tested_over_items(wins: int, losses: int, expected: bool) -> None:
+    """The items are those of the lead, for these models; 16 of 17 items that differ are enough."""
     constant = np.repeat([1.0, 0.0], [210, 90])
-    own = constant.copy()
-    own[:losses], own[210 : 210 + wins] = 0.0, 1.0
-    majority, mine = (
-        cell("majority", np.tile(constant, (REPETITIONS, 1))),
-        cell("gpt", np.tile(own, (REPETITIONS, 1))),
+    correct = constant.copy()
+    correct[:losses], correct[210 : 210 + wins] = 0.0, 1.0
+    majority = build_cell("majority", np.tile(constant, (REPETITIONS, 1)))
+    gpt = build_cell("gpt", np.tile(correct, (REPETITIONS, 1)))
+    assert is_above_chance(gpt, [gpt, majority]) == expected
+    assert not is_above_chance(majority, [gpt, majority])
+    chance = build_cell("chance", np.full((REPETITIONS, ITEMS), 0.9))
+    assert not is_above_chance(gpt, [gpt, majority, chance]), (
+        "majority and chance must both be beaten"
     )
-    assert is_above_chance(mine, [mine, majority]) == above and not is_above_chance(
-        majority, [mine, majority]
-    )
-    chance = cell("chance", np.full((REPETITIONS, ITEMS), 0.9))
-    assert not is_above_chance(mine, [mine, majority, chance]), "each of both has to be beaten"
-    none = cell("majority", np.zeros((0, ITEMS)))  # as of analogies, and of translations
-    assert is_above_chance(mine, [mine]) and is_above_chance(mine, [mine, none]), (
-        "where nothing guesses"
-    )
-    assert not is_above_chance(cell("gpt", np.zeros((REPETITIONS, ITEMS))), [none])
+    # Analogies and translations have no majority class.
+    empty_majority = build_cell("majority", np.zeros((0, ITEMS)))
+    assert is_above_chance(gpt, [gpt]), "there is no chance level"
+    assert is_above_chance(gpt, [gpt, empty_majority]), "there is no chance level"
+    assert not is_above_chance(build_cell("gpt", np.zeros((REPETITIONS, ITEMS))), [empty_majority])
     assert not is_above_chance(
-        dataclasses.replace(mine, seed_values={}, item_scores={}), [mine, majority]
+        dataclasses.replace(gpt, seed_values={}, item_scores={}), [gpt, majority]
     )
 
 
-def test_a_correlation_is_above_chance_where_it_follows_something() -> None:
+def test_a_correlation_is_above_chance_if_it_is_above_zero() -> None:
     rng = np.random.default_rng(2)
     for mean in (0.0, 0.6):
-        own = cell("gpt", mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson")
-        assert is_above_chance(own, [own]) == (mean > 0)
+        cell = build_cell("gpt", mean + rng.normal(0, 1.0, (REPETITIONS, ITEMS)), metric="pearson")
+        assert is_above_chance(cell, [cell]) == (mean > 0)
 
 
-def test_systems_of_two_budgets_are_compared_with_their_members_only() -> None:
-    """Also if a member is an ablation, and if its features are those of another layer."""
+def test_ensembles_and_concatenations_are_compared_only_with_their_members() -> None:
+    """This holds if a member is an ablation, and if the features are those of another layer."""
     scores = np.random.default_rng(5).random((4, REPETITIONS, ITEMS))
-    base, changed, both = (
-        cell(name, one) for name, one in zip(("gpt", "gpt_b", "both"), scores, strict=False)
+    base, ablation, ensemble = (
+        build_cell(name, one) for name, one in zip(("gpt", "gpt_b", "both"), scores, strict=False)
     )
-    both.system = dataclasses.replace(both.system, family="ensemble")
-    static, mixed = cell("word2vec", scores[0]), cell("bert + word2vec", scores[1])
-    mixed.system = dataclasses.replace(mixed.system, family="joined", features="concat_last_4")
+    ensemble.system = dataclasses.replace(ensemble.system, family="ensemble")
+    static = build_cell("word2vec", scores[0])
+    concatenated = build_cell("bert + word2vec", scores[1])
+    concatenated.system = dataclasses.replace(
+        concatenated.system, family="joined", features="concat_last_4"
+    )
     grid = dataclasses.replace(
         GRID,
         models=("gpt", "gpt_b", "bert", "word2vec"),
@@ -197,76 +205,78 @@ def test_systems_of_two_budgets_are_compared_with_their_members_only() -> None:
         join_models=("bert",),
         join_tasks=("sense",),
     )
-    found = {
+    planned = {
         (pair.comparison_type, pair.first.system.model, pair.second.system.model)
-        for pair in plan_comparisons([base, changed, both, static, mixed], grid)
+        for pair in plan_comparisons([base, ablation, ensemble, static, concatenated], grid)
     }
-    assert {one for one in found if one[0] in ("ensemble", "concatenated")} == {
+    assert {one for one in planned if one[0] in ("ensemble", "concatenated")} == {
         ("ensemble", "both", "gpt"),
         ("ensemble", "both", "gpt_b"),
         ("concatenated", "bert + word2vec", "word2vec"),
     }
-    assert ("ablation", "gpt_b", "gpt") in found
-    assert ("models", "gpt", "both") not in found
+    assert ("ablation", "gpt_b", "gpt") in planned
+    assert ("models", "gpt", "both") not in planned
 
 
-def ablations(*, with_identical: bool) -> list[Comparison]:
+def compare_ablations(*, with_identical: bool) -> list[Comparison]:
+    """Compare an ablation with its model, and three that change no prediction if asked for."""
     rng = np.random.default_rng(3)
-    whole, other = (
-        (rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.6, 0.5)
-    )
-    planned = [PlannedComparison("ablation", cell("bare", other), cell("gpt", whole))]
+    gpt, bare = ((rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.6, 0.5))
+    planned = [PlannedComparison("ablation", build_cell("bare", bare), build_cell("gpt", gpt))]
     if with_identical:
         planned += [
-            PlannedComparison("ablation", cell(f"switch{number}", whole), cell("gpt", whole))
+            PlannedComparison(
+                "ablation", build_cell(f"switch{number}", gpt), build_cell("gpt", gpt)
+            )
             for number in range(3)
         ]
     return run_comparisons(planned)[0]
 
 
-def test_an_ablation_that_changes_no_prediction_adds_no_seed_variance_to_others() -> None:
-    (alone,) = ablations(with_identical=False)
-    first, *identical = ablations(with_identical=True)
+def test_identical_ablations_do_not_change_the_intervals_of_others() -> None:
+    (alone,) = compare_ablations(with_identical=False)
+    first, *identical = compare_ablations(with_identical=True)
     assert alone == first, "a difference that is always zero says nothing about seeds"
-    assert {one.verdict for one in identical} == {"identical predictions"}
-    assert {one.difference for one in identical} == {0.0}
-    texts = {formatting.format_comparison(one) for one in identical}
+    assert {comparison.verdict for comparison in identical} == {"identical predictions"}
+    assert {comparison.difference for comparison in identical} == {0.0}
+    texts = {formatting.format_comparison(comparison) for comparison in identical}
     assert texts == {"0.0 points"} and " to " in formatting.format_comparison(first)
 
 
 @pytest.mark.parametrize("change", [0.0, 0.01])
-def test_pretraining_that_changes_no_prediction_has_a_verdict_of_its_own(change: float) -> None:
+def test_pretraining_that_changes_no_prediction_has_its_own_verdict(change: float) -> None:
     scores = (np.random.default_rng(4).random((REPETITIONS, ITEMS)) < 0.6).astype(float)
-    other = scores.copy()
-    other[0, : int(change * ITEMS)] = 1 - other[0, : int(change * ITEMS)]
-    both = [cell("gpt", scores), cell("gpt", other, init="random")]
-    ((one,), _) = run_comparisons(plan_comparisons(both, GRID))
-    assert (one.verdict == "identical predictions") == (change == 0)
+    changed = scores.copy()
+    changed[0, : int(change * ITEMS)] = 1 - changed[0, : int(change * ITEMS)]
+    cells = [build_cell("gpt", scores), build_cell("gpt", changed, init="random")]
+    ((comparison,), _) = run_comparisons(plan_comparisons(cells, GRID))
+    assert (comparison.verdict == "identical predictions") == (change == 0)
 
 
 def test_equal_scores_are_not_identical_predictions() -> None:
-    """Of three labels two models predict different wrong ones."""
+    """With three labels, two models can predict different wrong labels."""
     scores = (np.random.default_rng(5).random((REPETITIONS, ITEMS)) < 0.6).astype(float)
-    one, other = cell("gpt", scores), cell("gpt", scores, init="random")
+    one = build_cell("gpt", scores)
+    other = build_cell("gpt", scores, init="random")
     other.prediction_hashes = {seeds: n + 1 for seeds, n in other.prediction_hashes.items()}
-    ((found,), _) = run_comparisons(plan_comparisons([one, other], GRID))
-    assert found.verdict == "equivalent" and found.difference == 0.0
+    ((comparison,), _) = run_comparisons(plan_comparisons([one, other], GRID))
+    assert comparison.verdict == "equivalent" and comparison.difference == 0.0
 
 
-def random_cells(seed: int, **shares: float) -> list[ResultCell]:
-    """Return a cell per model that is right in this share of items."""
+def build_random_cells(seed: int, **shares: float) -> list[ResultCell]:
+    """Return a result per model that is correct in this share of items."""
     rng = np.random.default_rng(seed)
     return [
-        cell(name, (rng.random((REPETITIONS, ITEMS)) < share).astype(float))
+        build_cell(name, (rng.random((REPETITIONS, ITEMS)) < share).astype(float))
         for name, share in shares.items()
     ]
 
 
-def test_a_rival_without_a_shared_seed_is_named_and_makes_no_lead_significant() -> None:
-    own = random_cells(6, bert=0.9, gpt=0.89, tfidf=0.3)
-    drop_seeds(own[0], keep=(0,))
-    drop_seeds(own[1], keep=(1, 2))
-    setting = summarize(own)
+def test_a_rival_without_a_shared_seed_is_named_and_prevents_a_significant_lead() -> None:
+    cells = build_random_cells(6, bert=0.9, gpt=0.89, tfidf=0.3)
+    drop_seeds(cells[0], keep=(0,))
+    drop_seeds(cells[1], keep=(1, 2))
+    setting = summarize(cells)
     assert [rival.system.model for rival in setting.rivals] == ["tfidf"]
     assert [system.model for system in setting.not_compared] == ["gpt"]
     assert not setting.leads_significantly
@@ -274,32 +284,32 @@ def test_a_rival_without_a_shared_seed_is_named_and_makes_no_lead_significant() 
     assert text in sentences.describe_setting(setting, margin=0.02)
 
 
-def test_a_higher_score_that_is_no_rival_is_named() -> None:
+def test_a_higher_score_of_an_ablation_or_random_init_is_named() -> None:
     rng = np.random.default_rng(7)
     scores = [
         (rng.random((REPETITIONS, ITEMS)) < share).astype(float) for share in (0.6, 0.7, 0.8, 0.3)
     ]
-    own = [
-        cell("gpt", scores[0]),
-        cell("gpt", scores[1], init="random"),
-        cell("bare", scores[2]),
-        cell("tfidf", scores[3]),
+    cells = [
+        build_cell("gpt", scores[0]),
+        build_cell("gpt", scores[1], init="random"),
+        build_cell("bare", scores[2]),
+        build_cell("tfidf", scores[3]),
     ]
-    setting = summarize(own, [one for one in own if one.system.model != "bare"])
+    setting = summarize(cells, [cell for cell in cells if cell.system.model != "bare"])
     texts = sentences.describe_setting(setting, margin=0.02)
     higher = [text for text in texts if "scores higher" in text]
     assert len(higher) == 2
     assert higher[0].startswith("bare, fine-tuned") and "is an ablation" in higher[0]
     assert higher[1].startswith("gpt random init, fine-tuned")
-    with_ablation = analysis_of(grid=dataclasses.replace(GRID, ablation_of={"bare": "gpt"}))
+    with_ablation = build_analysis(grid=dataclasses.replace(GRID, ablation_of={"bare": "gpt"}))
     assert sentences.describe_ablation_models(with_ablation).startswith("bare is an ablation")
-    assert not sentences.describe_ablation_models(analysis_of())
+    assert not sentences.describe_ablation_models(build_analysis())
 
 
-def test_a_comparison_on_fewer_seeds_than_the_leader_has_tells_so() -> None:
-    own = random_cells(8, bert=0.9, gpt=0.4)
-    drop_seeds(own[1], keep=(0, 1))
-    text = sentences.describe_setting(summarize(own), margin=0.02)[0]
+def test_a_comparison_on_fewer_seeds_than_the_leader_has_says_so() -> None:
+    cells = build_random_cells(8, bert=0.9, gpt=0.4)
+    drop_seeds(cells[1], keep=(0, 1))
+    text = sentences.describe_setting(summarize(cells), margin=0.02)[0]
     assert ", on 2 of 3 repetitions)" in text
 
 
@@ -324,13 +334,15 @@ def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: 
     text = sentences.describe_intervals(alone)
     assert text.startswith("over items only. Nothing was repeated")
     few = dataclasses.replace(grid, finetune_seeds=(0,))
-    found = build_results(Study(tmp_path / "few", grid=few).write(), few, ReportParams())[1]
-    text = sentences.describe_intervals(found)
+    analysis_of_few = build_results(Study(tmp_path / "few", grid=few).write(), few, ReportParams())[
+        1
+    ]
+    text = sentences.describe_intervals(analysis_of_few)
     assert text.startswith("over items and pretraining seeds")
     assert text.endswith("so they do not cover what another would change.")
 
 
-def test_clean_scores_count_ties_as_what_they_are() -> None:
+def test_ties_count_with_their_accuracy_in_clean_scores() -> None:
     items = pd.DataFrame(
         {"label": "good", "prediction": "tie", "score": 0.25, "correct": 0.5}, index=range(8)
     )
@@ -343,7 +355,7 @@ def test_clean_scores_count_ties_as_what_they_are() -> None:
         assert contamination._score_row(items, row)["value"] == value
 
 
-def test_a_failure_on_an_extra_test_set_is_not_one_of_the_task() -> None:
+def test_a_failure_on_an_extra_test_set_has_its_own_entry() -> None:
     rows = [
         results.ResultRow(
             model="gpt",
@@ -380,7 +392,7 @@ def test_only_a_loss_that_did_not_fall_is_marked(
     assert view.loss_did_not_fall(effect) == marked
 
 
-def task_summary(language: str) -> TaskSummary:
+def build_task_summary(language: str) -> TaskSummary:
     unit = "characters" if language == "zh" else "words"
     return TaskSummary("mr", "text_classification", True, 128, unit, False, False, {}, None, ())  # type: ignore[arg-type]
 
@@ -393,8 +405,8 @@ def task_summary(language: str) -> TaskSummary:
         (["en", "zh"], "13 words (20 characters of Chinese or Japanese)"),
     ],
 )
-def test_two_languages_have_two_lengths(languages: list[str], text: str) -> None:
-    assert tasks.format_overlap_length([task_summary(name) for name in languages]) == text
+def test_two_languages_have_two_overlap_lengths(languages: list[str], text: str) -> None:
+    assert tasks.format_overlap_length([build_task_summary(name) for name in languages]) == text
 
 
 @pytest.mark.parametrize(
@@ -405,5 +417,5 @@ def test_two_languages_have_two_lengths(languages: list[str], text: str) -> None
         ([60.0], "1.0 minutes over 1 stage"),
     ],
 )
-def test_unknown_times_are_counted(seconds: list[float | None], text: str) -> None:
+def test_unknown_compute_times_are_counted(seconds: list[float | None], text: str) -> None:
     assert provenance.format_compute_time(seconds) == text

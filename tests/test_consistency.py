@@ -1,4 +1,4 @@
-"""What only the whole of params.yaml can tell is refused before anything runs, and not found after hours."""
+"""Contradictions within params.yaml are rejected before anything runs."""
 
 import json
 import re
@@ -17,14 +17,19 @@ from lineage.data.checks import TextLengthLimit, check_task_data
 from lineage.errors import InputError
 
 SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
-PAIRS = {"kind": "minimal_pairs", "files": {"test": "pairs.jsonl"}, "good": "good", "bad": "bad"}
-TRANSLATE = {
+MINIMAL_PAIRS_TASK = {
+    "kind": "minimal_pairs",
+    "files": {"test": "pairs.jsonl"},
+    "good": "good",
+    "bad": "bad",
+}
+TRANSLATION_TASK = {
     "kind": "translation",
     "files": {"train": "t.jsonl", "test": "t.jsonl"},
     "source": "en",
     "target": "de",
 }
-TAGS = {
+TAGGING_TASK = {
     "kind": "token_classification",
     "language": "zh",
     "files": {"train": "t.jsonl", "test": "t.jsonl"},
@@ -33,87 +38,96 @@ TAGS = {
 }
 
 
-def study(over: dict[str, Any], families: list[str], tasks: list[str]) -> Params:
-    """The shipped parameters with others, these families and these tasks alone."""
-    grid = {"models": families, "tasks": tasks, "adapt_models": [], "adapt_tasks": []}
-    return parse_params(
-        merge_params(merge_params(SHIPPED, over), {"grid": grid | over.get("grid", {})}),
-        "params.yaml",
-    )
+def build_params(overrides: dict[str, Any], models: list[str], tasks: list[str]) -> Params:
+    """Return the shipped parameters with changes, for these models and tasks only."""
+    grid = {"models": models, "tasks": tasks, "adapt_models": [], "adapt_tasks": []}
+    tree = merge_params(SHIPPED, overrides)
+    tree = merge_params(tree, {"grid": grid | overrides.get("grid", {})})
+    return parse_params(tree, "params.yaml")
 
 
-def with_task(task: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"tasks": {"mine": task}, **more}
+def add_task(task: dict[str, Any], **other_blocks: Any) -> dict[str, Any]:
+    return {"tasks": {"mine": task}, **other_blocks}
 
 
-@pytest.mark.parametrize(("over", "families", "tasks", "message"), [
-    (with_task(TRANSLATE), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translation, which no model of grid.models supports"),
-    (with_task(PAIRS), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no model of grid.models supports"),
+@pytest.mark.parametrize(("overrides", "models", "tasks", "message"), [
+    (add_task(TRANSLATION_TASK), ["gpt", "bert"], ["mine"], "grid.tasks: mine is of kind translation, which no model of grid.models supports"),
+    (add_task(MINIMAL_PAIRS_TASK), ["word2vec"], ["mine"], "grid.tasks: mine is of kind minimal_pairs, which no model of grid.models supports"),
     ({"models": {"gpt": {"architecture": {"num_heads": 1100}}}}, ["gpt"], ["sentiment"], "num_heads is 1100, and no hidden_size up to 4,096 gives each head four units"),
 ])  # fmt: skip
-def test_parts_that_do_not_fit_each_other(
-    over: dict[str, Any], families: list[str], tasks: list[str], message: str
+def test_settings_that_contradict_each_other_are_rejected(
+    overrides: dict[str, Any], models: list[str], tasks: list[str], message: str
 ) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        check_study(study(over, families, tasks))
+        check_study(build_params(overrides, models, tasks))
 
 
-def test_a_task_that_one_of_two_families_can_answer_is_none_that_nobody_can() -> None:
+def test_a_task_that_only_one_of_two_models_supports_is_accepted() -> None:
     check_study(
-        study(with_task(PAIRS | {"max_tokens": 50}), ["word2vec", "gpt"], ["mine", "sentiment"])
+        build_params(
+            add_task(MINIMAL_PAIRS_TASK | {"max_words": 50}),
+            ["word2vec", "gpt"],
+            ["mine", "sentiment"],
+        )
     )
 
 
-@pytest.mark.parametrize(("over", "families", "said"), [
-    (with_task(TRANSLATE, models={"seq2seq": {"tokenizer": {"lowercase": True}}}), ["seq2seq"],
+@pytest.mark.parametrize(("overrides", "models", "message"), [
+    (add_task(TRANSLATION_TASK, models={"seq2seq": {"tokenizer": {"lowercase": True}}}), ["seq2seq"],
      "models.seq2seq.tokenizer.lowercase: the model writes no capitals, but the reference translations of 'mine' may have them"),
-    (with_task(TRANSLATE), ["seq2seq"], None),
-    (with_task(TAGS | {"max_tokens": 50}), ["gpt", "elmo"], "tasks.mine.language: zh, but that of the corpus is en: elmo would take a clause for one word"),
-    (with_task(TAGS | {"max_tokens": 50}), ["gpt", "bert"], None),
-    (with_task(TAGS | {"max_tokens": 50}, corpora={"general": {"language": "zh"}}), ["elmo"], None),
+    (add_task(TRANSLATION_TASK), ["seq2seq"], None),
+    (add_task(TAGGING_TASK | {"max_words": 50}), ["gpt", "elmo"], "tasks.mine.language: zh, but that of the corpus is en: elmo would take a clause for one word"),
+    (add_task(TAGGING_TASK | {"max_words": 50}), ["gpt", "bert"], None),
+    (add_task(TAGGING_TASK | {"max_words": 50}, corpora={"general": {"language": "zh"}}), ["elmo"], None),
 ])  # fmt: skip
-def test_what_may_be_meant_is_told(
-    over: dict[str, Any], families: list[str], said: str | None, capsys: pytest.CaptureFixture[str]
+def test_suspicious_settings_cause_a_warning(
+    overrides: dict[str, Any],
+    models: list[str],
+    message: str | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    check_study(study(over, families, ["mine"]))
-    shown = capsys.readouterr().err
-    assert said in shown if said else shown == ""
+    check_study(build_params(overrides, models, ["mine"]))
+    printed = capsys.readouterr().err
+    if message:
+        assert message in printed
+    else:
+        assert printed == ""
 
 
-def test_a_sentence_that_cannot_be_scored_in_parts_is_found_first(
+def test_a_sentence_too_long_to_be_scored_is_rejected_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    params = study(with_task(PAIRS), ["word2vec", "gpt"], ["mine"])
-    longest = text_length_limits(
+    params = build_params(add_task(MINIMAL_PAIRS_TASK), ["word2vec", "gpt"], ["mine"])
+    limits = text_length_limits(
         params, {name: load_model_config(params, name) for name in params.models}, "mine"
     )
-    most = SHIPPED["models"]["gpt"]["pretrain"]["seq_len"] - 2
-    assert longest == {"models.gpt.pretrain.seq_len": TextLengthLimit(most)}
-    for words in (most, most + 1):
+    max_words = SHIPPED["models"]["gpt"]["pretrain"]["seq_len"] - 2
+    assert limits == {"models.gpt.pretrain.seq_len": TextLengthLimit(max_words)}
+    for words in (max_words, max_words + 1):
         rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        if words == most:
-            check_task_data("mine", params, tmp_path, longest)
-    said = f"params.yaml: models.gpt.pretrain.seq_len: a text of 'mine' has {most + 1} words, and at most {most}, special tokens included, are read"
-    with pytest.raises(InputError, match=re.escape(said)):
-        check_task_data("mine", params, tmp_path, longest)
+        if words == max_words:
+            check_task_data("mine", params, tmp_path, limits)
+    message = f"params.yaml: models.gpt.pretrain.seq_len: a text of 'mine' has {max_words + 1} words, and at most {max_words}, special tokens included, are read"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_task_data("mine", params, tmp_path, limits)
 
 
-def test_a_translation_that_cannot_be_written_is_found_first(
+def test_a_train_translation_too_long_to_be_generated_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of train alone: a longer one of test is scored as it is."""
+    """Longer translations are allowed in test, where they are scored as usual."""
     monkeypatch.chdir(tmp_path)
-    params = study(
-        with_task(TRANSLATE | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}),
+    params = build_params(
+        add_task(TRANSLATION_TASK | {"files": {"train": "t.jsonl", "test": "s.jsonl"}}),
         ["seq2seq"],
         ["mine"],
     )
-    longest = text_length_limits(
+    limits = text_length_limits(
         params, {name: load_model_config(params, name) for name in params.models}, "mine"
     )
-    assert longest == {
+    assert limits == {
         "models.seq2seq.evaluate.translation.max_new_tokens": TextLengthLimit(
             99, label_counts=(100, "all")
         )
@@ -122,32 +136,34 @@ def test_a_translation_that_cannot_be_written_is_found_first(
         rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         if name == "s":
-            check_task_data("mine", params, tmp_path, longest)
+            check_task_data("mine", params, tmp_path, limits)
     with pytest.raises(
         InputError,
         match=re.escape(
             "evaluate.translation.max_new_tokens: a text of 'mine' has 100 words, and at most 99, special tokens included"
         ),
     ):
-        check_task_data("mine", params, tmp_path, longest)
+        check_task_data("mine", params, tmp_path, limits)
 
 
-@pytest.mark.parametrize(("family", "language", "counted"), [
+@pytest.mark.parametrize(("family", "language", "by_characters"), [
     ("bert", "zh", True), ("gpt_one", "zh", True), ("gpt", "zh", False), ("bert", "ja", False), ("bert", "en", False),
 ])  # fmt: skip
-def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piece(
-    family: str, language: str, counted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_chinese_is_counted_by_characters_if_each_is_a_piece(
+    family: str, language: str, by_characters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """GPT-1's pieces part Chinese characters too, and nobody's a run of kana."""
+    """GPT-1's tokenizer splits Chinese characters too; no tokenizer splits a run of kana."""
     monkeypatch.chdir(tmp_path)
-    one = {"models": {"gpt": {"tokenizer": {"end_of_word_suffix": family == "gpt_one"}}}}
-    params = study(
-        with_task(PAIRS | {"language": language}, **one), [family.removesuffix("_one")], ["mine"]
+    gpt_tokenizer = {"models": {"gpt": {"tokenizer": {"end_of_word_suffix": family == "gpt_one"}}}}
+    params = build_params(
+        add_task(MINIMAL_PAIRS_TASK | {"language": language}, **gpt_tokenizer),
+        [family.removesuffix("_one")],
+        ["mine"],
     )
     ((key, limit),) = text_length_limits(
         params, {name: load_model_config(params, name) for name in params.models}, "mine"
     ).items()
-    assert limit.in_characters is counted
+    assert limit.in_characters is by_characters
     letter = {"zh": "我", "ja": "の", "en": "a"}[language]
     rows = [
         {"good": "我 们 .", "bad": "们 我 ."},
@@ -156,74 +172,75 @@ def test_a_sentence_without_spaces_is_counted_by_characters_where_each_is_a_piec
     (tmp_path / "pairs.jsonl").write_text(
         "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     )
-    if not counted:
+    if not by_characters:
         check_task_data("mine", params, tmp_path, {key: limit})
         return
-    said = f"{key}: a text of 'mine' has {limit.max_length + 1} characters, and at most {limit.max_length}, special tokens included, are read"
-    with pytest.raises(InputError, match=re.escape(said)):
+    message = f"{key}: a text of 'mine' has {limit.max_length + 1} characters, and at most {limit.max_length}, special tokens included, are read"
+    with pytest.raises(InputError, match=re.escape(message)):
         check_task_data("mine", params, tmp_path, {key: limit})
 
 
 @pytest.mark.parametrize(
-    ("labels", "own", "refused"),
+    ("label_counts", "finetune_label_counts", "is_rejected"),
     [(["all"], [], True), ([10], [], False), ([10, 30], [], True), ([10, "all"], [10], False)],
 )
-def test_of_fewer_pairs_than_all_a_long_translation_may_be_left_out(
-    labels: list[Any],
-    own: list[int],
-    refused: bool,
+def test_long_translations_are_rejected_only_if_they_may_be_used(
+    label_counts: list[Any],
+    finetune_label_counts: list[int],
+    is_rejected: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """With fewer pairs than all, a long translation can be left out."""
     monkeypatch.chdir(tmp_path)
     rows = [{"en": f"a {n} .", "de": "w " * 120 + f"x{n}"} for n in range(30)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    over = with_task(
-        TRANSLATE,
-        grid={"label_counts": labels},
-        models={"seq2seq": {"evaluate": {"finetune": {"label_counts": own}}}},
+    overrides = add_task(
+        TRANSLATION_TASK,
+        grid={"label_counts": label_counts},
+        models={"seq2seq": {"evaluate": {"finetune": {"label_counts": finetune_label_counts}}}},
     )
-    params = study(over, ["seq2seq"], ["mine"])
-    longest = text_length_limits(params, {"seq2seq": load_model_config(params, "seq2seq")}, "mine")
-    if not refused:
-        check_task_data("mine", params, tmp_path, longest)
+    params = build_params(overrides, ["seq2seq"], ["mine"])
+    limits = text_length_limits(params, {"seq2seq": load_model_config(params, "seq2seq")}, "mine")
+    if not is_rejected:
+        check_task_data("mine", params, tmp_path, limits)
         return
     with pytest.raises(
         InputError,
         match="a text of 'mine' has 121 words, and at most 99, special tokens included, are read at once; raise it, or",
     ):
-        check_task_data("mine", params, tmp_path, longest)
+        check_task_data("mine", params, tmp_path, limits)
 
 
 @pytest.mark.parametrize(
-    ("own", "second", "refused"),
+    ("columns", "extra_columns", "is_rejected"),
     [(["a"], ["a", "b"], True), (["a", "b"], ["c"], True), (["a", "b"], ["c", "d"], False)],
 )
 @pytest.mark.parametrize("kind", ["text_classification", "multiple_choice"])
-def test_a_second_test_set_has_as_many_texts(
-    own: list[str], second: list[str], refused: bool, kind: str
+def test_an_extra_test_set_must_have_as_many_text_columns_as_the_task(
+    columns: list[str], extra_columns: list[str], is_rejected: bool, kind: str
 ) -> None:
-    more = {"choices": ["x", "y"]} if kind == "multiple_choice" else {}
+    choices = {"choices": ["x", "y"]} if kind == "multiple_choice" else {}
     tree = {
         "kind": kind,
-        "text": own,
+        "text": columns,
         "label": "l",
         "files": {"train": "t.csv"},
-        "extra_test_sets": {"far": {"files": {"test": "f.csv"}, "text": second}},
+        "extra_test_sets": {"far": {"files": {"test": "f.csv"}, "text": extra_columns}},
     }
-    task = parse_record(Task, tree | more, "task")
-    if refused and kind == "text_classification":
+    task = parse_record(Task, tree | choices, "task")
+    if is_rejected and kind == "text_classification":
         with pytest.raises(
             InputError,
-            match=rf"task\.extra_test_sets\.far\.text: {len(second)} columns, but the task's own items have {len(own)}",
+            match=rf"task\.extra_test_sets\.far\.text: {len(extra_columns)} columns, but the task's own items have {len(columns)}",
         ):
             extra_test_task(task, "far", "task")
     else:
-        assert extra_test_task(task, "far", "task").text == tuple(second)
+        assert extra_test_task(task, "far", "task").text == tuple(extra_columns)
 
 
 @pytest.mark.parametrize("key", ["text", "choices"])
-def test_an_empty_list_of_columns_is_refused(key: str) -> None:
+def test_an_empty_list_of_columns_is_rejected(key: str) -> None:
     with pytest.raises(InputError, match=f"'{key}' is empty; name at least one column"):
         parse_record(
             Task,

@@ -1,4 +1,7 @@
-"""A corpus holds clean documents, each once and in one split; what was dropped adds up; the same sources give the same bytes."""
+"""A corpus holds clean documents, each once and in one split.
+
+Dropped documents are counted, and the same sources give the same bytes.
+"""
 
 import os
 import unicodedata
@@ -23,23 +26,23 @@ from lineage.data.language import (
     word_pattern,
 )
 from lineage.errors import InputError
-from tests.user_project import make, stage
+from tests.user_project import make_project, run_stage
 
 
-def corpus_of(**keys) -> Corpus:
+def build_corpus(**keys) -> Corpus:
     return parse_record(Corpus, {"language": "en", **keys}, "corpus")
 
 
-def read(root: Path, *texts: str, **keys) -> CorpusDocuments:
+def read_texts(root: Path, *texts: str, **keys) -> CorpusDocuments:
     pd.DataFrame({"text": list(texts)}).to_parquet(root / "a.parquet")
     return collect_documents(
-        corpus_of(sources=[{"files": "a.parquet"}], **keys), seed=1, root=root, where="corpus"
+        build_corpus(sources=[{"files": "a.parquet"}], **keys), seed=1, root=root, where="corpus"
     )
 
 
-def test_every_drop_is_counted_by_its_reason(tmp_path, monkeypatch):
+def test_dropped_documents_are_counted_by_reason(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = read(
+    documents = read_texts(
         tmp_path,
         "a document of its own",
         "  \n ",
@@ -48,51 +51,48 @@ def test_every_drop_is_counted_by_its_reason(tmp_path, monkeypatch):
         "a\tdocument of its own\x00",
         "another document here",
     )
-    assert list(found.table["text"]) == ["a document of its own", "another document here"]
-    assert list(found.table["document"]) == ["0-1", "0-6"]
-    assert found.dropped == {"blank": 1, "too_short": 1, "duplicate": 2}
-    assert found.num_read == len(found.table) + sum(found.dropped.values())
+    assert list(documents.table["text"]) == ["a document of its own", "another document here"]
+    assert list(documents.table["document"]) == ["0-1", "0-6"]
+    assert documents.dropped == {"blank": 1, "too_short": 1, "duplicate": 2}
+    assert documents.num_read == len(documents.table) + sum(documents.dropped.values())
 
 
-def test_counts_add_up_and_no_document_stands_in_two_splits(tmp_path, monkeypatch):
+def test_counts_add_up_and_no_document_is_in_two_splits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    corpus = corpus_of(sources=[{"files": "a.parquet"}], validation_share=0.1, test_share=0.2)
-    found = read(tmp_path, *[f"document number {n} has some words ." for n in range(97)])
-    splits = split_corpus(found, corpus, seed=3, where="corpus")
+    corpus = build_corpus(sources=[{"files": "a.parquet"}], validation_share=0.1, test_share=0.2)
+    documents = read_texts(tmp_path, *[f"document number {n} has some words ." for n in range(97)])
+    splits = split_corpus(documents, corpus, seed=3, where="corpus")
     assert {name: len(table) for name, table in splits.items()} == {
         "train": 68,
         "valid": 10,
         "test": 19,
     }
     assert sorted(t for table in splits.values() for t in table["text"]) == sorted(
-        found.table["text"]
+        documents.table["text"]
     )
-    count = corpus_statistics(splits, found)
-    assert count["bytes"]["train"] == sum(byte_count(t) for t in splits["train"]["text"])
-    assert count["words"] == {"train": 68 * 7, "valid": 10 * 7, "test": 19 * 7}
+    statistics = corpus_statistics(splits, documents)
+    assert statistics["bytes"]["train"] == sum(byte_count(t) for t in splits["train"]["text"])
+    assert statistics["words"] == {"train": 68 * 7, "valid": 10 * 7, "test": 19 * 7}
 
 
-def test_the_split_follows_the_seed_and_a_new_document_moves_few(tmp_path, monkeypatch):
+def test_the_split_depends_on_the_seed_and_changes_little_with_a_new_document(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    corpus = corpus_of(sources=[{"files": "a.parquet"}], validation_share=0.1)
+    corpus = build_corpus(sources=[{"files": "a.parquet"}], validation_share=0.1)
     texts = [f"document number {n} has some words ." for n in range(200)]
-    before, other = (
-        set(split_corpus(read(tmp_path, *texts), corpus, seed=s, where="corpus")["valid"]["text"])
-        for s in (3, 4)
-    )
-    after = set(
-        split_corpus(
-            read(tmp_path, *reversed(texts), "one more document that is new"),
-            corpus,
-            seed=3,
-            where="corpus",
-        )["valid"]["text"]
-    )
+
+    def validation_texts(texts, *, seed):
+        documents = read_texts(tmp_path, *texts)
+        return set(split_corpus(documents, corpus, seed=seed, where="corpus")["valid"]["text"])
+
+    before = validation_texts(texts, seed=3)
+    after = validation_texts([*reversed(texts), "one more document that is new"], seed=3)
     assert len(before & after) >= 19
-    assert len(before & other) < 10
+    assert len(before & validation_texts(texts, seed=4)) < 10
 
 
-def test_each_source_may_have_its_own_language_and_the_documents_say_so(tmp_path, monkeypatch):
+def test_documents_have_the_language_of_their_source(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "zh.txt").write_text("我们去公园散步。\n今天天气很好。\n", encoding="utf-8")
     (tmp_path / "en.txt").write_text("we walk in the park .\n", encoding="utf-8")
@@ -100,34 +100,36 @@ def test_each_source_may_have_its_own_language_and_the_documents_say_so(tmp_path
         {"files": "en.txt", "document_unit": "line"},
         {"files": "zh.txt", "document_unit": "line", "language": "zh"},
     ]
-    found = collect_documents(
-        corpus_of(sources=sources, min_characters=3), seed=1, root=tmp_path, where="corpus"
+    documents = collect_documents(
+        build_corpus(sources=sources, min_characters=3), seed=1, root=tmp_path, where="corpus"
     )
-    assert list(found.table["language"]) == ["en", "zh", "zh"]
-    assert list(found.table["source"]) == ["en.txt", "zh.txt", "zh.txt"]
-    assert corpus_statistics({"train": found.table}, found)["words"]["train"] == 6 + 8 + 7
+    assert list(documents.table["language"]) == ["en", "zh", "zh"]
+    assert list(documents.table["source"]) == ["en.txt", "zh.txt", "zh.txt"]
+    assert corpus_statistics({"train": documents.table}, documents)["words"]["train"] == 6 + 8 + 7
 
 
-def test_too_few_documents_to_split_are_an_error(tmp_path, monkeypatch):
+def test_too_few_documents_to_split_are_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="2 usable documents of 3 read \\(1 duplicate\\)"):
-        split_corpus(read(tmp_path, "the first document here", "the second document here", "the first document here"),
-              corpus_of(sources=[{"files": "a.parquet"}]), seed=1, where="corpus")  # fmt: skip
+        split_corpus(read_texts(tmp_path, "the first document here", "the second document here", "the first document here"),
+              build_corpus(sources=[{"files": "a.parquet"}]), seed=1, where="corpus")  # fmt: skip
 
 
-def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused(
+def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected(
     tmp_path, monkeypatch, capsys
 ):
     digests = []
     for name in ("one", "two"):
-        make(tmp_path / name)
+        make_project(tmp_path / name)
         for command in (
             ("sources",),
             ("corpus", "general"),
             ("task", "mood"),
             ("baselines", "mood"),
         ):
-            assert stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+            assert (
+                run_stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+            )
         home = tmp_path / name / "artifacts"
         digests.append(
             {
@@ -139,11 +141,11 @@ def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused
     assert digests[0] == digests[1]
     assert "corpora/general/counts.json" in digests[0]
     (tmp_path / "two/texts/00.txt").write_text("another text than before , and of another size .\n")
-    code, said = stage(
+    code, message = run_stage(
         tmp_path / "two", "corpus", "general", monkeypatch=monkeypatch, capsys=capsys
     )
     assert code == 2
-    assert "changed after the sources stage" in said
+    assert "changed after the sources stage" in message
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ def test_the_same_data_give_the_same_bytes_and_an_edit_between_stages_is_refused
         ("👩‍🚀", "👩‍🚀"),
     ],
 )
-def test_normalised_text(raw, clean):
+def test_normalized_text(raw, clean):
     assert normalize_text(raw) == clean
     assert normalize_text(clean) == clean
 
@@ -199,7 +201,7 @@ def test_normalised_text(raw, clean):
         ),
     ],
 )
-def test_sentences(language, text, expected):
+def test_sentences_are_split_by_language(language, text, expected):
     assert [text[start:end] for start, end in sentence_spans(text, language)] == expected
 
 
@@ -220,7 +222,7 @@ def test_sentences(language, text, expected):
         ),
     ],
 )
-def test_words(language, text, expected):
+def test_words_are_split_by_language(language, text, expected):
     assert split_words(text, language) == expected
     assert (
         truncate_to_words(text, 2, language) == text[: text.index(expected[1]) + len(expected[1])]
@@ -229,8 +231,8 @@ def test_words(language, text, expected):
     )
 
 
-def test_words_of_a_script_without_spaces_have_to_be_parted_first():
-    words_of = [
+def test_text_of_a_script_without_spaces_lacks_word_boundaries():
+    thai_words = [
         "กรุงเทพ",
         "เป็น",
         "เมือง",
@@ -244,45 +246,42 @@ def test_words_of_a_script_without_spaces_have_to_be_parted_first():
         "อาศัย",
         "อยู่",
     ]
-    assert (
-        lacks_word_boundaries(["".join(words_of)])
-        and not lacks_word_boundaries([" ".join(words_of)])
-        and not lacks_word_boundaries([f"a long English sentence with one {words_of[0]} in it"])
-    )
-    assert not lacks_word_boundaries(
-        ["अनुच्छेद लिखिए", "supercalifragilisticexpialidocious " * 3]
-    ) and not lacks_word_boundaries([])
+    assert lacks_word_boundaries(["".join(thai_words)])
+    assert not lacks_word_boundaries([" ".join(thai_words)])
+    assert not lacks_word_boundaries([f"a long English sentence with one {thai_words[0]} in it"])
+    assert not lacks_word_boundaries(["अनुच्छेद लिखिए", "supercalifragilisticexpialidocious " * 3])
+    assert not lacks_word_boundaries([])
 
 
 @pytest.mark.parametrize("language", ["en", "hi", "zh"])
-def test_tokenizers_find_the_words_that_python_finds_whatever_the_character(language):
-    many = [
+def test_tokenizers_find_the_same_words_as_python_for_all_characters(language):
+    characters = [
         chr(code)
         for code in range(0x20, 0x1FFFF)
         if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")
     ]
     text = "\n".join(
         f"a{c}b {c} {c}2 don{c}'t n{c}'t"
-        for c in many
+        for c in characters
         if not CJK_CHARACTER.match(c) or ord(c) % 100 == 0
     )
-    cut = pre_tokenizers.Split(
+    pieces = pre_tokenizers.Split(
         Regex(word_pattern(language)), "removed", invert=True
     ).pre_tokenize_str(text)
-    assert [word for word, _ in cut] == split_words(text, language)
+    assert [word for word, _ in pieces] == split_words(text, language)
 
 
 @pytest.mark.skipif(
     "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
 )
-def test_real_text_loads_by_configuration_alone(tmp_path, monkeypatch):
+def test_real_text_is_loaded_by_configuration_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     root = Path(os.environ["LINEAGE_DATA"])
-    corpus = corpus_of(sources=[{"files": "corpus-small/train.parquet", "text": "text"}])
-    found = collect_documents(corpus, seed=1, root=root, where="corpus")
-    assert found.num_read == 800
+    corpus = build_corpus(sources=[{"files": "corpus-small/train.parquet", "text": "text"}])
+    documents = collect_documents(corpus, seed=1, root=root, where="corpus")
+    assert documents.num_read == 800
     sizes = {
         name: len(table)
-        for name, table in split_corpus(found, corpus, seed=1, where="corpus").items()
+        for name, table in split_corpus(documents, corpus, seed=1, where="corpus").items()
     }
     assert sizes == {"train": 720, "valid": 40, "test": 40}

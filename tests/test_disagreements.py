@@ -1,4 +1,4 @@
-"""Items on which the best two systems disagree: by id, unless their texts are asked for."""
+"""The report lists items on which the two best systems disagree, with texts only on request."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from tests.study_rows import Study
 SECRET = "the quokka sings at dawn"
 
 
-def written(folder: Path, study: Study) -> None:
-    """The task folders of a made-up study: one sentence an item."""
+def write_task_folders(folder: Path, study: Study) -> None:
+    """Write the task folders of a synthetic study, with one sentence per item."""
     for task in study.grid.tasks:
         ids = [f"test-{i}" for i in range(study.items)]
         table = pd.DataFrame(
@@ -30,37 +30,41 @@ def written(folder: Path, study: Study) -> None:
 
 
 @pytest.mark.parametrize("show_text", [False, True])
-def test_texts_are_shown_where_they_are_asked_for_and_else_ids_alone(
+def test_the_report_shows_item_texts_only_on_request_and_ids_otherwise(
     tmp_path: Path, show_text: bool
 ) -> None:
     study = Study(tmp_path / "results")
     results = study.write()
-    written(tmp_path / "tasks", study)
+    write_task_folders(tmp_path / "tasks", study)
     _, analysis = build_results(results, study.grid, ReportParams())
-    found = find_disagreements(
+    disagreements = find_disagreements(
         analysis, results_dir=results, tasks_dir=tmp_path / "tasks", show_text=show_text
     )
-    assert found
-    items = [item for one in found for item in one.items]
-    for one in found:
-        assert 0 < len(one.items) <= 2 * MAX_ITEMS_PER_SIDE and len(one.systems) == 2
-    pages = page.render_report(analysis, disagreements=found)
+    assert disagreements
+    items = [item for disagreement in disagreements for item in disagreement.items]
+    for disagreement in disagreements:
+        assert (
+            0 < len(disagreement.items) <= 2 * MAX_ITEMS_PER_SIDE and len(disagreement.systems) == 2
+        )
+    pages = page.render_report(analysis, disagreements=disagreements)
     for text in pages.values():
         assert (SECRET in text) is show_text
         assert all(item.id in text for item in items)
         assert ("shows their texts" in text) is not show_text
-    lines = pages["md"].split("\n")
-    place = next(n for n, line in enumerate(lines) if line.startswith("| item | label |"))
-    assert lines[place + 1].startswith("|---|---|")
-    assert lines[place + 2].startswith(f"| {found[0].items[0].id} |")
+    markdown_lines = pages["md"].split("\n")
+    header_index = next(
+        index for index, line in enumerate(markdown_lines) if line.startswith("| item | label |")
+    )
+    assert markdown_lines[header_index + 1].startswith("|---|---|")
+    assert markdown_lines[header_index + 2].startswith(f"| {disagreements[0].items[0].id} |")
     for item in items:
         assert (SECRET in item.text) is show_text
         first, second = item.predictions
         assert first.accuracy != second.accuracy
 
 
-def test_a_label_that_is_a_sentence_is_not_shown_whole() -> None:
-    assert [_shorten_label(one) for one in ("财经新闻频道", "card payment fee", 3)] == [
+def test_a_label_as_long_as_a_sentence_is_shortened() -> None:
+    assert [_shorten_label(label) for label in ("财经新闻频道", "card payment fee", 3)] == [
         "财经新闻频道",
         "card payment fee",
         "3",

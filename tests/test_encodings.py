@@ -1,4 +1,4 @@
-"""The encoding that is suggested for a file that is not UTF-8, and text converted from the wrong one."""
+"""A file that is not UTF-8 gets a suggested encoding, and wrongly decoded text is detected."""
 
 import pytest
 
@@ -21,10 +21,10 @@ LINKED = "http://www.example.com/item/{}/index.html 很好的酒店\n"
 
 
 @pytest.mark.parametrize(
-    ("written", "suggested"),
+    ("content", "suggested"),
     [
         (CHINESE.encode("gb18030") * 9, "iconv -f GB18030 -t UTF-8"),
-        # ASCII for the most part
+        # mostly ASCII
         ("".join(map(LINKED.format, range(40))).encode("gb18030"), "iconv -f GB18030 -t UTF-8"),
         (
             CHINESE.encode("gb18030") * 9 + b"\xff\n" + CHINESE.encode("gb18030") * 9,
@@ -44,8 +44,10 @@ LINKED = "http://www.example.com/item/{}/index.html 很好的酒店\n"
         (CHINESE.encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
     ],
 )
-def test_the_encoding_of_a_file_is_detected_from_its_bytes(written: bytes, suggested: str) -> None:
-    assert suggest_encoding_fix(written, first=True).endswith(suggested)
+def test_the_suggested_encoding_is_detected_from_the_bytes_of_a_file(
+    content: bytes, suggested: str
+) -> None:
+    assert suggest_encoding_fix(content, is_first_block=True).endswith(suggested)
 
 
 @pytest.mark.parametrize("repeats", [1, 9])
@@ -69,7 +71,7 @@ def test_the_encoding_of_a_file_is_detected_from_its_bytes(written: bytes, sugge
 def test_a_few_sentences_are_enough_to_name_the_encoding(
     text: str, encoding: str, name: str, iconv_name: str, repeats: int
 ) -> None:
-    suggestion = suggest_encoding_fix(text.encode(encoding) * repeats, first=True)
+    suggestion = suggest_encoding_fix(text.encode(encoding) * repeats, is_first_block=True)
     assert suggestion == f"it looks like {name}; convert it with iconv -f {iconv_name} -t UTF-8"
 
 
@@ -83,17 +85,17 @@ def test_a_few_sentences_are_enough_to_name_the_encoding(
         ("review,stars\n방이 작아요,0\n아침이 좋아요,1\n", "euc_kr", "CP949"),
     ],
 )
-def test_ties_of_a_few_words_go_to_the_most_common_encoding(
+def test_with_few_words_the_most_common_encoding_wins_a_tie(
     text: str, encoding: str, iconv_name: str
 ) -> None:
-    suggestion = suggest_encoding_fix(text.encode(encoding), first=True)
+    suggestion = suggest_encoding_fix(text.encode(encoding), is_first_block=True)
     assert suggestion.endswith(f"iconv -f {iconv_name} -t UTF-8")
 
 
 @pytest.mark.parametrize("encoding", ["utf_16_le", "utf_16_be"])
 @pytest.mark.parametrize("text", [CHINESE, FRENCH, RUSSIAN])
-def test_utf16_is_known_by_its_byte_order_mark(text: str, encoding: str) -> None:
-    suggestion = suggest_encoding_fix(f"\ufeff{text}".encode(encoding), first=True)
+def test_utf16_is_recognized_by_its_byte_order_mark(text: str, encoding: str) -> None:
+    suggestion = suggest_encoding_fix(f"\ufeff{text}".encode(encoding), is_first_block=True)
     assert suggestion.endswith("UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
 
 
@@ -110,7 +112,7 @@ def test_utf16_is_known_by_its_byte_order_mark(text: str, encoding: str) -> None
         ("", "zh", False),
     ],
 )
-def test_bytes_of_chinese_that_were_read_as_latin1_are_noticed(
+def test_chinese_text_that_was_decoded_as_latin1_is_detected(
     text: str, language: str, expected: bool
 ) -> None:
     assert is_mojibake([text] * 3, language) is expected

@@ -1,4 +1,4 @@
-"""An ensemble is the mean of its members' probabilities, and is shown as two budgets."""
+"""An ensemble averages the probabilities of its members and counts as two budgets."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from study_rows import GRID, Study
 
 from flows.profiles import merge_params
 from lineage import artifacts
@@ -19,6 +18,7 @@ from lineage.errors import InputError
 from lineage.report import page, publication
 from lineage.report.notes import format_reason
 from lineage.results import Note, notes_to_json
+from tests.study_rows import GRID, Study
 
 Results = tuple[pd.DataFrame, Analysis]
 ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
@@ -26,31 +26,25 @@ LABELS = ("no", "other", "yes")
 
 
 def with_probabilities(folder: Path) -> None:
-    """Give the made-up predictions of classifiers the columns of their labels' probabilities, highest where they predict."""
+    """Add label probabilities to the synthetic predictions, highest for the predicted label."""
     for path in (folder / "predictions").glob("evaluate*-s*.parquet"):
         table = artifacts.read_table(path)
         rng = np.random.default_rng(len(path.name))
         p_NK = rng.uniform(0.0, 0.3, (len(table), len(LABELS)))
-        p_NK[np.arange(len(table)), [LABELS.index(said) for said in table["prediction"]]] = (
-            rng.uniform(0.3, 1.0, len(table))
-        )
+        predicted = [LABELS.index(label) for label in table["prediction"]]
+        p_NK[np.arange(len(table)), predicted] = rng.uniform(0.3, 1.0, len(table))
         p_NK /= p_NK.sum(1, keepdims=True)
-        artifacts.write_table(
-            path,
-            table.assign(
-                **{
-                    f"p {label}": p_NK[:, place].astype(np.float32)
-                    for place, label in enumerate(LABELS)
-                }
-            ),
-        )
+        probabilities = {
+            f"p {label}": p_NK[:, column].astype(np.float32) for column, label in enumerate(LABELS)
+        }
+        artifacts.write_table(path, table.assign(**probabilities))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = Study(tmp_path_factory.mktemp("study")).write()
-    with_probabilities(found)
-    return found
+    results_dir = Study(tmp_path_factory.mktemp("study")).write()
+    with_probabilities(results_dir)
+    return results_dir
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +52,13 @@ def results(folder: Path) -> Results:
     return build_results(folder, ENSEMBLE, ReportParams())
 
 
-def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+def select_rows(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    """Return the rows with these values."""
     return table[(table[list(where)] == pd.Series(where)).all(axis=1)]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
+def test_an_ensemble_predicts_by_the_mean_probability_of_its_members(
     seed: int, folder: Path, results: Results
 ) -> None:
     cell = {
@@ -73,57 +68,60 @@ def test_an_ensemble_chooses_by_the_mean_of_its_members_probabilities(
         "finetune_seed": seed,
         "split": "test",
     }
-    stages = [
+    paths = [
         folder / f"predictions/evaluate-{name}-0-sentiment.parquet" for name in ("elmo", "gpt")
     ]
-    one, other = (of(artifacts.read_table(stage), **cell).set_index("id") for stage in stages)
+    elmo_rows, gpt_rows = (
+        select_rows(artifacts.read_table(path), **cell).set_index("id") for path in paths
+    )
     columns = [f"p {label}" for label in LABELS]
-    means = (one[columns] + other.loc[one.index, columns]) / 2
-    right = means.to_numpy().argmax(1) == [LABELS.index(gold) for gold in one["label"]]
-    row = of(results[0], **cell, model="duet", task="sentiment", metric="accuracy")
-    assert (
-        len(row) == 1
-        and row["value"].item() == pytest.approx(right.mean())
-        and row["num_examples"].item() == 400
-    )
-    assert any((right != member["correct"].astype(bool)).any() for member in (one, other)), (
-        "else this shows nothing"
-    )
+    means = (elmo_rows[columns] + gpt_rows.loc[elmo_rows.index, columns]) / 2
+    is_correct = means.to_numpy().argmax(1) == [LABELS.index(label) for label in elmo_rows["label"]]
+    rows = select_rows(results[0], **cell, model="duet", task="sentiment", metric="accuracy")
+    assert len(rows) == 1
+    assert rows["value"].item() == pytest.approx(is_correct.mean())
+    assert rows["num_examples"].item() == 400
+    assert any(
+        (is_correct != member["correct"].astype(bool)).any() for member in (elmo_rows, gpt_rows)
+    ), "the ensemble must differ from a member"
 
 
-def test_its_rows_are_those_of_two_budgets(results: Results) -> None:
+def test_ensemble_rows_add_the_budgets_of_both_members(results: Results) -> None:
     table, analysis = results
-    own = table[table["model"] == "duet"]
-    assert set(own["family"]) == {"ensemble"} and set(own["init"]) == {
-        "pretrained",
-        "adapted",
-        "random",
-    }
-    assert set(own["text_bytes"]) == {8_000_000}, "each member has read four megabytes"
-    assert set(own["task"]) == {"sentiment", "sense"}, (
+    ensemble_rows = table[table["model"] == "duet"]
+    assert set(ensemble_rows["family"]) == {"ensemble"}
+    assert set(ensemble_rows["init"]) == {"pretrained", "adapted", "random"}
+    assert set(ensemble_rows["text_bytes"]) == {8_000_000}, "each member read four megabytes"
+    assert set(ensemble_rows["task"]) == {"sentiment", "sense"}, (
         "a zero-shot task gives no class probabilities"
     )
-    budgets = {one.model: one for one in analysis.budget}
+    budgets = {budget.model: budget for budget in analysis.budget}
 
-    def values(one: PretrainingBudget) -> np.ndarray:
+    def budget_values(budget: PretrainingBudget) -> np.ndarray:
         return np.array(
-            [one.text_bytes, one.body_parameters, one.total_parameters, one.train_flops, one.epochs]
+            [
+                budget.text_bytes,
+                budget.body_parameters,
+                budget.total_parameters,
+                budget.train_flops,
+                budget.epochs,
+            ]
         )
 
-    both = values(budgets["elmo"]) + values(budgets["gpt"])
-    assert values(budgets["duet"]) == pytest.approx(both)
+    expected = budget_values(budgets["elmo"]) + budget_values(budgets["gpt"])
+    assert budget_values(budgets["duet"]) == pytest.approx(expected)
 
 
-def test_it_is_compared_with_its_baseline_and_its_members_and_never_leads(
+def test_an_ensemble_is_compared_only_with_its_baseline_and_members_and_never_leads(
     results: Results,
 ) -> None:
     comparisons = results[1].comparisons
-    own = {
-        (one.comparison_type, one.second.model, one.second.init)
-        for one in comparisons
-        if one.first.model == "duet"
+    ensemble_comparisons = {
+        (comparison.comparison_type, comparison.second.model, comparison.second.init)
+        for comparison in comparisons
+        if comparison.first.model == "duet"
     }
-    assert own == {
+    assert ensemble_comparisons == {
         ("pretraining", "duet", "random"),
         ("adaptation", "duet", "pretrained"),
         ("ensemble", "elmo", "pretrained"),
@@ -131,25 +129,31 @@ def test_it_is_compared_with_its_baseline_and_its_members_and_never_leads(
         ("ensemble", "elmo", "adapted"),
         ("ensemble", "gpt", "adapted"),
     }
-    assert "duet" not in {one.second.model for one in comparisons if one.first.model != "duet"}
+    assert "duet" not in {
+        comparison.second.model for comparison in comparisons if comparison.first.model != "duet"
+    }
 
 
-def test_without_ensembles_all_other_results_are_the_same(folder: Path, results: Results) -> None:
-    table, plain = build_results(folder, GRID, ReportParams())
-    rest = results[0][results[0]["model"] != "duet"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(table, rest)
+def test_all_other_results_are_the_same_without_ensembles(folder: Path, results: Results) -> None:
+    table, expected_analysis = build_results(folder, GRID, ReportParams())
+    other_rows = results[0][results[0]["model"] != "duet"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(table, other_rows)
     analysis = results[1]
-    kept = dataclasses.replace(
+    other_analysis = dataclasses.replace(
         analysis,
-        grid=plain.grid,
-        scores=tuple(one for one in analysis.scores if one.system.model != "duet"),
-        comparisons=tuple(one for one in analysis.comparisons if one.first.model != "duet"),
+        grid=expected_analysis.grid,
+        scores=tuple(record for record in analysis.scores if record.system.model != "duet"),
+        comparisons=tuple(
+            record for record in analysis.comparisons if record.first.model != "duet"
+        ),
         budget=analysis.budget[:-1],
     )
-    assert plain == kept
+    assert expected_analysis == other_analysis
 
 
-def test_the_pages_mark_it_with_two_budgets_everywhere(results: Results, folder: Path) -> None:
+def test_the_pages_mark_an_ensemble_with_two_budgets_everywhere(
+    results: Results, folder: Path
+) -> None:
     analysis = results[1]
     stages = {}
     for name in ENSEMBLE.models:
@@ -159,8 +163,12 @@ def test_the_pages_mark_it_with_two_budgets_everywhere(results: Results, folder:
     budget = publication.add_pretraining_costs(
         analysis.budget, stages, curves_dir=folder / "curves"
     )
-    own = budget[-1]
-    assert (own.model, own.seconds, own.peak_memory_bytes) == ("duet", 80.0, 7e8)
+    ensemble_budget = budget[-1]
+    assert (ensemble_budget.model, ensemble_budget.seconds, ensemble_budget.peak_memory_bytes) == (
+        "duet",
+        80.0,
+        7e8,
+    )
     pages = page.render_report(dataclasses.replace(analysis, budget=budget))
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "duet" in line]
@@ -168,45 +176,43 @@ def test_the_pages_mark_it_with_two_budgets_everywhere(results: Results, folder:
 
 
 def test_a_member_that_failed_leaves_the_ensemble_without_a_value(tmp_path: Path) -> None:
-    found = Study(tmp_path).write()
-    with_probabilities(found)
-    path = found / "rows/evaluate-gpt-0-sense.parquet"
+    results_dir = Study(tmp_path).write()
+    with_probabilities(results_dir)
+    path = results_dir / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
-    bad = (table["init"] == "pretrained") & (table["transfer"] == "finetuned")
-    table.loc[bad, ["value", "status", "reason"]] = [
+    is_failed = (table["init"] == "pretrained") & (table["transfer"] == "finetuned")
+    table.loc[is_failed, ["value", "status", "reason"]] = [
         None,
         "failed",
         notes_to_json([Note("error", "the loss is nan")]),
     ]
     artifacts.write_table(path, table)
-    rows = build_results(found, ENSEMBLE, ReportParams())[0]
-    own = rows[(rows["model"] == "duet") & (rows["task"] == "sense")]
-    lost = own[(own["init"] == "pretrained") & (own["transfer"] == "finetuned")]
-    assert (
-        set(lost["status"]) == {"failed"}
-        and set(lost["reason"].map(format_reason)) == {"gpt: the loss is nan"}
-        and lost["value"].isna().all()
-    )
-    assert set(own.drop(lost.index)["status"]) == {"ok"}
+    rows = build_results(results_dir, ENSEMBLE, ReportParams())[0]
+    ensemble_rows = rows[(rows["model"] == "duet") & (rows["task"] == "sense")]
+    failed_rows = ensemble_rows[
+        (ensemble_rows["init"] == "pretrained") & (ensemble_rows["transfer"] == "finetuned")
+    ]
+    assert set(failed_rows["status"]) == {"failed"}
+    assert set(failed_rows["reason"].map(format_reason)) == {"gpt: the loss is nan"}
+    assert failed_rows["value"].isna().all()
+    assert set(ensemble_rows.drop(failed_rows.index)["status"]) == {"ok"}
 
 
-def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
-    """Whether swapped texts get the same answer is known of the members alone."""
-    found = Study(tmp_path).write()
-    with_probabilities(found)
+def test_metrics_that_need_more_than_the_predictions_are_left_out(tmp_path: Path) -> None:
+    """Whether swapped texts get the same answer is known only for the members."""
+    results_dir = Study(tmp_path).write()
+    with_probabilities(results_dir)
     for name in ("elmo", "gpt"):
-        path = found / f"rows/evaluate-{name}-0-sentiment.parquet"
+        path = results_dir / f"rows/evaluate-{name}-0-sentiment.parquet"
         table = artifacts.read_table(path)
-        artifacts.write_table(
-            path,
-            pd.concat(
-                [table, table[table["transfer"] == "finetuned"].assign(metric="swap_consistency")]
-            ),
-        )
-    rows = build_results(found, ENSEMBLE, ReportParams())[0]
+        finetuned_rows = table[table["transfer"] == "finetuned"]
+        extra_rows = finetuned_rows.assign(metric="swap_consistency")
+        artifacts.write_table(path, pd.concat([table, extra_rows]))
+    rows = build_results(results_dir, ENSEMBLE, ReportParams())[0]
     assert "swap_consistency" in set(rows[rows["model"] == "gpt"]["metric"])
-    own = rows[rows["model"] == "duet"]
-    assert len(own) and "swap_consistency" not in set(own["metric"])
+    ensemble_rows = rows[rows["model"] == "duet"]
+    assert len(ensemble_rows)
+    assert "swap_consistency" not in set(ensemble_rows["metric"])
 
 
 @pytest.mark.parametrize(
@@ -231,9 +237,9 @@ def test_what_its_predictions_cannot_say_is_left_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_ensemble_that_cannot_be_is_refused_before_anything_runs(
+def test_an_invalid_ensemble_is_refused_when_params_are_parsed(
     grid: dict[str, Any], message: str
 ) -> None:
-    shipped = read_yaml(Path(__file__).parent.parent / "params.yaml")
+    params = read_yaml(Path(__file__).parent.parent / "params.yaml")
     with pytest.raises(InputError, match=message):
-        parse_params(merge_params(shipped, {"grid": grid}), "params.yaml")
+        parse_params(merge_params(params, {"grid": grid}), "params.yaml")

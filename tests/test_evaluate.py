@@ -1,4 +1,4 @@
-"""What evaluation hands on: the same labels to all, features without dropout, and nothing of what is scored."""
+"""Evaluation gives all systems the same labels and extracts features without dropout."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,46 +22,46 @@ from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.training import sentence_scores
 from tests import tiny
-from tests.test_transfer import setting, task  # noqa: F401
+from tests.test_transfer import build_context, task  # noqa: F401
 
 TEXTS = [
     " ".join(document.split()[: 3 + number]) for number, document in enumerate(tiny.documents()[:9])
 ]
 
 
-def computed(
-    data: TaskData, some: list[EvalRun], keep: Path, **changes: Any
+def run_evaluation(
+    data: TaskData, runs: list[EvalRun], cache_dir: Path, **changes: Any
 ) -> tuple[list[Any], pd.DataFrame]:
     return evaluation.evaluate_runs(
-        dataclasses.replace(setting("gpt", data), **changes),
-        some,
-        cache_dir=keep,
+        dataclasses.replace(build_context("gpt", data), **changes),
+        runs,
+        cache_dir=cache_dir,
         report_progress=lambda *_: None,
     )
 
 
-@pytest.mark.usefixtures("never_trained")
-def test_models_twins_and_controls_of_a_seed_learn_from_the_same_labels(
+@pytest.mark.usefixtures("without_weights")
+def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
     task: TaskData,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: dict[Any, Any] = {}
+    train_rows: dict[Any, Any] = {}
 
-    def learning(
-        subject: EncoderUnderTest, cell: EvalRun, how: Any, chosen: np.ndarray, *rest: Any
+    def recording_fit_head(
+        subject: EncoderUnderTest, run: EvalRun, settings: Any, chosen: np.ndarray, *rest: Any
     ) -> FittedHead:
-        seen[cell.init, cell.finetune_seed] = chosen.tolist()
-        return fit_head(subject, cell, how, chosen, *rest)
+        train_rows[run.init, run.finetune_seed] = chosen.tolist()
+        return fit_head(subject, run, settings, chosen, *rest)
 
-    def telling(name: str, problem: tfidf.BaselineProblem, **more: Any) -> Any:
-        seen.setdefault(name, []).append(problem.train.index.tolist())
-        return said(name, problem, **more)
+    def recording_predict(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
+        train_rows.setdefault(name, []).append(problem.train.index.tolist())
+        return original_predict(name, problem, **options)
 
-    said: Callable[..., Any] = tfidf.predict
-    monkeypatch.setattr(evaluation, "fit_head", learning)
-    monkeypatch.setattr(baselines, "predict", telling)
-    computed(
+    original_predict: Callable[..., Any] = tfidf.predict
+    monkeypatch.setattr(evaluation, "fit_head", recording_fit_head)
+    monkeypatch.setattr(baselines, "predict", recording_predict)
+    run_evaluation(
         task,
         [EvalRun(init, "frozen", 20, seed) for init in ("pretrained", "random") for seed in (0, 1)],
         tmp_path,
@@ -76,108 +76,122 @@ def test_models_twins_and_controls_of_a_seed_learn_from_the_same_labels(
             label_counts=[20],
         )
     ]
-    wanted = [
+    expected = [
         nested_stratified_subset(task.splits["train"]["label"].to_numpy(), 20, seed=seed).tolist()
         for seed in (0, 1)
     ]
-    assert wanted[0] != wanted[1] and seen["tfidf"] == wanted == seen["majority"]
+    assert expected[0] != expected[1]
+    assert train_rows["tfidf"] == expected == train_rows["majority"]
     assert all(
-        seen[init, seed] == wanted[seed] for init in ("pretrained", "random") for seed in (0, 1)
+        train_rows[init, seed] == expected[seed]
+        for init in ("pretrained", "random")
+        for seed in (0, 1)
     )
 
 
-def test_an_answer_is_made_of_the_labels_that_are_learned_from_and_rows_count_them(
+def test_the_answer_is_built_from_the_training_labels_and_rows_count_them(
     task: TaskData,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a number its scale; and there may be fewer labels than were asked for."""
-    seen, real = [], evaluation.make_answer
+    """The answer of a regression has its scale; there may be fewer labels than requested."""
+    label_counts = []
+    original_make_answer = evaluation.make_answer
 
-    def answering(facts: dict[str, Any], own: pd.DataFrame) -> Any:
-        seen.append(len(own))
-        return real(facts, own)
+    def recording_make_answer(task_info: dict[str, Any], train: pd.DataFrame) -> Any:
+        label_counts.append(len(train))
+        return original_make_answer(task_info, train)
 
-    monkeypatch.setattr(evaluation, "make_answer", answering)
-    rows, _ = computed(
+    monkeypatch.setattr(evaluation, "make_answer", recording_make_answer)
+    rows, _ = run_evaluation(
         task, [EvalRun("random", "frozen", count, 0) for count in (20, 100)], tmp_path
     )
-    assert seen == [20, 60] and {(row.label_count, row.train_examples) for row in rows} == {
-        ("20", 20),
-        ("100", 60),
-    }
+    assert label_counts == [20, 60]
+    row_counts = {(row.label_count, row.train_examples) for row in rows}
+    assert row_counts == {("20", 20), ("100", 60)}
 
 
 @pytest.mark.parametrize("name", ["gpt", "ulmfit"])
-def test_features_are_read_without_dropout(name: str) -> None:
-    model, reader = tiny.model(name, architecture=tiny.dropping(name, 0.5)), tiny.reader(name)
+def test_features_are_extracted_without_dropout(name: str) -> None:
+    model, tokenizer = (
+        tiny.model(name, architecture=tiny.dropout_config(name, 0.5)),
+        tiny.tokenizer(name),
+    )
     items = encode_items(
         pd.DataFrame({"id": [*map(str, range(9))], "text": TEXTS}),
-        reader,
+        tokenizer,
         max_length=None,
         language="en",
     )
-    one, two = (extract_features(model.train(), reader, items, precision="fp32") for _ in range(2))
-    assert np.array_equal(one, two)
-    one, two = (
-        cache_features(model.train(), reader, items, precision="fp32").layers[3][0]
+    first, second = (
+        extract_features(model.train(), tokenizer, items, precision="fp32") for _ in range(2)
+    )
+    assert np.array_equal(first, second)
+    first, second = (
+        cache_features(model.train(), tokenizer, items, precision="fp32").layers[3][0]
         for _ in range(2)
     )
-    assert np.array_equal(one, two), "under a network"
+    assert np.array_equal(first, second), "features for a BiLSTM probe"
 
 
 def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
-    facts = {
+    task_info = {
         "name": "pairs",
         "kind": "minimal_pairs",
         "answer": None,
         "labels": [],
         "metric": ["accuracy"],
-        "max_tokens": 20,
+        "max_words": 20,
         "language": "en",
     }
     data = TaskData(
-        facts,
+        task_info,
         {"test": pd.DataFrame({"id": ["0"], "good": ["a b c"], "bad": ["a c b"], "group": ["x"]})},
     )
-    dropping = tiny.checkpoint("gpt", architecture={"dropout": 0.5})
-    one, two = (
-        computed(data, [EvalRun("random", "zero_shot")], tmp_path / place, checkpoint=dropping)[1]
-        for place in "ab"
+    checkpoint = tiny.checkpoint("gpt", architecture={"dropout": 0.5})
+    first, second = (
+        run_evaluation(
+            data, [EvalRun("random", "zero_shot")], tmp_path / folder, checkpoint=checkpoint
+        )[1]
+        for folder in "ab"
     )
-    assert len(one) == 1 and one["score"].tolist() == two["score"].tolist()
+    assert len(first) == 1 and first["score"].tolist() == second["score"].tolist()
 
 
-def test_sentences_that_a_model_reads_as_the_same_have_one_score(
+def test_sentences_with_the_same_encoding_get_the_same_score(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two that differ in a word outside a closed vocabulary alone are a tie, in whatever batch they stand; to a model that spells they are two."""
-    monkeypatch.setattr(sentence_scores, "MAX_LOGITS_PER_BATCH", 1)  # a sentence a batch
+    """Two sentences that differ only in an unknown word tie, whichever batches they are in.
+
+    A model that reads characters tells them apart.
+    """
+    monkeypatch.setattr(sentence_scores, "MAX_LOGITS_PER_BATCH", 1)  # one sentence per batch
     batches: list[Batch] = []
 
     def score(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         batches.append(batch)
         return torch.tensor([float(len(batches))]), torch.tensor([3])
 
-    for name, apart in (("ulmfit", False), ("bert", False), ("elmo", True)):
+    for name, is_distinguished in (("ulmfit", False), ("bert", False), ("elmo", True)):
         texts = ["the zzqq .", "zzqq", "the qqzz .", "zzqq"]
-        found = sentence_scores.score_texts(
-            tiny.model(name), tiny.reader(name), texts, None, score
+        scores = sentence_scores.score_texts(
+            tiny.model(name), tiny.tokenizer(name), texts, None, score
         )[:, 0]
-        assert (found[0] != found[2]) == apart and found[1] == found[3] != found[0], name
+        assert (scores[0] != scores[2]) == is_distinguished, name
+        assert scores[1] == scores[3] != scores[0], name
 
 
-def test_tfidf_knows_the_words_of_train_alone_and_a_small_inverse_penalty_says_the_mean() -> None:
-    def width(scored: Sequence[str]) -> tuple[int, ...]:
+def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> None:
+    def vectors_shape(test_texts: Sequence[str]) -> tuple[int, ...]:
         shape: tuple[int, ...] = tfidf.tfidf_vectors(
-            [["a b"]], [[text] for text in scored], language="en"
+            [["a b"]], [[text] for text in test_texts], language="en"
         )[0].shape
         return shape
 
-    assert width(["a c"]) == width(["a d e f"]) == (1, 3)
+    assert vectors_shape(["a c"]) == vectors_shape(["a d e f"]) == (1, 3)
     train = pd.DataFrame({"text": ["a b", "c d", "a d", "c b"], "label": [1.0, 2.0, 1.0, 2.0]})
     problem = tfidf.BaselineProblem(load_kind("text_regression"), {"language": "en"}, train, train)
-    weak, strong = (
-        np.ptp(tfidf.predict("tfidf", problem, C=inverse)["score"]) for inverse in (1e-9, 1e3)
+    range_with_tiny_C, range_with_large_C = (
+        np.ptp(tfidf.predict("tfidf", problem, C=C)["score"]) for C in (1e-9, 1e3)
     )
-    assert weak < 1e-3 and strong > 0.9
+    assert range_with_tiny_C < 1e-3 and range_with_large_C > 0.9

@@ -1,4 +1,8 @@
-"""Extractor x direction: who sees what, what is predicted, and that nothing else differs; and how positions are told apart."""
+"""The models that cross contextualizer and direction differ in nothing else.
+
+The tests check which positions each direction sees, what it predicts, and how a model knows the
+order of words.
+"""
 
 import dataclasses
 import math
@@ -17,120 +21,134 @@ from lineage.training.budget import count_parameters_by_role
 from tests import tiny
 
 TEXT = " ".join(tiny.documents()[0].split()[:15])
-OPEN = {
-    "contextualizer",
-    "direction",
-    "position_encoding",
-    "num_heads",
-}  # an LSTM has no heads, and needs no positions
+# An LSTM has no heads and needs no positions.
+ALLOWED_DIFFERENCES = {"contextualizer", "direction", "position_encoding", "num_heads"}
 
 
-def ids_batch(name: str, ids: list[int]) -> Batch:
+def build_batch(name: str, ids: list[int]) -> Batch:
     ids_BT = torch.tensor([ids])
     return Batch(ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("place", [3, 6, 9])
+@pytest.mark.parametrize("position", [3, 6, 9])
 @pytest.mark.parametrize("name", tiny.CELLS)
-def test_no_direction_sees_the_other_side_and_masked_sees_both(name: str, place: int) -> None:
-    model, ids = tiny.model(name).eval(), list(range(20, 35))
-    other = [*ids[:place], 77, *ids[place + 1 :]]
+def test_one_direction_never_sees_the_other_side_and_masked_models_see_both(
+    name: str, position: int
+) -> None:
+    model = tiny.model(name).eval()
+    ids = list(range(20, 35))
+    changed_ids = [*ids[:position], 77, *ids[position + 1 :]]
     D = model.config.hidden_size  # type: ignore[union-attr]
-    for x, y in zip(
-        *(model.encode(ids_batch(name, some))[1:] for some in (ids, other)), strict=True
+    for x_BTD, y_BTD in zip(
+        *(model.encode(build_batch(name, input_ids))[1:] for input_ids in (ids, changed_ids)),
+        strict=True,
     ):
-        same = (x == y)[0]
-        ahead, back = same[:, :D], same[:, D:]
+        is_equal_TD = (x_BTD == y_BTD)[0]
+        forward, backward = is_equal_TD[:, :D], is_equal_TD[:, D:]
         if name.startswith("masked"):
-            assert not ahead.all(1).any()
+            assert not forward.all(1).any()
             continue
-        assert ahead[:place].all() and not ahead[place:].all(1).any()
+        assert forward[:position].all() and not forward[position:].all(1).any()
         if name.startswith("joined"):
-            assert back[place + 1 :].all() and not back[: place + 1].all(1).any()
+            assert backward[position + 1 :].all() and not backward[: position + 1].all(1).any()
 
 
 @pytest.mark.parametrize("name", [name for name in tiny.CELLS if not name.startswith("masked")])
-def test_every_piece_of_the_text_is_predicted_as_it_was_before_it_was_masked(name: str) -> None:
-    found, model = tiny.variant(name), tiny.model(name).eval()
-    assert found.family.objective is not None
+def test_directional_models_predict_every_token_of_the_unmasked_text(name: str) -> None:
+    config = tiny.model_config(name)
+    model = tiny.model(name).eval()
+    assert config.family.objective is not None
     batch = tiny.batch(name, 1)
     assert batch.targets_BT is not None and batch.text_mask_BT is not None
-    chosen = batch.targets_BT != IGNORE_INDEX
-    assert (batch.ids_BT != batch.targets_BT)[chosen].any(), "else nothing was masked"
-    out = found.family.objective(model, batch)
-    plain = dataclasses.replace(
+    is_masked = batch.targets_BT != IGNORE_INDEX
+    assert (batch.ids_BT != batch.targets_BT)[is_masked].any(), "otherwise nothing was masked"
+    output = config.family.objective(model, batch)
+    unmasked = dataclasses.replace(
         batch,
-        ids_BT=torch.where(chosen, batch.targets_BT, batch.ids_BT),
+        ids_BT=torch.where(is_masked, batch.targets_BT, batch.ids_BT),
         targets_BT=torch.full_like(batch.ids_BT, IGNORE_INDEX),
     )
-    assert float(out.loss.detach()) == float(found.family.objective(model, plain).loss.detach())
-    names = ("forward", "backward") if name.startswith("joined") else ("causal",)
-    assert out.target_counts == dict.fromkeys(names, int(batch.text_mask_BT.sum())), (
-        "no mark is predicted, and no piece left out"
+    assert float(output.loss.detach()) == float(
+        config.family.objective(model, unmasked).loss.detach()
     )
-    assert float(out.loss.detach()) == pytest.approx(
-        sum(float(out.nats[n]) for n in names) / len(names) / out.target_counts[names[0]], rel=1e-6
+    directions = ("forward", "backward") if name.startswith("joined") else ("causal",)
+    assert output.target_counts == dict.fromkeys(directions, int(batch.text_mask_BT.sum())), (
+        "all tokens but the special ones are predicted"
+    )
+    assert float(output.loss.detach()) == pytest.approx(
+        sum(float(output.nats[direction]) for direction in directions)
+        / len(directions)
+        / output.target_counts[directions[0]],
+        rel=1e-6,
     )
 
 
 @pytest.mark.parametrize("name", ["left_lstm", "joined_transformer"])
 @torch.inference_mode()
-def test_scores_are_log_probabilities_piece_by_piece(name: str) -> None:
-    model, reader, family = tiny.model(name).eval(), tiny.reader(name), tiny.variant(name).family
+def test_scores_are_sums_of_token_log_probabilities(name: str) -> None:
+    model = tiny.model(name).eval()
+    tokenizer = tiny.tokenizer(name)
+    family = tiny.model_config(name).family
     assert isinstance(model, BertModel) and family.score_texts is not None
-    ids = reader.encode(TEXT).ids
-    top_TD, D = model.encode(reader.collate([reader.encode(TEXT)]))[-1][0], model.config.hidden_size
-    log_p = {
-        way: torch.log_softmax(model.logits(x), -1)
-        for way, x in ((1, top_TD[:, :D]), (-1, top_TD[:, D:]))
-        if x.shape[1]
+    ids = tokenizer.encode(TEXT).ids
+    top_TD = model.encode(tokenizer.collate([tokenizer.encode(TEXT)]))[-1][0]
+    D = model.config.hidden_size
+    log_probs = {
+        step: torch.log_softmax(model.logits(x_TD), -1)
+        for step, x_TD in ((1, top_TD[:, :D]), (-1, top_TD[:, D:]))
+        if x_TD.shape[1]
     }
-    by_hand = sum(
-        float(p[t - way, ids[t]]) for way, p in log_p.items() for t in range(1, len(ids) - 1)
+    expected = sum(
+        float(log_p_TV[t - step, ids[t]])
+        for step, log_p_TV in log_probs.items()
+        for t in range(1, len(ids) - 1)
     )
-    assert family.score_texts(model, reader, [TEXT], limit=None)[0, 0] == pytest.approx(
-        by_hand, rel=1e-5
+    assert family.score_texts(model, tokenizer, [TEXT], limit=None)[0, 0] == pytest.approx(
+        expected, rel=1e-5
     )
 
 
-def test_the_two_joined_directions_share_what_they_read_and_predict_with_and_nothing_else() -> None:
+def test_two_joined_directions_share_only_the_embedding_and_the_softmax() -> None:
     model = tiny.model("joined_lstm")
     assert isinstance(model, BertModel)
-    batch = tiny.reader("joined_lstm").collate([tiny.reader("joined_lstm").encode(TEXT)])
+    batch = tiny.tokenizer("joined_lstm").collate([tiny.tokenizer("joined_lstm").encode(TEXT)])
     D = model.config.hidden_size
-    for way, half in (("forward_body", slice(0, D)), ("backward_body", slice(D, None))):
+    for direction, half in (("forward_body", slice(0, D)), ("backward_body", slice(D, None))):
         model.zero_grad()
         model.logits(model.encode(batch)[-1][0, :, half]).sum().backward()
-        reached = {
+        modules_with_gradient = {
             key.split(".")[1]
             for key, p in model.named_parameters()
             if p.grad is not None and p.grad.any() and key.startswith("body.")
         }
-        assert reached == {way}
+        assert modules_with_gradient == {direction}
         assert (
             model.token_embeddings.weight.grad is not None
             and model.mlm_dense.weight.grad is not None
         )
 
 
-def test_a_text_is_pooled_where_it_has_been_read_whole() -> None:
-    for name, place in (("left_transformer", 1), ("joined_lstm", 1), ("masked_lstm", -1)):
-        model, ids = tiny.model(name).eval(), list(range(20, 35))
+def test_a_text_is_pooled_at_the_position_that_has_seen_all_of_it() -> None:
+    for name, position in (("left_transformer", 1), ("joined_lstm", 1), ("masked_lstm", -1)):
+        model = tiny.model(name).eval()
+        ids = list(range(20, 35))
         changed = ids.copy()
-        changed[place] = 77  # near the end that a wrong pooling would not see
+        changed[position] = 77  # pooling at the wrong end would not see this change
         pooled = [
-            model.pool(model.encode(b), b) for b in (ids_batch(name, ids), ids_batch(name, changed))
+            model.pool(model.encode(text), text)
+            for text in (build_batch(name, ids), build_batch(name, changed))
         ]
         assert not torch.equal(*pooled)
     model = tiny.model("joined_lstm").eval()
-    layers, batch = model.encode(ids_batch("joined_lstm", ids)), ids_batch("joined_lstm", ids)
+    batch = build_batch("joined_lstm", ids)
+    layers = model.encode(batch)
     D = model.hidden_sizes()[0] // 2
-    whole = torch.cat([layers[-1][:, -1, :D], layers[-1][:, 0, D:]], -1)
-    torch.testing.assert_close(model.pool(layers, batch), torch.tanh(model.pooler(whole)))  # type: ignore[operator]
+    expected = torch.cat([layers[-1][:, -1, :D], layers[-1][:, 0, D:]], -1)
+    torch.testing.assert_close(model.pool(layers, batch), torch.tanh(model.pooler(expected)))  # type: ignore[operator]
 
 
-def test_the_six_cells_differ_in_contextualizer_and_direction_alone() -> None:
-    models = {name: load_model_config(params(), name) for name in tiny.CELLS}
+def test_the_six_models_differ_only_in_contextualizer_and_direction() -> None:
+    models = {name: load_model_config(parse_cells_params(), name) for name in tiny.CELLS}
     first = models["masked_transformer"]
     for name, model in models.items():
         assert (model.tokenizer, model.pretrain, model.adapt, model.evaluate) == (
@@ -139,26 +157,29 @@ def test_the_six_cells_differ_in_contextualizer_and_direction_alone() -> None:
             first.adapt,
             first.evaluate,
         )
-        one, other = vars(model.architecture), vars(first.architecture)
-        assert {key for key in one if one[key] != other[key]} <= OPEN
-        line = tiny.variant(name).mechanism
-        assert line["contextualizer"] == ("LSTM" if name.endswith("lstm") else "Transformer")
-        assert "next sentence" not in line["objective"]
-    switches = {(m.architecture.contextualizer, m.architecture.direction) for m in models.values()}
+        own, reference = vars(model.architecture), vars(first.architecture)
+        assert {key for key in own if own[key] != reference[key]} <= ALLOWED_DIFFERENCES
+        mechanism = tiny.model_config(name).mechanism
+        assert mechanism["contextualizer"] == ("LSTM" if name.endswith("lstm") else "Transformer")
+        assert "next sentence" not in mechanism["objective"]
+    switches = {
+        (model.architecture.contextualizer, model.architecture.direction)
+        for model in models.values()
+    }
     assert len(switches) == 6
 
 
-def params() -> Params:
-    """The study of the six cells."""
-    return parse_params(tiny.composed("cells"), "params.yaml")
+def parse_cells_params() -> Params:
+    """Return the parameters of the study with the six models."""
+    return parse_params(tiny.profile_params("cells"), "params.yaml")
 
 
-def test_sinusoids_are_the_paper_s() -> None:
-    found = sinusoidal_positions(9, 7, device=tiny.CPU)
+def test_sinusoidal_positions_follow_the_formula_of_the_paper() -> None:
+    positions = sinusoidal_positions(9, 7, device=tiny.CPU)
     for t in range(9):
         for unit in range(7):
             angle = t / 10_000 ** (unit // 2 * 2 / 7)
-            assert float(found[t, unit]) == pytest.approx(
+            assert float(positions[t, unit]) == pytest.approx(
                 math.cos(angle) if unit % 2 else math.sin(angle), abs=1e-6
             )
 
@@ -179,37 +200,44 @@ def test_only_learned_positions_have_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "alike"), [("none", True), ("learned", False), ("sinusoidal", False)]
+    ("kind", "is_equal"), [("none", True), ("learned", False), ("sinusoidal", False)]
 )
 @torch.inference_mode()
-def test_a_bert_tells_the_order_of_words_by_its_positions_alone(kind: str, alike: bool) -> None:
+def test_bert_knows_word_order_only_from_positions(kind: str, is_equal: bool) -> None:
     model = tiny.model("bert", architecture={"position_encoding": kind}).eval()
-    ids, order = list(range(20, 35)), [3, 0, 14, *range(4, 14), 1, 2]
-    here, there = (
-        model.encode(ids_batch("bert", some))[-1][0] for some in (ids, [ids[i] for i in order])
+    ids = list(range(20, 35))
+    order = [3, 0, 14, *range(4, 14), 1, 2]
+    permuted_ids = [ids[i] for i in order]
+    original, permuted = (
+        model.encode(build_batch("bert", input_ids))[-1][0] for input_ids in (ids, permuted_ids)
     )
-    assert torch.allclose(here[order], there, atol=1e-5) == alike
+    assert torch.allclose(original[order], permuted, atol=1e-5) == is_equal
 
 
 @pytest.mark.parametrize("kind", ["none", "learned", "sinusoidal"])
 @torch.inference_mode()
-def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_on(
+def test_gpt_without_positions_knows_word_order_from_its_second_layer_on(
     kind: str,
 ) -> None:
-    """The first reads a set of words; but what stands at each of them has read those before it, and no others (Haviv et al. 2022)."""
-    model = tiny.model(
-        "gpt", architecture={"position_encoding": kind, "init_std": 0.5}
-    ).eval()  # small weights attend to all alike
+    """The first layer sees an unordered set of words.
+
+    The second layer sees states that depend on the words before them, so the causal mask reveals
+    the order (Haviv et al. 2022).
+    """
+    # Small weights would attend to all words equally.
+    model = tiny.model("gpt", architecture={"position_encoding": kind, "init_std": 0.5}).eval()
     ids = list(range(20, 35))
-    pairs = zip(
-        *(model.encode(ids_batch("gpt", some)) for some in (ids, [*ids[:-1][::-1], ids[-1]])),
-        strict=True,
-    )
-    _, first, second = [torch.allclose(x[0, -1], y[0, -1], atol=1e-5) for x, y in pairs]
+    reordered_ids = [*ids[:-1][::-1], ids[-1]]
+    layers = model.encode(build_batch("gpt", ids))
+    reordered_layers = model.encode(build_batch("gpt", reordered_ids))
+    _, first, second = [
+        torch.allclose(x_BTD[0, -1], y_BTD[0, -1], atol=1e-5)
+        for x_BTD, y_BTD in zip(layers, reordered_layers, strict=True)
+    ]
     assert first == (kind == "none") and not second
 
 
-@pytest.mark.parametrize(("name", "over", "said"), [
+@pytest.mark.parametrize(("name", "architecture", "message"), [
     ("gpt", {"position_encoding": "sinusoidal"}, "position_encoding is 'sinusoidal'"),
     ("bert", {"position_encoding": "none"}, "position_encoding is 'none'"),
     ("bert", {"direction": "left_to_right"}, "direction 'left_to_right'"),
@@ -217,10 +245,10 @@ def test_a_gpt_tells_the_order_of_words_without_positions_from_its_second_layer_
     *((name, {}, f"models.{name}: transformers has no class") for name in ("elmo", "ulmfit", "taglm", "seq2seq", "sa_lstm", "context2vec")),
     *((name, {}, "transformers has no class") for name in tiny.STATIC),
 ])  # fmt: skip
-def test_what_transformers_cannot_hold_is_not_written(
-    name: str, over: dict[str, str], said: str, tmp_path: object
+def test_models_that_transformers_cannot_represent_are_not_exported(
+    name: str, architecture: dict[str, str], message: str, tmp_path: object
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         huggingface.write_hf_folder(
-            tiny.model(name, architecture=over), tiny.reader(name), tmp_path
+            tiny.model(name, architecture=architecture), tiny.tokenizer(name), tmp_path
         )  # type: ignore[arg-type]

@@ -1,4 +1,8 @@
-"""What every family must be: right shapes, no peeking, padding without effect, every parameter learning, and able to learn by heart."""
+"""Every family meets the same requirements.
+
+Shapes are right, no position sees its target, padding has no effect, every parameter gets a
+gradient, and one batch can be memorized.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -27,13 +31,13 @@ TEXTS = [
 ]
 
 
-def read(name: str, texts: list[str]) -> Batch:
-    return tiny.reader(name).collate(tiny.reader(name).encode_batch(texts))
+def encode_texts(name: str, texts: list[str]) -> Batch:
+    return tiny.tokenizer(name).collate(tiny.tokenizer(name).encode_batch(texts))
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
-def test_layers_have_the_shapes_they_promise(name: str) -> None:
-    model, batch = tiny.model(name), read(name, TEXTS)
+def test_layers_have_the_declared_shapes(name: str) -> None:
+    model, batch = tiny.model(name), encode_texts(name, TEXTS)
     layers = model.encode(batch)
     assert [layer.shape for layer in layers] == [
         (*batch.ids_BT.shape, width) for width in model.hidden_sizes()
@@ -42,114 +46,129 @@ def test_layers_have_the_shapes_they_promise(name: str) -> None:
     assert all(torch.isfinite(layer[batch.mask_BT]).all() for layer in layers)
 
 
-def changed(name: str, encoded: Encoding, place: int) -> Encoding:
-    """The same text with another word at one place."""
+def replace_word(name: str, encoded: Encoding, position: int) -> Encoding:
+    """Return the text with another word at one position."""
     ids, words = encoded.ids.copy(), list(encoded.words)
-    ids[place] = ids[place] + 1
+    ids[position] = ids[position] + 1
     if words:
-        words[place] = "zzz" if words[place] != "zzz" else "yyy"
+        words[position] = "zzz" if words[position] != "zzz" else "yyy"
     return Encoding(ids, encoded.offsets, tuple(words))
 
 
-@pytest.mark.parametrize("place", [3, 6, 9])
-def test_gpt_does_not_see_what_comes_later(place: int) -> None:
-    model, reader = tiny.model("gpt").eval(), tiny.reader("gpt")
-    text = reader.encode(TEXTS[-1])
-    before, after = (model.encode(reader.collate([e])) for e in (text, changed("gpt", text, place)))
-    for x, y in zip(before, after, strict=True):
-        assert torch.equal(x[0, :place], y[0, :place])
-        assert not torch.allclose(x[0, place:], y[0, place:])
-
-
-@pytest.mark.parametrize("place", [3, 6, 9])
-def test_neither_direction_of_elmo_sees_the_other_side(place: int) -> None:
-    model, reader = tiny.model("elmo").eval(), tiny.reader("elmo")
-    text = reader.encode(TEXTS[-1])
+@pytest.mark.parametrize("position", [3, 6, 9])
+def test_gpt_does_not_see_later_positions(position: int) -> None:
+    model, tokenizer = tiny.model("gpt").eval(), tiny.tokenizer("gpt")
+    encoded = tokenizer.encode(TEXTS[-1])
     before, after = (
-        model.encode(reader.collate([e])) for e in (text, changed("elmo", text, place))
+        model.encode(tokenizer.collate([encoding]))
+        for encoding in (encoded, replace_word("gpt", encoded, position))
+    )
+    for x_BTD, y_BTD in zip(before, after, strict=True):
+        assert torch.equal(x_BTD[0, :position], y_BTD[0, :position])
+        assert not torch.allclose(x_BTD[0, position:], y_BTD[0, position:])
+
+
+@pytest.mark.parametrize("position", [3, 6, 9])
+def test_neither_direction_of_elmo_sees_the_other_side(position: int) -> None:
+    model, tokenizer = tiny.model("elmo").eval(), tiny.tokenizer("elmo")
+    encoded = tokenizer.encode(TEXTS[-1])
+    before, after = (
+        model.encode(tokenizer.collate([encoding]))
+        for encoding in (encoded, replace_word("elmo", encoded, position))
     )
     P = model.hidden_sizes()[0] // 2
-    for x, y in zip(before[1:], after[1:], strict=True):
-        assert torch.equal(x[0, :place, :P], y[0, :place, :P]), "forward"
-        assert torch.equal(x[0, place + 1 :, P:], y[0, place + 1 :, P:]), "backward"
-        assert not torch.allclose(x[0, place + 1 :, :P], y[0, place + 1 :, :P])
-        assert not torch.allclose(x[0, :place, P:], y[0, :place, P:])
+    for x_BTD, y_BTD in zip(before[1:], after[1:], strict=True):
+        assert torch.equal(x_BTD[0, :position, :P], y_BTD[0, :position, :P]), "forward"
+        assert torch.equal(x_BTD[0, position + 1 :, P:], y_BTD[0, position + 1 :, P:]), "backward"
+        assert not torch.allclose(x_BTD[0, position + 1 :, :P], y_BTD[0, position + 1 :, :P])
+        assert not torch.allclose(x_BTD[0, :position, P:], y_BTD[0, :position, P:])
 
 
-def test_the_target_of_a_position_is_not_in_its_context() -> None:
-    """In training, position t of a window predicts t + 1, in reading order, in both directions."""
+def test_the_target_of_each_position_is_the_next_token() -> None:
+    """In training, both directions predict tokens in reading order."""
     batch = tiny.batch("elmo", 2)
     assert batch.targets_BT is not None
     assert torch.equal(batch.ids_BT[:, 1:], batch.targets_BT[:, :-1])
 
 
-def test_bert_reads_both_sides() -> None:
-    model, reader = tiny.model("bert").eval(), tiny.reader("bert")
-    text = reader.encode(TEXTS[-1])
+def test_bert_sees_both_sides() -> None:
+    model, tokenizer = tiny.model("bert").eval(), tiny.tokenizer("bert")
+    encoded = tokenizer.encode(TEXTS[-1])
     before, after = (
-        model.encode(reader.collate([e]))[-1][0] for e in (text, changed("bert", text, 6))
+        model.encode(tokenizer.collate([encoding]))[-1][0]
+        for encoding in (encoded, replace_word("bert", encoded, 6))
     )
     assert (before - after).abs().sum(-1).min() > 0
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
-def test_padding_and_neighbours_change_nothing(name: str) -> None:
-    model, draw = tiny.model(name).eval(), torch.Generator().manual_seed(4)
+def test_padding_and_other_texts_of_the_batch_change_nothing(name: str) -> None:
+    model, generator = tiny.model(name).eval(), torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in model.parameters():
-            if (
-                parameter.dim() == 1
-            ):  # biases start as zeros, with which an LSTM passes over padding as if it were not there
-                parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=0.3)
-    batch = read(name, TEXTS)
-    together = model.encode(batch)
-    pooled = model.pool(together, batch)
+            # Biases start at zero, and an LSTM with zero biases would ignore padding anyway.
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+    batch = encode_texts(name, TEXTS)
+    layers = model.encode(batch)
+    pooled = model.pool(layers, batch)
     for row, text in enumerate(TEXTS):
-        own = read(name, [text])
-        alone = model.encode(own)
-        for x, y in zip(alone, together, strict=True):
-            torch.testing.assert_close(y[row, : x.shape[1]], x[0], atol=1e-6, rtol=0.0)
-        torch.testing.assert_close(pooled[row], model.pool(alone, own)[0], atol=1e-6, rtol=0.0)
+        single_batch = encode_texts(name, [text])
+        single_layers = model.encode(single_batch)
+        for expected, actual in zip(single_layers, layers, strict=True):
+            torch.testing.assert_close(
+                actual[row, : expected.shape[1]], expected[0], atol=1e-6, rtol=0.0
+            )
+        torch.testing.assert_close(
+            pooled[row], model.pool(single_layers, single_batch)[0], atol=1e-6, rtol=0.0
+        )
+
+
+def has_gradient(parameter: torch.nn.Parameter) -> bool:
+    return parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
-def test_every_parameter_gets_a_gradient_and_a_start(name: str) -> None:
-    found, model = tiny.variant(name), tiny.model(name)
-    stream = found.family.batch_sampler(
-        tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1
+def test_every_parameter_is_initialized_and_gets_a_gradient(name: str) -> None:
+    config, model = tiny.model_config(name), tiny.model(name)
+    sampler = config.family.batch_sampler(
+        tiny.corpus(name), tiny.tokenizer(name), config.pretrain, seed=1
     )
-    unlabelled = (
-        ("pooler.", "nsp_head.")
-        if getattr(found.pretrain, "next_sentence_prediction", None) is False
-        else ()
-    )
+    unused_prefixes: tuple[str, ...] = ()
+    if getattr(config.pretrain, "next_sentence_prediction", None) is False:
+        unused_prefixes = ("pooler.", "nsp_head.")
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters()), (
-        "each has a start"
+        "every parameter is initialized"
     )
-    for index in range(min(40, stream.set_epoch(0))):
-        found.family.objective(model, stream.get_batch(index), None).loss.backward()
-        left = [
-            key
-            for key, p in model.named_parameters()
-            if not key.startswith(unlabelled) and (p.grad is None or not p.grad.abs().sum() > 0)
+    for index in range(min(40, sampler.set_epoch(0))):
+        config.family.objective(model, sampler.get_batch(index), None).loss.backward()
+        without_gradient = [
+            parameter_name
+            for parameter_name, parameter in model.named_parameters()
+            if not parameter_name.startswith(unused_prefixes) and not has_gradient(parameter)
         ]
-        if not left:
+        if not without_gradient:
             break
-    assert not left, "these have no gradient"
+    assert not without_gradient, "these parameters have no gradient"
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
-def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
-    """Forward and backward are at least six operations a token and weight of the body's matrices, but for a first state that needs no gradient."""
-    found, model = tiny.variant(name), tiny.model(name)
+def test_flops_inside_fused_layers_are_counted(name: str) -> None:
+    """Forward and backward take at least six operations per token and weight of the body.
+
+    Only an initial state without gradient takes less.
+    """
+    config, model = tiny.model_config(name), tiny.model(name)
     batch = tiny.batch(name, 0)
-    matrices = sum(p.numel() for p in model.modules_by_role()["body"].parameters() if p.dim() > 1)
-    share = count_train_flops(model, found.family, batch) / batch.num_tokens / (6 * matrices)
-    assert 1.0 < share < 3.0
+    matrix_weights = sum(
+        p.numel() for p in model.modules_by_role()["body"].parameters() if p.dim() > 1
+    )
+    ratio = count_train_flops(model, config.family, batch) / batch.num_tokens / (6 * matrix_weights)
+    assert 1.0 < ratio < 3.0
 
 
 @pytest.mark.parametrize(
-    "bodies",
+    "body_sizes",
     [
         [7],
         [3, 8],
@@ -158,102 +177,110 @@ def test_operations_are_counted_inside_fused_layers_too(name: str) -> None:
         [1, 2, 3, 4, 5000, 9000],
     ],
 )
-def test_the_width_that_is_chosen_is_the_nearest_of_all(
-    bodies: list[int], monkeypatch: pytest.MonkeyPatch
+def test_the_chosen_width_is_closest_to_the_budget(
+    body_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget, "count_parameters_by_role", lambda model: {"body": model})
     family: Any = SimpleNamespace(name="numbers", build=lambda candidate, *, vocab_size: candidate)
-    for wanted in range(1, bodies[-1] + 50, 1 + bodies[-1] // 300):
-        found, off = budget._closest_candidate(family, bodies, vocab_size=9, body_parameters=wanted)
-        assert off == abs(found - wanted) == min(abs(body - wanted) for body in bodies)
+    for target in range(1, body_sizes[-1] + 50, 1 + body_sizes[-1] // 300):
+        closest, difference = budget._closest_candidate(
+            family, body_sizes, vocab_size=9, body_parameters=target
+        )
+        assert difference == abs(closest - target) == min(abs(body - target) for body in body_sizes)
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
-def test_one_batch_is_learned_by_heart(name: str) -> None:
-    found = tiny.variant(name)
-    plain = {
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.mark_slow(tiny.CELLS)])
+def test_one_batch_is_memorized(name: str) -> None:
+    config = tiny.model_config(name)
+    # The penalties would keep the loss up.
+    overrides = {
         "architecture": {
             key: 0.0
             for key in ("activation_penalty", "temporal_activation_penalty")
-            if hasattr(found.architecture, key)
+            if hasattr(config.architecture, key)
         }
-    }  # which would keep the loss up
+    }
     batch = tiny.batch(name, 0)
     losses = []
-    for rate, steps in (
-        (0.01, 150),
-        (0.02, 1500),
-    ):  # few units between -1 and 1 under a tied softmax take longer
-        losses.append(
-            learned_by_heart(
-                tiny.model(name, **plain), found.family.objective, batch, rate=rate, steps=steps
-            )
+    # A tied softmax over few units between -1 and 1 takes longer.
+    for learning_rate, steps in ((0.01, 150), (0.02, 1500)):
+        loss = loss_after_training(
+            tiny.model(name, **overrides),
+            config.family.objective,
+            batch,
+            learning_rate=learning_rate,
+            steps=steps,
         )
+        losses.append(loss)
         if losses[-1] < 0.1:
             return
     pytest.fail(f"the loss is still {min(losses):.2f}")
 
 
-def learned_by_heart(
-    model: Encoder, objective: Any, batch: Batch, *, rate: float, steps: int
+def loss_after_training(
+    model: Encoder, objective: Any, batch: Batch, *, learning_rate: float, steps: int
 ) -> float:
-    """The loss after so many steps on one batch, or once it has been below 0.1 five times in a row."""
+    """Train on one batch, until the loss is below 0.1 five times in a row, and return the loss."""
     optimizer = build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.0))
     for group in optimizer.param_groups:
-        group["lr"] = rate
-    known = 0
+        group["lr"] = learning_rate
+    num_low_losses = 0
     for _ in range(steps):
         optimizer.zero_grad()
         loss = objective(model, batch, None).loss
         loss.backward()
         densify_gradients(optimizer)
         optimizer.step()
-        known = known + 1 if float(loss.detach()) < 0.1 else 0
-        if known == 5:  # and not by a chance of one step
+        num_low_losses = num_low_losses + 1 if float(loss.detach()) < 0.1 else 0
+        if num_low_losses == 5:  # once could be chance
             break
     return float(loss.detach())
 
 
 @pytest.mark.parametrize("name", tiny.FAMILIES)
-def test_groups_hold_every_parameter_but_the_heads_of_pretraining_once(name: str) -> None:
+def test_layer_groups_hold_every_parameter_once_except_pretraining_heads(name: str) -> None:
     model = tiny.model(name)
-    inside = [id(p) for group in model.layer_groups() for p in group]
-    parts = model.modules_by_role()
-    heads = {id(p) for p in parts.get("head", torch.nn.Module()).parameters()}
-    assert len(inside) == len(set(inside)) and not heads & set(inside)
-    outside = {
-        key for key, p in model.named_parameters() if id(p) not in inside and id(p) not in heads
+    grouped_ids = [id(parameter) for group in model.layer_groups() for parameter in group]
+    modules = model.modules_by_role()
+    head_ids = {id(parameter) for parameter in modules.get("head", torch.nn.Module()).parameters()}
+    assert len(grouped_ids) == len(set(grouped_ids)) and not head_ids & set(grouped_ids)
+    ungrouped_names = {
+        parameter_name
+        for parameter_name, parameter in model.named_parameters()
+        if id(parameter) not in grouped_ids and id(parameter) not in head_ids
     }
-    assert outside <= {"mlm_bias", "nsp_head.weight", "nsp_head.bias"}
+    assert ungrouped_names <= {"mlm_bias", "nsp_head.weight", "nsp_head.bias"}
 
 
 @pytest.mark.parametrize("parameters", [12_000, 100_000, 600_000, 2_000_000])
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_bodies_are_within_five_percent_of_the_budget(name: str, parameters: int) -> None:
-    found = tiny.variant(name)
+    model_config = tiny.model_config(name)
     config = match_parameter_budget(
-        found.family, found.architecture, vocab_size=97, body_parameters=parameters
+        model_config.family, model_config.architecture, vocab_size=97, body_parameters=parameters
     )
-    body = count_parameters_by_role(found.family.build(config, vocab_size=97))["body"]
+    body = count_parameters_by_role(model_config.family.build(config, vocab_size=97))["body"]
     assert abs(body / parameters - 1) <= 0.05
 
 
-def test_a_budget_that_no_width_meets_is_refused() -> None:
-    found = tiny.variant("gpt")
+def test_a_budget_that_no_width_can_meet_is_refused() -> None:
+    model_config = tiny.model_config("gpt")
     with pytest.raises(InputError, match="no width of gpt"):
-        match_parameter_budget(found.family, found.architecture, vocab_size=97, body_parameters=100)
+        match_parameter_budget(
+            model_config.family, model_config.architecture, vocab_size=97, body_parameters=100
+        )
 
 
-def test_an_untrained_model_of_a_seed_is_always_the_same() -> None:
-    one, two = tiny.model("bert"), tiny.model("bert")
+def test_the_random_init_of_a_seed_is_always_the_same() -> None:
+    first, second = tiny.model("bert"), tiny.model("bert")
     assert all(
         torch.equal(a, b)
-        for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+        for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     )
 
 
-def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:
-    """All words but one are candidates, and the mean over many draws is near what all of them give."""
+def test_sampled_softmax_with_many_samples_is_close_to_the_full_softmax() -> None:
+    """With all words but one as candidates, the mean over many draws is close to the full loss."""
     generator = torch.Generator().manual_seed(5)
     x, weight, bias = (
         torch.randn(*shape, generator=generator) for shape in ((13, 7), (99, 7), (99,))
@@ -267,94 +294,124 @@ def test_sampled_softmax_is_near_the_full_one_when_it_samples_much() -> None:
     assert float(nats.mean()) == pytest.approx(float(full), rel=0.01)
 
 
-def test_sampled_softmax_takes_off_the_log_of_how_often_a_candidate_is_expected() -> None:
-    """Written out: p(id) = log((id + 2) / (id + 1)) / log(V + 1), and 1 - exp(-p t) for the time t at which the last candidate came."""
-    draw, V, S = torch.Generator().manual_seed(5), 99, 40
-    x, weight, bias = (torch.randn(*shape, generator=draw) for shape in ((13, 7), (V, 7), (V,)))
-    targets = torch.randint(V, (13,), generator=draw)
-    p = [np.log((i + 2) / (i + 1)) / np.log(V + 1) for i in range(V)]
+def test_sampled_softmax_subtracts_the_log_of_the_expected_candidate_count() -> None:
+    """The probability of an id is p = log((id + 2) / (id + 1)) / log(V + 1).
+
+    Its expected count is 1 - exp(-p t), where t is the arrival time of the last candidate.
+    """
+    generator = torch.Generator().manual_seed(5)
+    V, S = 99, 40
+    x, weight, bias = (
+        torch.randn(*shape, generator=generator) for shape in ((13, 7), (V, 7), (V,))
+    )
+    targets = torch.randint(V, (13,), generator=generator)
+    probabilities = [np.log((word_id + 2) / (word_id + 1)) / np.log(V + 1) for word_id in range(V)]
     torch.manual_seed(3)
-    rings = [-np.log(float(u)) / p[i] for i, u in enumerate(torch.rand(V))]
-    candidates = set(sorted(range(V), key=rings.__getitem__)[:S])
-    expected = [1 - np.exp(-p[i] * sorted(rings)[S - 1]) for i in range(V)]
-    logits = (x @ weight.T + bias).double().numpy() - np.log(expected)
+    arrival_times = [
+        -np.log(float(uniform)) / probabilities[word_id]
+        for word_id, uniform in enumerate(torch.rand(V))
+    ]
+    candidates = set(sorted(range(V), key=arrival_times.__getitem__)[:S])
+    expected_counts = [
+        1 - np.exp(-probabilities[word_id] * sorted(arrival_times)[S - 1]) for word_id in range(V)
+    ]
+    logits = (x @ weight.T + bias).double().numpy() - np.log(expected_counts)
     nats = 0.0
-    for row, target in zip(logits, targets.tolist(), strict=True):
-        nats += np.log(np.exp([row[i] for i in candidates | {target}]).sum()) - row[target]
+    for logits_V, target in zip(logits, targets.tolist(), strict=True):
+        candidate_logits = [logits_V[word_id] for word_id in candidates | {target}]
+        nats += np.log(np.exp(candidate_logits).sum()) - logits_V[target]
     torch.manual_seed(3)
-    assert float(sampled_softmax_nats((x, weight, bias), targets, num_samples=S)) == pytest.approx(
-        nats, rel=1e-5
-    )
+    actual = float(sampled_softmax_nats((x, weight, bias), targets, num_samples=S))
+    assert actual == pytest.approx(nats, rel=1e-5)
 
 
-def test_candidates_are_drawn_as_one_by_one_until_so_many_differ() -> None:
-    """How often each word is among them, and how long it takes, beside draws one by one of which repeated ones are dropped."""
-    shares, S, times = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04]), 3, 4000
-    draw, ours, theirs = np.random.default_rng(7), np.zeros(6), np.zeros(6)
-    tries, until = [], []
+def test_candidates_are_distributed_like_sequential_draws_without_repeats() -> None:
+    """The frequency of each word and the number of draws are those of drawing one by one."""
+    probabilities = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
+    S, num_trials = 3, 4000
+    rng = np.random.default_rng(7)
+    counts, expected_counts = np.zeros(6), np.zeros(6)
+    expected_draws, draws = [], []
     torch.manual_seed(7)
-    for _ in range(times):
+    for _ in range(num_trials):
         words: list[int] = []
-        count = 0
+        num_draws = 0
         while len(words) < S:
-            word, count = int(draw.choice(6, p=shares)), count + 1
-            words += [word] * (word not in words)
-        theirs[words] += 1
-        tries.append(count)
-        found, last = sample_without_replacement(torch.tensor(shares, dtype=torch.float32), S)
-        assert len(set(found.tolist())) == S
-        ours[found.numpy()] += 1
-        until.append(float(last))
-    error = np.sqrt(2 * 0.25 / times)
-    assert np.abs(ours - theirs).max() / times < 4 * error
-    assert np.mean(until) == pytest.approx(
-        np.mean(tries), abs=4 * np.sqrt((np.var(until) + np.var(tries)) / times)
+            word = int(rng.choice(6, p=probabilities))
+            num_draws += 1
+            if word not in words:
+                words.append(word)
+        expected_counts[words] += 1
+        expected_draws.append(num_draws)
+        candidates, draws_needed = sample_without_replacement(
+            torch.tensor(probabilities, dtype=torch.float32), S
+        )
+        assert len(set(candidates.tolist())) == S
+        counts[candidates.numpy()] += 1
+        draws.append(float(draws_needed))
+    standard_error = np.sqrt(2 * 0.25 / num_trials)
+    assert np.abs(counts - expected_counts).max() / num_trials < 4 * standard_error
+    assert np.mean(draws) == pytest.approx(
+        np.mean(expected_draws),
+        abs=4 * np.sqrt((np.var(draws) + np.var(expected_draws)) / num_trials),
     )
 
 
-def test_sampled_softmax_is_for_training_only() -> None:
-    model = tiny.model("elmo", architecture={"softmax_samples": 20})
-    found = tiny.variant("elmo")
+def test_sampled_softmax_is_used_only_in_training() -> None:
+    sampled_model = tiny.model("elmo", architecture={"softmax_samples": 20})
+    config = tiny.model_config("elmo")
     batch = tiny.batch("elmo", 0)
-    full = tiny.model("elmo", architecture={"softmax_samples": None})
-    assert float(found.family.objective(model.eval(), batch, None).loss.detach()) == float(
-        found.family.objective(full.eval(), batch, None).loss.detach()
-    )
-    assert float(found.family.objective(model.train(), batch, None).loss.detach()) < float(
-        found.family.objective(full.train(), batch, None).loss.detach()
-    )
+    full_model = tiny.model("elmo", architecture={"softmax_samples": None})
+
+    def loss(model: Encoder) -> float:
+        return float(config.family.objective(model, batch, None).loss.detach())
+
+    assert loss(sampled_model.eval()) == loss(full_model.eval())
+    assert loss(sampled_model.train()) < loss(full_model.train())
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
-def test_scores_of_a_pair_do_not_depend_on_the_order_of_texts(name: str) -> None:
-    family, model = tiny.variant(name).family, tiny.model(name).eval()
-    scores = family.score_texts(model, tiny.reader(name), TEXTS, limit=None)
-    back = family.score_texts(model, tiny.reader(name), TEXTS[::-1], limit=None)[::-1]
-    # nats of a text go into the hundreds, where numbers of fp32 lie further apart than 1e-6: a few of their distances
-    np.testing.assert_allclose(scores, back, atol=0.0, rtol=4 * np.finfo(np.float32).eps)
+def test_scores_do_not_depend_on_the_order_of_texts(name: str) -> None:
+    family, model = tiny.model_config(name).family, tiny.model(name).eval()
+    scores = family.score_texts(model, tiny.tokenizer(name), TEXTS, limit=None)
+    scores_of_reversed = family.score_texts(model, tiny.tokenizer(name), TEXTS[::-1], limit=None)[
+        ::-1
+    ]
+    # A text has hundreds of nats, where neighbouring fp32 numbers differ by more than 1e-6. The
+    # tolerance is therefore a few such steps.
+    np.testing.assert_allclose(
+        scores, scores_of_reversed, atol=0.0, rtol=4 * np.finfo(np.float32).eps
+    )
     assert (scores[:, 0] < 0).all()
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
-def test_a_model_that_knows_nothing_finds_every_text_as_probable_a_piece(name: str) -> None:
-    """The divisor counts what is summed: marks that are not scored, or each direction's, would make longer texts the more probable ones."""
-    family, model = tiny.variant(name).family, tiny.model(name).eval()
+def test_a_uniform_model_gives_all_texts_the_same_nats_per_token(name: str) -> None:
+    """The divisor counts exactly the tokens whose nats are summed.
+
+    Otherwise longer texts would look more probable.
+    """
+    family, model = tiny.model_config(name).family, tiny.model(name).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    nats, pieces = family.score_texts(model, tiny.reader(name), ["the", *TEXTS], limit=None).T
-    assert len(set(pieces)) > 1 and pieces.min() >= 1
-    np.testing.assert_allclose(nats / pieces, nats[0] / pieces[0], rtol=1e-5)
+    nats, token_counts = family.score_texts(
+        model, tiny.tokenizer(name), ["the", *TEXTS], limit=None
+    ).T
+    assert len(set(token_counts)) > 1 and token_counts.min() >= 1
+    np.testing.assert_allclose(nats / token_counts, nats[0] / token_counts[0], rtol=1e-5)
 
 
 def test_gpt_scores_are_the_log_probability_of_the_text() -> None:
-    model, reader = tiny.model("gpt").eval(), tiny.reader("gpt")
-    found = tiny.variant("gpt").family.score_texts(model, reader, TEXTS[:3], limit=None)[:, 0]
-    for text, score in zip(TEXTS[:3], found, strict=True):
-        encoded = reader.encode(text)
-        batch = reader.collate([encoded])
+    model, tokenizer = tiny.model("gpt").eval(), tiny.tokenizer("gpt")
+    scores = tiny.model_config("gpt").family.score_texts(model, tokenizer, TEXTS[:3], limit=None)[
+        :, 0
+    ]
+    for text, score in zip(TEXTS[:3], scores, strict=True):
+        encoded = tokenizer.encode(text)
+        batch = tokenizer.collate([encoded])
         log_p = torch.log_softmax(model.logits(model.encode(batch)[-1][0]), -1)
-        by_hand = sum(
+        expected = sum(
             float(log_p[t - 1, encoded.ids[t]].detach()) for t in range(1, len(encoded.ids) - 1)
         )
-        assert score == pytest.approx(by_hand, rel=1e-5)
+        assert score == pytest.approx(expected, rel=1e-5)

@@ -1,4 +1,7 @@
-"""ULMFiT's text by fastai's rules: case and repetitions as words, and that words, bytes and sentences are still those of the text as it was given."""
+"""ULMFiT can normalize text with fastai's rules, which write case and repetitions as tokens.
+
+Words, bytes and sentences remain those of the original text.
+"""
 
 import dataclasses
 import random
@@ -22,11 +25,11 @@ from lineage.training.adapt import find_new_words
 from tests import tiny
 
 RAW = "The Cat saw NASA!!! It was sooooo GOOD. Is it so so so so far?\n\nYes: I said 5000 &lt; x/y"
-TOLD = ("xxmaj the xxmaj cat saw xxup nasa xxrep 3 ! xxmaj it was s xxrep 5 o xxup good. xxmaj is it xxwrep 4 so far?\n\n"
+NORMALIZED = ("xxmaj the xxmaj cat saw xxup nasa xxrep 3 ! xxmaj it was s xxrep 5 o xxup good. xxmaj is it xxwrep 4 so far?\n\n"
         "xxmaj yes: i said 5 xxrep 3 0 < x / y")  # fmt: skip
 
 
-@pytest.mark.parametrize(("raw", "told"), [
+@pytest.mark.parametrize(("raw", "expected"), [
     ("", ""),
     (" \n ", ""),
     ("Ann", "xxmaj ann"),
@@ -36,20 +39,21 @@ TOLD = ("xxmaj the xxmaj cat saw xxup nasa xxrep 3 ! xxmaj it was s xxrep 5 o xx
     ("no no No no", "no no xxmaj no no"),
     ("no no no.", "xxwrep 3 no ."),
     ("a #1  c\\d", "a # 1 c \\ d"),
-    ("it&#39;s 3 @.@ 5 <br />&eacute; \\n wait...", "it&'s 3.5 \n\u00e9 \n wait \u2026"),  # its rule leaves the & there
+    ("it&#39;s 3 @.@ 5 <br />&eacute; \\n wait...", "it&'s 3.5 \n\u00e9 \n wait \u2026"),  # fastai's rule leaves the &
     ("\u0130 \u03a3 \u039f\u03a3", "i\u0307 \u03c3 \u03bf\u03c2"),
     ("\u5317\u4eac\u662f\u4e2d\u56fd\u7684\u9996\u90fd\u3002", "\u5317\u4eac\u662f\u4e2d\u56fd\u7684\u9996\u90fd\u3002"),
     ("\u4ed6\u8bf4\u54c8\u54c8\u54c8\uff01", "\u4ed6\u8bf4 xxrep 3 \u54c8 \uff01"),
     ("xxmaj <unk>", "xxmaj <unk>"),
-    (RAW, TOLD),
+    (RAW, NORMALIZED),
 ])  # fmt: skip
-def test_case_and_repetitions_are_told_in_words(raw: str, told: str) -> None:
-    found = normalize_fastai(raw)
-    assert found.text == told
-    assert len(found.starts) == len(found.ends) == len(told) and (np.diff(found.starts) >= 0).all()
+def test_case_and_repetitions_become_tokens(raw: str, expected: str) -> None:
+    normalized = normalize_fastai(raw)
+    assert normalized.text == expected
+    assert len(normalized.starts) == len(normalized.ends) == len(expected)
+    assert (np.diff(normalized.starts) >= 0).all()
 
 
-PARTS = [" ", " ", "  ", "\n", "a", "b", "ab", "the", "The", "NASA", "U.S.", "I", "\u00c9", "\u0130", "\u0391\u03a3", "x\u03a3", "aaaa", "!!!",
+FRAGMENTS = [" ", " ", "  ", "\n", "a", "b", "ab", "the", "The", "NASA", "U.S.", "I", "\u00c9", "\u0130", "\u0391\u03a3", "x\u03a3", "aaaa", "!!!",
          "...", "....", "/", "#", "\\", "&amp;", "&lt;", "&#233;", "#39;", "quot;", "<br />", "\\n", '\\"', " @-@ ", "nbsp;", "\u4e2d\u6587",
          "\u54c8\u54c8\u54c8", "2000", '"', "iPhone", "-", "a a a", "\t", "\u00a0"]  # fmt: skip
 RULES = (
@@ -64,46 +68,42 @@ RULES = (
 
 
 @pytest.mark.slow
-def test_random_text_is_what_fastai_s_own_rules_make_of_it() -> None:
+def test_random_text_is_normalized_exactly_as_by_fastai() -> None:
     core = pytest.importorskip(
         "fastai.text.core", reason="fastai is not installed: benchmarks/requirements.txt has it"
     )
-    rules = [
-        core.fix_html,
-        core.replace_rep,
-        core.replace_wrep,
-        core.spec_add_spaces,
-        core.rm_useless_spaces,
-        core.replace_all_caps,
-        core.replace_maj,
-    ]
-    draws, changed = random.Random(1), 0
+    rules = [getattr(core, name) for name in RULES]
+    rng = random.Random(1)
+    num_changed = 0
     for _ in range(5000):
-        raw = "".join(draws.choice(PARTS) for _ in range(draws.randint(0, 18)))
-        theirs = raw
+        raw = "".join(rng.choice(FRAGMENTS) for _ in range(rng.randint(0, 18)))
+        expected = raw
         for rule in rules:
-            theirs = rule(theirs)
-        theirs = core.lowercase(theirs, add_bos=False)
-        assert normalize_fastai(raw).text == theirs, repr(raw)
-        changed += "xx" in theirs
-    assert changed > 2000, "else this shows little"
-    assert [*core.defaults.text_proc_rules] == [*rules, core.lowercase], "all of its rules"
+            expected = rule(expected)
+        expected = core.lowercase(expected, add_bos=False)
+        assert normalize_fastai(raw).text == expected, repr(raw)
+        num_changed += "xx" in expected
+    assert num_changed > 2000, "otherwise the test shows little"
+    assert [*core.defaults.text_proc_rules] == [*rules, core.lowercase], (
+        "fastai has exactly these rules"
+    )
 
 
-def reader(**over: Any) -> Tokenizer:
-    settings = TokenizerSettings(**{"vocab_size": 2000, "normalizer": "fastai", **over})
+def train_fastai_tokenizer(**overrides: Any) -> Tokenizer:
+    settings = TokenizerSettings(**{"vocab_size": 2000, "normalizer": "fastai", **overrides})
     return train_tokenizer(
         [*tiny.documents(), RAW, RAW], settings, tokenizer_type="word", language="en"
     )
 
 
-def said(own: Tokenizer, ids: Any) -> list[str]:
-    return [own.backend_tokenizer.id_to_token(int(i)) for i in ids]
+def tokens_of(tokenizer: Tokenizer, ids: Any) -> list[str]:
+    return [tokenizer.backend_tokenizer.id_to_token(int(i)) for i in ids]
 
 
-def test_what_tells_of_a_word_stands_before_it_is_of_its_characters_and_has_no_bytes() -> None:
-    own = reader()
-    encoded, tokens = own.encode(RAW), encode_corpus([RAW], own)
+def test_a_marker_token_precedes_its_word_has_its_offsets_and_no_bytes() -> None:
+    tokenizer = train_fastai_tokenizer()
+    encoded = tokenizer.encode(RAW)
+    corpus = encode_corpus([RAW], tokenizer)
     assert list(encoded.words[:12]) == [
         "<S>",
         "xxmaj",
@@ -118,34 +118,37 @@ def test_what_tells_of_a_word_stands_before_it_is_of_its_characters_and_has_no_b
         "!",
         "</S>",
     ]
-    assert said(own, encoded.ids) == list(encoded.words) and list(tokens.ids) == list(
-        encoded.ids
-    ), "none is unknown"
+    assert tokens_of(tokenizer, encoded.ids) == list(encoded.words), "no token is unknown"
+    assert list(corpus.ids) == list(encoded.ids)
     for word, raw in (("nasa", "NASA"), ("!", "!!!"), ("o", "ooooo"), ("good", "GOOD"), ("so", "so so so so"), ("0", "000"), ("<", "&lt;"),
                       ("xxup", "N"), ("xxrep", "!!!"), ("3", "!!!"), ("xxwrep", "so so so so")):  # fmt: skip
         start, end = encoded.offsets[encoded.words.index(word)]
         assert RAW[start:end].strip() == raw, word
-    telling = [
-        place
-        for place, word in enumerate(encoded.words)
-        if word[:2] == "xx" or encoded.words[place - 1] in ("xxrep", "xxwrep")
+    marker_positions = [
+        position
+        for position, word in enumerate(encoded.words)
+        if word.startswith("xx") or encoded.words[position - 1] in ("xxrep", "xxwrep")
     ]
-    assert len(telling) == 15 and not tokens.byte_counts[telling].any()
-    assert tokens.text_bytes == len(RAW.encode()) and not own.lossless, (
-        "bits per byte are of the raw text, and say that it cannot be written back"
+    assert len(marker_positions) == 15 and not corpus.byte_counts[marker_positions].any()
+    assert corpus.text_bytes == len(RAW.encode()) and not tokenizer.lossless, (
+        "bits per byte refer to the raw text, which cannot be restored"
     )
 
 
-def test_sentences_begin_with_what_tells_of_their_first_word() -> None:
-    own, plain = reader(), reader(normalizer=None)
-    encoded = own.encode(RAW)
-    firsts = [encoded.words[place + 1] for place, word in enumerate(encoded.words) if word == "<S>"]
-    assert firsts == ["xxmaj"] * 4 and plain.encode(RAW).words.count("<S>") == 4
+def test_sentences_begin_with_the_marker_of_their_first_word() -> None:
+    tokenizer = train_fastai_tokenizer()
+    plain_tokenizer = train_fastai_tokenizer(normalizer=None)
+    encoded = tokenizer.encode(RAW)
+    first_words = [
+        encoded.words[position + 1] for position, word in enumerate(encoded.words) if word == "<S>"
+    ]
+    assert first_words == ["xxmaj"] * 4 and plain_tokenizer.encode(RAW).words.count("<S>") == 4
 
 
-def test_a_word_s_vector_is_of_its_own_pieces() -> None:
-    own, words = reader(), ["Ann", "saw", "NASA", "sooooo", "so", "so", "so", "."]
-    wanted = (
+def test_the_vector_of_a_word_covers_its_own_tokens() -> None:
+    tokenizer = train_fastai_tokenizer()
+    words = ["Ann", "saw", "NASA", "sooooo", "so", "so", "so", "."]
+    expected = (
         ["xxmaj", "ann"],
         ["saw"],
         ["xxup", "nasa"],
@@ -153,109 +156,112 @@ def test_a_word_s_vector_is_of_its_own_pieces() -> None:
         *[["xxwrep", "3", "so"]] * 3,
         ["."],
     )
-    for target, pieces in enumerate(wanted):
-        item = encode_word_in_context(words, target, own, max_length=None, language="en")
-        assert [item.encoded.words[place] for place in item.word_pieces[0][:, 0]] == pieces
+    for target, tokens in enumerate(expected):
+        item = encode_word_in_context(words, target, tokenizer, max_length=None, language="en")
+        assert [item.encoded.words[position] for position in item.word_pieces[0][:, 0]] == tokens
 
 
-def test_a_word_is_not_known_by_what_tells_of_its_case() -> None:
+def test_a_case_marker_alone_does_not_make_a_word_known() -> None:
     data = TaskData(
         {"name": "x", "kind": "word_similarity", "language": "en", "folds": None},
         {"test": pd.DataFrame({"words": [("a", "b")]})},
     )
-    checkpoint = dataclasses.replace(tiny.checkpoint("ulmfit"), tokenizer=reader())
-    subject = EncoderUnderTest(
-        EvalContext(checkpoint, data, tiny.variant("ulmfit").evaluate, 0, 1000, "fp32", tiny.CPU),
+    checkpoint = dataclasses.replace(tiny.checkpoint("ulmfit"), tokenizer=train_fastai_tokenizer())
+    encoder = EncoderUnderTest(
+        EvalContext(
+            checkpoint, data, tiny.model_config("ulmfit").evaluate, 0, 1000, "fp32", tiny.CPU
+        ),
         "random",
     )
-    assert (
-        subject.embed_words(["Cat", "NASA", "saw", "zyzzyva", "Zyzzyva", "ZYZZYVA"])[1].tolist()
-        == [True] * 3 + [False] * 3
-    )
+    _, is_known = encoder.embed_words(["Cat", "NASA", "saw", "zyzzyva", "Zyzzyva", "ZYZZYVA"])
+    assert is_known.tolist() == [True] * 3 + [False] * 3
 
 
-def test_new_words_are_those_that_the_rules_leave() -> None:
-    own = reader()
-    found = find_new_words(
-        ["Zebras saw Zebras", "ZEBRAS! quokkas"], own, max_words=9, min_frequency=1
+def test_new_words_are_collected_after_normalization() -> None:
+    tokenizer = train_fastai_tokenizer()
+    new_words = find_new_words(
+        ["Zebras saw Zebras", "ZEBRAS! quokkas"], tokenizer, max_words=9, min_frequency=1
     )
-    assert found == ["zebras", "quokkas"]
-    grown = own.with_added_words(found)
-    assert grown.normalizer == "fastai" and grown.encode("Zebras").words == (
+    assert new_words == ["zebras", "quokkas"]
+    extended = tokenizer.with_added_words(new_words)
+    assert extended.normalizer == "fastai" and extended.encode("Zebras").words == (
         "<S>",
         "xxmaj",
         "zebras",
         "</S>",
     )
-    assert grown.encode("Zebras").ids[2] == own.vocab_size
+    assert extended.encode("Zebras").ids[2] == tokenizer.vocab_size
 
 
-def test_a_reader_keeps_its_rules_and_turns_its_text_round(tmp_path: Path) -> None:
-    own = reader()
-    own.save(tmp_path)
-    assert list(Tokenizer.load(tmp_path).encode(RAW).ids) == list(own.encode(RAW).ids)
-    back = reader(direction="backward")
-    assert back.encode(RAW).words == own.encode(RAW).words[::-1]
-    one, other = encode_corpus([RAW], own), encode_corpus([RAW], back)
-    assert list(one.ids) == list(other.ids[::-1]) and list(one.byte_counts) == list(
-        other.byte_counts[::-1]
-    )
+def test_a_saved_tokenizer_keeps_its_rules_and_a_backward_one_reverses_the_text(
+    tmp_path: Path,
+) -> None:
+    tokenizer = train_fastai_tokenizer()
+    tokenizer.save(tmp_path)
+    assert list(Tokenizer.load(tmp_path).encode(RAW).ids) == list(tokenizer.encode(RAW).ids)
+    backward = train_fastai_tokenizer(direction="backward")
+    assert backward.encode(RAW).words == tokenizer.encode(RAW).words[::-1]
+    forward_corpus = encode_corpus([RAW], tokenizer)
+    backward_corpus = encode_corpus([RAW], backward)
+    assert list(forward_corpus.ids) == list(backward_corpus.ids[::-1])
+    assert list(forward_corpus.byte_counts) == list(backward_corpus.byte_counts[::-1])
 
 
-def test_a_text_s_probability_is_that_of_all_its_words_told_ones_too() -> None:
-    own, model = reader(), tiny.model("ulmfit").eval()
-    score = tiny.variant("ulmfit").family.score_texts
-    assert score is not None
+def test_the_score_of_a_text_includes_its_marker_tokens() -> None:
+    tokenizer = train_fastai_tokenizer()
+    model = tiny.model("ulmfit").eval()
+    score_texts = tiny.model_config("ulmfit").family.score_texts
+    assert score_texts is not None
     with torch.no_grad():
         model.body.embedding_weight = torch.nn.Parameter(
             torch.randn(
-                own.vocab_size, model.hidden_sizes()[-1], generator=torch.Generator().manual_seed(1)
+                tokenizer.vocab_size,
+                model.hidden_sizes()[-1],
+                generator=torch.Generator().manual_seed(1),
             )
         )  # type: ignore[union-attr]
-        model.softmax_bias = torch.nn.Parameter(torch.zeros(own.vocab_size))
-    nats, counts = score(model, own, ["the cat", "The cat"], limit=None).T
+        model.softmax_bias = torch.nn.Parameter(torch.zeros(tokenizer.vocab_size))
+    nats, counts = score_texts(model, tokenizer, ["the cat", "The cat"], limit=None).T
     assert counts.tolist() == [3, 4] and nats[0] != nats[1]
-    ids = torch.from_numpy(own.encode("The cat").ids)
+    ids = torch.from_numpy(tokenizer.encode("The cat").ids)
     log_p = torch.log_softmax(
-        model.logits(model.encode(own.collate([own.encode("The cat")]))[-1][0]), -1
+        model.logits(model.encode(tokenizer.collate([tokenizer.encode("The cat")]))[-1][0]), -1
     )
     assert nats[1] == pytest.approx(float(log_p[torch.arange(4), ids[1:]].sum().detach()), rel=1e-5)
 
 
-def test_chinese_text_has_the_words_that_it_had() -> None:
+def test_the_rules_do_not_change_chinese_words() -> None:
     text = "\u5317\u4eac\u662f\u4e2d\u56fd\u7684\u9996\u90fd\u3002\u5979\u572824\u5c81\u65f6\u53bb\u4e86\u90a3\u91cc\u3002"
-    made = [
+    tokenizers = [
         train_tokenizer(
             [text, text],
-            TokenizerSettings(vocab_size=99, normalizer=how),
+            TokenizerSettings(vocab_size=99, normalizer=normalizer),
             tokenizer_type="word",
             language="zh",
         )
-        for how in (None, "fastai")
+        for normalizer in (None, "fastai")
     ]  # type: ignore[arg-type]
-    plain, told = (one.encode(text) for one in made)
-    assert (
-        plain.words == told.words
-        and plain.offsets.tolist() == told.offsets.tolist()
-        and plain.ids.tolist() == told.ids.tolist()
-    )
+    expected, actual = (tokenizer.encode(text) for tokenizer in tokenizers)
+    assert expected.words == actual.words
+    assert expected.offsets.tolist() == actual.offsets.tolist()
+    assert expected.ids.tolist() == actual.ids.tolist()
 
 
-@pytest.mark.parametrize(("name", "over", "message"), [
+@pytest.mark.parametrize(("name", "tokenizer", "message"), [
     ("ulmfit", {"normalizer": "ftfy"}, "tokenizer.normalizer: ulmfit supports only fastai"),
     ("gpt", {"normalizer": "fastai"}, "tokenizer.normalizer: gpt supports only ftfy"),
     ("elmo", {"normalizer": "fastai"}, "tokenizer.normalizer: elmo supports none"),
     ("ulmfit", {"normalizer": "fastai", "lowercase": True}, "already lowers case"),
 ])  # fmt: skip
-def test_rules_that_a_family_has_no_use_for_are_refused(
-    name: str, over: dict[str, Any], message: str
+def test_a_normalizer_that_a_family_does_not_support_is_refused(
+    name: str, tokenizer: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        tiny.variant(name, tokenizer=over)
+        tiny.model_config(name, tokenizer=tokenizer)
 
 
-def test_the_report_says_that_words_are_told() -> None:
+def test_the_mechanism_names_fastai_s_rules() -> None:
     assert (
-        tiny.variant("ulmfit", tokenizer={"normalizer": "fastai"}).mechanism["unit"]
+        tiny.model_config("ulmfit", tokenizer={"normalizer": "fastai"}).mechanism["unit"]
         == "words, by fastai's rules"
     )

@@ -1,4 +1,7 @@
-"""A fork server's children stand in for the processes that asked for them: folder, environment, streams, process group and end."""
+"""A child of the fork server behaves like the process that requested it.
+
+It has the same folder, environment, streams, process group and exit status.
+"""
 
 import json
 import os
@@ -15,8 +18,8 @@ import pytest
 from flows.execute import terminate_process_group
 from tests.toy_project import wait_until
 
-HERE = Path(__file__).resolve().parent.parent
-THING = """
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
 word = sys.argv[1]
@@ -44,8 +47,8 @@ SERVE = [sys.executable, "-m", "lineage.runtime.forkserver", "serve"]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (tmp_path / "thing.py").write_text(THING)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "thing.py").write_text(SCRIPT)
     return tmp_path
 
 
@@ -53,7 +56,7 @@ def place(tmp_path: Path) -> Path:
 def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     address = tmp_path / "forkserver"
     child = subprocess.Popen(
-        [*SERVE, str(address), str(os.getpid())], cwd=HERE, env=os.environ | {"OF_THE_SERVER": "1"}
+        [*SERVE, str(address), str(os.getpid())], cwd=ROOT, env=os.environ | {"OF_THE_SERVER": "1"}
     )
     wait_until(address.exists)
     yield child
@@ -61,21 +64,21 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     child.wait()
 
 
-def environment(place: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     return os.environ | {
-        "LINEAGE_FORKSERVER": str(place / "forkserver"),
-        "PYTHONPATH": str(HERE),
+        "LINEAGE_FORKSERVER": str(folder / "forkserver"),
+        "PYTHONPATH": str(ROOT),
         "THING": "mine",
     }
 
 
-def ask(place: Path, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+def run_on_server(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lineage.runtime.forkserver", "run", "thing", *words]
     return subprocess.run(
         command,
-        cwd=place,
-        env=environment(place),
-        input=said,
+        cwd=folder,
+        env=environment(folder),
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=60,
@@ -83,119 +86,119 @@ def ask(place: Path, *words: str, said: str = "") -> subprocess.CompletedProcess
     )
 
 
-def waiting(place: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
-    """Someone who asked, in a process group of their own, and the child that works for them."""
+def start_waiting_child(folder: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+    """Return a requester in its own process group, and the child that works for it."""
     command = [sys.executable, "-m", "lineage.runtime.forkserver", "run", "thing", "wait"]
-    asking = subprocess.Popen(
-        command, cwd=place, env=environment(place), process_group=0, stderr=subprocess.PIPE
+    requester = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), process_group=0, stderr=subprocess.PIPE
     )
-    wait_until(lambda: (place / "waits").exists() and bool((place / "waits").read_text()))
-    return asking, psutil.Process(int((place / "waits").read_text()))
+    wait_until(lambda: (folder / "waits").exists() and bool((folder / "waits").read_text()))
+    return requester, psutil.Process(int((folder / "waits").read_text()))
 
 
-def lives(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def test_a_child_has_all_that_the_one_who_asked_has(
-    place: Path, server: subprocess.Popen[bytes]
+def test_a_child_has_the_arguments_folder_environment_and_streams_of_its_requester(
+    folder: Path, server: subprocess.Popen[bytes]
 ) -> None:
-    answer = ask(place, "tell", "a b", said="question")
-    found = json.loads(answer.stdout)
-    assert found.pop("parent") == server.pid, "it was forked"
-    assert found == {
-        "arguments": ["tell", "a b"], "name": "__main__", "folder": str(place), "group": os.getpgrp(), "own": "mine", "inherited": None,
+    result = run_on_server(folder, "tell", "a b", stdin="question")
+    report = json.loads(result.stdout)
+    assert report.pop("parent") == server.pid, "the server forked it"
+    assert report == {
+        "arguments": ["tell", "a b"], "name": "__main__", "folder": str(folder), "group": os.getpgrp(), "own": "mine", "inherited": None,
         "read": "question", "child": True,
     }  # fmt: skip
-    assert (answer.stderr, answer.returncode) == ("aside\n", 0)
+    assert (result.stderr, result.returncode) == ("aside\n", 0)
 
 
-def test_a_package_s_modules_are_handed_over_when_they_are_run(
-    place: Path, server: subprocess.Popen[bytes]
+def test_modules_of_a_package_run_on_the_server_with_dash_m_but_not_when_imported(
+    folder: Path, server: subprocess.Popen[bytes]
 ) -> None:
-    """As `python -m stages.VERB` is; where one is imported, nothing is asked."""
-    (place / "package").mkdir()
-    (place / "package" / "__init__.py").write_text((HERE / "stages" / "__init__.py").read_text())
-    (place / "package" / "thing.py").write_text(THING)
+    """`python -m stages.VERB` uses the server, and an import does not."""
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text((ROOT / "stages" / "__init__.py").read_text())
+    (folder / "package" / "thing.py").write_text(SCRIPT)
     for command in (
         ["-m", "package.thing", "tell", "-m"],
         ["-c", "import package.thing", "tell", "-m"],
     ):
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, *command],
-            cwd=place,
-            env=environment(place),
+            cwd=folder,
+            env=environment(folder),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=True,
         )
-        found = json.loads(done.stdout)
-        assert found["arguments"] == ["tell", "-m"]
-        assert (found["parent"] == server.pid) == (command[0] == "-m")
+        report = json.loads(result.stdout)
+        assert report["arguments"] == ["tell", "-m"]
+        assert (report["parent"] == server.pid) == (command[0] == "-m")
 
 
 @pytest.mark.parametrize("serving", [True, False])
-def test_one_ends_as_a_child_ended(
-    place: Path, serving: bool, request: pytest.FixtureRequest
+def test_the_requester_exits_as_its_child_did(
+    folder: Path, serving: bool, request: pytest.FixtureRequest
 ) -> None:
-    """And no otherwise than where there is no server."""
+    """It exits in the same way without a server."""
     if serving:
         request.getfixturevalue("server")
-    assert ask(place, "0").returncode == 0
-    assert ask(place, "3").returncode == 3
-    assert ask(place, "die", str(int(signal.SIGKILL))).returncode == -signal.SIGKILL
-    assert ask(place, "die", str(int(signal.SIGTERM))).returncode == -signal.SIGTERM
-    raised = ask(place, "raise")
+    assert run_on_server(folder, "0").returncode == 0
+    assert run_on_server(folder, "3").returncode == 3
+    assert run_on_server(folder, "die", str(int(signal.SIGKILL))).returncode == -signal.SIGKILL
+    assert run_on_server(folder, "die", str(int(signal.SIGTERM))).returncode == -signal.SIGTERM
+    raised = run_on_server(folder, "raise")
     assert raised.returncode == 1 and raised.stderr.strip().endswith("RuntimeError: no thing")
 
 
-def test_several_work_at_once(place: Path, server: subprocess.Popen[bytes]) -> None:
-    asking, child = waiting(place)
-    assert ask(place, "3").returncode == 3
-    assert asking.poll() is None and child.ppid() == server.pid
-    terminate_process_group(asking.pid)
-    asking.wait()
+def test_several_children_can_run_at_once(folder: Path, server: subprocess.Popen[bytes]) -> None:
+    requester, child = start_waiting_child(folder)
+    assert run_on_server(folder, "3").returncode == 3
+    assert requester.poll() is None and child.ppid() == server.pid
+    terminate_process_group(requester.pid)
+    requester.wait()
 
 
-def test_ending_a_group_ends_the_child_in_order(
-    place: Path, server: subprocess.Popen[bytes]
+def test_ending_the_process_group_ends_the_child_in_order(
+    folder: Path, server: subprocess.Popen[bytes]
 ) -> None:
-    asking, child = waiting(place)
-    terminate_process_group(asking.pid)
-    asking.wait()
-    assert not lives(child)
-    assert (place / "ended").read_text() == "in order"
-    assert server.poll() is None and ask(place, "3").returncode == 3
+    requester, child = start_waiting_child(folder)
+    terminate_process_group(requester.pid)
+    requester.wait()
+    assert not is_alive(child)
+    assert (folder / "ended").read_text() == "in order"
+    assert server.poll() is None and run_on_server(folder, "3").returncode == 3
 
 
-def test_a_server_that_dies_is_said_and_leaves_its_child_to_the_group(
-    place: Path, server: subprocess.Popen[bytes]
+def test_a_dead_server_is_reported_and_its_child_ends_with_the_process_group(
+    folder: Path, server: subprocess.Popen[bytes]
 ) -> None:
-    asking, child = waiting(place)
+    requester, child = start_waiting_child(folder)
     server.kill()
-    assert asking.wait(30) == 1
+    assert requester.wait(30) == 1
     assert (
-        asking.stderr is not None
-        and asking.stderr.readline() == b"thing: the fork server of this run has ended\n"
+        requester.stderr is not None
+        and requester.stderr.readline() == b"thing: the fork server of this run has ended\n"
     )
-    terminate_process_group(asking.pid)
-    assert (place / "ended").read_text() == "in order" and not lives(child)
+    terminate_process_group(requester.pid)
+    assert (folder / "ended").read_text() == "in order" and not is_alive(child)
 
 
-def test_a_server_ends_after_its_run_and_its_children(place: Path) -> None:
+def test_a_server_ends_after_its_run_and_its_children(folder: Path) -> None:
     code = "import subprocess, sys, time; subprocess.Popen([*sys.argv[1:], str(__import__('os').getpid())]); time.sleep(60)"
     run = subprocess.Popen(
-        [sys.executable, "-c", code, *SERVE, str(place / "forkserver")], cwd=HERE
+        [sys.executable, "-c", code, *SERVE, str(folder / "forkserver")], cwd=ROOT
     )
-    wait_until((place / "forkserver").exists)
+    wait_until((folder / "forkserver").exists)
     (server,) = psutil.Process(run.pid).children()
-    asking, child = waiting(place)
+    requester, child = start_waiting_child(folder)
     run.kill()
     run.wait()
-    time.sleep(2.5)  # more than it takes to look twice
-    assert server.is_running() and asking.poll() is None, (
-        "a stage whose run was killed goes on to its end"
+    time.sleep(2.5)  # the server looks twice in this time
+    assert server.is_running() and requester.poll() is None, (
+        "a stage whose run was killed continues to its end"
     )
     child.terminate()
-    assert asking.wait(30) == 5
+    assert requester.wait(30) == 5
     assert not psutil.wait_procs([server], timeout=30)[1]

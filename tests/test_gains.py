@@ -1,4 +1,4 @@
-"""The overview, what pretraining and adaptation added, the marks of chance, and wide tables."""
+"""The report shows an overview, the gains of pretraining and adaptation, and chance marks."""
 
 import re
 from dataclasses import replace
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from study_rows import FAMILIES, GRID, Study
 
 from lineage.analysis.build import build_results
 from lineage.analysis.gains import Method, summarize_gains
@@ -20,21 +19,23 @@ from lineage.analysis.settings import (
 from lineage.config.params import ReportParams
 from lineage.report import page, tables
 from lineage.report.formatting import format_comparison, format_difference, format_percent
+from tests.study_rows import FAMILIES, GRID, Study
 
 OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+def study_analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """Return the analysis of a synthetic study."""
     return build_results(Study(tmp_path_factory.mktemp("study")).write(), GRID, ReportParams())[1]
 
 
 def with_scores(analysis: Analysis, init: str, **changed: Any) -> Analysis:
     """Return the analysis with other values in all scores of systems with this init."""
     scores = []
-    for one in analysis.scores:
-        is_own = one.system.init == init and one.mean is not None
-        scores.append(replace(one, **changed) if is_own else one)
+    for score in analysis.scores:
+        has_init = score.system.init == init and score.mean is not None
+        scores.append(replace(score, **changed) if has_init else score)
     return replace(analysis, scores=tuple(scores))
 
 
@@ -42,21 +43,26 @@ def with_comparisons(analysis: Analysis, comparisons: list[Comparison]) -> Analy
     return replace(analysis, comparisons=tuple(comparisons))
 
 
-def a_pretraining_comparison(analysis: Analysis, **changed: Any) -> Comparison:
-    one = next(
-        one
-        for one in analysis.comparisons
-        if one.comparison_type == "pretraining" and one.label_count == "all"
+def pretraining_comparison(analysis: Analysis, **changed: Any) -> Comparison:
+    """Return a comparison with the random-init baseline at all labels, with these changes."""
+    first = next(
+        comparison
+        for comparison in analysis.comparisons
+        if comparison.comparison_type == "pretraining" and comparison.label_count == "all"
     )
-    return replace(one, **changed)
+    return replace(first, **changed)
 
 
-def test_every_comparison_with_a_baseline_is_counted_once(found: Analysis) -> None:
-    pretraining, adaptation = summarize_gains(found)
+def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analysis) -> None:
+    pretraining, adaptation = summarize_gains(study_analysis)
     assert pretraining.comparison_type == "pretraining"
     assert adaptation.comparison_type == "adaptation"
     for summary in (pretraining, adaptation):
-        own = [one for one in found.comparisons if one.comparison_type == summary.comparison_type]
+        own = [
+            one
+            for one in study_analysis.comparisons
+            if one.comparison_type == summary.comparison_type
+        ]
         num_worse = sum(one.verdict == "worse" for one in own)
         for lines in (summary.kind_counts, summary.model_counts):
             counts = [line.counts for line in lines]
@@ -75,8 +81,8 @@ def test_every_comparison_with_a_baseline_is_counted_once(found: Analysis) -> No
     assert {line.counts.num_comparisons for line in adaptation.model_counts} == {2}
 
 
-def test_a_table_has_the_differences_at_the_largest_label_count(found: Analysis) -> None:
-    section = tables.build_gain_sections(found)[0]
+def test_a_table_has_the_differences_at_the_largest_label_count(study_analysis: Analysis) -> None:
+    section = tables.build_gain_sections(study_analysis)[0]
     (table,) = [one for one in section.tables if one.method == "fine-tuned"]
     assert table.columns == FAMILIES
     assert [line.task for line in table.lines] == ["sentiment", "sense"]
@@ -85,7 +91,7 @@ def test_a_table_has_the_differences_at_the_largest_label_count(found: Analysis)
         for model, cell in zip(table.columns, line.cells, strict=True):
             (own,) = [
                 one
-                for one in found.comparisons
+                for one in study_analysis.comparisons
                 if one.comparison_type == "pretraining"
                 and one.setting == Setting(line.task, "all")
                 and (one.first.model, one.first.transfer) == (model, "finetuned")
@@ -96,21 +102,21 @@ def test_a_table_has_the_differences_at_the_largest_label_count(found: Analysis)
             assert ("▲" in cell.text) == (own.verdict == "better")
 
 
-def test_missing_comparisons_are_empty_and_marks_follow_verdicts(found: Analysis) -> None:
+def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis: Analysis) -> None:
     """Two models are compared at the largest label count; all kinds of BiLSTM are one method."""
-    wanted = {
+    verdicts = {
         ("elmo", "sense"): "worse",
         ("elmo", "sentiment"): "equivalent",
         ("gpt", "sense"): "identical predictions",
     }
     kept = [
-        replace(one, verdict=wanted[one.first.model, one.task])
-        for one in found.comparisons
+        replace(one, verdict=verdicts[one.first.model, one.task])
+        for one in study_analysis.comparisons
         if one.comparison_type == "pretraining"
         and (one.first.transfer, one.label_count) == ("frozen", "all")
-        and (one.first.model, one.task) in wanted
+        and (one.first.model, one.task) in verdicts
     ]
-    (section,) = tables.build_gain_sections(with_comparisons(found, kept))
+    (section,) = tables.build_gain_sections(with_comparisons(study_analysis, kept))
     marks = {}
     for line in section.tables[0].lines:
         texts = [cell.text.lstrip("+−.0123456789") if cell else None for cell in line.cells]
@@ -126,44 +132,48 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(found: Analysis
     assert names == ["frozen + BiLSTM(-CRF)", "frozen + BiLSTM(-CRF)", "frozen"]
 
 
-def test_without_baselines_there_is_no_such_section(found: Analysis) -> None:
+def test_without_random_init_baselines_there_is_no_gain_section(study_analysis: Analysis) -> None:
     kept = [
-        one for one in found.comparisons if one.comparison_type not in ("pretraining", "adaptation")
+        one
+        for one in study_analysis.comparisons
+        if one.comparison_type not in ("pretraining", "adaptation")
     ]
-    analysis = with_comparisons(found, kept)
+    analysis = with_comparisons(study_analysis, kept)
     assert tables.build_gain_sections(analysis) == []
     assert all(" added" not in text for text in page.render_report(analysis).values())
 
 
 @pytest.mark.parametrize("verdict", ["better", "no significant difference", "worse"])
 @pytest.mark.parametrize("above", [{"pretrained"}, {"random"}, set()])
-def test_a_comparison_says_nothing_if_both_are_at_chance(
-    found: Analysis, verdict: Any, above: set[str]
+def test_a_comparison_has_no_outcome_if_both_systems_are_at_chance(
+    study_analysis: Analysis, verdict: Any, above: set[str]
 ) -> None:
-    comparison = a_pretraining_comparison(found, verdict=verdict)
+    comparison = pretraining_comparison(study_analysis, verdict=verdict)
     for init in ("pretrained", "random"):
-        found = with_scores(found, init, above_chance=init in above)
+        study_analysis = with_scores(study_analysis, init, above_chance=init in above)
     expected = verdict if above else "both at chance"
-    assert comparison_outcome(found, comparison) == expected
+    assert comparison_outcome(study_analysis, comparison) == expected
 
 
-def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(found: Analysis) -> None:
-    better = a_pretraining_comparison(found, verdict="better")
-    level = chance_level(found, better.setting)
+def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(
+    study_analysis: Analysis,
+) -> None:
+    better = pretraining_comparison(study_analysis, verdict="better")
+    level = chance_level(study_analysis, better.setting)
     for lead, is_near in ((0.029, True), (0.031, False)):
-        changed = with_scores(found, "random", mean=level + lead, above_chance=True)
+        changed = with_scores(study_analysis, "random", mean=level + lead, above_chance=True)
         changed = with_scores(changed, "pretrained", mean=level + 0.3)
         assert baseline_is_near_chance(changed, better) == is_near, lead
     unclear = replace(better, verdict="no significant difference")
-    assert not baseline_is_near_chance(changed, unclear), "only a gain needs the mark"
+    assert not baseline_is_near_chance(changed, unclear), "only a gain is marked"
 
 
 def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
-    found: Analysis,
+    study_analysis: Analysis,
 ) -> None:
     """The marks are in the tables, in the counts and in the sentences of a setting."""
-    near_chance = with_scores(found, "random", mean=0.0, above_chance=False)
-    above = with_scores(found, "random", mean=0.99, above_chance=True)
+    near_chance = with_scores(study_analysis, "random", mean=0.0, above_chance=False)
+    above = with_scores(study_analysis, "random", mean=0.99, above_chance=True)
     both = with_scores(near_chance, "pretrained", mean=0.0, above_chance=False)
     num_better = sum(
         one.comparison_type == "pretraining" and one.verdict == "better"
@@ -181,15 +191,15 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
     for line in section.model_counts:
         assert line.counts.both_at_chance == line.counts.num_comparisons
         assert line.counts.baseline_near_chance == 0
-    assert "better °" in page.render_report(both)["md"], "the mark of the task tables stays"
+    assert "better °" in page.render_report(both)["md"], "the task tables keep their mark"
     cells = [cell for table in section.tables for line in table.lines for cell in line.cells]
     assert cells and all(cell and re.fullmatch(r"\([+−]?\d+\.\d\)", cell.text) for cell in cells)
 
 
-def test_the_overview_has_all_settings(found: Analysis) -> None:
+def test_the_overview_has_all_settings(study_analysis: Analysis) -> None:
     """Leaders are bold, and TF-IDF is there even if another baseline is better."""
-    overview = tables.build_overview(found)
-    settings = summarize_settings(found)
+    overview = tables.build_overview(study_analysis)
+    settings = summarize_settings(study_analysis)
     assert overview.columns == (*FAMILIES, "tfidf")
     assert len(overview.lines) == len(settings) == 5
     for line, setting in zip(overview.lines, settings, strict=True):
@@ -202,7 +212,7 @@ def test_the_overview_has_all_settings(found: Analysis) -> None:
             is_worse = rival.comparison.verdict == "better"  # the comparison is the leader's
             assert cell.is_worse == is_worse == (cell.mark == " ▼")
         assert (cells["tfidf"] is None) == (setting.task == "agreement")
-    for kind, text in page.render_report(found).items():
+    for kind, text in page.render_report(study_analysis).items():
         section = text.split("Overview")[1].split("What pretraining added")[0]
         expected = 5 if kind == "html" else 10
         assert section.count("<b>" if kind == "html" else "**") == expected, kind
@@ -215,16 +225,16 @@ def overview_mark(analysis: Analysis, model: str) -> str:
     return cell.mark
 
 
-def test_rivals_above_the_leader_and_uncompared_rivals_have_their_marks(found: Analysis) -> None:
-    """A rival may be better on test, for validation chose its system.
+def test_rivals_above_the_leader_and_uncompared_rivals_are_marked(study_analysis: Analysis) -> None:
+    """A rival may be better on test, because its system was chosen on validation.
 
     A public checkpoint is compared with the leader, the other way round.
     """
-    own = summarize_settings(found)[0].rivals[0].comparison
-    others = [one for one in found.comparisons if one is not own]
+    own = summarize_settings(study_analysis)[0].rivals[0].comparison
+    others = [one for one in study_analysis.comparisons if one is not own]
 
     def mark(**changed: Any) -> str:
-        analysis = with_comparisons(found, [*others, replace(own, **changed)])
+        analysis = with_comparisons(study_analysis, [*others, replace(own, **changed)])
         return overview_mark(analysis, own.second.model)
 
     marks = {
@@ -241,13 +251,12 @@ def test_rivals_above_the_leader_and_uncompared_rivals_have_their_marks(found: A
         changed = {"comparison_type": "public", "first": own.second, "second": own.first}
         assert mark(**changed, verdict=verdict) == expected
     pair = UncomparedPair(own.task, own.label_count, own.first, own.second)
-    apart = replace(with_comparisons(found, others), not_compared=(pair,))
+    apart = replace(with_comparisons(study_analysis, others), not_compared=(pair,))
     assert overview_mark(apart, own.second.model) == " ?"
 
 
-def test_a_table_of_the_page_is_whole(found: Analysis) -> None:
-    """Each line has as many cells as the head."""
-    text = page.render_report(found)["md"]
+def test_each_line_of_a_table_has_as_many_cells_as_the_head(study_analysis: Analysis) -> None:
+    text = page.render_report(study_analysis)["md"]
     for title, count in (
         ("Overview", 1),
         ("What pretraining added", 5),
@@ -261,12 +270,12 @@ def test_a_table_of_the_page_is_whole(found: Analysis) -> None:
 
 
 @pytest.mark.parametrize(("width", "num_tables"), [(200, 1), (60, 3)])
-def test_the_terminal_puts_tasks_below_each_other_where_there_is_no_room(
-    found: Analysis, capsys: pytest.CaptureFixture[str], width: int, num_tables: int
+def test_a_narrow_terminal_prints_tasks_below_each_other(
+    study_analysis: Analysis, capsys: pytest.CaptureFixture[str], width: int, num_tables: int
 ) -> None:
     """No cell is folded into a column of single digits, and each is in one table."""
     names = ["sentiment", "sense", "agreement"]
-    page.print_table(found, Console(width=width))
+    page.print_table(study_analysis, Console(width=width))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     heads = [line for line in lines if any(name in line for name in names)]
     assert len(heads) == num_tables
@@ -275,14 +284,14 @@ def test_the_terminal_puts_tasks_below_each_other_where_there_is_no_room(
     (line,) = [line for line in lines if line.startswith("|gpt, zero-shot")]
     means = [
         format_percent(one.mean)
-        for one in found.scores
+        for one in study_analysis.scores
         if (one.system.model, one.system.init, one.system.transfer)
         == ("gpt", "pretrained", "zero_shot")
     ]
     assert re.findall(r"\d+\.\d", line) == means
 
 
-def test_a_zero_has_no_sign_and_a_minus_is_one() -> None:
+def test_zero_has_no_sign_and_negatives_have_a_minus_sign() -> None:
     assert format_percent(-0.0001) == "0.0"
     assert format_percent(-0.001) == "−0.1"
     assert format_percent(None) == "–"

@@ -1,4 +1,7 @@
-"""GPT-1 as the code released with it has it: one matrix of tokens and positions, dropped as a whole, over all of whose rows the softmax goes."""
+"""With `tie_positions`, GPT-1 has one matrix of tokens and positions, as in its released code.
+
+Dropout applies to this matrix as a whole, and the softmax ranges over all of its rows.
+"""
 
 import numpy as np
 import pytest
@@ -11,71 +14,79 @@ from lineage.training.objectives import causal_lm_loss
 from tests import tiny
 
 
-def model_of(**over: object) -> GPTModel:
-    model = tiny.model("gpt", architecture=over)
+def build_gpt(**architecture: object) -> GPTModel:
+    model = tiny.model("gpt", architecture=architecture)
     assert isinstance(model, GPTModel)
     return model
 
 
-def test_the_softmax_ranges_over_positions_too_and_else_nothing_changes() -> None:
-    one, apart, reader = model_of(tie_positions=True).eval(), model_of().eval(), tiny.reader("gpt")
-    batch = reader.collate([reader.encode(tiny.documents()[0][:40])])
-    layers, plain = one.encode(batch), apart.encode(batch)
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(layers, plain, strict=True)) and len(
-        layers
-    ) == len(plain)
-    logits, fewer, V = one.logits(layers[-1]), apart.logits(plain[-1]), reader.vocab_size
-    assert logits.shape[-1] == V + one.config.max_positions and torch.allclose(
-        logits[..., :V], fewer, atol=1e-5
+def test_with_tied_positions_the_softmax_includes_positions_and_nothing_else_changes() -> None:
+    tied = build_gpt(tie_positions=True).eval()
+    untied = build_gpt().eval()
+    tokenizer = tiny.tokenizer("gpt")
+    batch = tokenizer.collate([tokenizer.encode(tiny.documents()[0][:40])])
+    layers = tied.encode(batch)
+    untied_layers = untied.encode(batch)
+    assert all(
+        torch.allclose(actual, expected, atol=1e-6)
+        for actual, expected in zip(layers, untied_layers, strict=True)
     )
-    assert torch.allclose(logits[..., V:], layers[-1] @ one.position_embeddings.weight.T, atol=1e-6)
-    assert sum(p.numel() for p in one.parameters()) == sum(p.numel() for p in apart.parameters())
+    logits = tied.logits(layers[-1])
+    untied_logits = untied.logits(untied_layers[-1])
+    V = tokenizer.vocab_size
+    assert logits.shape[-1] == V + tied.config.max_positions
+    assert torch.allclose(logits[..., :V], untied_logits, atol=1e-5)
+    assert torch.allclose(
+        logits[..., V:], layers[-1] @ tied.position_embeddings.weight.T, atol=1e-6
+    )
+    assert sum(p.numel() for p in tied.parameters()) == sum(p.numel() for p in untied.parameters())
 
 
-def test_dropout_falls_on_the_matrix_so_that_input_and_softmax_lack_the_same_entries() -> None:
-    """x is a token's row of the dropped matrix plus a position's, and the loss is of the very same matrix: what is dropped learns nothing."""
-    model, reader = model_of(tie_positions=True, dropout=0.4), tiny.reader("gpt")
+def test_input_and_softmax_share_the_dropout_mask_of_the_matrix() -> None:
+    """Input and softmax use the same dropped matrix, so dropped entries get no gradient."""
+    model = build_gpt(tie_positions=True, dropout=0.4)
+    tokenizer = tiny.tokenizer("gpt")
     model.train()
-    stream = tiny.variant("gpt").family.batch_sampler(
-        tiny.tokens("gpt"), reader, tiny.variant("gpt").pretrain, seed=1
+    sampler = tiny.model_config("gpt").family.batch_sampler(
+        tiny.corpus("gpt"), tokenizer, tiny.model_config("gpt").pretrain, seed=1
     )  # type: ignore[misc]
-    stream.set_epoch(0)
-    batch = stream.get_batch(0)
+    sampler.set_epoch(0)
+    batch = sampler.get_batch(0)
     torch.manual_seed(3)
     layers = model.encode(batch)
     torch.manual_seed(3)
-    V, T = reader.vocab_size, batch.ids_BT.shape[1]
-    whole = torch.cat([model.token_embeddings.weight, model.position_embeddings.weight])
-    dropped = F.dropout(torch.ones_like(whole), 0.4) * whole
+    V, T = tokenizer.vocab_size, batch.ids_BT.shape[1]
+    matrix = torch.cat([model.token_embeddings.weight, model.position_embeddings.weight])
+    dropped = F.dropout(torch.ones_like(matrix), 0.4) * matrix
     assert 0.3 < float((dropped == 0).float().mean()) < 0.5
     assert torch.equal(layers[0], dropped[batch.ids_BT] + dropped[V : V + T])
     torch.manual_seed(3)
-    out = causal_lm_loss(model, batch)
+    output = causal_lm_loss(model, batch)
     assert torch.equal(model.softmax_weight(), dropped)
-    out.loss.backward()
+    output.loss.backward()
     gradient = model.token_embeddings.weight.grad
-    assert (
-        gradient is not None
-        and bool((gradient[dropped[:V] == 0] == 0).all())
-        and bool(gradient[dropped[:V] != 0].any())
-    )
+    assert gradient is not None
+    assert bool((gradient[dropped[:V] == 0] == 0).all())
+    assert bool(gradient[dropped[:V] != 0].any())
 
 
-def test_the_mask_is_another_one_in_each_step_and_none_in_evaluation() -> None:
-    model, reader = model_of(tie_positions=True, dropout=0.4), tiny.reader("gpt")
-    batch = reader.collate([reader.encode("the cat sat .")])
+def test_the_dropout_mask_changes_each_step_and_is_off_in_evaluation() -> None:
+    model = build_gpt(tie_positions=True, dropout=0.4)
+    tokenizer = tiny.tokenizer("gpt")
+    batch = tokenizer.collate([tokenizer.encode("the cat sat .")])
     model.train()
     first = model.encode(batch)[0]
     assert not torch.equal(first, model.encode(batch)[0])
     model.eval()
-    assert torch.equal(model.encode(batch)[0], model.encode(batch)[0]) and np.array_equal(
-        model.softmax_weight().shape, model.train().softmax_weight().shape
-    )
+    assert torch.equal(model.encode(batch)[0], model.encode(batch)[0])
+    assert np.array_equal(model.softmax_weight().shape, model.train().softmax_weight().shape)
 
 
-def test_tied_positions_are_learned_positions() -> None:
+def test_tied_positions_require_learned_positions() -> None:
     with pytest.raises(
         InputError,
         match="tie_positions needs a learned row for each position, but position_encoding is sinusoidal",
     ):
-        tiny.variant("gpt", architecture={"tie_positions": True, "position_encoding": "sinusoidal"})
+        tiny.model_config(
+            "gpt", architecture={"tie_positions": True, "position_encoding": "sinusoidal"}
+        )

@@ -1,4 +1,8 @@
-"""Contextual features beside static vectors of another model: which vector stands where, and that the twin differs in the contextual part alone."""
+"""Contextual features can be concatenated with the static vectors of another model.
+
+The tests check which vector each token gets, and that the random-init baseline differs only in the
+contextual part.
+"""
 
 import dataclasses
 import functools
@@ -32,19 +36,19 @@ from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
 from tests.test_networks import CASES, WORDS
 
-S = tiny.SMALL["word2vec"]["architecture"]["hidden_size"]
+S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]
 SETTINGS = EvaluateSettings(
     linear_probe=LinearProbeSettings(l2=0.001, max_iter=20),
-    bilstm_probe=dataclasses.replace(tiny.NETWORK, epochs=2),
-    finetune=tiny.variant("bert").evaluate.finetune,
+    bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
+    finetune=tiny.model_config("bert").evaluate.finetune,
 )
 
 
-def spans(count: int) -> pd.DataFrame:
-    """A word as the question, and contexts of three words, one of which it is."""
+def span_table(count: int) -> pd.DataFrame:
+    """Return questions of one word, with contexts of three words that contain it."""
     rows = []
     for number in range(count):
-        words = [WORDS[(number + place) % len(WORDS)] for place in (1, 2, 3)]
+        words = [WORDS[(number + offset) % len(WORDS)] for offset in (1, 2, 3)]
         ends = np.cumsum([len(word) + 1 for word in words]) - 1
         starts = [end - len(word) for end, word in zip(ends, words, strict=True)]
         rows.append(
@@ -59,89 +63,101 @@ def spans(count: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-TABLES = {case: make(12) for case, (make, _) in CASES.items()} | {"span": spans(12)}
+TABLES = {case: make(12) for case, (make, _) in CASES.items()} | {"span": span_table(12)}
 
 
 @functools.cache
-def model(name: str) -> Encoder:
+def tiny_model(name: str) -> Encoder:
     return tiny.model(name)
 
 
-def vector(word: str) -> np.ndarray:
-    """(S,): what word2vec's table has for a word."""
-    place = tiny.reader("word2vec").backend_tokenizer.token_to_id(word)
-    assert place is not None, f"{word} is in the vocabulary"
-    return next(model("word2vec").parameters())[place].detach().numpy()
+def static_vector(word: str) -> np.ndarray:
+    """Return the word2vec vector of a word, (S,)."""
+    token_id = tiny.tokenizer("word2vec").backend_tokenizer.token_to_id(word)
+    assert token_id is not None, f"{word} is in the vocabulary"
+    return next(tiny_model("word2vec").parameters())[token_id].detach().numpy()
 
 
-def mean(words: Sequence[str]) -> np.ndarray:
-    return np.mean([vector(word) for word in words], 0)
+def mean_vector(words: Sequence[str]) -> np.ndarray:
+    return np.mean([static_vector(word) for word in words], 0)
 
 
-def four(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.concatenate([u, v, np.abs(u - v), u * v])
 
 
-def by_hand(case: str, row: Any) -> list[np.ndarray]:
-    """What stands for each of an item's answers: the asked words, the mean of a text, the four of two texts."""
+def expected_vectors(case: str, row: Any) -> list[np.ndarray]:
+    """Return the expected static features of each answer of an item.
+
+    They are vectors of words, the mean of a text, or the four combinations of two texts.
+    """
     if case == "span":
         return [
-            np.concatenate([vector(word), vector(word) * vector(row["question"])])
+            np.concatenate(
+                [static_vector(word), static_vector(word) * static_vector(row["question"])]
+            )
             for word in row["context"].split()
         ]
-    if case in ("tags", "sense"):
-        return [
-            vector(word)
-            for word in (row["tokens"] if case == "tags" else [row["tokens"][row["target"]]])
-        ]
-    text = mean(row["text"].split())
+    if case == "tags":
+        return [static_vector(word) for word in row["tokens"]]
+    if case == "sense":
+        return [static_vector(row["tokens"][row["target"]])]
+    text = mean_vector(row["text"].split())
     if case == "multiple_choice":
-        return [np.stack([four(text, mean(choice.split())) for choice in row["choices"]])]
-    return [four(text, mean(row["second"].split()))] if case == "pairs" else [text]
+        return [
+            np.stack(
+                [pair_features(text, mean_vector(choice.split())) for choice in row["choices"]]
+            )
+        ]
+    if case == "pairs":
+        return [pair_features(text, mean_vector(row["second"].split()))]
+    return [text]
 
 
-def setting(case: str, name: str = "bert", **more: Any) -> EvalContext:
-    """A tiny model with word2vec's vectors, both untrained, on a dozen items."""
-    facts = {"name": "x", "kind": case, "language": "en"}
-    own = EvalContext(
+def build_eval_context(case: str, name: str = "bert", **options: Any) -> EvalContext:
+    """Return the context of an untrained tiny model with word2vec vectors, on twelve items."""
+    task_info = {"name": "x", "kind": case, "language": "en"}
+    context = EvalContext(
         tiny.checkpoint(name),
-        TaskData(facts, {"train": TABLES[case]}),
+        TaskData(task_info, {"train": TABLES[case]}),
         SETTINGS,
         0,
         5000,
         "fp32",
         tiny.CPU,
-        **more,
+        **options,
     )
     return dataclasses.replace(
-        own,
+        context,
         static_context=dataclasses.replace(
-            own, checkpoint=tiny.checkpoint("word2vec"), text_bytes=300
+            context, checkpoint=tiny.checkpoint("word2vec"), text_bytes=300
         ),
     )
 
 
-@pytest.mark.usefixtures("never_trained")
+@pytest.mark.usefixtures("without_weights")
 @pytest.mark.parametrize("case", TABLES)
-def test_behind_every_layer_of_a_linear_reader_stands_what_it_would_read_of_the_static_words(
+def test_linear_probe_features_end_with_the_static_features_in_every_layer(
     case: str,
 ) -> None:
-    found = setting(case)
-    own = extract_features(
-        model("bert"), tiny.reader("bert"), found.items["train"], precision="fp32"
+    context = build_eval_context(case)
+    contextual = extract_features(
+        tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"], precision="fp32"
     )
-    features = EncoderUnderTest(found, "pretrained").features["train"]
-    wide = own.shape[-1]
-    assert np.array_equal(features[..., :wide], own), "what is the model's stays as it is"
-    want = np.stack(
-        [vectors for _, row in TABLES[case].iterrows() for vectors in by_hand(case, row)]
+    features = EncoderUnderTest(context, "pretrained").features["train"]
+    width = contextual.shape[-1]
+    assert np.array_equal(features[..., :width], contextual), (
+        "the features of the model do not change"
     )
-    assert features.shape[-1] == wide + want.shape[-1] and (want != 0).any(-1).all()
-    for layer in range(own.shape[-2]):
-        np.testing.assert_allclose(features[..., layer, wide:], want, atol=1e-6)
+    expected = np.stack(
+        [vectors for _, row in TABLES[case].iterrows() for vectors in expected_vectors(case, row)]
+    )
+    assert features.shape[-1] == width + expected.shape[-1] and (expected != 0).any(-1).all()
+    for layer in range(contextual.shape[-2]):
+        np.testing.assert_allclose(features[..., layer, width:], expected, atol=1e-6)
 
 
-def encoded(*spans: tuple[int, int], segments: Sequence[int] | None = None) -> Encoding:
+def build_encoding(*spans: tuple[int, int], segments: Sequence[int] | None = None) -> Encoding:
     return Encoding(
         np.arange(len(spans)),
         np.array(spans),
@@ -149,18 +165,19 @@ def encoded(*spans: tuple[int, int], segments: Sequence[int] | None = None) -> E
     )
 
 
-def test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_where_there_is_none() -> (
-    None
-):
-    """Of "no, don't": the static model reads no, do and n't, and leaves the comma out; the other one reads marks, and pieces with spaces."""
-    known = {
+def test_a_token_gets_the_vector_of_the_first_word_it_overlaps_or_zeros() -> None:
+    """The text is "no, don't". The static model has the words no, do and n't, without the comma.
+
+    The other model has special tokens, and tokens that include spaces.
+    """
+    static_texts = {
         "no, don't": StaticText(
-            encoded((0, 0), (0, 2), (4, 6), (6, 9), (0, 0)),
+            build_encoding((0, 0), (0, 2), (4, 6), (6, 9), (0, 0)),
             np.float32([[9, 9], [1, 2], [3, 4], [5, 6], [9, 9]]),
         )
     }
-    pieces = encoded((0, 0), (0, 1), (1, 2), (2, 3), (3, 4), (3, 5), (5, 8), (7, 9), (0, 0))
-    assert align_static_vectors(pieces, ("no, don't",), known).tolist() == [
+    tokens = build_encoding((0, 0), (0, 1), (1, 2), (2, 3), (3, 4), (3, 5), (5, 8), (7, 9), (0, 0))
+    assert align_static_vectors(tokens, ("no, don't",), static_texts).tolist() == [
         [0, 0],
         [1, 2],
         [1, 2],
@@ -171,124 +188,142 @@ def test_a_piece_has_the_vector_of_the_first_word_that_it_overlaps_and_zeros_whe
         [5, 6],
         [0, 0],
     ]
-    turned = align_static_vectors(pieces.reverse(), ("no, don't",), known)
-    assert turned[::-1].tolist() == align_static_vectors(pieces, ("no, don't",), known).tolist(), (
-        "read from its end"
-    )
-    known |= {
-        "yes": StaticText(encoded((0, 3)), np.float32([[7, 8]])),
-        "...": StaticText(encoded((0, 0)), np.float32([[9, 9]])),
+    reversed_vectors = align_static_vectors(tokens.reverse(), ("no, don't",), static_texts)
+    assert (
+        reversed_vectors[::-1].tolist()
+        == align_static_vectors(tokens, ("no, don't",), static_texts).tolist()
+    ), "a reversed encoding"
+    static_texts |= {
+        "yes": StaticText(build_encoding((0, 3)), np.float32([[7, 8]])),
+        "...": StaticText(build_encoding((0, 0)), np.float32([[9, 9]])),
     }
-    both = encoded((0, 0), (0, 2), (0, 0), (0, 2), (2, 3), segments=[0, 0, 0, 1, 1])
-    assert align_static_vectors(both, ("no, don't", "yes"), known).tolist() == [
+    pair = build_encoding((0, 0), (0, 2), (0, 0), (0, 2), (2, 3), segments=[0, 0, 0, 1, 1])
+    assert align_static_vectors(pair, ("no, don't", "yes"), static_texts).tolist() == [
         [0, 0],
         [1, 2],
         [0, 0],
         [7, 8],
         [7, 8],
-    ], "spans count in their own text"
-    assert not align_static_vectors(both, ("...", "..."), known).any(), "a text without words"
+    ], "offsets refer to the text of their segment"
+    assert not align_static_vectors(pair, ("...", "..."), static_texts).any(), (
+        "a text without words"
+    )
 
 
-def joined(items: list[EncodedItem], name: str) -> CachedFeatures:
-    own = cache_features(model(name), tiny.reader(name), items, precision="fp32")
-    return add_static_vectors(own, model("word2vec"), tiny.reader("word2vec"), precision="fp32")
+def cache_joined_features(items: list[EncodedItem], name: str) -> CachedFeatures:
+    contextual = cache_features(tiny_model(name), tiny.tokenizer(name), items, precision="fp32")
+    return add_static_vectors(
+        contextual, tiny_model("word2vec"), tiny.tokenizer("word2vec"), precision="fp32"
+    )
 
 
-def words_of(case: str, row: Any, reading: int, segment: int) -> str:
-    """The text that a segment of an item's reading is of, of items that are not read in parts."""
-    texts = [
-        row["text"],
-        row["choices"][reading] if case == "multiple_choice" else row.get("second", ""),
-    ]
-    return str(texts[(segment + reading) % 2 if case == "pairs" else segment])
+def segment_text(case: str, row: Any, encoding_index: int, segment: int) -> str:
+    """Return the text of a segment in one encoding of an item that is not split into parts."""
+    if case == "multiple_choice":
+        texts = [row["text"], row["choices"][encoding_index]]
+    else:
+        texts = [row["text"], row.get("second", "")]
+    if case == "pairs":  # the second encoding has the texts in reverse order
+        segment = (segment + encoding_index) % 2
+    return str(texts[segment])
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt"])
 @pytest.mark.parametrize("case", TABLES)
-def test_every_piece_of_a_network_stands_beside_its_words_vector_in_any_company(
+def test_every_token_gets_the_vector_of_its_word_whatever_else_is_in_the_batch(
     case: str, name: str
 ) -> None:
-    """Also where a text is cut, where a sentence or a context is read in parts, and beside a space, with which a piece of bytes begins."""
+    """This holds for truncated texts, items read in parts, and tokens that begin with a space."""
     limit = {"span": 11, "multiple_choice": 8, "sense": 7}.get(case, 15)
     items = encode_items(
-        TABLES[case], tiny.reader(name), max_length=limit, language="en", symmetric=case == "pairs"
+        TABLES[case],
+        tiny.tokenizer(name),
+        max_length=limit,
+        language="en",
+        symmetric=case == "pairs",
     )
-    whole = joined(items, name)
-    assert whole.static_size == S and any(item.truncated for item in items)
+    features = cache_joined_features(items, name)
+    assert features.static_size == S and any(item.truncated for item in items)
     for number, row in TABLES[case].head(5).iterrows():
-        alone = joined([items[number]], name).layers[0]
+        single_item_layers = cache_joined_features([items[number]], name).layers[0]
         assert all(
-            np.allclose(a, b, atol=1e-6) for a, b in zip(alone, whole.layers[number], strict=True)
+            np.allclose(single, batched, atol=1e-6)
+            for single, batched in zip(single_item_layers, features.layers[number], strict=True)
         )
         if case in ("tags", "sense", "span"):
-            batch = whole.make_batch(np.array([number]))
+            batch = features.make_batch(np.array([number]))
             assert batch.layers_BTLD is not None
-            want = [part[:S] for part in by_hand(case, row)]
-            read = pool_words(whole, batch.layers_BTLD[:, :, 0, -S:], batch).numpy()
-            np.testing.assert_allclose(read, want, atol=1e-6)
+            expected = [part[:S] for part in expected_vectors(case, row)]
+            pooled = pool_words(features, batch.layers_BTLD[:, :, 0, -S:], batch).numpy()
+            np.testing.assert_allclose(pooled, expected, atol=1e-6)
             continue
-        for reading, (encoded, layers) in enumerate(
-            zip(items[number].encodings, whole.layers[number], strict=True)
+        for encoding_index, (encoding, layers) in enumerate(
+            zip(items[number].encodings, features.layers[number], strict=True)
         ):
-            segments = encoded.token_type_ids
+            segments = encoding.token_type_ids
             if segments is None:
-                segments = np.zeros(len(encoded.ids), int)
-            for place, ((a, b), segment) in enumerate(zip(encoded.offsets, segments, strict=True)):
-                text = words_of(case, row, reading, segment)
-                word = (
-                    "" if not text[a:b].strip() else text[:b].split()[-1] + text[b:].split(" ")[0]
-                )
-                want = vector(word) if word else np.zeros(S)
-                np.testing.assert_allclose(
-                    layers[place][:, -S:], np.tile(want, (len(layers[place]), 1)), atol=1e-6
-                )
+                segments = np.zeros(len(encoding.ids), int)
+            for position, ((start, end), segment) in enumerate(
+                zip(encoding.offsets, segments, strict=True)
+            ):
+                text = segment_text(case, row, encoding_index, segment)
+                expected = np.zeros(S)
+                if text[start:end].strip():
+                    word = text[:end].split()[-1] + text[end:].split(" ")[0]
+                    expected = static_vector(word)
+                for layer in layers[position]:
+                    np.testing.assert_allclose(layer[-S:], expected, atol=1e-6)
 
 
-def test_a_network_over_both_reads_an_item_alike_in_any_company() -> None:
+def test_a_bilstm_over_joined_features_does_not_depend_on_the_batch() -> None:
     answer = CASES["tags"][1]
-    items = encode_items(TABLES["tags"], tiny.reader("bert"), max_length=12, language="en")
-    whole = joined(items, "bert")
-    network = fit_bilstm_probe(
-        whole, answer.labels(TABLES["tags"]), answer, SETTINGS.bilstm_probe, seed=1, device=tiny.CPU
+    items = encode_items(TABLES["tags"], tiny.tokenizer("bert"), max_length=12, language="en")
+    features = cache_joined_features(items, "bert")
+    probe = fit_bilstm_probe(
+        features,
+        answer.labels(TABLES["tags"]),
+        answer,
+        SETTINGS.bilstm_probe,
+        seed=1,
+        device=tiny.CPU,
     )
-    together, _ = predict_bilstm_probe(network, whole)
+    batch_scores, _ = predict_bilstm_probe(probe, features)
     for number in (0, 5, 11):
-        alone, _ = predict_bilstm_probe(network, whole.select(np.array([number])))
-        np.testing.assert_allclose(alone, together[answer_rows(items)[number]], atol=1e-6, rtol=0)
+        single_scores, _ = predict_bilstm_probe(probe, features.select(np.array([number])))
+        np.testing.assert_allclose(
+            single_scores, batch_scores[answer_rows(items)[number]], atol=1e-6, rtol=0
+        )
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_mix_leaves_the_static_vector_alone(layer_norm: bool) -> None:
-    draw = torch.Generator().manual_seed(3)
-    layers, static = (
-        [torch.randn(5, 7, generator=draw) for _ in range(3)],
-        torch.randn(5, 2, generator=draw),
-    )
-    both, plain = (
-        ScalarMix(3, layer_norm=layer_norm, static_size=2),
-        ScalarMix(3, layer_norm=layer_norm),
-    )
-    for mix in (both, plain):
+def test_the_scalar_mix_does_not_change_the_static_vector(layer_norm: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    layers = [torch.randn(5, 7, generator=generator) for _ in range(3)]
+    static = torch.randn(5, 2, generator=generator)
+    joined_mix = ScalarMix(3, layer_norm=layer_norm, static_size=2)
+    plain_mix = ScalarMix(3, layer_norm=layer_norm)
+    for mix in (joined_mix, plain_mix):
         with torch.no_grad():
             mix.weights.copy_(torch.tensor([0.3, -1.0, 2.0]))
             mix.gamma.fill_(2.5)
-    mixed = both([torch.cat([layer, static], -1) for layer in layers])
-    assert torch.equal(mixed[:, 7:], static) and torch.equal(mixed[:, :7], plain(layers))
+    mixed = joined_mix([torch.cat([layer, static], -1) for layer in layers])
+    assert torch.equal(mixed[:, 7:], static)
+    assert torch.equal(mixed[:, :7], plain_mix(layers))
 
 
 @pytest.mark.parametrize("gamma", [False, True])
-@pytest.mark.parametrize("static", [0, 2])
-def test_what_a_linear_reader_makes_of_the_mix_can_be_folded_into_it(
-    static: int, gamma: bool
+@pytest.mark.parametrize("static_size", [0, 2])
+def test_a_linear_layer_over_the_mix_can_be_folded_into_one_matrix(
+    static_size: int, gamma: bool
 ) -> None:
-    draw = torch.Generator().manual_seed(4)
-    layers, weight = torch.randn(3, 5, 7, generator=draw), torch.randn(7, 4, generator=draw)
-    layers[:, :, 7 - static :] = layers[:1, :, 7 - static :]
-    mix = ScalarMix(3, gamma=gamma, static_size=static)
+    generator = torch.Generator().manual_seed(4)
+    layers = torch.randn(3, 5, 7, generator=generator)
+    weight = torch.randn(7, 4, generator=generator)
+    layers[:, :, 7 - static_size :] = layers[:1, :, 7 - static_size :]
+    mix = ScalarMix(3, gamma=gamma, static_size=static_size)
     with torch.no_grad():
         for parameter in mix.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=draw))
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
     torch.testing.assert_close(
         layers.transpose(0, 1).flatten(1) @ mix.fold_into_linear(weight).flatten(0, 1),
         mix(list(layers)) @ weight,
@@ -296,91 +331,104 @@ def test_what_a_linear_reader_makes_of_the_mix_can_be_folded_into_it(
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_neither_models_scale_weighs_in_what_is_read_of_the_other(layer_norm: bool) -> None:
-    """Layers of unlike width, of which the narrow one ends in zeros; vectors a thousand times as large say the same."""
+def test_the_scale_of_static_vectors_does_not_affect_predictions(layer_norm: bool) -> None:
+    """Static vectors that are a thousand times larger give the same predictions.
+
+    The layers differ in width, and the narrow one ends in zeros.
+    """
     rng = np.random.default_rng(2)
-    gold = rng.integers(2, size=60)
-    features = rng.normal(size=(60, 2, 9)) * 0.3 + gold[:, None, None] * 0.1
+    labels = rng.integers(2, size=60)
+    features = rng.normal(size=(60, 2, 9)) * 0.3 + labels[:, None, None] * 0.1
     features[:, 0, 4:6] = 0.0
     features[:, :, 6:] = features[:, :1, 6:]
-    larger = features * np.array([*[1.0] * 6, *[1000.0] * 3])
+    scaled = features * np.array([*[1.0] * 6, *[1000.0] * 3])
     settings = dataclasses.replace(SETTINGS.linear_probe, layer_norm=layer_norm, max_iter=200)
-    said = [
-        fit_linear_probe(x, gold, tiny.labels(2), settings, seed=0, static_size=3)(x)
-        for x in (features, larger)
+    scores = [
+        fit_linear_probe(
+            features_NLD, labels, tiny.label_answer(2), settings, seed=0, static_size=3
+        )(features_NLD)
+        for features_NLD in (features, scaled)
     ]
-    np.testing.assert_allclose(said[0], said[1], atol=1e-3)
-    without = fit_linear_probe(features[..., :6], gold, tiny.labels(2), settings, seed=0)(
-        features[..., :6]
-    )
-    assert np.abs(said[0] - without).max() > 0.1, "else this shows nothing"
+    np.testing.assert_allclose(scores[0], scores[1], atol=1e-3)
+    scores_without_static = fit_linear_probe(
+        features[..., :6], labels, tiny.label_answer(2), settings, seed=0
+    )(features[..., :6])
+    assert np.abs(scores[0] - scores_without_static).max() > 0.1, "otherwise the test shows nothing"
 
 
-def saved(name: str, folder: Path) -> Checkpoint:
-    """A checkpoint whose weights are not those that its training would have started from."""
+def save_changed_checkpoint(name: str, folder: Path) -> Checkpoint:
+    """Save and load a checkpoint whose weights differ from its initial ones."""
     folder.mkdir()
-    other = tiny.model(name)
+    changed_model = tiny.model(name)
     with torch.no_grad():
-        for number, parameter in enumerate(other.parameters()):
+        for number, parameter in enumerate(changed_model.parameters()):
             parameter.add_(
                 torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)),
                 alpha=0.2,
             )
-    tiny.checkpoint(name).save(folder, other)
+    tiny.checkpoint(name).save(folder, changed_model)
     return Checkpoint.load(folder)
 
 
-def test_the_untrained_twin_has_the_trained_vectors_and_differs_in_the_contextual_part_alone(
+def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
     tmp_path: Path,
 ) -> None:
-    plain = setting("text_classification")
-    assert plain.static_context is not None
-    static = dataclasses.replace(
-        plain.static_context, checkpoint=saved("word2vec", tmp_path / "static")
+    context = build_eval_context("text_classification")
+    assert context.static_context is not None
+    static_context = dataclasses.replace(
+        context.static_context, checkpoint=save_changed_checkpoint("word2vec", tmp_path / "static")
     )
-    found = dataclasses.replace(
-        plain, checkpoint=saved("bert", tmp_path / "bert"), static_context=static
+    saved_context = dataclasses.replace(
+        context,
+        checkpoint=save_changed_checkpoint("bert", tmp_path / "bert"),
+        static_context=static_context,
     )
-    trained, twin = EncoderUnderTest(found, "pretrained"), EncoderUnderTest(found, "random")
-    for one, other in (
-        (trained.features["train"], twin.features["train"]),
+    trained = EncoderUnderTest(saved_context, "pretrained")
+    random_init = EncoderUnderTest(saved_context, "random")
+    for trained_features, random_features in (
+        (trained.features["train"], random_init.features["train"]),
         *(
-            (a[0][1:-1], b[0][1:-1])
-            for a, b in zip(
+            (trained_layers[0][1:-1], random_layers[0][1:-1])
+            for trained_layers, random_layers in zip(
                 trained.cached_features["train"].layers,
-                twin.cached_features["train"].layers,
+                random_init.cached_features["train"].layers,
                 strict=True,
             )
         ),
     ):
-        assert np.array_equal(one[..., -S:], other[..., -S:]) and one[..., -S:].any()
-        assert not np.isclose(one[..., :-S], other[..., :-S]).all(-1).any()
-    untrained = EncoderUnderTest(static, "random").compute_layers()["train"]
-    assert not np.isclose(trained.features["train"][:, :1, -S:], untrained).all(-1).any(), (
-        "else this shows nothing"
+        assert np.array_equal(trained_features[..., -S:], random_features[..., -S:])
+        assert trained_features[..., -S:].any()
+        assert not np.isclose(trained_features[..., :-S], random_features[..., :-S]).all(-1).any()
+    untrained_static = EncoderUnderTest(static_context, "random").compute_layers()["train"]
+    assert not np.isclose(trained.features["train"][:, :1, -S:], untrained_static).all(-1).any(), (
+        "otherwise the test shows nothing"
     )
 
 
-@pytest.mark.usefixtures("never_trained")
-@pytest.mark.parametrize("broken", ["", "static", "contextual"])
-def test_rows_say_both_names_and_both_texts_and_what_failed(broken: str, tmp_path: Path) -> None:
-    facts = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
+@pytest.mark.usefixtures("without_weights")
+@pytest.mark.parametrize("failing_part", ["", "static", "contextual"])
+def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
+    failing_part: str, tmp_path: Path
+) -> None:
+    task_info = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
              "probes": ["linear", "bilstm"]}  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
-    task = TaskData(facts, {"train": table, "validation": table, "test": table})
-    found = dataclasses.replace(
-        setting("text_classification"),
+    task = TaskData(task_info, {"train": table, "validation": table, "test": table})
+    context = dataclasses.replace(
+        build_eval_context("text_classification"),
         task=task,
-        failure_reason="the loss is nan" if broken == "contextual" else "",
+        failure_reason="the loss is nan" if failing_part == "contextual" else "",
     )
-    assert found.static_context is not None
-    static = dataclasses.replace(
-        found.static_context, task=task, failure_reason="no words" if broken == "static" else ""
+    assert context.static_context is not None
+    static_context = dataclasses.replace(
+        context.static_context,
+        task=task,
+        failure_reason="no words" if failing_part == "static" else "",
     )
-    some = [*list_runs(facts, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
+    runs = [*list_runs(task_info, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
     rows, predictions = evaluate_runs(
-        dataclasses.replace(found, static_context=static),
-        some,
+        dataclasses.replace(context, static_context=static_context),
+        runs,
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -390,6 +438,10 @@ def test_rows_say_both_names_and_both_texts_and_what_failed(broken: str, tmp_pat
     assert {row.head for row in rows} == {"linear", "bilstm"}
     assert {row.init: row.text_bytes for row in rows} == {"pretrained": 5300, "random": 300}
     failed = {(row.init, format_notes(row.reason)) for row in rows if row.status == "failed"}
-    assert failed == {"": set(), "static": {("pretrained", "word2vec: no words"), ("random", "word2vec: no words")},
-                      "contextual": {("pretrained", "the loss is nan")}}[broken]  # fmt: skip
-    assert len(predictions) == {"": 96, "static": 0, "contextual": 48}[broken]
+    expected_failures = {
+        "": set(),
+        "static": {("pretrained", "word2vec: no words"), ("random", "word2vec: no words")},
+        "contextual": {("pretrained", "the loss is nan")},
+    }
+    assert failed == expected_failures[failing_part]
+    assert len(predictions) == {"": 96, "static": 0, "contextual": 48}[failing_part]

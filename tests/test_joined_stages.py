@@ -1,4 +1,7 @@
-"""Contextual features beside static vectors in the stages, on the report's pages, and what is refused before anything runs."""
+"""The stages and the report support contextual features joined with static vectors.
+
+Invalid combinations are refused before anything runs.
+"""
 
 import dataclasses
 import re
@@ -7,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from study_rows import GRID, Study
 
 from flows.profiles import merge_params
 from lineage import artifacts
@@ -20,11 +22,12 @@ from lineage.data.checks import check_task_data
 from lineage.errors import InputError
 from lineage.report import page
 from tests import tiny
-from tests.user_project import HERE, make, stage, write
+from tests.study_rows import GRID, Study
+from tests.user_project import REPOSITORY, make_project, run_stage, write_params
 
 Tree = dict[str, Any]
 NAME = "gpt + word2vec"
-# A made-up study has no static vectors: gpt's stand for them.
+# A synthetic study has no static vectors; gpt stands in for them.
 JOINED = dataclasses.replace(
     GRID,
     tasks=("sentiment", "sense"),
@@ -36,47 +39,49 @@ JOINED = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study in which ELMo's features beside others' vectors read senses better than its untrained twin."""
+    """Return a study in which joined ELMo is better than all others on word senses."""
     study = Study(tmp_path_factory.mktemp("study"), grid=JOINED, items=120)
-    found = study.write()
-    some = [
+    results_dir = study.write()
+    cells = [
         (cell, skill)
         for init in ("pretrained", "random")
         for cell, skill in study.cells("elmo", 0, "sense", init)
     ]
-    own = [
+    joined_cells = [
         (cell | {"model": "elmo + gpt", "family": "joined"}, skill + 2.0)
-        for cell, skill in some
+        for cell, skill in cells
         if cell["transfer"] == "frozen"
     ]
-    study.evaluate("evaluate_joined-elmo-0-sense", own)
-    return found
+    study.evaluate("evaluate_joined-elmo-0-sense", joined_cells)
+    return results_dir
 
 
-def test_it_is_compared_with_its_twin_and_its_two_variants_and_never_serves_best(
+def test_a_joined_system_is_compared_with_its_baseline_and_parts_and_never_leads(
     folder: Path,
 ) -> None:
     analysis = build_results(folder, JOINED, ReportParams())[1]
-    joined = {one.system.model for one in analysis.scores if one.system.family == "joined"}
-    assert joined == {"elmo + gpt"}
-    own = {
-        (one.comparison_type, one.first.model, one.second.model, one.second.init)
-        for one in analysis.comparisons
-        if "elmo + gpt" in (one.first.model, one.second.model)
+    joined_models = {
+        record.system.model for record in analysis.scores if record.system.family == "joined"
     }
-    assert own == {
+    assert joined_models == {"elmo + gpt"}
+    joined_comparisons = {
+        (record.comparison_type, record.first.model, record.second.model, record.second.init)
+        for record in analysis.comparisons
+        if "elmo + gpt" in (record.first.model, record.second.model)
+    }
+    assert joined_comparisons == {
         ("pretraining", "elmo + gpt", "elmo + gpt", "random"),
         ("concatenated", "elmo + gpt", "elmo", "pretrained"),
         ("concatenated", "elmo + gpt", "gpt", "pretrained"),
     }
     scores = analysis.scores_of(Setting("sense", "all"))
-    best = max(scores, key=lambda one: one.mean or 0.0)
-    assert best.system.model == "elmo + gpt", "it would have led if it could"
-    text_bytes = {one.model: one.text_bytes for one in analysis.budget}
+    best = max(scores, key=lambda record: record.mean or 0.0)
+    assert best.system.model == "elmo + gpt", "it has the best score but does not lead"
+    text_bytes = {record.model: record.text_bytes for record in analysis.budget}
     assert text_bytes["elmo + gpt"] == text_bytes["elmo"] + text_bytes["gpt"]
 
 
-def test_without_it_the_results_are_what_they_were(folder: Path) -> None:
+def test_all_other_results_are_the_same_without_joined_systems(folder: Path) -> None:
     table, analysis = build_results(folder, JOINED, ReportParams())
     plain_table, plain = build_results(
         folder, dataclasses.replace(JOINED, join_models=(), join_tasks=()), ReportParams()
@@ -84,54 +89,54 @@ def test_without_it_the_results_are_what_they_were(folder: Path) -> None:
     pd.testing.assert_frame_equal(
         plain_table, table[table["family"] != "joined"].reset_index(drop=True)
     )
-    rest = [one for one in analysis.scores if one.system.family != "joined"]
-    assert plain.scores == tuple(rest)
+    other_scores = [record for record in analysis.scores if record.system.family != "joined"]
+    assert plain.scores == tuple(other_scores)
     assert plain.budget == analysis.budget[:-1]
-    comparisons = [one for one in analysis.comparisons if one.first.family != "joined"]
+    comparisons = [record for record in analysis.comparisons if record.first.family != "joined"]
     assert plain.comparisons == tuple(comparisons)
 
 
-def test_the_pages_say_two_budgets_wherever_it_stands(folder: Path) -> None:
+def test_the_pages_mark_a_joined_system_with_two_budgets_everywhere(folder: Path) -> None:
     pages = page.render_report(build_results(folder, JOINED, ReportParams())[1])
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "elmo + gpt" in line]
         assert len(lines) > 4 and all("two budgets" in line for line in lines), kind
-        assert (
-            "With gpt vectors added" in text
-            and "With gpt vectors added"
-            not in text.split('<h3 class="task">sense ' if kind == "html" else "## sense")[0]
-        ), kind
+        title = "With gpt vectors added"
+        before_sense = text.split('<h3 class="task">sense ' if kind == "html" else "## sense")[0]
+        assert title in text and title not in before_sense, kind
 
 
-def small(folder: Path) -> Tree:
-    """A user's project with a contextual and a static family, and a task that both heads read."""
-    tree = make(folder)
-    tree["models"]["word2vec"] = tiny.shipped()["models"]["word2vec"]
+def write_small_project(folder: Path) -> Tree:
+    """Write a project with a contextual and a static model, and a task with both probes."""
+    tree = make_project(folder)
+    tree["models"]["word2vec"] = tiny.demo_params()["models"]["word2vec"]
     for name in ("gpt", "word2vec"):
         model = tree["models"][name]
         model["tokenizer"]["vocab_size"] = 300
         model["evaluate"]["bilstm_probe"] = {"epochs": 1, "hidden_size": 5}
         model["evaluate"]["finetune"] = {"epochs": 1, "min_steps": None}
     tree["models"]["word2vec"]["architecture"]["hidden_size"] = 7
-    tree["tasks"]["mood"] |= {"max_tokens": 20, "probes": ["linear", "bilstm"]}
+    tree["tasks"]["mood"] |= {"max_words": 20, "probes": ["linear", "bilstm"]}
     tree["budget"] |= {"text_bytes": 10_000, "body_parameters": 100_000}
     tree["grid"] |= {"models": ["word2vec", "gpt"], "adapt_models": [], "adapt_tasks": [], "label_counts": ["all"], "finetune_seeds": [0, 1],
                      "join_models": ["gpt"], "join_tasks": ["mood"]}  # fmt: skip
-    write(folder, tree)
+    write_params(folder, tree)
     return tree
 
 
-def spoiled(*_: object, **__: object) -> None:
+def raise_disk_full(*_: object, **__: object) -> None:
     raise InputError("the disk is full")
 
 
-def test_the_stages_put_static_vectors_beside_a_contextual_model(
+def test_the_stages_join_static_vectors_with_a_contextual_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*command: str) -> None:
-        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, command
+        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, (
+            command
+        )
 
-    tree = small(tmp_path)
+    tree = write_small_project(tmp_path)
     for command in (
         ("sources",),
         ("corpus", "general"),
@@ -147,38 +152,35 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
     run("evaluate", "gpt", "0", "mood", "--joined")
     run("report")
     assert not (tmp_path / "artifacts/finetuned/evaluate_joined-gpt-0-mood").exists(), (
-        "nothing is tuned"
+        "nothing is finetuned"
     )
-    own = artifacts.read_table(
+    rows = artifacts.read_table(
         tmp_path / "artifacts/results/rows/evaluate_joined-gpt-0-mood.parquet"
     )
-    assert (
-        set(own["status"]) == {"ok"}
-        and set(own["model"]) == {NAME}
-        and set(own["transfer"]) == {"frozen"}
-    )
-    spent = [
+    assert set(rows["status"]) == {"ok"}
+    assert set(rows["model"]) == {NAME}
+    assert set(rows["transfer"]) == {"frozen"}
+    text_bytes = [
         artifacts.read_json(tmp_path / f"artifacts/pretrained/{name}/0/spent.json")["text_bytes"]
         for name in ("gpt", "word2vec")
     ]
-    assert own.groupby("init")["text_bytes"].first().to_dict() == {
-        "pretrained": sum(spent),
-        "random": spent[1],
+    assert rows.groupby("init")["text_bytes"].first().to_dict() == {
+        "pretrained": sum(text_bytes),
+        "random": text_bytes[1],
     }
     scores = read_analysis(tmp_path / "reports/results.json").scores
-    own_scores = [one for one in scores if one.system.model == NAME]
-    assert {(one.system.init, one.system.head, len(one.seeds)) for one in own_scores} == {
-        (init, head, 2) for init in ("pretrained", "random") for head in ("bilstm", "linear")
-    }
-    assert len(own_scores) == 4
+    joined_scores = [score for score in scores if score.system.model == NAME]
+    assert {
+        (score.system.init, score.system.head, len(score.seeds)) for score in joined_scores
+    } == {(init, head, 2) for init in ("pretrained", "random") for head in ("bilstm", "linear")}
+    assert len(joined_scores) == 4
     files = sorted((tmp_path / "artifacts/results").glob("*/evaluate_joined-*"))
-    before = [path.read_bytes() for path in files]
-    with (
-        monkeypatch.context() as broken
-    ):  # it ends when the last cell is kept, and another process goes on
-        broken.setattr("stages.evaluate.write_outputs", spoiled)
+    contents = [path.read_bytes() for path in files]
+    # The stage fails after its last result is cached, and the next process continues from there.
+    with monkeypatch.context() as patch:
+        patch.setattr("stages.evaluate.write_outputs", raise_disk_full)
         assert (
-            stage(
+            run_stage(
                 tmp_path,
                 "evaluate",
                 "gpt",
@@ -190,53 +192,47 @@ def test_the_stages_put_static_vectors_beside_a_contextual_model(
             )[0]
             == 2
         )
-    (clock,) = tmp_path.glob(".lineage/resume/evaluate_joined-gpt-0-mood/*/clock.json")
-    assert 0.01 < artifacts.read_json(clock)["seconds"] < 100
-    artifacts.write_json(clock, {"seconds": 1000.0})
+    (clock_file,) = tmp_path.glob(".lineage/resume/evaluate_joined-gpt-0-mood/*/clock.json")
+    assert 0.01 < artifacts.read_json(clock_file)["seconds"] < 100
+    artifacts.write_json(clock_file, {"seconds": 1000.0})
     run("evaluate", "gpt", "0", "mood", "--joined")
-    assert (
-        artifacts.read_json(tmp_path / ".lineage/metadata/evaluate_joined@gpt-0-mood.json")[
-            "seconds"
-        ]
-        > 1000
-    )
-    assert [path.read_bytes() for path in files] == before, "the same inputs, the same bytes"
+    metadata = artifacts.read_json(tmp_path / ".lineage/metadata/evaluate_joined@gpt-0-mood.json")
+    assert metadata["seconds"] > 1000
+    assert [path.read_bytes() for path in files] == contents, "the same inputs give the same bytes"
     tree["grid"] |= {"join_models": [], "join_tasks": []}
-    write(tmp_path, tree)
+    write_params(tmp_path, tree)
     run("sources")
     assert not any(path.exists() for path in files), (
-        "no results of cells that the grid no longer has"
+        "results that the grid no longer has are removed"
     )
 
 
-def test_the_graph_has_its_stage_only_where_the_grid_asks_for_it() -> None:
-    stages = read_yaml(HERE / "dvc.yaml")["stages"]
+def test_the_graph_has_the_joined_stage_only_if_the_grid_names_it() -> None:
+    stages = read_yaml(REPOSITORY / "dvc.yaml")["stages"]
     keys = {**stages["evaluate_joined"]["matrix"]}
     assert keys == {
         "model": "${grid.join_models}",
         "seed": "${grid.pretrain_seeds}",
         "task": "${grid.join_tasks}",
     }
-    params = read_params(HERE / "params.yaml")
-    assert (
-        params.grid.stage_instances["evaluate_joined"] == []
-        and params.grid.two_budget_systems == {}
-    )
-    named = {
+    params = read_params(REPOSITORY / "params.yaml")
+    assert params.grid.stage_instances["evaluate_joined"] == []
+    assert params.grid.two_budget_systems == {}
+    result_files = {
         path
         for part in ("rows", "predictions")
         for path in stages["evaluate_joined"]["outs"]
         if f"/{part}/evaluate_joined-" in path
     }
-    assert named == {*stages["evaluate_joined"]["outs"]}
+    assert result_files == {*stages["evaluate_joined"]["outs"]}
 
 
-def checked(grid: Tree) -> None:
-    """What the sources stage checks of a grid, over the shipped parameters."""
-    over = {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid
-    params = parse_params(merge_params(tiny.shipped(), {"grid": over}), "params.yaml")
+def check_grid(grid: Tree) -> None:
+    """Check a grid over the demo parameters, as the sources stage does."""
+    overrides = {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid
+    params = parse_params(merge_params(tiny.demo_params(), {"grid": overrides}), "params.yaml")
     check_study(params)
-    check_task_data(params.grid.join_tasks[0], params, HERE)
+    check_task_data(params.grid.join_tasks[0], params, REPOSITORY)
 
 
 @pytest.mark.parametrize(
@@ -277,13 +273,13 @@ def checked(grid: Tree) -> None:
         ),
     ],
 )
-def test_what_cannot_be_joined_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
+def test_an_invalid_join_is_refused_before_anything_runs(grid: Tree, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        checked(grid)
+        check_grid(grid)
 
 
-def test_any_static_family_may_be_joined_with() -> None:
-    over = {
+def test_any_static_family_can_be_joined() -> None:
+    overrides = {
         "grid": {
             "models": ["fasttext", "glove", "elmo"],
             "join_models": ["elmo"],
@@ -294,8 +290,8 @@ def test_any_static_family_may_be_joined_with() -> None:
     for name in ("fasttext", "glove"):
         params = parse_params(
             merge_params(
-                tiny.shipped(),
-                merge_params(over, {"grid": {"join_static_model": name}}),
+                tiny.demo_params(),
+                merge_params(overrides, {"grid": {"join_static_model": name}}),
             ),
             "params.yaml",
         )

@@ -1,4 +1,4 @@
-"""Rows of JSON: an object a line, or one list of objects, and what is neither is named by its place."""
+"""A JSON file holds one object per line or a list of objects, and errors name their position."""
 
 import json
 from pathlib import Path
@@ -7,25 +7,31 @@ import pytest
 
 from lineage.data.files import read_column_names
 from lineage.errors import InputError
-from tests.test_odd_input import made
+from tests.test_odd_input import build_task
 
 
-def test_a_line_that_is_no_json_is_named_however_late_it_comes(tmp_path: Path) -> None:
-    good = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(700))
-    (tmp_path / "t.jsonl").write_text(good + '{"text": \n' + good)
+def test_a_late_line_that_is_not_json_is_reported(tmp_path: Path) -> None:
+    lines = "".join(
+        json.dumps({"text": f"text {number}", "label": number % 2}) + "\n" for number in range(700)
+    )
+    (tmp_path / "t.jsonl").write_text(lines + '{"text": \n' + lines)
     with pytest.raises(InputError, match=r"t\.jsonl, line 701: not JSON"):
-        made(tmp_path, "text_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"})
+        build_task(
+            tmp_path, "text_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
+        )
 
 
-def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_named(
+def test_objects_per_line_and_a_list_of_objects_give_the_same_items(
     tmp_path: Path,
 ) -> None:
-    text = "".join(json.dumps({"text": f"text {n}", "label": n % 2}) + "\n" for n in range(20))
+    text = "".join(
+        json.dumps({"text": f"text {number}", "label": number % 2}) + "\n" for number in range(20)
+    )
     for name in ("t.json", "t.jsonl", "folder/t.jsonl", "folder/dataset_info.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     first, *others = (
-        made(tmp_path, "text_classification", {}, files={"train": name, "test": name})
+        build_task(tmp_path, "text_classification", {}, files={"train": name, "test": name})
         for name in ("t.json", "t.jsonl", "folder")
     )
     assert all(
@@ -34,14 +40,16 @@ def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_na
         for other in others
     )
     assert read_column_names(tmp_path / "t.json", "t.json", "task.files.train") == ["text", "label"]
-    for sign, mark in ((", ", ""), (",\n", "\ufeff\n")):
-        (tmp_path / "t.json").write_text(f"{mark}[{sign.join(text.splitlines())}]\n")
+    for separator, prefix in ((", ", ""), (",\n", "\ufeff\n")):
+        (tmp_path / "t.json").write_text(f"{prefix}[{separator.join(text.splitlines())}]\n")
         assert (
-            made(tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"})
+            build_task(
+                tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"}
+            )
             .splits["test"]
             .equals(first.splits["test"])
         )
-    for text, said in (
+    for text, message in (
         ('[{"text": "a", "label": 1}, ["b", 2]]', "entry 2: list"),
         ('[{"text": "a", "label": 1},\n', "not JSON"),
         ("3\n", "line 1: int"),
@@ -49,6 +57,8 @@ def test_a_json_file_holds_an_object_a_line_or_a_list_and_is_read_where_it_is_na
         (tmp_path / "t.json").write_text(text)
         with pytest.raises(
             InputError,
-            match=rf"t\.json[:,] {said}.*; a \.json or \.jsonl file holds an object a line, or one list of objects",
+            match=rf"t\.json[:,] {message}.*; a \.json or \.jsonl file has one object per line, or one list of objects",
         ):
-            made(tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"})
+            build_task(
+                tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"}
+            )

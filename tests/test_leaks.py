@@ -1,4 +1,7 @@
-"""No model is shown what it has to predict: neither among what stands later, nor as a word that was drawn by lot, which nothing foretells."""
+"""No language model sees what it has to predict.
+
+Later positions must not change a prediction, and randomly drawn words must remain unpredictable.
+"""
 
 import dataclasses
 import math
@@ -27,19 +30,20 @@ WORDS = [
     "hymn",
     "jolt",
     "kiln",
-]  # few, so that what is shown is soon learned
-# As they are by default both are shown it: a text that is written again was read before, and a tenth of what BERT predicts stands there as it is.
-BLIND = {
+]  # few, so that a leaked word is learned soon
+# By default these two see some of their targets: an autoencoder reads the text that it writes, and
+# BERT leaves a tenth of its targets unmasked.
+WITHOUT_VISIBLE_TARGETS = {
     "sa_lstm": {"architecture": {"objective": "language_model"}},
     "bert": {"pretrain": {"mask_replacement": {"mask": 1.0, "random": 0.0}}},
 }
 
 
-def asked_at(batch: Batch, place: int, *, changed_from: int) -> Batch:
-    """The batch with the targets of one place alone, and from another place on with the words of other rows."""
+def predict_one_position(batch: Batch, position: int, *, changed_from: int) -> Batch:
+    """Keep only the targets at one position, and change all words from `changed_from` on."""
     assert batch.targets_BT is not None
     targets_BT = torch.full_like(batch.targets_BT, IGNORE_INDEX)
-    targets_BT[:, place] = batch.targets_BT[:, place]
+    targets_BT[:, position] = batch.targets_BT[:, position]
     changed: dict[str, Any] = {}
     for name in ("ids_BT", "word_rows_BT"):
         if (table := getattr(batch, name)) is not None:
@@ -50,95 +54,110 @@ def asked_at(batch: Batch, place: int, *, changed_from: int) -> Batch:
 
 
 @pytest.mark.parametrize("name", tiny.TRAINED)
-def test_nothing_of_what_comes_later_changes_what_a_language_model_says(name: str) -> None:
-    found, model = tiny.variant(name), tiny.model(name).eval()
-    assert isinstance(found.family, LanguageModelFamily)
+def test_later_positions_never_change_a_prediction(name: str) -> None:
+    config = tiny.model_config(name)
+    model = tiny.model(name).eval()
+    assert isinstance(config.family, LanguageModelFamily)
     batch = tiny.batch(name, 2)
     assert batch.targets_BT is not None
     if not torch.equal(batch.ids_BT[:, 1:], batch.targets_BT[:, :-1]):
-        return  # masked, or a whole text: the words that were drawn by lot tell
-    for place in range(batch.ids_BT.shape[1] - 1):
-        nats, later, now = (
-            found.family.objective(model, asked_at(batch, place, changed_from=at), None).nats
-            for at in (10**6, place + 1, place)
+        return  # masked or bidirectional: the test with random words covers these
+    for position in range(batch.ids_BT.shape[1] - 1):
+        batches = [
+            predict_one_position(batch, position, changed_from=changed_from)
+            for changed_from in (10**6, position + 1, position)
+        ]
+        nats, later_changed, target_changed = (
+            config.family.objective(model, changed_batch, None).nats for changed_batch in batches
         )
-        assert later == nats, place
-        assert all(now[way] != nats[way] for way in nats), "what stands there is read"
+        assert later_changed == nats, position
+        assert all(target_changed[key] != nats[key] for key in nats), (
+            "the word at this position is read"
+        )
 
 
-def drawn(count: int, *, seed: int) -> list[str]:
-    """Documents of three sentences, each of ten words that have nothing to do with one another."""
+def random_documents(count: int, *, seed: int) -> list[str]:
+    """Return documents of three sentences, each of ten independent random words."""
     rng = np.random.default_rng(seed)
     return [
         " ".join(" ".join(rng.choice(WORDS, 10)) + " ." for _ in range(3)) for _ in range(count)
     ]
 
 
-def least_nats(measure: str, negatives: int) -> float:
-    """What a word costs at least: the log of their number; told from drawn ones, what it costs to know how often it is drawn, and no more."""
+def minimum_nats(measure: str, negatives: int) -> float:
+    """Return the lowest possible mean loss of a random word.
+
+    With a full softmax it is the log of the number of words. With sampled negatives it is the loss
+    of knowing only how often each word is drawn.
+    """
     others = negatives * (1 - 1 / len(WORDS))
-    return (
-        math.log(1 + others) + others * math.log(1 + 1 / others)
-        if measure == "sampled"
-        else math.log(len(WORDS))
-    )
+    if measure == "sampled":
+        return math.log(1 + others) + others * math.log(1 + 1 / others)
+    return math.log(len(WORDS))
 
 
-def share_of_words(batch: Batch, reader: Tokenizer) -> float:
-    """Of all targets, those that are one of the words; the others, marks and full stops, can be foretold."""
+def random_word_share(batch: Batch, tokenizer: Tokenizer) -> float:
+    """Return the share of targets that are random words; all other targets are predictable."""
     assert batch.targets_BT is not None
-    own = np.concatenate([reader.encode(f"{WORDS[0]} {word}").ids for word in WORDS])
+    word_ids = np.concatenate([tokenizer.encode(f"{WORDS[0]} {word}").ids for word in WORDS])
     targets = batch.targets_BT[batch.targets_BT != IGNORE_INDEX].numpy()
-    return float(np.isin(targets, np.setdiff1d(own, reader.encode("").ids)).mean())
+    return float(np.isin(targets, np.setdiff1d(word_ids, tokenizer.encode("").ids)).mean())
 
 
 @pytest.mark.parametrize("name", tiny.TRAINED)
-def test_words_that_were_drawn_by_lot_cannot_be_foretold(name: str) -> None:
-    found = tiny.variant(name, **BLIND.get(name, {}))
-    family = found.family
+def test_random_words_stay_unpredictable_after_training(name: str) -> None:
+    config = tiny.model_config(name, **WITHOUT_VISIBLE_TARGETS.get(name, {}))
+    family = config.family
     assert isinstance(family, LanguageModelFamily)
-    reader = train_tokenizer(
-        drawn(200, seed=1), found.tokenizer, tokenizer_type=found.tokenizer_type, language="en"
+    tokenizer = train_tokenizer(
+        random_documents(200, seed=1),
+        config.tokenizer,
+        tokenizer_type=config.tokenizer_type,
+        language="en",
     )
-    learned, held = (
+    train_sampler, validation_sampler = (
         family.batch_sampler(
-            encode_corpus(drawn(400, seed=seed), reader), reader, found.pretrain, seed=1
+            encode_corpus(random_documents(400, seed=seed), tokenizer),
+            tokenizer,
+            config.pretrain,
+            seed=1,
         )
         for seed in (2, 3)
     )
     model = family.build(
         match_parameter_budget(
             family,
-            found.architecture,
-            vocab_size=reader.vocab_size,
-            body_parameters=tiny.PARAMETERS,
+            config.architecture,
+            vocab_size=tokenizer.vocab_size,
+            body_parameters=tiny.BODY_PARAMETERS,
         ),
-        vocab_size=reader.vocab_size,
+        vocab_size=tokenizer.vocab_size,
     )
     model.init_weights(torch.Generator().manual_seed(1))
     optimizer = build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.0))
     for group in optimizer.param_groups:
         group["lr"] = 0.01
-    for index in range(min(200, learned.set_epoch(0))):
+    for index in range(min(200, train_sampler.set_epoch(0))):
         optimizer.zero_grad()
-        family.objective(model, learned.get_batch(index), None).loss.backward()
+        family.objective(model, train_sampler.get_batch(index), None).loss.backward()
         densify_gradients(optimizer)
         optimizer.step()
     nats: defaultdict[str, float] = defaultdict(float)
-    least: defaultdict[str, float] = defaultdict(float)
+    minimum: defaultdict[str, float] = defaultdict(float)
     model.eval()
-    for index in range(min(20, held.set_epoch(0))):
-        out = family.objective(model, batch := held.get_batch(index), None)
-        for measure in (
-            own for own in out.target_counts if not own.startswith("next")
-        ):  # of sentences
-            nats[measure] += float(out.nats[measure])
-            least[measure] += (
-                out.target_counts[measure]
-                * share_of_words(batch, reader)
-                * least_nats(measure, getattr(found.pretrain, "num_negatives", 1))
+    for index in range(min(20, validation_sampler.set_epoch(0))):
+        batch = validation_sampler.get_batch(index)
+        output = family.objective(model, batch, None)
+        for measure in output.target_counts:
+            if measure.startswith("next"):  # next-sentence prediction
+                continue
+            nats[measure] += float(output.nats[measure])
+            minimum[measure] += (
+                output.target_counts[measure]
+                * random_word_share(batch, tokenizer)
+                * minimum_nats(measure, getattr(config.pretrain, "num_negatives", 1))
             )
     assert nats
     for measure in nats:
-        assert nats[measure] > 0.97 * least[measure], measure
-        assert nats[measure] < 1.5 * least[measure], "and how often each stands there was learned"
+        assert nats[measure] > 0.97 * minimum[measure], measure
+        assert nats[measure] < 1.5 * minimum[measure], "the model learned the word frequencies"

@@ -1,4 +1,7 @@
-"""Files that do not name their columns, in the forms of public data sets: every row and tag is read, and what is of another form is refused."""
+"""Files without column names are read in the formats of public datasets.
+
+Every row and tag is read, and lines of another format are refused.
+"""
 
 import csv
 import gzip
@@ -17,7 +20,7 @@ from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import make, stage, write
+from tests.user_project import make_project, run_stage, write_params
 
 TREC = [
     ("DESC:manner", "How did serfdom develop : in Russia ?"),
@@ -36,126 +39,128 @@ TOKENS = {
 }
 
 
-def made(root: Path, name: str, written: str, **keys: Any) -> TaskItems:
-    (root / name).write_bytes(
-        gzip.compress(written.encode()) if name.endswith(".gz") else written.encode()
-    )
-    tree = {"files": {"train": name, "test": name}} | ({} if "tokens" in keys else TEXTS) | keys
-    task, kind = parse_record(Task, tree, "task"), load_kind(tree["kind"])
+def build_task(root: Path, name: str, content: str, **fields: Any) -> TaskItems:
+    data = content.encode()
+    (root / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    defaults = {} if "tokens" in fields else TEXTS
+    task_fields = {"files": {"train": name, "test": name}} | defaults | fields
+    task = parse_record(Task, task_fields, "task")
+    kind = load_kind(task_fields["kind"])
     check_task_files(task, kind, root=root, where="task", read_files=True)
     return build_items("x", task, kind, seed=1, root=root, where="task")
 
 
-def rows_of(items: TaskItems, *columns: str) -> list[tuple[str, ...]]:
-    """The test rows, with their labels by name."""
+def labelled_test_rows(items: TaskItems, *columns: str) -> list[tuple[str, ...]]:
+    """Return the columns of the test rows, with label names first."""
     table = items.splits["test"]
     return list(
         zip(
-            (items.info["labels"][i] for i in table["label"]),
+            (items.info["labels"][label_id] for label_id in table["label"]),
             *(table[column] for column in columns),
             strict=True,
         )
     )
 
 
-def sentences_of(items: TaskItems) -> list[list[tuple[str, str]]]:
-    """The words of each test sentence, with their tags."""
+def tagged_test_sentences(items: TaskItems) -> list[list[tuple[str, str]]]:
+    """Return the words of each test sentence with their tags."""
     table = items.splits["test"]
     return [
-        [(word, items.info["labels"][i]) for word, i in zip(*both, strict=True)]
-        for both in zip(table["tokens"], table["label"], strict=True)
+        [(word, items.info["labels"][label_id]) for word, label_id in zip(*sentence, strict=True)]
+        for sentence in zip(table["tokens"], table["label"], strict=True)
     ]
 
 
-def lines(rows: list[tuple[Any, ...]], sign: str, end: str = "\n") -> str:
-    return "".join(sign.join(map(str, row)) + end for row in rows)
+def format_lines(rows: list[tuple[Any, ...]], separator: str, end: str = "\n") -> str:
+    return "".join(separator.join(map(str, row)) + end for row in rows)
 
 
 @pytest.mark.parametrize("name", ["train_5500.label", "train.txt", "train.txt.gz", "train"])
-def test_a_label_and_a_text_a_line_are_parted_at_the_first_space_or_as_a_pattern_says(
+def test_label_and_text_are_split_at_the_first_space_or_by_a_pattern(
     name: str, tmp_path: Path
 ) -> None:
-    said = [(label, text.replace("\t", " ")) for label, text in TREC]
-    fine = made(tmp_path, name, lines(TREC, " "), columns=["label", "text"])
-    assert rows_of(fine, "text") == said
-    coarse = made(tmp_path, name, lines(TREC, " "), columns=COARSE)
-    assert rows_of(coarse, "text") == [(label.split(":")[0], text) for label, text in said]
+    expected = [(label, text.replace("\t", " ")) for label, text in TREC]
+    fine = build_task(tmp_path, name, format_lines(TREC, " "), columns=["label", "text"])
+    assert labelled_test_rows(fine, "text") == expected
+    coarse = build_task(tmp_path, name, format_lines(TREC, " "), columns=COARSE)
+    assert labelled_test_rows(coarse, "text") == [
+        (label.split(":")[0], text) for label, text in expected
+    ]
 
 
-@pytest.mark.parametrize(("name", "mark"), [("cnews.train.txt", ""), ("train.txt", "\ufeff")])
+@pytest.mark.parametrize(
+    ("name", "byte_order_mark"), [("cnews.train.txt", ""), ("train.txt", "\ufeff")]
+)
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_labels_and_texts_between_tabs_are_read_in_either_order_marks_spaces_and_all(
-    name: str, mark: str, end: str, tmp_path: Path
+def test_tab_separated_labels_and_texts_are_read_in_either_order(
+    name: str, byte_order_mark: str, end: str, tmp_path: Path
 ) -> None:
-    found = made(
+    task_items = build_task(
         tmp_path,
         name,
-        mark + lines(TITLES, "\t", end) + end,
+        byte_order_mark + format_lines(TITLES, "\t", end) + end,
         columns=["label", "text"],
         language="zh",
     )
-    assert rows_of(found, "text") == TITLES and found.info["dropped"]["test"] == {"blank": 1}
-    turned = [(text, label) for label, text in TITLES]
-    assert (
-        rows_of(
-            made(
-                tmp_path,
-                name,
-                mark + lines(turned, "\t", end),
-                columns=["text", "label"],
-                language="zh",
-            ),
-            "text",
-        )
-        == TITLES
+    assert labelled_test_rows(task_items, "text") == TITLES
+    assert task_items.info["dropped"]["test"] == {"blank": 1}
+    reversed_rows = [(text, label) for label, text in TITLES]
+    reversed_items = build_task(
+        tmp_path,
+        name,
+        byte_order_mark + format_lines(reversed_rows, "\t", end),
+        columns=["text", "label"],
+        language="zh",
     )
+    assert labelled_test_rows(reversed_items, "text") == TITLES
 
 
-def test_fields_between_other_signs_are_the_groups_of_a_pattern(tmp_path: Path) -> None:
-    rows = [(f"655{n}", "101", label, text, "") for n, (label, text) in enumerate(TITLES)]
-    form = ".*?_!_.*?_!_(?P<label>.*?)_!_(?P<text>.*)_!_(?P<keywords>.*)"
-    assert (
-        rows_of(
-            made(tmp_path, "cat_data.txt", lines(rows, "_!_"), columns=form, language="zh"), "text"
-        )
-        == TITLES
+def test_fields_with_other_separators_are_the_groups_of_a_pattern(tmp_path: Path) -> None:
+    rows = [(f"655{number}", "101", label, text, "") for number, (label, text) in enumerate(TITLES)]
+    pattern = ".*?_!_.*?_!_(?P<label>.*?)_!_(?P<text>.*)_!_(?P<keywords>.*)"
+    task_items = build_task(
+        tmp_path, "cat_data.txt", format_lines(rows, "_!_"), columns=pattern, language="zh"
     )
+    assert labelled_test_rows(task_items, "text") == TITLES
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
-def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path: Path) -> None:
-    text = io.StringIO()
-    csv.writer(text, delimiter={"csv": ",", "tsv": "\t"}[suffix], quoting=csv.QUOTE_ALL).writerows(
-        PAIRS
-    )
-    keys = {"columns": ["label", "title", "text"], "text": ["title", "text"]}
-    found = made(tmp_path, f"t.{suffix}", text.getvalue(), **keys)
-    clean = [(str(label), title.replace("\t", " "), body.strip()) for label, title, body in PAIRS]
-    assert rows_of(found, "text", "second") == clean
-    named = made(
+def test_the_first_line_of_a_table_is_a_row_unless_it_names_the_columns(
+    suffix: str, tmp_path: Path
+) -> None:
+    table = io.StringIO()
+    delimiter = {"csv": ",", "tsv": "\t"}[suffix]
+    csv.writer(table, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(PAIRS)
+    fields = {"columns": ["label", "title", "text"], "text": ["title", "text"]}
+    task_items = build_task(tmp_path, f"t.{suffix}", table.getvalue(), **fields)
+    expected = [
+        (str(label), title.replace("\t", " "), body.strip()) for label, title, body in PAIRS
+    ]
+    assert labelled_test_rows(task_items, "text", "second") == expected
+    items_with_header = build_task(
         tmp_path,
         f"t.{suffix}",
-        "\ufeff"
-        + ('"label","title","text"\n'.replace(",", "\t" if suffix == "tsv" else ","))
-        + text.getvalue(),
-        **keys,
+        "\ufeff" + '"label","title","text"\n'.replace(",", delimiter) + table.getvalue(),
+        **fields,
     )
-    assert (
-        rows_of(named, "text", "second") == clean and named.splits["test"]["id"].iloc[0] == "test-1"
-    ), "a line of just these names is no row"
-    glued = [*["Hello there\t1", 'so he said no"\t0'], *(f"text {n}\t{n % 2}" for n in range(20))]
+    assert labelled_test_rows(items_with_header, "text", "second") == expected
+    assert items_with_header.splits["test"]["id"].iloc[0] == "test-1", "the header is not a row"
+    rows_with_open_quote = [
+        *["Hello there\t1", 'so he said no"\t0'],
+        *(f"text {number}\t{number % 2}" for number in range(20)),
+    ]
     with pytest.raises(
         InputError, match=r"line 1: a cell begins with a quotation mark that nothing closes"
     ):
-        made(
+        build_task(
             tmp_path,
             f"t.{suffix}",
-            '"' + "\n".join(glued).replace("\t", "\t" if suffix == "tsv" else ","),
+            '"' + "\n".join(rows_with_open_quote).replace("\t", delimiter),
             columns=["text", "label"],
         )
 
 
-@pytest.mark.parametrize(("name", "text", "columns", "said"), [
+@pytest.mark.parametrize(("name", "text", "columns", "message"), [
     ("t.txt", "a\tx\nb\ty\tz\n", ["label", "text"], r"t\.txt, line 2: it has 3 cells, and columns names 2: label, text; lines are parted by tabs"),
     ("t.txt", "a x\nb\n", ["label", "text"], r"line 2: it has 1 cells, .* a pattern, as columns: '\(\?P<label>\.\*\?\)_\(\?P<text>\.\*\)'"),
     ("t.txt", "a x\nb y z\n", r"(?P<label>\w+) (?P<text>\w+)", r"line 2: it does not match the pattern in 'columns'"),
@@ -168,15 +173,15 @@ def test_the_first_line_of_a_table_without_names_is_a_row(suffix: str, tmp_path:
     ("t.txt", "a x\n", ["label", "question"], r"t\.txt has no column 'text'"),
     ("t.txt", "a x\n", ["text", "text"], r"columns must be a list with a name for each column, or a pattern"),
     ("t.txt", "a x\n", "(a", r"columns is '\(a', which is not a regular expression: .*; correct it"),
-    ("t.tsv", "a\tx\nb\ty\n", None, r"has no column 'text'; known: a, x; where its first line is a row already, give 'columns', the names of all"),
-    ("t.txt", "a\tx\nb\ty\n", None, r"has no column 'label'; known: text; a txt does not name its columns: give 'columns', such as"),
+    ("t.tsv", "a\tx\nb\ty\n", None, r"has no column 'text'; known: a, x; if the file has no header, list all its columns under 'columns'"),
+    ("t.txt", "a\tx\nb\ty\n", None, r"has no column 'label'; known: text; a txt has no header: list its columns, such as"),
     ("t.label", "a\tx\nb\ty\n", None, r"names format '\.label'; .*; a task reads other lines of text by its key 'columns'"),
 ])  # fmt: skip
-def test_lines_of_another_form_are_refused_with_what_to_write(
-    name: str, text: str, columns: Any, said: str, tmp_path: Path
+def test_lines_of_another_format_are_refused_with_advice(
+    name: str, text: str, columns: Any, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=said):
-        made(tmp_path, name, text, columns=columns)
+    with pytest.raises(InputError, match=message):
+        build_task(tmp_path, name, text, columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -189,161 +194,155 @@ def test_lines_of_another_form_are_refused_with_what_to_write(
         ("a\tx 1\n", ""),
     ],
 )
-def test_a_first_line_of_other_names_is_no_item_of_a_class_of_its_own(
+def test_a_shared_first_line_with_a_label_of_its_own_is_refused_as_a_header(
     start: str, end: str, tmp_path: Path
 ) -> None:
-    """It is one where train and test share it, and no other row has its label."""
+    """The line is a header if train and test share it and no other row has its label."""
     for name in ("train", "test"):
         (tmp_path / f"{name}.tsv").write_text(
-            start + "".join(f"{'bc'[n % 2]}\t{name} {n}\n" for n in range(20)) + end
+            start + "".join(f"{'bc'[number % 2]}\t{name} {number}\n" for number in range(20)) + end
         )
-    keys = {"files": {"train": "train.tsv", "test": "test.tsv"}, "columns": ["label", "text"]}
+    fields = {"files": {"train": "train.tsv", "test": "test.tsv"}, "columns": ["label", "text"]}
     if end or not start.strip():
-        assert made(tmp_path, "other.tsv", "", **keys).info["labels"] == (
-            ["a", "b", "c"] if end else ["b", "c"]
-        )
+        expected = ["a", "b", "c"] if end else ["b", "c"]
+        assert build_task(tmp_path, "other.tsv", "", **fields).info["labels"] == expected
         return
     with pytest.raises(
         InputError,
         match=r"train\.tsv: all splits begin with this line, and its 'label' occurs nowhere else: if the line is a header",
     ):
-        made(tmp_path, "other.tsv", "", **keys)
+        build_task(tmp_path, "other.tsv", "", **fields)
     label = start.split("\t")[0].strip()
-    assert made(tmp_path, "other.tsv", "", **keys, label_map={label: "d"}).info["labels"] == [
-        "b",
-        "c",
-        "d",
-    ]
-    (tmp_path / "test.tsv").write_text("".join(f"{'bc'[n % 2]}\tother {n}\n" for n in range(20)))
-    assert label in made(tmp_path, "other.tsv", "", **keys).info["labels"], (
-        "of train alone it may be an item"
+    task_items = build_task(tmp_path, "other.tsv", "", **fields, label_map={label: "d"})
+    assert task_items.info["labels"] == ["b", "c", "d"]
+    (tmp_path / "test.tsv").write_text(
+        "".join(f"{'bc'[number % 2]}\tother {number}\n" for number in range(20))
+    )
+    assert label in build_task(tmp_path, "other.tsv", "", **fields).info["labels"], (
+        "a line that only train begins with may be an item"
     )
 
 
-@pytest.mark.parametrize(("written", "columns"), [
+@pytest.mark.parametrize(("content", "columns"), [
     ("Label,Text\n" + "a,x\nb,y\n" * 9, ["label", "text"]),
     ("# id 00-ab\tdomain=en\nEU _ _ B-ORG\nsays _ _ O\n\n# id 01\tdomain=en\nAnn _ _ B-PER\n\n", ["tokens", "one", "two", "ner"]),  # MultiCoNER
     ("#begin document (a); part 000\na 0 EU B-ORG\na 0 says O\n\na 0 Ann B-PER\n#end document\n", ["file", "part", "tokens", "ner"]),
 ])  # fmt: skip
-def test_headings_of_other_letters_comments_with_a_tab_and_lines_round_documents_are_none_of_the_data(
-    written: str, columns: list[str], tmp_path: Path
+def test_headers_comments_and_document_lines_are_not_read_as_data(
+    content: str, columns: list[str], tmp_path: Path
 ) -> None:
     if "text" in columns:
-        assert (
-            rows_of(made(tmp_path, "t.csv", written, columns=columns), "text")
-            == [("a", "x"), ("b", "y")] * 9
-        )
+        table_items = build_task(tmp_path, "t.csv", content, columns=columns)
+        assert labelled_test_rows(table_items, "text") == [("a", "x"), ("b", "y")] * 9
         return
-    found = made(
+    task_items = build_task(
         tmp_path,
         "t.conll",
-        written * 9,
+        content * 9,
         columns=columns,
         kind="token_classification",
         tokens="tokens",
         label="ner",
     )
-    assert sentences_of(found) == [[("EU", "B-ORG"), ("says", "O")], [("Ann", "B-PER")]] * 9
+    assert (
+        tagged_test_sentences(task_items)
+        == [[("EU", "B-ORG"), ("says", "O")], [("Ann", "B-PER")]] * 9
+    )
 
 
-MOODS = {"pos": ["Well done .\nTruly .", "  Fine\ttoo "] * 6, "neg": ["Not so .", "Bad"] * 6}
-WHOLE = {"document_unit": "file", "text": ["text"], "label": "folder"}
+MOOD_TEXTS = {"pos": ["Well done .\nTruly .", "  Fine\ttoo "] * 6, "neg": ["Not so .", "Bad"] * 6}
+FILE_ITEMS = {"document_unit": "file", "text": ["text"], "label": "folder"}
 
 
-def folders(root: Path, name: str = "{n:02}.txt", mark: str = "") -> None:
+def write_folders(root: Path, name: str = "{n:02}.txt", byte_order_mark: str = "") -> None:
     for split in ("train", "test"):
-        for folder, texts in MOODS.items():
+        for folder, texts in MOOD_TEXTS.items():
             (root / split / folder).mkdir(parents=True)
-            for n, text in enumerate(texts):
-                path = root / split / folder / name.format(n=n)
-                path.write_bytes(
-                    gzip.compress((mark + text).encode())
-                    if path.suffix == ".gz"
-                    else (mark + text).encode()
-                )
+            for number, text in enumerate(texts):
+                path = root / split / folder / name.format(n=number)
+                data = (byte_order_mark + text).encode()
+                path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-@pytest.mark.parametrize(("name", "mark", "pattern"), [
+@pytest.mark.parametrize(("name", "byte_order_mark", "pattern"), [
     ("{n:02}.txt", "", "{split}/[np]*/*.txt"), ("{n:02}.txt", "\ufeff", "{split}"), ("51{n:03}", "", "{split}/*/*"), ("{n:02}.txt.gz", "", "{split}"),
 ])  # fmt: skip
-def test_a_file_is_an_item_and_its_folder_says_which(
-    name: str, mark: str, pattern: str, tmp_path: Path
+def test_each_file_is_an_item_whose_folder_is_its_label(
+    name: str, byte_order_mark: str, pattern: str, tmp_path: Path
 ) -> None:
-    folders(tmp_path, name, mark)
+    write_folders(tmp_path, name, byte_order_mark)
     files = {split: pattern.format(split=split) for split in ("train", "test")}
-    found = made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
-    assert rows_of(found, "text") == [
+    task_items = build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    assert labelled_test_rows(task_items, "text") == [
         (folder, text.strip().replace("\t", " "))
-        for folder in sorted(MOODS)
-        for text in MOODS[folder]
+        for folder in sorted(MOOD_TEXTS)
+        for text in MOOD_TEXTS[folder]
     ]
-    assert found.info["labels"] == ["neg", "pos"]
+    assert task_items.info["labels"] == ["neg", "pos"]
 
 
-def test_texts_without_labels_are_files_too_and_a_second_test_set_may_be_a_table(
+def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
     tmp_path: Path,
 ) -> None:
-    folders(tmp_path)
+    write_folders(tmp_path)
     (tmp_path / "more").mkdir()
-    for n in range(600):  # more than are read at a time
-        (tmp_path / f"more/{n:03}.txt").write_text(f"the {n}th text\nof its own")
+    for number in range(600):  # more than one batch of files
+        (tmp_path / f"more/{number:03}.txt").write_text(f"the {number}th text\nof its own")
     (tmp_path / "other.csv").write_text("text,label\nwell,pos\nno,neg\n")
     files = {"train": "train", "test": "test", "unlabelled": "more"}
-    found = made(
+    task_items = build_task(
         tmp_path,
         "none.txt",
         "first\nsecond\n",
         files=files,
         extra_test_sets={"table": {"files": {"test": "other.csv"}, "label": "label"}},
-        **WHOLE,
+        **FILE_ITEMS,
     )
-    assert (
-        len(found.splits["test-table"]) == 2
-        and found.splits["unlabelled"]["text"].tolist()[599] == "the 599th text\nof its own"
+    assert len(task_items.splits["test-table"]) == 2
+    assert task_items.splits["unlabelled"]["text"].tolist()[599] == "the 599th text\nof its own"
+    task_items = build_task(
+        tmp_path,
+        "none.txt",
+        "first\nsecond\n",
+        files=files | {"unlabelled": "none.txt"},
+        **FILE_ITEMS,
     )
-    found = made(
-        tmp_path, "none.txt", "first\nsecond\n", files=files | {"unlabelled": "none.txt"}, **WHOLE
-    )
-    assert found.splits["unlabelled"]["text"].tolist() == ["first", "second"], (
-        "one file of them has one a line"
+    assert task_items.splits["unlabelled"]["text"].tolist() == ["first", "second"], (
+        "a single file has one text per line"
     )
 
 
-def test_a_mirror_and_a_split_may_be_tables_beside_texts_a_file(tmp_path: Path) -> None:
-    folders(tmp_path)
+def test_one_split_can_be_a_table_while_another_has_one_file_per_item(tmp_path: Path) -> None:
+    write_folders(tmp_path)
     (tmp_path / "t.csv").write_text("folder,text\npos,fine\nneg,bad\n")
-    found = made(
-        tmp_path, "none.txt", "not read", files={"train": "train", "test": "t.csv"}, **WHOLE
+    task_items = build_task(
+        tmp_path, "none.txt", "not read", files={"train": "train", "test": "t.csv"}, **FILE_ITEMS
     )
-    assert rows_of(found, "text") == [("pos", "fine"), ("neg", "bad")]
+    assert labelled_test_rows(task_items, "text") == [("pos", "fine"), ("neg", "bad")]
 
 
-def test_no_folder_of_items_is_passed_over_in_silence(tmp_path: Path) -> None:
-    """A hidden one, one behind a link, and files without a suffix would be labels and items that nobody misses."""
-    folders(tmp_path)
+def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
+    """Hidden folders, linked folders and files without a suffix must not be skipped silently."""
+    write_folders(tmp_path)
     (tmp_path / "train/.ignore").write_text("no item")
     files = {"train": "train", "test": "test"}
-    assert made(tmp_path, "none.txt", "not read", files=files, **WHOLE).info["labels"] == [
-        "neg",
-        "pos",
-    ]
+    task_items = build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    assert task_items.info["labels"] == ["neg", "pos"]
     elsewhere = tmp_path / "elsewhere/neu"
     elsewhere.mkdir(parents=True)
-    for n in range(12):
-        (elsewhere / f"{n}.txt").write_text("neither nor")
+    for number in range(12):
+        (elsewhere / f"{number}.txt").write_text("neither nor")
     link = tmp_path / "train/neu"
     link.symlink_to(elsewhere)
     with pytest.raises(
         InputError,
         match=r"'train' skips 12 files, such as train/neu/0\.txt; rename hidden folders; if folders are links",
     ):
-        made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
-    assert (
-        made(
-            tmp_path, "none.txt", "not read", files=files | {"train": "train/*/*.txt"}, **WHOLE
-        ).info["counts"]["train"]
-        > 30
+        build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
+    task_items = build_task(
+        tmp_path, "none.txt", "not read", files=files | {"train": "train/*/*.txt"}, **FILE_ITEMS
     )
+    assert task_items.info["counts"]["train"] > 30
     link.unlink()
     elsewhere.rename(tmp_path / "train/.net")
     for pattern in ("train", "train/*/*.txt"):
@@ -351,37 +350,34 @@ def test_no_folder_of_items_is_passed_over_in_silence(tmp_path: Path) -> None:
             InputError,
             match=r"skips 12 files, such as train/\.net/0\.txt; rename hidden folders",
         ):
-            made(tmp_path, "none.txt", "not read", files=files | {"train": pattern}, **WHOLE)
+            build_task(
+                tmp_path, "none.txt", "not read", files=files | {"train": pattern}, **FILE_ITEMS
+            )
     (tmp_path / "train/.net").rename(tmp_path / "train/net")
     (tmp_path / "train/net/0.txt").rename(tmp_path / "train/net/0")
     with pytest.raises(
         InputError,
         match=r"skips 1 files, such as train/net/0; .* or names do not end in \.txt",
     ):
-        made(tmp_path, "none.txt", "not read", files=files, **WHOLE)
+        build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
 
 
-def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
-    """A folder outside the data root that is renamed is another label."""
-    folders(tmp_path / "far/p1")
-    task, seen = (
-        parse_record(
-            Task,
-            {
-                "kind": "text_classification",
-                "files": {"train": str(tmp_path / "far/*/train/*/*.txt")},
-                "folds": 3,
-            }
-            | WHOLE,
-            "task",
-        ),
-        [],
-    )
+def test_folder_names_are_recorded_and_must_be_utf_8(tmp_path: Path) -> None:
+    """Renaming a folder outside the data root changes the recorded names."""
+    write_folders(tmp_path / "far/p1")
+    fields = {
+        "kind": "text_classification",
+        "files": {"train": str(tmp_path / "far/*/train/*/*.txt")},
+        "folds": 3,
+    }
+    task = parse_record(Task, fields | FILE_ITEMS, "task")
+    recorded_names = []
     for name in ("neg", "negative"):
         tables = open_task_tables(task, tmp_path / "root", "task")
-        seen.append([one["name"] for one in tables["train"].fingerprint()["files"]])
+        recorded_names.append([file["name"] for file in tables["train"].fingerprint()["files"]])
         (tmp_path / f"far/p1/train/{name}").rename(tmp_path / "far/p1/train/negative")
-    assert seen[0][0] == "p1/train/neg/00.txt" and seen[1][0] == "p1/train/negative/00.txt"
+    assert recorded_names[0][0] == "p1/train/neg/00.txt"
+    assert recorded_names[1][0] == "p1/train/negative/00.txt"
     (tmp_path / "far/p1/train/negative").rename(
         tmp_path / "far/p1/train" / os.fsdecode("体育".encode("gbk"))
     )
@@ -392,23 +388,23 @@ def test_names_of_folders_are_recorded_and_are_utf_8(tmp_path: Path) -> None:
         open_task_tables(task, tmp_path / "root", "task")
 
 
-@pytest.mark.parametrize(("keys", "said"), [
+@pytest.mark.parametrize(("fields", "message"), [
     ({"columns": ["label", "text"]}, "document_unit: file makes each of 'files' an item with the columns folder and text; remove 'columns'"),
     ({"label": "class"}, r"train/neg/00\.txt has no column 'class'; known: folder, text"),
     ({"files": {"train": "train", "test": "t.csv"}}, r"files\.test: t\.csv has no column 'folder'; known: label, text"),
-    ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; where each file is an item, document_unit: file with text"),
+    ({"document_unit": "line"}, r"train/neg/00\.txt has no column 'folder'; known: text; .*; if each file is one item, set document_unit: file, text"),
     ({"files": {"train": "train/neg", "test": "test"}}, "neg"),
 ])  # fmt: skip
-def test_files_that_are_no_items_are_refused_with_what_to_write(
-    keys: dict[str, Any], said: str, tmp_path: Path
+def test_files_that_do_not_fit_the_task_are_refused_with_advice(
+    fields: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    folders(tmp_path)
-    with pytest.raises(InputError, match=said):
-        made(
+    write_folders(tmp_path)
+    with pytest.raises(InputError, match=message):
+        build_task(
             tmp_path,
             "t.csv",
             "text,label\na,b\n",
-            **{"files": {"train": "train", "test": "test"}} | WHOLE | keys,
+            **{"files": {"train": "train", "test": "test"}} | FILE_ITEMS | fields,
         )
     with pytest.raises(InputError, match="remove 'document_unit'"):
         parse_record(
@@ -418,19 +414,23 @@ def test_files_that_are_no_items_are_refused_with_what_to_write(
         )
 
 
-def test_an_empty_file_and_one_of_another_code_are_named(tmp_path: Path) -> None:
-    folders(tmp_path)
+def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) -> None:
+    write_folders(tmp_path)
     (tmp_path / "train/pos/01.txt").write_bytes("caf\u00e9".encode("latin-1"))
     (tmp_path / "train/pos/03.txt").write_bytes("caf\u00e9s".encode("latin-1"))
-    said = r"train/pos/01\.txt is not UTF-8 at byte 3; it ends within a character, so it was cut short, or is LATIN1; 1 more files cannot be read"
-    with pytest.raises(InputError, match=said):
-        made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **WHOLE)
+    message = r"train/pos/01\.txt is not UTF-8 at byte 3; it ends within a character, so it was cut short, or is LATIN1; 1 more files cannot be read"
+    with pytest.raises(InputError, match=message):
+        build_task(
+            tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
+        )
     (tmp_path / "train/pos/01.txt").write_bytes(b"")
     with pytest.raises(InputError, match=r"train/pos/01\.txt is empty"):
-        made(tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **WHOLE)
+        build_task(
+            tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
+        )
 
 
-def test_columns_are_of_files_alone() -> None:
+def test_columns_is_allowed_only_for_files() -> None:
     with pytest.raises(
         InputError, match="'columns' is only for files without column names; remove it"
     ):
@@ -441,12 +441,12 @@ def test_columns_are_of_files_alone() -> None:
         )
 
 
-def test_the_stages_read_them_and_a_second_test_set_names_its_own(
+def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    tree = make(tmp_path)
+    params = make_project(tmp_path)
     for split in ("train", "test"):
-        (tmp_path / f"mood/{split}.label").write_text(lines(TREC * 3, " "))
+        (tmp_path / f"mood/{split}.label").write_text(format_lines(TREC * 3, " "))
     pd.DataFrame(TREC, columns=["label", "text"]).to_csv(tmp_path / "mood/other.csv", index=False)
     files = {
         "train": "mood/train.label",
@@ -454,13 +454,15 @@ def test_the_stages_read_them_and_a_second_test_set_names_its_own(
         "unlabelled": "mood/more.jsonl",
     }
     (tmp_path / "mood/more.jsonl").write_text(
-        "".join(f'{{"text": "a text of its own, the {n}th of them"}}\n' for n in range(300))
+        "".join(
+            f'{{"text": "a text of its own, the {number}th of them"}}\n' for number in range(300)
+        )
     )
-    tree["tasks"]["mood"] = {"kind": "text_classification", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
+    params["tasks"]["mood"] = {"kind": "text_classification", "files": files, "columns": COARSE, "text": ["text"], "label": "label",
                              "extra_test_sets": {"fine": {"files": {"test": "mood/other.csv"}, "label_map": dict.fromkeys(["DESC:manner", "DESC:def"], "DESC")
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
-    write(tmp_path, tree)
+    write_params(tmp_path, params)
     for command in (("sources",), ("task", "mood")):
-        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
     counts = artifacts.read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]
     assert (counts["test"], counts["test-fine"], counts["unlabelled"]) == (81, 27, 300)

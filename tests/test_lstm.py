@@ -1,4 +1,4 @@
-"""The recurrence with its backward written by hand equals the same steps under autograd, clips included."""
+"""The LSTM with its own backward pass matches plain steps under autograd, including clipping."""
 
 import importlib.util
 import subprocess
@@ -10,28 +10,34 @@ import torch
 from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM, ProjectedLSTMLayer
 
 
-def plain(
+def plain_steps(
     layer: ProjectedLSTMLayer, x_2BTP: torch.Tensor, output: torch.Tensor, cell: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One step after another, as in the paper (Sak et al. 2014, equations 7 to 13, without peepholes), with ELMo's clips."""
+    """Compute one step after another (Sak et al. 2014, equations 7 to 13), with ELMo's clips.
+
+    Peepholes are left out.
+    """
     outputs = []
-    for x in x_2BTP.unbind(2):
+    for x_2BP in x_2BTP.unbind(2):
         gates = (
-            torch.bmm(x, layer.weight_ih)
+            torch.bmm(x_2BP, layer.weight_ih)
             + torch.bmm(output, layer.weight_hh)
             + layer.bias.view(2, 1, -1)
         )
-        update, in_gate, forget, out = gates.chunk(4, -1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(in_gate) * torch.tanh(update)
+        update, input_gate, forget_gate, output_gate = gates.chunk(4, -1)
+        cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(input_gate) * torch.tanh(update)
         cell = cell.clamp(-layer.cell_clip, layer.cell_clip)
-        output = torch.bmm(torch.sigmoid(out) * torch.tanh(cell), layer.weight_hr).clamp(
+        output = torch.bmm(torch.sigmoid(output_gate) * torch.tanh(cell), layer.weight_hr).clamp(
             -layer.projection_clip, layer.projection_clip
         )
         outputs.append(output)
     return torch.stack(outputs, 2), output, cell
 
 
-def draw(clip: float) -> tuple[ProjectedLSTM, torch.Tensor, LSTMStates, torch.Tensor]:
+def build_lstm_and_inputs(
+    clip: float,
+) -> tuple[ProjectedLSTM, torch.Tensor, LSTMStates, torch.Tensor]:
+    """Return an LSTM, its input, its initial state, and weights for a loss."""
     generator = torch.Generator().manual_seed(5)
     body = ProjectedLSTM(
         num_layers=1,
@@ -43,57 +49,67 @@ def draw(clip: float) -> tuple[ProjectedLSTM, torch.Tensor, LSTMStates, torch.Te
     ).double()
     body.init_weights(generator)
 
-    def some(*shape: int) -> torch.Tensor:
+    def random_tensor(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.double)
 
-    return body, some(2, 3, 6, 5), ((0.3 * some(2, 3, 5), 0.3 * some(2, 3, 7)),), some(2, 3, 6, 5)
+    x_2BTP = random_tensor(2, 3, 6, 5)
+    state = ((0.3 * random_tensor(2, 3, 5), 0.3 * random_tensor(2, 3, 7)),)
+    loss_weight = random_tensor(2, 3, 6, 5)
+    return body, x_2BTP, state, loss_weight
 
 
 @pytest.mark.parametrize(
-    "asked", [("outputs", "output", "cell"), ("outputs",), ("output",), ("cell",)], ids="-".join
+    "loss_names",
+    [("outputs", "output", "cell"), ("outputs",), ("output",), ("cell",)],
+    ids="-".join,
 )
 @pytest.mark.parametrize("clip", [0.1, 0.4, 100.0])
-def test_outputs_state_and_every_gradient_are_those_of_the_plain_steps(
-    clip: float, asked: tuple[str, ...]
+def test_outputs_state_and_gradients_match_plain_steps(
+    clip: float, loss_names: tuple[str, ...]
 ) -> None:
-    body, x, ((output, cell),), weight = draw(clip)
+    body, x, ((output, cell),), weight = build_lstm_and_inputs(clip)
     layer = body.layers[0]
     assert isinstance(layer, ProjectedLSTMLayer)
-    found = []
-    for way in ("fast", "plain"):
+    results = []
+    for implementation in ("fast", "plain"):
         inputs = [value.clone().requires_grad_() for value in (x, output, cell)]
-        if way == "fast":
-            outputs, (last, after) = layer(inputs[0], (inputs[1], inputs[2]))
+        if implementation == "fast":
+            outputs, (last_output, last_cell) = layer(inputs[0], (inputs[1], inputs[2]))
         else:
-            outputs, last, after = plain(layer, *inputs)
-        if way == "plain" and clip < 100:
-            assert (outputs.abs() == clip).any() and (after.abs() == clip).any(), (
-                "else the clips are not tried"
+            outputs, last_output, last_cell = plain_steps(layer, *inputs)
+        if implementation == "plain" and clip < 100:
+            assert (outputs.abs() == clip).any() and (last_cell.abs() == clip).any(), (
+                "otherwise clipping is not tested"
             )
         losses = {
             "outputs": (outputs * weight).sum(),
-            "output": last.square().sum(),
-            "cell": (after * after).sum(),
+            "output": last_output.square().sum(),
+            "cell": (last_cell * last_cell).sum(),
         }
-        loss = torch.stack([losses[name] for name in asked]).sum()
-        found.append(
-            [outputs, last, after, *torch.autograd.grad(loss, [*inputs, *layer.parameters()])]
+        loss = torch.stack([losses[name] for name in loss_names]).sum()
+        results.append(
+            [
+                outputs,
+                last_output,
+                last_cell,
+                *torch.autograd.grad(loss, [*inputs, *layer.parameters()]),
+            ]
         )
-    for fast, slow in zip(*found, strict=True):
-        torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_second_half_goes_on_where_the_first_ended() -> None:
-    body, x, state, _ = draw(0.4)
-    whole, last = body(x, state)
-    first, middle = body(x[:, :, :4], state)
-    second, end = body(x[:, :, 4:], middle)
-    torch.testing.assert_close(torch.cat([first[-1], second[-1]], 2), whole[-1])
-    torch.testing.assert_close(end, last)
+def test_the_second_half_continues_from_the_state_of_the_first() -> None:
+    body, x, state, _ = build_lstm_and_inputs(0.4)
+    outputs, final_state = body(x, state)
+    first_outputs, middle_state = body(x[:, :, :4], state)
+    second_outputs, second_state = body(x[:, :, 4:], middle_state)
+    torch.testing.assert_close(torch.cat([first_outputs[-1], second_outputs[-1]], 2), outputs[-1])
+    torch.testing.assert_close(second_state, final_state)
 
 
-def test_under_bf16_products_are_rounded_and_gradients_reach_fp32_weights() -> None:
-    body, x, _, weight = draw(3.0)
+def test_bf16_rounds_products_and_gives_fp32_gradients() -> None:
+    body, x, _, weight = build_lstm_and_inputs(3.0)
     body, x, weight = body.float(), x.float(), weight.float()
     grads = []
     for enabled in (False, True):
@@ -110,8 +126,8 @@ def test_under_bf16_products_are_rounded_and_gradients_reach_fp32_weights() -> N
 
 
 def test_small_values_keep_their_precision_under_bf16() -> None:
-    """Within the rounding of bf16: by the sigmoid, tanh(0.01) would be off by a fifth there."""
-    body, _, _, _ = draw(3.0)
+    """The error stays within bf16 rounding; tanh(0.01) by a sigmoid would be off by a fifth."""
+    body, _, _, _ = build_lstm_and_inputs(3.0)
     body = body.float()
     x = 0.02 * torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -121,7 +137,7 @@ def test_small_values_keep_their_precision_under_bf16() -> None:
     assert float((rounded - exact).norm() / exact.norm()) < 0.01
 
 
-FUSED = """
+FUSED_SCRIPT = """
 import torch
 from lineage.models.layers import lstm
 from lineage.models.layers.lstm_kernels import FusedCellSteps
@@ -145,6 +161,6 @@ for clip in (0.1, 3.0):
 @pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton comes with torch for GPUs only"
 )
-def test_the_kernels_for_a_gpu_compute_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_kernels_compute_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    subprocess.run([sys.executable, "-c", FUSED], check=True)
+    subprocess.run([sys.executable, "-c", FUSED_SCRIPT], check=True)

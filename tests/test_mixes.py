@@ -1,4 +1,4 @@
-"""Which layers are read and how they are mixed, by a linear reader and by a network alike, and what the report says of it."""
+"""Linear and BiLSTM probes select and mix layers as configured, and the report describes it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,155 +37,172 @@ from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from stages import publish
 from tests import tiny
-from tests.test_joined import SETTINGS, TABLES, setting
-from tests.test_networks import texts
+from tests.test_joined import SETTINGS, TABLES, build_eval_context
+from tests.test_networks import labelled_texts
 
-HERE = Path(__file__).resolve().parent.parent
 FROZEN = LinearProbeSettings(l2=0.001, max_iter=60)
 ANSWER = LabelAnswer(("a", "b"))
-D, S = 5, 3  # units of a model's layers, and of a static vector
+D, S = 5, 3  # widths of a model's layers and of a static vector
 
 
-def drawn(*, static: int = 0) -> tuple[CachedFeatures, np.ndarray]:
-    """Two layers of features over thirty texts, of which the first says nothing and the second the label, and the labels."""
-    reader, table, rng = tiny.reader("bert"), texts(30), np.random.default_rng(6)
-    items, gold = encode_items(table, reader, max_length=None, language="en"), ANSWER.labels(table)
-    found = []
-    for item, label in zip(items, gold, strict=True):
-        layers_TLD = rng.normal(size=(len(item.encoded.ids), 2, D + static))
+def build_features(*, static_size: int = 0) -> tuple[CachedFeatures, np.ndarray]:
+    """Return features of thirty texts and their labels; only the second of two layers is useful."""
+    tokenizer = tiny.tokenizer("bert")
+    table = labelled_texts(30)
+    rng = np.random.default_rng(6)
+    items = encode_items(table, tokenizer, max_length=None, language="en")
+    labels = ANSWER.labels(table)
+    features = []
+    for item, label in zip(items, labels, strict=True):
+        layers_TLD = rng.normal(size=(len(item.encoded.ids), 2, D + static_size))
         layers_TLD[:, 1, 0] += 3 * (2 * label - 1)
-        layers_TLD[:, 0, D - 2 : D] = 0  # the first is a narrower layer
+        layers_TLD[:, 0, D - 2 : D] = 0  # the first layer is narrower
         layers_TLD[:, 1, D:] = layers_TLD[:, 0, D:]
-        found.append((layers_TLD.astype(np.float32),))
-    return CachedFeatures(reader, items, found, "mean", static_size=static), gold
+        features.append((layers_TLD.astype(np.float32),))
+    return CachedFeatures(tokenizer, items, features, "mean", static_size=static_size), labels
 
 
-def network(**more: Any) -> BilstmProbe:
-    items, gold = drawn()
+def fit_probe(**settings: Any) -> BilstmProbe:
+    features, labels = build_features()
     return fit_bilstm_probe(
-        items, gold, ANSWER, replace(tiny.NETWORK, epochs=4, **more), seed=1, device=tiny.CPU
+        features,
+        labels,
+        ANSWER,
+        replace(tiny.BILSTM_PROBE, epochs=4, **settings),
+        seed=1,
+        device=tiny.CPU,
     )
 
 
-def test_the_l2_of_a_network_pulls_the_mix_to_the_mean_of_the_layers() -> None:
-    free, little, pulled = (
-        float(torch.softmax(network(scalar_mix_l2=l2).scalar_mix.weights.detach(), 0).max())
+def test_scalar_mix_l2_of_a_bilstm_probe_pulls_the_mix_to_the_mean_of_the_layers() -> None:
+    without_l2, small_l2, large_l2 = (
+        float(torch.softmax(fit_probe(scalar_mix_l2=l2).scalar_mix.weights.detach(), 0).max())
         for l2 in (0.0, 0.001, 10.0)
     )
-    assert free > little > pulled and free > 0.55 and pulled < 0.51
+    assert without_l2 > small_l2 > large_l2
+    assert without_l2 > 0.55 and large_l2 < 0.51
     assert torch.equal(
-        network().output_layer.weight, network(scalar_mix_l2=0.0).output_layer.weight
-    ), "and none, where none is asked for"
+        fit_probe().output_layer.weight, fit_probe(scalar_mix_l2=0.0).output_layer.weight
+    ), "the default has no L2"
 
 
-def test_the_l2_of_a_network_is_added_to_the_mean_loss_and_is_of_the_raw_weights() -> None:
-    items, gold = drawn()
-    batch, found = items.make_batch(np.arange(4), gold[:4]), []
+def test_scalar_mix_l2_of_a_bilstm_probe_penalizes_the_raw_weights() -> None:
+    features, labels = build_features()
+    batch = features.make_batch(np.arange(4), labels[:4])
+    results = []
     for l2 in (0.0, 0.3):
-        model = BilstmProbe(ANSWER, replace(tiny.NETWORK, scalar_mix_l2=l2), items, seed=1)
+        model = BilstmProbe(ANSWER, replace(tiny.BILSTM_PROBE, scalar_mix_l2=l2), features, seed=1)
         with torch.no_grad():
             model.scalar_mix.weights.copy_(torch.tensor([0.7, -1.1]))
-        out = bilstm_probe_objective(model, batch)
-        (gradient,) = torch.autograd.grad(out.loss, model.scalar_mix.weights)
-        found.append((out.loss.detach(), gradient, out.nats["task"]))
-    (loss, gradient, nats), (more, steeper, same) = found
-    assert float(more - loss) == pytest.approx(0.3 * (0.7**2 + 1.1**2), abs=1e-6) and torch.equal(
-        nats, same
-    )
-    torch.testing.assert_close(steeper - gradient, 0.6 * torch.tensor([0.7, -1.1]))
+        output = bilstm_probe_objective(model, batch)
+        (gradient,) = torch.autograd.grad(output.loss, model.scalar_mix.weights)
+        results.append((output.loss.detach(), gradient, output.nats["task"]))
+    (loss, gradient, nats), (loss_with_l2, gradient_with_l2, nats_with_l2) = results
+    assert float(loss_with_l2 - loss) == pytest.approx(0.3 * (0.7**2 + 1.1**2), abs=1e-6)
+    assert torch.equal(nats, nats_with_l2)
+    torch.testing.assert_close(gradient_with_l2 - gradient, 0.6 * torch.tensor([0.7, -1.1]))
 
 
-def test_the_l2_of_a_linear_reader_pulls_the_mix_to_the_mean_of_the_layers(
+def test_scalar_mix_l2_of_a_linear_probe_pulls_the_mix_to_the_mean_of_the_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[ScalarMix] = []
+    created_mixes: list[ScalarMix] = []
 
-    class Kept(ScalarMix):
-        def __init__(self, *layers: int, **how: Any) -> None:
-            super().__init__(*layers, **how)
-            made.append(self)
+    class RecordedMix(ScalarMix):
+        def __init__(self, *layers: int, **options: Any) -> None:
+            super().__init__(*layers, **options)
+            created_mixes.append(self)
 
-    monkeypatch.setattr(linear_probe, "ScalarMix", Kept)
-    items, gold = drawn()
-    features = np.stack([layers.mean(0, dtype=np.float32) for (layers,) in items.layers])
+    monkeypatch.setattr(linear_probe, "ScalarMix", RecordedMix)
+    cached, labels = build_features()
+    features = np.stack([layers.mean(0, dtype=np.float32) for (layers,) in cached.layers])
 
-    def highest(**more: Any) -> tuple[float, np.ndarray]:
-        said = fit_linear_probe(features, gold, ANSWER, replace(FROZEN, l2=0.01, **more), seed=0)(
-            features
-        )
-        return float(torch.softmax(made[-1].weights.detach(), 0).max()), said
+    def fit_with(**settings: Any) -> tuple[float, np.ndarray]:
+        """Fit a probe, and return its largest layer weight and its scores."""
+        probe_settings = replace(FROZEN, l2=0.01, **settings)
+        scores = fit_linear_probe(features, labels, ANSWER, probe_settings, seed=0)(features)
+        return float(torch.softmax(created_mixes[-1].weights.detach(), 0).max()), scores
 
-    (free, _), (own, as_own), (also, as_also), (pulled, _) = (
-        highest(scalar_mix_l2=0.0),
-        highest(),
-        highest(scalar_mix_l2=0.01),
-        highest(scalar_mix_l2=10.0),
-    )
-    assert free > 0.95 and free - own > 0.02 and pulled < 0.51
-    assert own == also and np.array_equal(as_own, as_also), "none is the reader's own"
+    without_l2, _ = fit_with(scalar_mix_l2=0.0)
+    default, default_scores = fit_with()
+    explicit, explicit_scores = fit_with(scalar_mix_l2=0.01)
+    large_l2, _ = fit_with(scalar_mix_l2=10.0)
+    assert without_l2 > 0.95 and without_l2 - default > 0.02 and large_l2 < 0.51
+    assert default == explicit, "the default is the L2 of the probe"
+    assert np.array_equal(default_scores, explicit_scores)
 
 
-@pytest.mark.parametrize("settings", [FROZEN, tiny.NETWORK])
-def test_an_l2_below_zero_is_refused(settings: LinearProbeSettings | BilstmProbeSettings) -> None:
+@pytest.mark.parametrize("settings", [FROZEN, tiny.BILSTM_PROBE])
+def test_a_negative_l2_is_refused(settings: LinearProbeSettings | BilstmProbeSettings) -> None:
     assert replace(settings, scalar_mix_l2=0.0).scalar_mix_l2 == 0
     with pytest.raises(ValueError, match="mix_l2 is -1"):
         replace(settings, scalar_mix_l2=-1.0)
 
 
-def test_a_network_has_a_scale_of_the_mix_where_one_is_asked_for() -> None:
+def test_a_bilstm_probe_has_gamma_only_if_learn_gamma_is_set() -> None:
     names = [
-        {name for name, _ in network(**how).named_parameters() if name.startswith("scalar_mix")}
-        for how in ({}, {"learn_gamma": False})
+        {
+            name
+            for name, _ in fit_probe(**settings).named_parameters()
+            if name.startswith("scalar_mix")
+        }
+        for settings in ({}, {"learn_gamma": False})
     ]
     assert names == [{"scalar_mix.weights", "scalar_mix.gamma"}, {"scalar_mix.weights"}]
 
 
-@pytest.mark.parametrize("static", [0, S])
-def test_layer_norm_of_a_network_is_one_number_a_layer_of_the_training_items(static: int) -> None:
-    """And one of the static vectors; what fills up a narrow layer does not count."""
-    items, _ = drawn(static=static)
-    model = BilstmProbe(ANSWER, replace(tiny.NETWORK, layer_norm=True), items, seed=1)
-    every = np.concatenate([layers for (layers,) in items.layers]).astype(np.float64)
+@pytest.mark.parametrize("static_size", [0, S])
+def test_layer_norm_of_a_bilstm_probe_has_one_mean_and_deviation_per_layer(
+    static_size: int,
+) -> None:
+    """Static vectors have their own, and the padding of a narrow layer is ignored."""
+    features, _ = build_features(static_size=static_size)
+    model = BilstmProbe(ANSWER, replace(tiny.BILSTM_PROBE, layer_norm=True), features, seed=1)
+    all_layers = np.concatenate([layers for (layers,) in features.layers]).astype(np.float64)
     for layer, width in ((0, D - 2), (1, D)):
-        for place in (slice(width), slice(D, D + static)):
-            some = every[:, layer, place]
-            if some.size:
+        for units in (slice(width), slice(D, D + static_size)):
+            values = all_layers[:, layer, units]
+            if values.size:
                 np.testing.assert_allclose(
-                    model.mean_LD[layer, place].numpy(), some.mean(), atol=1e-5
+                    model.mean_LD[layer, units].numpy(), values.mean(), atol=1e-5
                 )
                 np.testing.assert_allclose(
-                    model.std_LD[layer, place].numpy(), some.std(), atol=1e-5
+                    model.std_LD[layer, units].numpy(), values.std(), atol=1e-5
                 )
-    assert not (
-        (torch.from_numpy(every[:, 0, D - 2 : D]) - model.mean_LD[0, D - 2 : D])
-        / model.std_LD[0, D - 2 : D]
-    ).any(), "zeros stay zeros"
+    padding = torch.from_numpy(all_layers[:, 0, D - 2 : D])
+    normalized = (padding - model.mean_LD[0, D - 2 : D]) / model.std_LD[0, D - 2 : D]
+    assert not normalized.any(), "zeros stay zeros"
 
 
-@pytest.mark.usefixtures("never_trained")
+@pytest.mark.usefixtures("without_weights")
 @pytest.mark.parametrize("features", FEATURE_DESCRIPTIONS)
-def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_behind_them(
+def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
     features: Any,
 ) -> None:
-    plain = setting("text_classification")
+    context = build_eval_context("text_classification")
     settings = replace(
-        plain.settings, bilstm_probe=replace(plain.settings.bilstm_probe, features=features)
+        context.settings, bilstm_probe=replace(context.settings.bilstm_probe, features=features)
     )
-    every, found = (
-        EncoderUnderTest(replace(plain, settings=some), "random").cached_features["train"]
-        for some in (SETTINGS, settings)
+    all_layers, selected = (
+        EncoderUnderTest(replace(context, settings=eval_settings), "random").cached_features[
+            "train"
+        ]
+        for eval_settings in (SETTINGS, settings)
     )
-    assert found.static_size == every.static_size > 0
-    for (whole,), (read,) in zip(every.layers, found.layers, strict=True):
+    assert selected.static_size == all_layers.static_size > 0
+    for (all_layers_TLD,), (selected_TLD,) in zip(all_layers.layers, selected.layers, strict=True):
         assert np.array_equal(
-            read[..., : -found.static_size],
-            select_layers(whole[..., : -found.static_size], settings.bilstm_probe),
+            selected_TLD[..., : -selected.static_size],
+            select_layers(all_layers_TLD[..., : -selected.static_size], settings.bilstm_probe),
         )
-        assert np.array_equal(read[:, 0, -found.static_size :], whole[:, 0, -found.static_size :])
-    gold = ANSWER.labels(TABLES["text_classification"])
-    width = read.shape[-1]
+        assert np.array_equal(
+            selected_TLD[:, 0, -selected.static_size :],
+            all_layers_TLD[:, 0, -selected.static_size :],
+        )
+    labels = ANSWER.labels(TABLES["text_classification"])
+    width = selected_TLD.shape[-1]
     assert fit_bilstm_probe(
-        found, gold, ANSWER, settings.bilstm_probe, seed=1, device=tiny.CPU
+        selected, labels, ANSWER, settings.bilstm_probe, seed=1, device=tiny.CPU
     ).mean_LD.shape == (1 if features != "scalar_mix" else 3, width)
 
 
@@ -196,26 +213,26 @@ def test_a_network_reads_the_layers_that_are_named_and_the_same_static_vector_be
         ("glove", "second_to_last", "set evaluate.bilstm_probe.features"),
     ],
 )
-def test_rows_of_networks_say_what_was_read(
+def test_rows_of_bilstm_probes_name_the_features(
     name: str, features: Any, reason: str, tmp_path: Path
 ) -> None:
-    facts = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
+    task_info = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
              "probes": ["linear", "bilstm"]}  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
-    how = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
-    found = EvalContext(
+    settings = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
+    context = EvalContext(
         tiny.checkpoint(name),
-        TaskData(facts, {"train": table, "test": table}),
-        how,
+        TaskData(task_info, {"train": table, "test": table}),
+        settings,
         0,
         1000,
         "fp32",
         tiny.CPU,
     )
-    some = [
-        cell for cell in list_runs(facts, ("random",), ("all",), (0,)) if cell.transfer == "frozen"
+    runs = [
+        run for run in list_runs(task_info, ("random",), ("all",), (0,)) if run.transfer == "frozen"
     ]
-    rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
+    rows, _ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert {(row.head, row.features, row.status) for row in rows} == {
         ("linear", "scalar_mix", "ok"),
         ("bilstm", features, "failed" if reason else "ok"),
@@ -223,11 +240,11 @@ def test_rows_of_networks_say_what_was_read(
     assert all(reason in format_notes(row.reason) for row in rows if row.status == "failed")
 
 
-def study(**over: Any) -> Params:
-    return parse_params(merge_params(tiny.shipped(), over), "params.yaml")
+def parse_study(**overrides: Any) -> Params:
+    return parse_params(merge_params(tiny.demo_params(), overrides), "params.yaml")
 
 
-def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
+def test_members_of_an_ensemble_need_the_same_bilstm_features() -> None:
     grid = {
         "models": ["gpt", "elmo"],
         "adapt_models": [],
@@ -235,18 +252,20 @@ def test_members_of_an_ensemble_are_read_alike_under_networks_too() -> None:
         "ensembles": {"duet": ["gpt", "elmo"]},
         "ablation_of": {},
     }
-    check_study(study(grid=grid))
+    check_study(parse_study(grid=grid))
     with pytest.raises(
         InputError, match=r"grid\.ensembles\.duet: its members have different features or pooling"
     ):
         check_study(
-            study(grid=grid, models={"gpt": {"evaluate": {"bilstm_probe": {"features": "last"}}}})
+            parse_study(
+                grid=grid, models={"gpt": {"evaluate": {"bilstm_probe": {"features": "last"}}}}
+            )
         )
 
 
-def test_what_is_read_in_parts_is_never_too_long_for_a_model() -> None:
-    over: dict[str, Any] = {"models": {"gpt": {"pretrain": {"seq_len": 40}}}}
-    over["tasks"] = {name: {"max_tokens": 64} for name in ("entities", "sense", "sentiment")}
+def test_only_tasks_that_are_not_read_in_parts_can_be_too_long_for_a_model() -> None:
+    overrides: dict[str, Any] = {"models": {"gpt": {"pretrain": {"seq_len": 40}}}}
+    overrides["tasks"] = {name: {"max_words": 64} for name in ("entities", "sense", "sentiment")}
     grid = {
         "models": ["gpt"],
         "adapt_models": [],
@@ -254,19 +273,19 @@ def test_what_is_read_in_parts_is_never_too_long_for_a_model() -> None:
         "ensembles": {},
         "ablation_of": {},
     }
-    check_study(study(grid=grid | {"tasks": ["entities", "sense"]}, **over))
+    check_study(parse_study(grid=grid | {"tasks": ["entities", "sense"]}, **overrides))
     with pytest.raises(
         InputError,
-        match=r"models\.gpt\.pretrain\.seq_len: 40 is less than tasks\.sentiment\.max_tokens",
+        match=r"models\.gpt\.pretrain\.seq_len: 40 is less than tasks\.sentiment\.max_words",
     ):
-        check_study(study(grid=grid | {"tasks": ["entities", "sentiment"]}, **over))
+        check_study(parse_study(grid=grid | {"tasks": ["entities", "sentiment"]}, **overrides))
 
 
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm")
 
 
 @pytest.mark.parametrize(
-    ("family", "evaluate", "networks", "said"),
+    ("family", "evaluate", "has_bilstm_probe", "expected"),
     [
         ("elmo", {}, True, "weighted sum of all layers, each text from a zero state"),
         ("elmo", {"linear_probe": {"features": "last"}}, False, "the top layer, each text from a zero state"),
@@ -280,49 +299,54 @@ FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec",
          "whole network, mean of the pieces; frozen, the embeddings"),
     ],
 )  # fmt: skip
-def test_the_table_of_mechanisms_follows_how_a_variant_is_read(
+def test_the_table_of_mechanisms_describes_the_features_of_a_model(
     family: str,
     evaluate: dict[str, Any],
-    networks: bool,
-    said: str,
+    has_bilstm_probe: bool,
+    expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The records, of which trainings depend, stay what they are."""
-    tasks = {"sense": {"probes": ["linear", "bilstm"] if networks else ["linear"]}}
+    """The mechanism itself, which trainings depend on, does not change."""
+    tasks = {"sense": {"probes": ["linear", "bilstm"] if has_bilstm_probe else ["linear"]}}
     grid = {"models": [*FAMILIES], "tasks": ["sense"], "adapt_models": [], "adapt_tasks": []}
-    plain, params = (
-        study(grid=grid, tasks=tasks, models=models)
+    default_params, params = (
+        parse_study(grid=grid, tasks=tasks, models=models)
         for models in ({}, {family: {"evaluate": evaluate}})
     )
     monkeypatch.chdir(tmp_path)
     publish.MODEL_RECORDS_DIR.mkdir(parents=True)
     for name in FAMILIES:
-        assert load_model_config(params, name).mechanism == load_model_config(plain, name).mechanism
+        assert (
+            load_model_config(params, name).mechanism
+            == load_model_config(default_params, name).mechanism
+        )
         write_json(
             publish.MODEL_RECORDS_DIR / f"{name}.json",
             {"mechanism": load_model_config(params, name).mechanism},
         )
     before, after = (
-        {line["model"]: line for line in publish.describe_models(some)} for some in (plain, params)
+        {line["model"]: line for line in publish.describe_models(study_params)}
+        for study_params in (default_params, params)
     )
-    assert after[family]["transfer"] == said
-    assert after == before | {family: before[family] | {"transfer": said}}
+    assert after[family]["transfer"] == expected
+    assert after == before | {family: before[family] | {"transfer": expected}}
     assert before == {
-        name: {"model": name} | load_model_config(plain, name).mechanism for name in FAMILIES
-    }, "nothing is told where nothing is switched"
+        name: {"model": name} | load_model_config(default_params, name).mechanism
+        for name in FAMILIES
+    }, "default settings add nothing"
 
 
-def test_no_family_words_its_transfer_in_another_way_than_readings_are_told_in() -> None:
+def test_every_family_describes_its_transfer_in_the_same_words() -> None:
     for name in tiny.FAMILIES:
-        text = tiny.variant(name).mechanism["transfer"]
-        assert ("all layers" in text) == text.startswith(FEATURE_DESCRIPTIONS["scalar_mix"]) and (
-            "network" in text
-        ) == text.startswith(WHOLE_NETWORK), name
+        text = tiny.model_config(name).mechanism["transfer"]
+        mixes_layers = text.startswith(FEATURE_DESCRIPTIONS["scalar_mix"])
+        assert ("all layers" in text) == mixes_layers, name
+        assert ("network" in text) == text.startswith(WHOLE_NETWORK), name
 
 
-def test_the_papers_block_reads_elmo_and_bert_as_their_tables_did() -> None:
-    models = tiny.composed("paper")["models"]
+def test_the_profile_paper_uses_the_features_of_the_elmo_and_bert_papers() -> None:
+    models = tiny.profile_params("paper")["models"]
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
     for block in ("linear_probe", "bilstm_probe"):
         keys = ("learn_gamma", "layer_norm", "scalar_mix_l2")

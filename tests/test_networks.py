@@ -1,4 +1,7 @@
-"""Task networks over frozen features: the CRF against all taggings written out, and what the network reads of every kind of item."""
+"""BiLSTM probes over frozen features learn every kind of task.
+
+The CRF is compared with an enumeration of all tag sequences.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -29,79 +32,86 @@ from lineage.models.layers.crf import LinearChainCRF
 from tests import tiny
 
 WORDS = sorted(
-    word for word in tiny.reader("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
+    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
 )[:24]
 
 
-def chain(tags: int) -> LinearChainCRF:
-    crf, draw = LinearChainCRF(tags), torch.Generator().manual_seed(4)
+def random_crf(num_tags: int) -> LinearChainCRF:
+    crf = LinearChainCRF(num_tags)
+    generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for parameter in crf.parameters():
-            parameter.normal_(generator=draw)
+            parameter.normal_(generator=generator)
     return crf
 
 
-def test_the_chain_is_the_sum_over_all_taggings() -> None:
-    """Log of the sum, log-probability of the gold one, probabilities of each tag, and the likeliest tagging, of sentences of 4, 1, 3 and 2 words."""
-    crf, K, lengths = chain(3), 3, [4, 1, 3, 2]
-    draw = torch.Generator().manual_seed(5)
-    scores, gold = torch.randn(4, 4, K, generator=draw), torch.randint(K, (4, 4), generator=draw)
+def test_the_crf_agrees_with_an_enumeration_of_all_tag_sequences() -> None:
+    """Check partition function, loss, marginals and best tags of sentences of 1 to 4 words."""
+    crf = random_crf(3)
+    K = 3
+    lengths = [4, 1, 3, 2]
+    generator = torch.Generator().manual_seed(5)
+    scores = torch.randn(4, 4, K, generator=generator)
+    labels = torch.randint(K, (4, 4), generator=generator)
     mask = torch.arange(4) < torch.tensor(lengths)[:, None]
-    total, nats, marginals, best = (
-        crf.log_partition(scores, mask),
-        crf.neg_log_likelihood(scores, mask, gold),
-        crf.marginals(scores, mask),
-        crf.viterbi_decode(scores, mask),
-    )
+    log_partition = crf.log_partition(scores, mask)
+    nats = crf.neg_log_likelihood(scores, mask, labels)
+    marginals = crf.marginals(scores, mask)
+    best = crf.viterbi_decode(scores, mask)
     for n, length in enumerate(lengths):
-        every = {}
+        sequence_scores = {}
         for tags in itertools.product(range(K), repeat=length):
             value = (
                 crf.start_transitions_K[tags[0]]
                 + crf.end_transitions_K[tags[-1]]
-                + sum(scores[n, place, tag] for place, tag in enumerate(tags))
+                + sum(scores[n, position, tag] for position, tag in enumerate(tags))
             )
-            every[tags] = float(
-                (
-                    value + sum(crf.transitions_KK[a, b] for a, b in itertools.pairwise(tags))
-                ).detach()
-            )
-        log_total = np.logaddexp.reduce(list(every.values()))
-        assert float(total[n].detach()) == pytest.approx(log_total, abs=1e-4)
+            transitions = sum(crf.transitions_KK[pair] for pair in itertools.pairwise(tags))
+            sequence_scores[tags] = float((value + transitions).detach())
+        log_total = np.logaddexp.reduce(list(sequence_scores.values()))
+        assert float(log_partition[n].detach()) == pytest.approx(log_total, abs=1e-4)
         assert float(nats[n].detach()) == pytest.approx(
-            log_total - every[tuple(gold[n, :length].tolist())], abs=1e-4
+            log_total - sequence_scores[tuple(labels[n, :length].tolist())], abs=1e-4
         )
-        assert tuple(best[n, :length].tolist()) == max(every, key=every.__getitem__)
-        for place, tag in itertools.product(range(length), range(K)):
-            share = sum(
-                np.exp(value - log_total) for tags, value in every.items() if tags[place] == tag
+        assert tuple(best[n, :length].tolist()) == max(
+            sequence_scores, key=sequence_scores.__getitem__
+        )
+        for position, tag in itertools.product(range(length), range(K)):
+            probability = sum(
+                np.exp(value - log_total)
+                for tags, value in sequence_scores.items()
+                if tags[position] == tag
             )
-            assert float(marginals[n, place, tag]) == pytest.approx(share, abs=1e-4)
+            assert float(marginals[n, position, tag]) == pytest.approx(probability, abs=1e-4)
         assert not marginals[n, length:].any() and not best[n, length:].any()
 
 
-def sentences(count: int) -> pd.DataFrame:
-    """The tag of a word is that of the word before it, so that it can be learned from an LSTM alone, and a gap that transitions forbid."""
+def tagged_sentences(count: int) -> pd.DataFrame:
+    """Return sentences in which the tag of a word depends on the word before it.
+
+    Only a probe with an LSTM can learn this.
+    """
     rng = np.random.default_rng(3)
     tokens = [list(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(count)]
     return pd.DataFrame(
         {
             "tokens": tokens,
-            "label": [[0, *(int(word in WORDS[:12]) for word in some[:-1])] for some in tokens],
+            "label": [[0, *(int(word in WORDS[:12]) for word in words[:-1])] for words in tokens],
         }
     )
 
 
-def asked(count: int) -> pd.DataFrame:
-    """The label of a word is whether it stands after one of twelve."""
-    table = sentences(count)
+def target_words(count: int) -> pd.DataFrame:
+    """Return sentences with a target word, labelled by whether it follows one of twelve words."""
+    table = tagged_sentences(count)
     targets = [len(tokens) // 2 for tokens in table["tokens"]]
     return table.assign(
-        target=targets, label=[tags[at] for tags, at in zip(table["label"], targets, strict=True)]
+        target=targets,
+        label=[tags[target] for tags, target in zip(table["label"], targets, strict=True)],
     )
 
 
-def texts(count: int) -> pd.DataFrame:
+def labelled_texts(count: int) -> pd.DataFrame:
     rng = np.random.default_rng(6)
     labels = rng.integers(2, size=count)
     return pd.DataFrame(
@@ -115,148 +125,167 @@ def texts(count: int) -> pd.DataFrame:
     )
 
 
-def pairs(count: int) -> pd.DataFrame:
-    return texts(count).assign(second=" ".join(WORDS[3:6]))
+def text_pairs(count: int) -> pd.DataFrame:
+    return labelled_texts(count).assign(second=" ".join(WORDS[3:6]))
 
 
-def numbers(count: int) -> pd.DataFrame:
-    table = texts(count)
+def numbered_texts(count: int) -> pd.DataFrame:
+    table = labelled_texts(count)
     return table.assign(label=10.0 + 5 * table["label"])
 
 
-def choices(count: int) -> pd.DataFrame:
-    table = texts(count)
-    right = [" ".join((WORDS[0], WORDS[5])), " ".join((WORDS[1], WORDS[6]))]
+def text_choices(count: int) -> pd.DataFrame:
+    table = labelled_texts(count)
+    both_choices = [" ".join((WORDS[0], WORDS[5])), " ".join((WORDS[1], WORDS[6]))]
     return table.assign(
         text=" ".join(WORDS[7:10]),
-        choices=[right if label == 0 else right[::-1] for label in table["label"]],
+        choices=[both_choices if label == 0 else both_choices[::-1] for label in table["label"]],
     )
 
 
 CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
-    "tags": (sentences, TagsAnswer(("a", "b"))), "sense": (asked, LabelAnswer(("a", "b"))), "text_classification": (texts, LabelAnswer(("a", "b"))),
-    "pairs": (pairs, LabelAnswer(("a", "b"))), "multiple_choice": (choices, LabelAnswer(("0", "1"), is_multiple_choice=True)), "text_regression": (numbers, NumberAnswer(12.5, 2.5)),
+    "tags": (tagged_sentences, TagsAnswer(("a", "b"))), "sense": (target_words, LabelAnswer(("a", "b"))), "text_classification": (labelled_texts, LabelAnswer(("a", "b"))),
+    "pairs": (text_pairs, LabelAnswer(("a", "b"))), "multiple_choice": (text_choices, LabelAnswer(("0", "1"), is_multiple_choice=True)), "text_regression": (numbered_texts, NumberAnswer(12.5, 2.5)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["bert", *tiny.slow(["word2vec", "elmo"])])
+@pytest.mark.parametrize("name", ["bert", *tiny.mark_slow(["word2vec", "elmo"])])
 @pytest.mark.parametrize("case", CASES)
-def test_every_kind_of_item_is_learned_and_read_alike_in_any_company(name: str, case: str) -> None:
-    make, answer = CASES[case]
-    table, reader = make(90), tiny.reader(name)
-    items = encode_items(table, reader, max_length=None, language="en", symmetric=case == "pairs")
+def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
+    name: str, case: str
+) -> None:
+    build_table, answer = CASES[case]
+    table = build_table(90)
+    tokenizer = tiny.tokenizer(name)
+    items = encode_items(
+        table, tokenizer, max_length=None, language="en", symmetric=case == "pairs"
+    )
     model = tiny.model(name)
-    whole = cache_features(model, reader, items, precision="fp32")
-    for place, layer in enumerate(model.encode(collate_items(reader, [items[4]]))):
-        own = torch.from_numpy(whole.layers[4][-1][:, place, : layer.shape[-1]])
-        torch.testing.assert_close(own, layer[-1, : len(own)], atol=2e-6, rtol=1e-5)
-    settings = replace(tiny.NETWORK, epochs=20) if name == "elmo" else tiny.NETWORK
-    network = fit_bilstm_probe(
-        whole, answer.labels(table), answer, settings, seed=1, device=tiny.CPU
+    features = cache_features(model, tokenizer, items, precision="fp32")
+    for layer_index, layer in enumerate(model.encode(collate_items(tokenizer, [items[4]]))):
+        cached_layer = torch.from_numpy(features.layers[4][-1][:, layer_index, : layer.shape[-1]])
+        torch.testing.assert_close(
+            cached_layer, layer[-1, : len(cached_layer)], atol=2e-6, rtol=1e-5
+        )
+    settings = replace(tiny.BILSTM_PROBE, epochs=20) if name == "elmo" else tiny.BILSTM_PROBE
+    probe = fit_bilstm_probe(
+        features, answer.labels(table), answer, settings, seed=1, device=tiny.CPU
     )
-    read, best = predict_bilstm_probe(network, whole)
-    gold = answer.labels(table)
+    scores, best = predict_bilstm_probe(probe, features)
+    labels = answer.labels(table)
     assert (best is not None) == (case == "tags")
-    said = (
-        read[:, 0] > 12.5 if case == "text_regression" else read.argmax(1) if best is None else best
-    )
-    assert (said == (gold > 12 if case == "text_regression" else gold)).mean() > 0.9
-    short = replace(tiny.NETWORK, epochs=2)
-    one, other = (
+    if case == "text_regression":
+        is_correct = (scores[:, 0] > 12.5) == (labels > 12)
+    elif best is None:
+        is_correct = scores.argmax(1) == labels
+    else:
+        is_correct = best == labels
+    assert is_correct.mean() > 0.9
+    short_settings = replace(tiny.BILSTM_PROBE, epochs=2)
+    first, second = (
         predict_bilstm_probe(
-            fit_bilstm_probe(whole, gold, answer, short, seed=1, device=tiny.CPU), whole
+            fit_bilstm_probe(features, labels, answer, short_settings, seed=1, device=tiny.CPU),
+            features,
         )[0]
         for _ in range(2)
     )
-    assert np.array_equal(one, other)
+    assert np.array_equal(first, second)
     for number in (0, 17, 60):
-        alone, _ = predict_bilstm_probe(
-            network, cache_features(model, reader, [items[number]], precision="fp32")
+        single_scores, _ = predict_bilstm_probe(
+            probe, cache_features(model, tokenizer, [items[number]], precision="fp32")
         )
         np.testing.assert_allclose(
-            alone, read[answer_rows(items)[number]], atol=1e-5 if name == "elmo" else 1e-6, rtol=0
+            single_scores,
+            scores[answer_rows(items)[number]],
+            atol=1e-5 if name == "elmo" else 1e-6,
+            rtol=0,
         )
 
 
-def test_both_directions_are_those_of_a_packed_lstm() -> None:
-    """What torch makes of the same weights where it is told the lengths: outputs and the gradients of all weights."""
-    reader, items = (
-        tiny.reader("bert"),
-        encode_items(texts(3), tiny.reader("bert"), max_length=None, language="en"),
-    )
-    network = BilstmProbe(
+def test_the_bilstm_matches_a_packed_lstm_of_torch() -> None:
+    """Outputs and gradients match those of torch with the same weights and known lengths."""
+    tokenizer = tiny.tokenizer("bert")
+    items = encode_items(labelled_texts(3), tokenizer, max_length=None, language="en")
+    probe = BilstmProbe(
         LabelAnswer(("a", "b")),
-        tiny.NETWORK,
-        cache_features(tiny.model("bert"), reader, items, precision="fp32"),
+        tiny.BILSTM_PROBE,
+        cache_features(tiny.model("bert"), tokenizer, items, precision="fp32"),
         seed=1,
     )
-    (ahead,), (back,) = network.bilstm.forward_lstms, network.bilstm.backward_lstms
-    assert isinstance(ahead, nn.LSTM)
-    theirs = nn.LSTM(ahead.input_size, ahead.hidden_size, batch_first=True, bidirectional=True)
-    for suffix, own in (("", ahead), ("_reverse", back)):
-        theirs.load_state_dict(
-            {f"{name}{suffix}": weight for name, weight in own.state_dict().items()}, strict=False
+    (forward_lstm,), (backward_lstm,) = probe.bilstm.forward_lstms, probe.bilstm.backward_lstms
+    assert isinstance(forward_lstm, nn.LSTM)
+    reference = nn.LSTM(
+        forward_lstm.input_size, forward_lstm.hidden_size, batch_first=True, bidirectional=True
+    )
+    for suffix, lstm in (("", forward_lstm), ("_reverse", backward_lstm)):
+        reference.load_state_dict(
+            {f"{name}{suffix}": weight for name, weight in lstm.state_dict().items()}, strict=False
         )
-    lengths, draw = torch.tensor([5, 1, 9, 4]), torch.Generator().manual_seed(8)
-    x, mask = (
-        torch.randn(4, 9, theirs.input_size, generator=draw),
-        torch.arange(9) < lengths[:, None],
-    )
-    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    expected, found = (
-        pad_packed_sequence(theirs(packed)[0], batch_first=True)[0],
-        network.bilstm(x, mask),
-    )
-    weight = torch.randn(expected.shape, generator=draw)
-    for y in (expected, found):
-        (y * weight)[mask].sum().backward()
-    torch.testing.assert_close(found[mask], expected[mask])
-    for suffix, own in (("", ahead), ("_reverse", back)):
-        for name, value in own.named_parameters():
-            torch.testing.assert_close(value.grad, theirs.get_parameter(f"{name}{suffix}").grad)
+    lengths = torch.tensor([5, 1, 9, 4])
+    generator = torch.Generator().manual_seed(8)
+    x_BTD = torch.randn(4, 9, reference.input_size, generator=generator)
+    mask = torch.arange(9) < lengths[:, None]
+    packed = pack_padded_sequence(x_BTD, lengths, batch_first=True, enforce_sorted=False)
+    expected = pad_packed_sequence(reference(packed)[0], batch_first=True)[0]
+    actual = probe.bilstm(x_BTD, mask)
+    weight = torch.randn(expected.shape, generator=generator)
+    for outputs in (expected, actual):
+        (outputs * weight)[mask].sum().backward()
+    torch.testing.assert_close(actual[mask], expected[mask])
+    for suffix, lstm in (("", forward_lstm), ("_reverse", backward_lstm)):
+        for name, value in lstm.named_parameters():
+            torch.testing.assert_close(value.grad, reference.get_parameter(f"{name}{suffix}").grad)
 
 
-@pytest.mark.parametrize("arm", ["finetuned", "network"])
-def test_few_labels_are_read_until_there_are_enough_steps(arm: str) -> None:
-    """Nine items in batches of five are two steps an epoch: seven steps are four epochs, to the last bit, and three steps no more than the epochs."""
-    table, reader = texts(9), tiny.reader("bert")
-    items, answer = (
-        encode_items(table, reader, max_length=None, language="en"),
-        LabelAnswer(("a", "b")),
-    )
-    gold = answer.labels(table)
+@pytest.mark.parametrize("method", ["finetuned", "bilstm_probe"])
+def test_with_few_labels_training_runs_at_least_min_steps(method: str) -> None:
+    """Nine items in batches of five give two steps per epoch.
 
-    def ends(**more: Any) -> torch.Tensor:
+    A minimum of seven steps gives exactly four epochs, and of three steps the two that are set.
+    """
+    table = labelled_texts(9)
+    tokenizer = tiny.tokenizer("bert")
+    items = encode_items(table, tokenizer, max_length=None, language="en")
+    answer = LabelAnswer(("a", "b"))
+    labels = answer.labels(table)
+
+    def train_weights(**settings: Any) -> torch.Tensor:
         model: torch.nn.Module
-        if arm == "network":
-            whole = cache_features(tiny.model("bert"), reader, items, precision="fp32")
+        if method == "bilstm_probe":
+            features = cache_features(tiny.model("bert"), tokenizer, items, precision="fp32")
             model = fit_bilstm_probe(
-                whole,
-                gold,
+                features,
+                labels,
                 answer,
-                replace(tiny.NETWORK, batch_size=5, **more),
+                replace(tiny.BILSTM_PROBE, batch_size=5, **settings),
                 seed=1,
                 device=tiny.CPU,
             )
         else:
-            tuned = replace(
-                tiny.variant("bert").evaluate.finetune,
+            finetune_settings = replace(
+                tiny.model_config("bert").evaluate.finetune,
                 batch_size=5,
-                **({"min_steps": None} | more),
+                **({"min_steps": None} | settings),
             )
             model = finetune(
-                tiny.model("bert"), reader, items, gold, answer, tuned, seed=1, precision="fp32"
+                tiny.model("bert"),
+                tokenizer,
+                items,
+                labels,
+                answer,
+                finetune_settings,
+                seed=1,
+                precision="fp32",
             ).head
-        return torch.cat([p.detach().flatten() for p in model.parameters()])
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
-    assert torch.equal(ends(epochs=2, min_steps=7), ends(epochs=4))
-    assert torch.equal(ends(epochs=2, min_steps=3), ends(epochs=2)) and not torch.equal(
-        ends(epochs=2), ends(epochs=4)
-    )
+    assert torch.equal(train_weights(epochs=2, min_steps=7), train_weights(epochs=4))
+    assert torch.equal(train_weights(epochs=2, min_steps=3), train_weights(epochs=2))
+    assert not torch.equal(train_weights(epochs=2), train_weights(epochs=4))
 
 
-def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> None:
-    facts = {
+def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> None:
+    task_info = {
         "name": "x",
         "kind": "token_classification",
         "answer": "tags",
@@ -265,39 +294,37 @@ def test_a_stage_has_a_cell_for_each_head_that_the_task_names(tmp_path: Any) -> 
         "language": "en",
         "probes": ["linear", "bilstm"],
     }
-    table = sentences(40).assign(id=[f"train-{i}" for i in range(40)], group="all")
+    table = tagged_sentences(40).assign(id=[f"train-{i}" for i in range(40)], group="all")
     data = TaskData(
-        facts,
+        task_info,
         {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)},
     )
-    tuned = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
+    finetune_settings = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                           max_grad_norm=1.0)  # fmt: skip
     settings = EvaluateSettings(
         linear_probe=LinearProbeSettings(l2=0.001, max_iter=30),
-        bilstm_probe=tiny.NETWORK,
-        finetune=tuned,
+        bilstm_probe=tiny.BILSTM_PROBE,
+        finetune=finetune_settings,
     )
-    found = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    some = [*list_runs(facts, ("random",), ("all",), (0,))]
+    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    runs = [*list_runs(task_info, ("random",), ("all",), (0,))]
     rows, predictions = evaluate_runs(
-        found, some, cache_dir=tmp_path, report_progress=lambda *_: None
+        context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "scalar_mix"),
         ("frozen", "bilstm_crf", "scalar_mix"),
         ("finetuned", "linear", "last"),
     }
-    assert {row.status for row in rows} == {"ok"} and set(predictions["split"]) == {
-        "validation",
-        "test",
-    }
+    assert {row.status for row in rows} == {"ok"}
+    assert set(predictions["split"]) == {"validation", "test"}
     values = {
         row.head: row.value for row in rows if row.split == "test" and row.transfer == "frozen"
     }
-    own = (
+    accuracies = (
         predictions[(predictions["split"] == "test") & (predictions["transfer"] == "frozen")]
         .groupby("head")["correct"]
         .mean()
     )
-    assert own.to_dict() == pytest.approx(values)
-    assert values["bilstm_crf"] > values["linear"], "only the one reads the word before"
+    assert accuracies.to_dict() == pytest.approx(values)
+    assert values["bilstm_crf"] > values["linear"], "only the BiLSTM sees the previous word"

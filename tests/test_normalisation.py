@@ -1,4 +1,4 @@
-"""GPT-1's text: what is mended, and that every word and every byte is still found in the text as it was given."""
+"""GPT-1's text normalization repairs text and keeps the offsets and bytes of the raw text."""
 
 import hashlib
 import subprocess
@@ -18,9 +18,9 @@ from tests import tiny
 
 ROOT = Path(__file__).parent.parent
 RAW = "â€œWellâ€\x9d — the “bank”,   said\n \n Zoë &amp; co…  (was it?!)  donâ€™t stop "
-MENDED = '" Well " - the " bank " , said \n Zoë & co... ( was it ? ! ) don\'t stop'
-# the raw text of each word of it that is not only put in
-PLACES = {
+NORMALIZED = '" Well " - the " bank " , said \n Zoë & co... ( was it ? ! ) don\'t stop'
+# the raw text of normalized words
+RAW_WORDS = {
     "Well": "Well",
     "-": "—",
     "bank": "bank",
@@ -34,9 +34,9 @@ PLACES = {
 
 
 @pytest.mark.parametrize(
-    ("raw", "mended"),
+    ("raw", "normalized"),
     [
-        (RAW, MENDED),
+        (RAW, NORMALIZED),
         ("", ""),
         (" \n ", ""),
         ("--!!", "-- !!"),
@@ -45,115 +45,121 @@ PLACES = {
         ("3.5 a.m. it's a:b", "3.5 a.m. it's a:b"),
     ],
 )
-def test_text_is_mended_and_its_marks_stand_alone(raw: str, mended: str) -> None:
-    assert normalize_gpt1(raw).text == mended
-    assert normalize_gpt1(mended).text == mended
+def test_text_is_repaired_and_punctuation_is_separated(raw: str, normalized: str) -> None:
+    assert normalize_gpt1(raw).text == normalized
+    assert normalize_gpt1(normalized).text == normalized
 
 
-def test_every_word_is_found_in_the_raw_text() -> None:
-    found = normalize_gpt1(RAW)
-    for word, raw in PLACES.items():
-        first = MENDED.index(word)
-        ((start, end),) = found.to_raw_offsets(np.array([[first, first + len(word)]])).tolist()
+def test_offsets_of_every_word_point_into_the_raw_text() -> None:
+    normalized = normalize_gpt1(RAW)
+    for word, raw in RAW_WORDS.items():
+        position = NORMALIZED.index(word)
+        ((start, end),) = normalized.to_raw_offsets(
+            np.array([[position, position + len(word)]])
+        ).tolist()
         assert RAW[start:end] == raw
-    assert (np.diff(found.starts) >= 0).all() and len(found.starts) == len(found.ends) == len(
-        MENDED
-    )
+    assert (np.diff(normalized.starts) >= 0).all()
+    assert len(normalized.starts) == len(normalized.ends) == len(NORMALIZED)
 
 
-def reader(unit: str, **over: object) -> Tokenizer:
-    """A reader of mended text."""
+def train_gpt_tokenizer(tokenizer_type: str, **overrides: object) -> Tokenizer:
+    """Train a tokenizer that normalizes text as for GPT-1."""
     settings = TokenizerSettings(
-        **{"vocab_size": 499, "lowercase": True, "normalizer": "ftfy", **over}
+        **{"vocab_size": 499, "lowercase": True, "normalizer": "ftfy", **overrides}
     )  # type: ignore[arg-type]
     return train_tokenizer(
-        [*tiny.documents(), RAW, RAW], settings, tokenizer_type=unit, language="en"
+        [*tiny.documents(), RAW, RAW], settings, tokenizer_type=tokenizer_type, language="en"
     )  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("unit", ["byte_bpe", "bpe", "wordpiece"])
-def test_bytes_are_those_of_the_raw_text_and_the_asked_word_is_the_right_one(
-    unit: str, tmp_path: Path
+@pytest.mark.parametrize("tokenizer_type", ["byte_bpe", "bpe", "wordpiece"])
+def test_byte_counts_and_target_words_refer_to_the_raw_text(
+    tokenizer_type: str, tmp_path: Path
 ) -> None:
     texts = [RAW, *tiny.documents()[:5]]
-    made = reader(unit)
-    made.save(tmp_path)
-    own = Tokenizer.load(tmp_path)
-    tokens = encode_corpus(texts, own)
-    assert tokens.text_bytes == sum(len(text.encode()) for text in texts)
-    first = encode_corpus([RAW], own)
-    assert first.text_bytes == len(RAW.encode()) and not own.lossless
-    plain = encode_corpus([RAW], reader(unit, normalizer=None))
-    assert first.ids.tolist() != plain.ids.tolist(), "else nothing was mended"
+    trained = train_gpt_tokenizer(tokenizer_type)
+    trained.save(tmp_path)
+    tokenizer = Tokenizer.load(tmp_path)
+    corpus = encode_corpus(texts, tokenizer)
+    assert corpus.text_bytes == sum(len(text.encode()) for text in texts)
+    raw_corpus = encode_corpus([RAW], tokenizer)
+    assert raw_corpus.text_bytes == len(RAW.encode()) and not tokenizer.lossless
+    unnormalized_corpus = encode_corpus([RAW], train_gpt_tokenizer(tokenizer_type, normalizer=None))
+    assert raw_corpus.ids.tolist() != unnormalized_corpus.ids.tolist(), (
+        "otherwise nothing was normalized"
+    )
     words = ["“the", "bank”,", "donâ€™t", "—", "stop"]
-    for target, wanted in enumerate(('" the', 'bank " ,', "don't", "-", "stop")):
-        item = encode_word_in_context(words, target, own, max_length=40, language="en")
-        asked = [
-            own.backend_tokenizer.id_to_token(int(i))
-            for i in item.encoded.ids[item.word_pieces[0][:, 0]]
+    for target, expected_text in enumerate(('" the', 'bank " ,', "don't", "-", "stop")):
+        item = encode_word_in_context(words, target, tokenizer, max_length=40, language="en")
+        actual = [
+            tokenizer.backend_tokenizer.id_to_token(int(token_id))
+            for token_id in item.encoded.ids[item.word_pieces[0][:, 0]]
         ]
-        alone = own.backend_tokenizer.encode(wanted, add_special_tokens=False).tokens
-        assert "".join(asked).strip("Ġ") == "".join(alone).strip("Ġ")
+        expected = tokenizer.backend_tokenizer.encode(
+            expected_text, add_special_tokens=False
+        ).tokens
+        assert "".join(actual).strip("Ġ") == "".join(expected).strip("Ġ")
 
 
-def test_mended_text_has_the_ids_of_its_mended_self() -> None:
-    own = reader("byte_bpe")
-    assert own.encode(RAW).ids.tolist() == own.encode(MENDED).ids.tolist()
+def test_raw_and_normalized_text_have_the_same_ids() -> None:
+    tokenizer = train_gpt_tokenizer("byte_bpe")
+    assert tokenizer.encode(RAW).ids.tolist() == tokenizer.encode(NORMALIZED).ids.tolist()
 
 
-def test_words_of_mended_text_are_cut_as_gpt_1_s_were_and_keep_their_accents() -> None:
-    """Where OpenAIGPTTokenizer without ftfy has `cafe don ' t wait . . . u . s . 3 . 5`."""
-    own = reader("bpe").backend_tokenizer
-    text = own.normalizer.normalize_str(
+def test_normalized_text_is_split_as_for_gpt_1_and_keeps_its_accents() -> None:
+    """OpenAIGPTTokenizer without ftfy gives `cafe don ' t wait . . . u . s . 3 . 5`."""
+    backend_tokenizer = train_gpt_tokenizer("bpe").backend_tokenizer
+    text = backend_tokenizer.normalizer.normalize_str(
         normalize_gpt1("Café don't wait... he'll see the U.S. at 3.5 (mid-day).").text
     )
-    found = [word for word, _ in own.pre_tokenizer.pre_tokenize_str(text)]
-    assert " ".join(found) == "café do n't wait ... he 'll see the u.s. at 3.5 ( mid - day ) ."
+    words = [word for word, _ in backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert " ".join(words) == "café do n't wait ... he 'll see the u.s. at 3.5 ( mid - day ) ."
 
 
-def test_switches_that_a_family_has_no_use_for_are_refused() -> None:
-    for name, key, said in (
+def test_tokenizer_options_that_a_family_does_not_support_are_refused() -> None:
+    for name, options, message in (
         ("elmo", {"normalizer": "ftfy"}, "normalizer: elmo"),
         ("bert", {"end_of_word_suffix": True}, "end_of_word_suffix: bert"),
     ):
-        with pytest.raises(InputError, match=said):
-            tiny.variant(name, tokenizer=key)
-    found = tiny.variant("gpt", tokenizer={"end_of_word_suffix": True})
-    assert found.tokenizer_type == "bpe" and found.mechanism["unit"] == "BPE of characters"
+        with pytest.raises(InputError, match=message):
+            tiny.model_config(name, tokenizer=options)
+    config = tiny.model_config("gpt", tokenizer={"end_of_word_suffix": True})
+    assert config.tokenizer_type == "bpe"
+    assert config.mechanism["unit"] == "BPE of characters"
 
 
-TRAINED = """
+TRAIN_SCRIPT = """
 import hashlib
-from tests.test_normalisation import reader
-print(hashlib.sha256(reader("bpe").backend_tokenizer.to_str().encode()).hexdigest())
+from tests.test_normalisation import train_gpt_tokenizer
+print(hashlib.sha256(train_gpt_tokenizer("bpe").backend_tokenizer.to_str().encode()).hexdigest())
 """
 
 
-def test_bpe_of_characters_has_the_same_ids_in_every_process() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", TRAINED], cwd=ROOT, capture_output=True, text=True, check=True
+def test_character_bpe_gives_the_same_ids_in_every_process() -> None:
+    digest = subprocess.run(
+        [sys.executable, "-c", TRAIN_SCRIPT], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert (
-        found
-        == hashlib.sha256(reader("bpe").backend_tokenizer.to_str().encode()).hexdigest() + "\n"
-    )
+    serialized = train_gpt_tokenizer("bpe").backend_tokenizer.to_str()
+    assert digest == hashlib.sha256(serialized.encode()).hexdigest() + "\n"
 
 
-def test_strange_characters_do_not_fill_the_vocabulary_of_characters() -> None:
-    strange = [
-        " ".join(chr(first + i) for i in range(150)) for first in (0x1200, 0x3400, 0xA000, 0x10A0)
+def test_rare_characters_do_not_fill_the_vocabulary() -> None:
+    rare_texts = [
+        " ".join(chr(first + offset) for offset in range(150))
+        for first in (0x1200, 0x3400, 0xA000, 0x10A0)
     ]
     settings = TokenizerSettings(vocab_size=499, end_of_word_suffix=True)
-    known = train_tokenizer(
-        [*tiny.documents(), *strange], settings, tokenizer_type="bpe", language="en"
+    vocabulary = train_tokenizer(
+        [*tiny.documents(), *rare_texts], settings, tokenizer_type="bpe", language="en"
     ).backend_tokenizer.get_vocab()
-    assert len(known) <= 499 and sum(len(piece.removesuffix("</w>")) > 1 for piece in known) > 200
-    chinese = [" ".join(chr(0x4E00 + i) for i in range(300)) * 3, *tiny.documents()]
-    known = train_tokenizer(
-        chinese, settings, tokenizer_type="bpe", language="zh"
-    ).backend_tokenizer.get_vocab()  # each of these takes two entries too
     assert (
-        len(known) <= 499
-        and any(len(piece.removesuffix("</w>")) > 1 for piece in known)
-        and "\u4e00</w>" in known
+        len(vocabulary) <= 499
+        and sum(len(token.removesuffix("</w>")) > 1 for token in vocabulary) > 200
     )
+    chinese_texts = [" ".join(chr(0x4E00 + offset) for offset in range(300)) * 3, *tiny.documents()]
+    vocabulary = train_tokenizer(
+        chinese_texts, settings, tokenizer_type="bpe", language="zh"
+    ).backend_tokenizer.get_vocab()  # each of these also takes two entries
+    assert len(vocabulary) <= 499
+    assert any(len(token.removesuffix("</w>")) > 1 for token in vocabulary)
+    assert "\u4e00</w>" in vocabulary

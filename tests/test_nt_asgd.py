@@ -1,4 +1,7 @@
-"""NT-ASGD: averaging begins when the rule says so, what is validated and kept is the average, and a killed training remembers it all."""
+"""NT-ASGD starts averaging by its rule, and validates and keeps the averaged weights.
+
+A training that was interrupted resumes exactly.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -28,11 +31,11 @@ from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
 from tests import tiny
 
-RULE = NonMonotonicTrigger(checks=20, patience=5)
+TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
 
 
-def first_trigger(losses: list[float]) -> int | None:
-    """The check at which salesforce/awd-lstm-lm (main.py) goes over to ASGD, in its own words."""
+def released_code_trigger(losses: list[float]) -> int | None:
+    """Return the check at which salesforce/awd-lstm-lm (main.py) switches to ASGD, in its code."""
     best_val_loss: list[float] = []
     for number, val_loss in enumerate(losses):
         if len(best_val_loss) > 5 and val_loss > min(best_val_loss[:-5]):
@@ -45,185 +48,207 @@ def first_trigger(losses: list[float]) -> int | None:
     ("losses", "expected"),
     [
         ([9, 8, 7, 6, 5, 4, 3, 2, 1], None),
-        ([5, 6, 6, 6, 6, 6, 6], 6),  # not before there are more than five earlier ones
-        ([5, 6, 6, 6, 6, 5, 5, 5, 5], None),  # as good as the best is not worse
-        ([5, 4, 3, 4, 4, 4, 4, 4, 4], 8),  # 3 is old enough only then
-        (
-            [9, 8, 7, 6, 5, 4, 7.5, 7.5, 7.5],
-            8,
-        ),  # worse than the five before is not enough: it must be worse than an older one
+        ([5, 6, 6, 6, 6, 6, 6], 6),  # it needs more than five earlier checks
+        ([5, 6, 6, 6, 6, 5, 5, 5, 5], None),  # equal to the best is not worse
+        ([5, 4, 3, 4, 4, 4, 4, 4, 4], 8),  # only then is the 3 more than five checks old
+        # The loss must be worse than one from before the last five checks.
+        ([9, 8, 7, 6, 5, 4, 7.5, 7.5, 7.5], 8),
     ],
 )
-def test_the_rule_is_the_one_of_the_released_code(
-    losses: list[float], expected: int | None
-) -> None:
-    assert first_trigger(losses) == expected
-    held = [RULE.is_triggered(losses[: n + 1]) for n in range(len(losses))]
-    assert (held.index(True) if True in held else None) == expected
+def test_the_trigger_matches_the_released_code(losses: list[float], expected: int | None) -> None:
+    assert released_code_trigger(losses) == expected
+    triggered = [TRIGGER.is_triggered(losses[: number + 1]) for number in range(len(losses))]
+    assert (triggered.index(True) if True in triggered else None) == expected
 
 
-def test_the_rule_agrees_with_the_released_code_on_many_curves() -> None:
+def test_the_trigger_matches_the_released_code_on_random_curves() -> None:
     for seed in range(300):
-        losses = [float(v) for v in np.random.default_rng(seed).integers(0, 12, 14) - np.arange(14)]
-        held = [RULE.is_triggered(losses[: n + 1]) for n in range(len(losses))]
-        assert (held.index(True) if True in held else None) == first_trigger(losses)
+        losses = [
+            float(value)
+            for value in np.random.default_rng(seed).integers(0, 12, 14) - np.arange(14)
+        ]
+        triggered = [TRIGGER.is_triggered(losses[: number + 1]) for number in range(len(losses))]
+        assert (triggered.index(True) if True in triggered else None) == released_code_trigger(
+            losses
+        )
 
 
-def test_weights_and_their_mean_are_those_of_torch_s_asgd() -> None:
+def test_weights_and_their_average_match_torch_asgd() -> None:
     """SGD for five steps, then ASGD with t0 = 0 and lambd = 0, on the same gradients."""
-    start = torch.Generator().manual_seed(1)
-    ours, theirs = (
-        torch.nn.Parameter(torch.randn(7, 5, generator=start.manual_seed(1))) for _ in range(2)
+    generator = torch.Generator().manual_seed(1)
+    actual, expected = (
+        torch.nn.Parameter(torch.randn(7, 5, generator=generator.manual_seed(1))) for _ in range(2)
     )
     optimizer = AveragedSGD(
-        [{"params": [ours], "weight_decay": 0.01, "lr_scale": 1.0}],
+        [{"params": [actual], "weight_decay": 0.01, "lr_scale": 1.0}],
         NonMonotonicTrigger(checks=9, patience=1),
     )
     set_learning_rates(optimizer, 0.3)
-    reference: torch.optim.Optimizer = torch.optim.SGD([theirs], lr=0.3, weight_decay=0.01)
+    reference: torch.optim.Optimizer = torch.optim.SGD([expected], lr=0.3, weight_decay=0.01)
     for step in range(14):
         if step == 5:
             optimizer.update_trigger([1.0, 1.0, 2.0])
-            reference = torch.optim.ASGD([theirs], lr=0.3, t0=0, lambd=0.0, weight_decay=0.01)
-        ours.grad = torch.randn(7, 5, generator=start)
-        theirs.grad = ours.grad.clone()
+            reference = torch.optim.ASGD([expected], lr=0.3, t0=0, lambd=0.0, weight_decay=0.01)
+        actual.grad = torch.randn(7, 5, generator=generator)
+        expected.grad = actual.grad.clone()
         optimizer.step()
         reference.step()
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+        torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
         if step >= 5:
             torch.testing.assert_close(
-                optimizer.state[ours]["average"], reference.state[theirs]["ax"], atol=1e-6, rtol=0
+                optimizer.state[actual]["average"],
+                reference.state[expected]["ax"],
+                atol=1e-6,
+                rtol=0,
             )
-    before = ours.detach().clone()
+    before = actual.detach().clone()
     swap_averaged_weights(optimizer)
-    torch.testing.assert_close(ours.detach(), reference.state[theirs]["ax"], atol=1e-6, rtol=0)
+    torch.testing.assert_close(actual.detach(), reference.state[expected]["ax"], atol=1e-6, rtol=0)
     swap_averaged_weights(optimizer)
-    assert torch.equal(ours, before), "a second exchange leaves no trace"
+    assert torch.equal(actual, before), "a second swap restores the weights"
 
 
-def averaged_run(rule: NonMonotonicTrigger) -> tuple[TrainState, Any, Any]:
-    """A tiny AWD-LSTM with dropout under SGD, its stream and a held one."""
-    found = tiny.variant("ulmfit", architecture=tiny.dropping("ulmfit", 0.1))
-    assert found.family.batch_sampler is not None
-    streams = [
-        found.family.batch_sampler(
-            tiny.tokens("ulmfit"), tiny.reader("ulmfit"), found.pretrain, seed=seed
+def build_averaged_run(trigger: NonMonotonicTrigger) -> tuple[TrainState, Any, Any]:
+    """Return a tiny AWD-LSTM with averaged SGD, and samplers for train and validation."""
+    config = tiny.model_config("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.1))
+    assert config.family.batch_sampler is not None
+    samplers = [
+        config.family.batch_sampler(
+            tiny.corpus("ulmfit"), tiny.tokenizer("ulmfit"), config.pretrain, seed=seed
         )
         for seed in (1, 0)
     ]
-    model = tiny.model("ulmfit", architecture=tiny.dropping("ulmfit", 0.1))
+    model = tiny.model("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.1))
     return TrainState(
         model,
         AveragedSGD(
-            [{"params": [*model.parameters()], "weight_decay": 1.2e-6, "lr_scale": 1.0}], rule
+            [{"params": [*model.parameters()], "weight_decay": 1.2e-6, "lr_scale": 1.0}], trigger
         ),
         RngState(1),
-    ), *streams
+    ), *samplers
 
 
-def trained(
-    run: TrainState,
-    stream: Any,
-    held: Any,
-    resume: Path,
-    each: Callable[[], None] = lambda: None,
+def train_to_4000_bytes(
+    train_state: TrainState,
+    sampler: Any,
+    validation_sampler: Any,
+    resume_dir: Path,
+    after_step: Callable[[], None] = lambda: None,
     tracker: Any = None,
 ) -> LearningCurve:
-    """To 4,000 bytes at a constant rate, with a resume point after every step; `each` is called after every step."""
-    objective, curve = tiny.variant("ulmfit").family.objective, LearningCurve()
+    """Train on 4,000 bytes at a constant learning rate, and save the state after every step.
+
+    `after_step` is called after every step.
+    """
+    objective, curve = tiny.model_config("ulmfit").family.objective, LearningCurve()
     assert objective is not None
-    course = TrainPlan(
-        lambda spent: spent.text_bytes / 4000,
+    plan = TrainPlan(
+        lambda counters: counters.text_bytes / 4000,
         constant_schedule_with_warmup(0.0),
         learning_rate=2.0,
         max_grad_norm=0.25,
         precision="fp32",
     )
-    conditions = TrainContext(
+    context = TrainContext(
         tiny.CPU,
         tracker or MagicMock(),
-        resume,
+        resume_dir,
         checkpoint_seconds=0.0,
-        report_progress=lambda *_: each(),
+        report_progress=lambda *_: after_step(),
     )
-    train_language_model(run, objective, [TrainPhase(stream, held)], course, conditions, curve)
+    train_language_model(
+        train_state, objective, [TrainPhase(sampler, validation_sampler)], plan, context, curve
+    )
     return curve
 
 
-def vector(run: TrainState) -> torch.Tensor:
-    return torch.nn.utils.parameters_to_vector(run.model.parameters()).detach().clone()
+def weights_vector(train_state: TrainState) -> torch.Tensor:
+    return torch.nn.utils.parameters_to_vector(train_state.model.parameters()).detach().clone()
 
 
-def test_what_is_validated_and_what_is_kept_is_the_mean_of_the_weights(
+def test_the_averaged_weights_are_validated_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses by hand: the rule with a patience of two holds at the fifth check."""
-    losses, seen, weights, started = iter([5.0, 3.0, 4.0, 4.0, 4.0, *[9.0] * 20]), [], [], []
-    run, stream, held = averaged_run(NonMonotonicTrigger(checks=10, patience=2))
-
-    def validate(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
-        seen.append((len(weights), vector(run)))
-        return LossSums({"forward": next(losses)}, {"forward": 1}, 1)
-
-    def after_a_step() -> None:
-        weights.append(vector(run))
-        if is_averaging(run.optimizer) and not started:
-            started.append((len(weights), len(seen)))
-
-    monkeypatch.setattr(pretrain, "validate", validate)
-    curve = trained(run, stream, held, tmp_path, after_a_step)
-    ((begun, checks),) = started
-    assert checks == 5, "neither sooner nor later"
-    means = [
-        torch.stack(weights[begun + 1 : end]).mean(0) for end in range(begun + 2, len(weights) + 1)
-    ]
-    torch.testing.assert_close(vector(run), means[-1], atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(vector(run), weights[-1], atol=1e-4), "else this shows nothing"
-    for steps, found in seen[:5]:  # validation comes before the report of its step
-        assert steps == 0 or not torch.equal(found, weights[steps - 1])
-    for steps, found in seen[6:-1]:
-        assert not torch.allclose(found, weights[steps], atol=1e-5), "not the last weights"
-        torch.testing.assert_close(found, means[steps - begun - 1], atol=1e-6, rtol=1e-5)
-    marked = [point.weights_averaged for point in curve.points if point.validation]
-    assert marked == [False] * 5 + [True] * (len(marked) - 5) and len(marked) == 10
-
-
-def test_a_killed_training_goes_on_to_the_same_bytes_before_and_after_the_averaging_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The validation loss is here the size of the weights, which grows, so that the rule holds at the third check."""
-
-    def size(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
-        size = sum(float(p.detach().norm()) for p in model.parameters())
-        return LossSums({"forward": size}, {"forward": 1}, 1)
-
-    monkeypatch.setattr(pretrain, "validate", size)
-    rule = NonMonotonicTrigger(checks=12, patience=1)
-    whole, stream, held = averaged_run(rule)
-    curve = trained(whole, stream, held, tmp_path / "whole")
-    steps = whole.counters.steps
-    marked = [point.step for point in curve.points if point.weights_averaged]
-    assert steps > 30 and is_averaging(whole.optimizer) and 4 < marked[0] < 30, (
-        "else this shows nothing"
+    """With these losses, a trigger with a patience of two holds at the fifth check."""
+    losses = iter([5.0, 3.0, 4.0, 4.0, 4.0, *[9.0] * 20])
+    validated, weights_by_step, averaging_start = [], [], []
+    train_state, sampler, validation_sampler = build_averaged_run(
+        NonMonotonicTrigger(checks=10, patience=2)
     )
 
-    for stop in (4, 13, 30):
+    def validate(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
+        validated.append((len(weights_by_step), weights_vector(train_state)))
+        return LossSums({"forward": next(losses)}, {"forward": 1}, 1)
+
+    def after_step() -> None:
+        weights_by_step.append(weights_vector(train_state))
+        if is_averaging(train_state.optimizer) and not averaging_start:
+            averaging_start.append((len(weights_by_step), len(validated)))
+
+    monkeypatch.setattr(pretrain, "validate", validate)
+    curve = train_to_4000_bytes(train_state, sampler, validation_sampler, tmp_path, after_step)
+    ((first_step, checks),) = averaging_start
+    assert checks == 5, "averaging starts at the fifth check"
+    averages = [
+        torch.stack(weights_by_step[first_step + 1 : end]).mean(0)
+        for end in range(first_step + 2, len(weights_by_step) + 1)
+    ]
+    torch.testing.assert_close(weights_vector(train_state), averages[-1], atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(weights_vector(train_state), weights_by_step[-1], atol=1e-4)
+    # Validation runs before the progress report of its step.
+    for steps, validated_weights in validated[:5]:
+        assert steps == 0 or not torch.equal(validated_weights, weights_by_step[steps - 1])
+    for steps, validated_weights in validated[6:-1]:
+        assert not torch.allclose(validated_weights, weights_by_step[steps], atol=1e-5), (
+            "the validated weights are not the latest ones"
+        )
+        torch.testing.assert_close(
+            validated_weights, averages[steps - first_step - 1], atol=1e-6, rtol=1e-5
+        )
+    is_averaged = [point.weights_averaged for point in curve.points if point.validation]
+    assert is_averaged == [False] * 5 + [True] * (len(is_averaged) - 5) and len(is_averaged) == 10
+
+
+def test_an_interrupted_training_resumes_exactly_before_and_after_averaging_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validation loss is the norm of the weights, which grows and triggers averaging."""
+
+    def weight_norm(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
+        norm = sum(float(parameter.detach().norm()) for parameter in model.parameters())
+        return LossSums({"forward": norm}, {"forward": 1}, 1)
+
+    monkeypatch.setattr(pretrain, "validate", weight_norm)
+    trigger = NonMonotonicTrigger(checks=12, patience=1)
+    uninterrupted, sampler, validation_sampler = build_averaged_run(trigger)
+    curve = train_to_4000_bytes(uninterrupted, sampler, validation_sampler, tmp_path / "whole")
+    num_steps = uninterrupted.counters.steps
+    averaged_steps = [point.step for point in curve.points if point.weights_averaged]
+    assert num_steps > 30 and is_averaging(uninterrupted.optimizer)
+    assert 4 < averaged_steps[0] < 30, "the interruptions are before and after averaging begins"
+
+    for stop_step in (4, 13, 30):
         calls = itertools.count(1)
 
-        def kill(calls: Iterator[int] = calls, stop: int = stop) -> None:
-            if next(calls) == stop:
+        def kill(calls: Iterator[int] = calls, stop_step: int = stop_step) -> None:
+            if next(calls) == stop_step:
                 raise KeyboardInterrupt
 
-        killed, stream, held = averaged_run(rule)
+        interrupted, sampler, validation_sampler = build_averaged_run(trigger)
         with pytest.raises(KeyboardInterrupt):
-            trained(killed, stream, held, tmp_path / str(stop), kill)
-        again, stream, held = averaged_run(rule)
-        resumed = trained(again, stream, held, tmp_path / str(stop))
-        assert torch.equal(vector(again), vector(whole)) and again.counters == whole.counters, stop
-        assert resumed.points == curve.points, stop
+            train_to_4000_bytes(
+                interrupted, sampler, validation_sampler, tmp_path / str(stop_step), kill
+            )
+        resumed_state, sampler, validation_sampler = build_averaged_run(trigger)
+        resumed_curve = train_to_4000_bytes(
+            resumed_state, sampler, validation_sampler, tmp_path / str(stop_step)
+        )
+        assert torch.equal(weights_vector(resumed_state), weights_vector(uninterrupted)), stop_step
+        assert resumed_state.counters == uninterrupted.counters, stop_step
+        assert resumed_curve.points == curve.points, stop_step
 
 
-def test_a_rule_that_could_never_hold_or_a_rate_that_falls_is_refused() -> None:
+def test_too_few_checks_and_a_decreasing_learning_rate_are_refused() -> None:
     with pytest.raises(InputError, match="6 checks are too few for a patience of 5"):
         parse_record(
             NonMonotonicTrigger,
@@ -234,7 +259,7 @@ def test_a_rule_that_could_never_hold_or_a_rate_that_falls_is_refused() -> None:
         InputError,
         match=r"models.ulmfit.pretrain: nt_asgd .* schedule is linear; set it to constant",
     ):
-        tiny.variant("ulmfit", pretrain={"nt_asgd": {"checks": 40, "patience": 5}})
-    assert tiny.variant(
+        tiny.model_config("ulmfit", pretrain={"nt_asgd": {"checks": 40, "patience": 5}})
+    assert tiny.model_config(
         "ulmfit", pretrain={"nt_asgd": {"checks": 40, "patience": 5}, "schedule": "constant"}
     ).pretrain.nt_asgd == NonMonotonicTrigger(40, 5)

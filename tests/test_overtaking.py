@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from study_rows import GRID, Study, analysis_of
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
@@ -12,7 +11,8 @@ from lineage.analysis.cells import ResultCell
 from lineage.analysis.records import Analysis, System
 from lineage.config.params import ReportParams
 from lineage.report.tables import build_crossover_views
-from tests.test_report import a_comparison
+from tests.study_rows import GRID, Study, build_analysis
+from tests.test_report import build_comparison
 
 TFIDF = System("tfidf", "tfidf", "none", "none", "none", "none", "none", "none")
 
@@ -24,7 +24,7 @@ def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> A
         for label_count, count in train_examples.items()
     ]
     comparisons = [
-        a_comparison(
+        build_comparison(
             comparison_type="tfidf",
             task="mine",
             label_count=label_count,
@@ -36,7 +36,7 @@ def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> A
         )
         for label_count, verdict in verdicts.items()
     ]
-    return analysis_of(cells, comparisons=tuple(comparisons))
+    return build_analysis(cells, comparisons=tuple(comparisons))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> A
 def test_the_crossover_point_is_where_a_system_stays_better(
     verdicts: tuple[str, ...], text: str
 ) -> None:
-    counts = {"30": 30, "all": 216, "100": 100}  # in no order
+    counts = {"30": 30, "all": 216, "100": 100}  # not sorted
     by_count = dict(zip(("30", "100", "all"), verdicts, strict=True))
     (table,) = build_crossover_views(analysis_with(by_count, counts))
     assert table.columns == ("30 labels", "100 labels", "all 216 labels")
@@ -65,7 +65,7 @@ def test_one_label_count_has_no_crossover_point() -> None:
     assert build_crossover_views(analysis_with({"all": "better"}, {"all": 216})) == []
 
 
-def test_only_label_counts_with_a_comparison_count() -> None:
+def test_label_counts_without_a_comparison_are_ignored() -> None:
     (table,) = build_crossover_views(analysis_with({"30": "better"}, {"30": 30, "all": 216}))
     (line,) = table.lines
     assert line.crossover == "at 30 labels, the largest number compared"
@@ -81,19 +81,21 @@ def test_only_label_counts_with_a_comparison_count() -> None:
 
 def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
-    others = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
-    before = build_results(folder, others, ReportParams())[1]
+    other_models = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
+    before = build_results(folder, other_models, ReportParams())[1]
     for kind in ("rows", "predictions"):
         for path in folder.glob(f"{kind}/evaluate*-bert-*"):
             artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
-    found = build_results(folder, GRID, ReportParams())[1]
-    (table,) = (one for one in build_crossover_views(found) if one.task == "sense")
+    analysis = build_results(folder, GRID, ReportParams())[1]
+    (table,) = (record for record in build_crossover_views(analysis) if record.task == "sense")
     assert [line.system for line in table.lines if line.system.startswith("bert")] == [
         "bert (not budget-matched), frozen",
         "bert (not budget-matched), fine-tuned",
     ]
     assert all(cell for line in table.lines for cell in line.cells)
-    rest = [
-        one for one in found.comparisons if "public" not in (one.first.family, one.second.family)
+    other_comparisons = [
+        record
+        for record in analysis.comparisons
+        if "public" not in (record.first.family, record.second.family)
     ]
-    assert tuple(rest) == before.comparisons
+    assert tuple(other_comparisons) == before.comparisons

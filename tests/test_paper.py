@@ -1,7 +1,8 @@
-"""profiles/paper.yaml holds the papers' sizes: models built from it have the published numbers of parameters."""
+"""The profile `paper` has the settings of the papers: sizes, parameter counts and schedules."""
 
 import dataclasses
 import functools
+import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -19,111 +20,113 @@ from lineage.evaluation.settings import resolve_num_epochs
 from lineage.training.budget import count_parameters_by_role, match_parameter_budget
 from lineage.training.schedules import LR_SCHEDULES
 from tests import tiny
-from tests.toy_project import HERE
+from tests.toy_project import REPOSITORY
 
 
 @functools.cache
 def params() -> Params:
-    return parse_params(tiny.composed("paper"), "params.yaml")
+    return parse_params(tiny.profile_params("paper"), "params.yaml")
 
 
-def counts(found: ModelConfig, config: Any) -> dict[str, int]:
+def count_parameters(model: ModelConfig, config: Any) -> dict[str, int]:
     with torch.device("meta"):
         return count_parameters_by_role(
-            found.family.build(config, vocab_size=found.tokenizer.vocab_size)
+            model.family.build(config, vocab_size=model.tokenizer.vocab_size)
         )
 
 
 @pytest.mark.parametrize(("name", "parts", "published"), [
     ("bert", ("embedding", "body", "pooler"), 109_482_240),  # transformers' BertModel of bert-base-uncased
     ("bert_large", ("embedding", "body", "pooler"), 335_141_888),  # bert-large-uncased
-    ("gpt", ("embedding", "body"), 116_534_784),  # openai-gpt, its softmax tied
-    ("gpt2", ("embedding", "body"), 124_439_808),  # gpt2, its softmax tied
+    ("gpt", ("embedding", "body"), 116_534_784),  # openai-gpt, with a tied softmax
+    ("gpt2", ("embedding", "body"), 124_439_808),  # gpt2, with a tied softmax
 ])  # fmt: skip
-def test_transformers_have_as_many_parameters_as_the_released_ones(
+def test_transformers_have_the_parameter_counts_of_the_released_models(
     name: str, parts: tuple[str, ...], published: int
 ) -> None:
-    found = load_model_config(params(), name)
+    model = load_model_config(params(), name)
     config = match_parameter_budget(
-        found.family,
-        found.architecture,
-        vocab_size=found.tokenizer.vocab_size,
+        model.family,
+        model.architecture,
+        vocab_size=model.tokenizer.vocab_size,
         body_parameters=params().budget.body_parameters,
     )
-    assert config == found.architecture, "widths that are given are not solved again"
-    assert sum(counts(found, config)[part] for part in parts) == published
+    assert config == model.architecture, "widths that are given are kept"
+    assert sum(count_parameters(model, config)[part] for part in parts) == published
 
 
 @pytest.mark.parametrize(("name", "parts", "millions"), [
     ("elmo", ("characters", "body"), 93.6),  # allennlp.org/elmo: without the softmax
     ("elmo_medium", ("characters", "body"), 28.0),
     ("elmo_small", ("characters", "body"), 13.6),
-    ("awd_lstm_ptb", ("embedding", "body"), 24),  # Merity et al. 2018, tables 1 and 2: with the tied table
+    ("awd_lstm_ptb", ("embedding", "body"), 24),  # Merity et al. 2018, tables 1 and 2: with the tied embedding
     ("awd_lstm_wt2", ("embedding", "body"), 33),
 ])  # fmt: skip
 def test_lstms_have_the_published_millions_of_parameters(
     name: str, parts: tuple[str, ...], millions: float
 ) -> None:
-    found = load_model_config(params(), name)
-    total = sum(counts(found, found.architecture)[part] for part in parts) / 1e6
-    assert (int(total) if isinstance(millions, int) else round(total, 1)) == millions
+    model = load_model_config(params(), name)
+    total = sum(count_parameters(model, model.architecture)[part] for part in parts) / 1e6
+    if isinstance(millions, int):
+        assert int(total) == millions
+    else:
+        assert round(total, 1) == millions
 
 
-def test_a_width_that_is_left_open_is_refused_where_no_number_of_parameters_is_given() -> None:
-    found = load_model_config(params(), "bert")
+def test_an_unset_width_is_refused_without_a_parameter_budget() -> None:
+    model = load_model_config(params(), "bert")
     with pytest.raises(
         InputError,
         match="every width has to be given; add ffn_size to the block `architecture` of bert",
     ):
         match_parameter_budget(
-            found.family,
-            dataclasses.replace(found.architecture, ffn_size=None),
+            model.family,
+            dataclasses.replace(model.architecture, ffn_size=None),
             vocab_size=97,
             body_parameters=None,
         )
 
 
 @pytest.mark.parametrize("profile", ["paper", "defaults"])
-def test_bert_s_norms_have_the_released_epsilon(profile: str) -> None:
-    """1e-12, where torch and most re-implementations have 1e-5 (google-research/bert, modeling.py)."""
+def test_bert_layer_norms_use_the_released_epsilon(profile: str) -> None:
+    """google-research/bert (modeling.py) uses 1e-12; torch and most re-implementations use 1e-5."""
     block = fill_in_defaults("bert", {})
     if profile == "paper":
-        block = tiny.composed(profile)["models"]["bert"]
+        block = tiny.profile_params(profile)["models"]["bert"]
     assert block["architecture"]["layer_norm_eps"] == 1e-12
 
 
-def test_the_translation_model_is_the_papers() -> None:
-    """Ramachandran et al. 2017: all three of their techniques, three layers, the first of them pretrained on both sides."""
-    found = load_model_config(params(), "seq2seq")
-    settings = found.evaluate.translation
-    assert (
-        settings is not None
-        and settings.num_layers == 3
-        and settings.recipe == "both+lm_losses+residual+first_and_top"
-    )
-    assert counts(found, found.architecture)["body"] == 2 * 8 * 1024 * (
-        1024 + 1
-    )  # a language: four gates, each of words, state and two biases
+def test_the_translation_model_matches_the_paper() -> None:
+    """Ramachandran et al. 2017: three layers and all three techniques; both sides start pretrained."""
+    model = load_model_config(params(), "seq2seq")
+    settings = model.evaluate.translation
+    assert settings is not None
+    assert settings.num_layers == 3
+    assert settings.recipe == "both+lm_losses+residual+first_and_top"
+    # One LSTM per language: four gates, each with input weights, state weights and two biases.
+    num_parameters = 2 * 8 * 1024 * (1024 + 1)
+    assert count_parameters(model, model.architecture)["body"] == num_parameters
 
 
 @pytest.mark.parametrize("name", ["ulmfit", "ulmfit_backward"])
-def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: str) -> None:
-    """Howard and Ruder 2018, section 3.3: the head learns alone for an epoch, and then a layer more each epoch."""
-    found, steps = load_model_config(params(), name), 391  # IMDb's 25,000 reviews in batches of 64
-    settings = found.evaluate.finetune
+def test_ulmfit_unfreezes_one_more_layer_at_the_end_of_each_of_the_first_epochs(name: str) -> None:
+    """Howard and Ruder 2018, section 3.3: train only the head for an epoch, then one layer more."""
+    model = load_model_config(params(), name)
+    steps_per_epoch = 391  # IMDb's 25,000 reviews in batches of 64
+    settings = model.evaluate.finetune
     with torch.device("meta"):
         layers = [
-            *found.family.build(found.architecture, vocab_size=99).layer_groups(),
+            *model.family.build(model.architecture, vocab_size=99).layer_groups(),
             [torch.nn.Parameter(torch.empty(3))],
         ]
         optimizer = settings.build_optimizer(layers)
-    thawed: list[int] = []
-    for step in range(settings.epochs * steps + 1):
-        unfreeze_layers(
-            optimizer, Fraction(step, settings.epochs * steps), settings.gradual_unfreezing
-        )
-        thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
-    assert thawed == [0, steps, 2 * steps, 3 * steps, 4 * steps]
+    unfreeze_steps: list[int] = []
+    num_steps = settings.epochs * steps_per_epoch
+    for step in range(num_steps + 1):
+        unfreeze_layers(optimizer, Fraction(step, num_steps), settings.gradual_unfreezing)
+        num_trainable = sum(layer[0].requires_grad for layer in layers)
+        unfreeze_steps += [step] * (num_trainable - len(unfreeze_steps))
+    assert unfreeze_steps == [epoch * steps_per_epoch for epoch in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -137,88 +140,96 @@ def test_ulmfit_s_layers_thaw_one_at_the_end_of_each_of_the_first_epochs(name: s
         ("ulmfit_backward", 50),
     ],
 )
-def test_few_labels_are_read_as_often_as_the_papers_say(name: str, epochs: int) -> None:
-    """And not until there are the demo's 60 steps; a hundred labels are 4 steps in batches of 32, and 2 in batches of 64."""
-    tuned = load_model_config(params(), name).evaluate.finetune
-    assert [resolve_num_epochs(tuned, steps) for steps in (1, 2, 4)] == [epochs] * 3
+def test_few_labels_are_trained_for_the_epochs_of_the_papers(name: str, epochs: int) -> None:
+    """The demo's minimum of 60 steps does not apply: 100 labels are 4 batches of 32, or 2 of 64."""
+    finetuning = load_model_config(params(), name).evaluate.finetune
+    assert [resolve_num_epochs(finetuning, steps) for steps in (1, 2, 4)] == [epochs] * 3
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("awd_lstm_ptb", 929_589), ("awd_lstm_wt2", 2_088_628)]
 )
-def test_averaging_is_looked_for_after_as_many_words_as_a_pass_had(name: str, words: int) -> None:
-    """Merity et al. 2018 check after each pass over their corpus; WikiText-103's raw text has 5.3 bytes a word."""
-    settings, corpus = load_model_config(params(), name).pretrain, params().corpora["general"]
-    between = params().budget.text_bytes / 5.3 / settings.nt_asgd.checks
-    assert between == pytest.approx(words, rel=0.1)
+def test_averaging_is_checked_after_as_many_words_as_the_papers_corpus_has(
+    name: str, words: int
+) -> None:
+    """Merity et al. 2018 check after each epoch; raw WikiText-103 has 5.3 bytes per word."""
+    settings = load_model_config(params(), name).pretrain
+    corpus = params().corpora["general"]
+    words_between_checks = params().budget.text_bytes / 5.3 / settings.nt_asgd.checks
+    assert words_between_checks == pytest.approx(words, rel=0.1)
     assert settings.nt_asgd.checks * corpus.validation_share < 0.25, (
-        "so many times the corpus is read to look"
+        "validation reads this many times the corpus"
     )
 
 
-def test_what_the_head_of_the_profile_says_of_tuning_and_adaptation_is_so() -> None:
-    own = tiny.composed("paper")["models"]
-    families = {name: block.get("family", name) for name, block in own.items()}
-    shipped = {family: fill_in_defaults(family, {}) for family in families.values()}
-    adapted = {
+def test_the_models_with_other_adaptation_or_fine_tuning_are_those_of_the_header() -> None:
+    models = tiny.profile_params("paper")["models"]
+    families = {name: block.get("family", name) for name, block in models.items()}
+    family_defaults = {family: fill_in_defaults(family, {}) for family in families.values()}
+    adapted_differently = {
         name
         for name, family in families.items()
-        if own[name].get("adapt") != shipped[family].get("adapt")
+        if models[name].get("adapt") != family_defaults[family].get("adapt")
     }
-    tuned = {
+    finetuned_differently = {
         name
         for name, family in families.items()
-        if own[name]["evaluate"]["finetune"] != shipped[family]["evaluate"]["finetune"]
+        if models[name]["evaluate"]["finetune"] != family_defaults[family]["evaluate"]["finetune"]
     }
-    like_ulmfit, like_gpt = (
-        {"ulmfit", "ulmfit_backward", "awd_lstm_ptb", "awd_lstm_wt2"},
-        {"gpt", "gpt2"},
-    )
-    assert adapted == like_ulmfit and tuned == like_ulmfit | like_gpt | {
+    like_ulmfit = {"ulmfit", "ulmfit_backward", "awd_lstm_ptb", "awd_lstm_wt2"}
+    like_gpt = {"gpt", "gpt2"}
+    assert adapted_differently == like_ulmfit
+    assert finetuned_differently == like_ulmfit | like_gpt | {
         "bert",
         "bert_large",
         "sa_lstm",
         "sa_lstm_gain",
     }
-    for alike in (like_ulmfit, like_gpt):
-        assert all(
-            own[name][key] == own[other][key]
-            for name in alike
-            for other in alike
-            for key in ("adapt", "evaluate")
-        )
+    for names in (like_ulmfit, like_gpt):
+        for first, second in itertools.product(names, names):
+            for key in ("adapt", "evaluate"):
+                assert models[first][key] == models[second][key]
 
 
 @pytest.mark.parametrize("name", ["elmo", "elmo_medium", "elmo_small"])
-def test_an_update_of_elmo_is_of_the_lanes_of_three_gpus(name: str) -> None:
-    """bilm-tf adds up three towers of 128 lanes; batches that are accumulated go on from each other's state, and are no towers."""
+def test_an_elmo_update_reads_the_batches_of_three_gpus(name: str) -> None:
+    """bilm-tf sums the gradients of three GPUs with 128 sequences each.
+
+    Gradient accumulation would differ: each batch continues from the state of the one before.
+    """
     settings = load_model_config(params(), name).pretrain
     assert (settings.batch_size, settings.grad_accum_steps) == (3 * 128, 1)
 
 
-# What base.yaml has in pretraining that is no setting of a demo: Adam's own numbers, and switches that are off.
-PLAIN = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weight_decay": 0.0, "grad_accum_steps": 1, "nt_asgd": None,
-         "carry_state": True, "whole_word_masking": False, "source_language": None, "target_language": None}  # fmt: skip
+# Pretraining values that a paper model may inherit: Adam's defaults, and switches that are off.
+NEUTRAL_VALUES = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": True, "weight_decay": 0.0, "grad_accum_steps": 1, "nt_asgd": None,
+                  "carry_state": True, "whole_word_masking": False, "source_language": None, "target_language": None}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", read_yaml(HERE / "profiles" / "paper.yaml")["models"])
-def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
-    """What pretraining is done with is said in paper.yaml, with its source, and so is the tuning of those that their papers tune."""
-    own, said = read_yaml(HERE / "profiles" / "paper.yaml")["models"], dict[str, Any]()
-    whole = tiny.composed("paper")["models"][name]
+@pytest.mark.parametrize("name", read_yaml(REPOSITORY / "profiles" / "paper.yaml")["models"])
+def test_paper_models_inherit_no_pretraining_setting_of_the_demo(name: str) -> None:
+    """paper.yaml states every pretraining setting with its source.
+
+    It also states the fine-tuning settings of the models that their papers fine-tune.
+    """
+    entries = read_yaml(REPOSITORY / "profiles" / "paper.yaml")["models"]
+    stated: dict[str, Any] = {}
+    composed = tiny.profile_params("paper")["models"][name]
     chain = [name]
-    while (like := own.get(chain[-1], {}).get("like")) is not None:
-        chain.append(like)
+    while (parent := entries.get(chain[-1], {}).get("like")) is not None:
+        chain.append(parent)
     for entry in reversed(chain):
-        said = merge_params(said, own.get(entry, {}))
+        stated = merge_params(stated, entries.get(entry, {}))
     inherited = {
-        key: value for key, value in whole["pretrain"].items() if key not in said["pretrain"]
+        key: value for key, value in composed["pretrain"].items() if key not in stated["pretrain"]
     }
     assert {
-        key: value for key, value in inherited.items() if key not in PLAIN or PLAIN[key] != value
+        key: value
+        for key, value in inherited.items()
+        if key not in NEUTRAL_VALUES or NEUTRAL_VALUES[key] != value
     } == {}
-    assert "vocab_size" in said["tokenizer"]
-    if "finetune" in said.get("evaluate", {}):
+    assert "vocab_size" in stated["tokenizer"]
+    if "finetune" in stated.get("evaluate", {}):
         assert {
             "epochs",
             "batch_size",
@@ -227,27 +238,25 @@ def test_no_setting_of_the_demo_stands_in_for_a_paper_s(name: str) -> None:
             "weight_decay",
             "max_grad_norm",
             "dropout",
-        } <= said["evaluate"]["finetune"].keys()
+        } <= stated["evaluate"]["finetune"].keys()
 
 
-def test_bert_goes_over_to_long_sequences_after_nine_tenths_of_its_steps_and_of_its_schedule() -> (
-    None
-):
-    """Appendix A.2: 10,000 of 1,000,000 steps up, and the last 100,000 of 512 pieces."""
+def test_bert_switches_to_long_sequences_after_nine_tenths_of_its_steps() -> None:
+    """Appendix A.2: warm up for 10,000 of 1,000,000 steps; the last 100,000 have 512 tokens."""
     pretrain: Any = load_model_config(params(), "bert").pretrain
     schedule = LR_SCHEDULES[pretrain.schedule](pretrain.warmup_ratio)
-    (turn, first), (end, last) = pretrain.phases
-    assert (end, first.seq_len, last.seq_len) == (1.0, 128, 512)
-    assert pretrain.schedule_progress(turn) == pytest.approx(0.9, abs=0.001)
-    assert schedule(pretrain.schedule_progress(turn)) == pytest.approx(0.1, abs=0.001), (
-        "the rate's share there"
+    (switch_progress, short_phase), (end_progress, long_phase) = pretrain.phases
+    assert (end_progress, short_phase.seq_len, long_phase.seq_len) == (1.0, 128, 512)
+    assert pretrain.schedule_progress(switch_progress) == pytest.approx(0.9, abs=0.001)
+    assert schedule(pretrain.schedule_progress(switch_progress)) == pytest.approx(0.1, abs=0.001), (
+        "share of the learning rate at the switch"
     )
     assert [pretrain.schedule_progress(progress) for progress in (0.0, 1.0)] == pytest.approx(
         [0.0, 1.0]
     )
     assert pretrain.schedule_progress(0.69 / 90) == pytest.approx(0.01, rel=0.01), (
-        "where the rate is highest"
+        "the end of the warm-up"
     )
-    assert first.schedule_progress(0.37) == 0.37, (
-        "of one length a share of the text is one of the steps"
+    assert short_phase.schedule_progress(0.37) == 0.37, (
+        "with one sequence length, shares of text and of steps are equal"
     )

@@ -1,4 +1,4 @@
-"""User data is read once: the sources stage prepares it, and the stages corpus and task take it."""
+"""The sources stage reads the user's data once; the stages corpus and task use what it prepared."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from lineage.artifacts import file_digest
 from lineage.data import prepare_corpus, prepare_task
 from lineage.data.prepared import PREPARED_FOLDER, PreparedData
 from lineage.errors import InputError
-from tests.user_project import make, stage
+from tests.user_project import make_project, run_stage
 
 STAGES = (("sources",), ("corpus", "general"), ("task", "mood"))
 
@@ -23,33 +23,37 @@ def artifact_digests(folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_stages_take_what_sources_has_read_and_read_again_where_it_is_gone(
+def test_stages_use_the_data_that_sources_prepared_and_read_it_again_if_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reads: list[str] = []
     collect_documents = prepare_corpus.collect_documents
     build_items = prepare_task.build_items
 
-    def counted_documents(*arguments: Any, **keywords: Any) -> Any:
+    def counting_documents(*arguments: Any, **keywords: Any) -> Any:
         reads.append("corpus")
         return collect_documents(*arguments, **keywords)
 
-    def counted_items(*arguments: Any, **keywords: Any) -> Any:
+    def counting_items(*arguments: Any, **keywords: Any) -> Any:
         reads.append("task")
         return build_items(*arguments, **keywords)
 
-    monkeypatch.setattr(prepare_corpus, "collect_documents", counted_documents)
-    monkeypatch.setattr(prepare_task, "build_items", counted_items)
-    make(tmp_path)
+    monkeypatch.setattr(prepare_corpus, "collect_documents", counting_documents)
+    monkeypatch.setattr(prepare_task, "build_items", counting_items)
+    make_project(tmp_path)
     for command in STAGES:
-        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     assert reads == ["corpus", "task"]
-    assert not list((tmp_path / PREPARED_FOLDER).rglob("*.parquet")), "nothing is kept twice"
+    assert not list((tmp_path / PREPARED_FOLDER).rglob("*.parquet")), (
+        "the prepared data is moved, not copied"
+    )
     first = artifact_digests(tmp_path)
 
     for command in STAGES:
-        assert stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    assert reads == ["corpus", "task"] * 2, "sources knows the data; each stage reads its own"
+        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert reads == ["corpus", "task"] * 2, (
+        "sources is up to date, so each stage reads its own data"
+    )
     assert artifact_digests(tmp_path) == first
 
 
@@ -80,7 +84,7 @@ def test_a_build_that_fails_leaves_nothing_and_fails_again(
     assert not prepared.folder.exists()
 
 
-def test_other_data_or_parameters_replace_what_was_prepared(
+def test_other_data_or_parameters_replace_the_prepared_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -92,5 +96,5 @@ def test_other_data_or_parameters_replace_what_was_prepared(
     PreparedData("task", "mood", "first").prepare(build)
     PreparedData("task", "mood", "second").prepare(build)
     PreparedData("task", "other", "third").prepare(build)
-    kept = sorted(path.parent.name for path in PREPARED_FOLDER.rglob("*.parquet"))
-    assert kept == ["second", "third"]
+    keys = sorted(path.parent.name for path in PREPARED_FOLDER.rglob("*.parquet"))
+    assert keys == ["second", "third"]

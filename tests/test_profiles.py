@@ -1,4 +1,4 @@
-"""Profiles: a run in a worktree of its own, and the branch that keeps its history."""
+"""Profiles compose params.yaml and run in their own worktree and on their own branch."""
 
 import re
 import shutil
@@ -19,12 +19,12 @@ from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
 from lineage.runtime.provenance import get_pipeline_id
 from tests import tiny
-from tests.toy_project import HERE, Project, assert_one_message, make_project
+from tests.toy_project import REPOSITORY, Project, assert_one_message, make_project
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A project that has never run."""
+    """Build a project that has never run."""
     return make_project(tmp_path)
 
 
@@ -35,19 +35,20 @@ def test_maps_merge_and_lists_and_values_replace() -> None:
     }
 
 
-def test_params_yaml_is_base_and_demo() -> None:
-    assert read_yaml(HERE / "params.yaml") == compose_profile(HERE / "profiles", "demo")
+def test_params_yaml_is_the_composed_demo_profile() -> None:
+    assert read_yaml(REPOSITORY / "params.yaml") == compose_profile(REPOSITORY / "profiles", "demo")
 
 
 @pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (HERE / "profiles").glob("*.yaml") if path.stem != "base")
+    "name",
+    sorted(path.stem for path in (REPOSITORY / "profiles").glob("*.yaml") if path.stem != "base"),
 )
-def test_every_profile_composes_to_a_study_that_is_sound(name: str) -> None:
-    params = parse_params(compose_profile(HERE / "profiles", name), "params.yaml")
+def test_every_profile_composes_to_a_valid_study(name: str) -> None:
+    params = parse_params(compose_profile(REPOSITORY / "profiles", name), "params.yaml")
     assert set(check_study(params)) == {*params.models}
 
 
-def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it() -> None:
+def test_an_entry_with_like_inherits_and_overrides_the_keys_of_another_entry() -> None:
     tree = {
         "tasks": {
             "a": {"files": {"train": "a.csv"}, "folds": 2},
@@ -61,63 +62,67 @@ def test_an_entry_is_what_it_is_like_with_what_it_says_itself_over_it() -> None:
             "of_family": {"like": "elmo"},
         },
     }
-    found = resolve_tree(tree, "params.yaml")
-    assert found["tasks"]["b"] == {"files": {"train": "a.csv"}, "folds": 3}
-    bigger = found["models"]["bigger"]
+    resolved = resolve_tree(tree, "params.yaml")
+    assert resolved["tasks"]["b"] == {"files": {"train": "a.csv"}, "folds": 3}
+    bigger = resolved["models"]["bigger"]
     assert bigger["family"] == "gpt" and bigger["tokenizer"]["vocab_size"] == 11
     assert bigger["pretrain"]["seq_len"] == 16
-    assert found["models"]["plain"]["family"] == "bert"
-    assert found["models"]["of_family"]["family"] == "elmo"
+    assert resolved["models"]["plain"]["family"] == "bert"
+    assert resolved["models"]["of_family"]["family"] == "elmo"
     for entry in ({"like": "d"}, {"like": "e"}, {"like": "beta"}, {"like": ["bet"]}, {"like": 1}):
-        wrong = {"models": {"d": {"like": "e"}, "e": entry, "bet": {}, "none": None}}
+        invalid = {"models": {"d": {"like": "e"}, "e": entry, "bet": {}, "none": None}}
         with pytest.raises(InputError, match=r"params\.yaml: models\.[de]: like is '"):
-            resolve_tree(wrong, "params.yaml")
+            resolve_tree(invalid, "params.yaml")
 
 
-def test_defaults_of_the_family_then_of_the_study_then_of_the_model() -> None:
+def test_study_defaults_override_family_defaults_and_a_model_overrides_both() -> None:
     own = {"evaluate": {"finetune": {"epochs": 9}}}
     shared = {"evaluate": {"finetune": {"epochs": 7, "batch_size": 5}}}
     tree = {"defaults": shared, "models": {"gpt": own}, "grid": {"models": ["gpt", "bert"]}}
-    found = resolve_tree(tree, "params.yaml")["models"]
-    assert found["gpt"]["evaluate"]["finetune"] == {
+    models = resolve_tree(tree, "params.yaml")["models"]
+    assert models["gpt"]["evaluate"]["finetune"] == {
         "learning_rate": 0.001,
         "epochs": 9,
         "batch_size": 5,
     }
-    assert found["bert"]["evaluate"]["finetune"]["epochs"] == 7, "it needs no entry of its own"
+    assert models["bert"]["evaluate"]["finetune"]["epochs"] == 7, (
+        "a model in the grid needs no entry under models"
+    )
     parsed = parse_model_config("gpt", own, "models.gpt")
     assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
 
 
 @pytest.mark.parametrize("profile", ["demo", "variants", "wiki-full"])
-def test_the_resolved_values_write_out_every_default(profile: str) -> None:
-    params = parse_params(compose_profile(HERE / "profiles", profile))
+def test_resolved_values_contain_every_default(profile: str) -> None:
+    params = parse_params(compose_profile(REPOSITORY / "profiles", profile))
     values = resolved_values(params)
     assert values["threads"] == 1 and values["adapt"]["heldout_share"] == 0.1
     for name, model in check_study(params).items():
         block = values["models"][name]
         assert block["family"] == model.family.name
-        assert block["evaluate"]["linear_probe"]["max_iter"] == 100, "a default of the record"
+        assert block["evaluate"]["linear_probe"]["max_iter"] == 100, "a default of the dataclass"
         for key in ("architecture", "pretrain", "evaluate"):
             record = getattr(model, key)
             assert parse_record(type(record), block[key], key) == record
 
 
-def test_a_model_that_says_where_it_comes_from_is_public() -> None:
+def test_a_model_with_the_key_from_is_public() -> None:
     block = {"from": "a/y", "architecture": {"pooling": "mean"}}
-    found = resolve_tree({"models": {"x": block}}, "params.yaml")["models"]["x"]
-    assert found["tokenizer"] == "pretrained" and found["architecture"] == {"pooling": "mean"}
-    assert resolve_tree({"models": None}, "params.yaml")["models"] is None, "refused when parsed"
+    model = resolve_tree({"models": {"x": block}}, "params.yaml")["models"]["x"]
+    assert model["tokenizer"] == "pretrained" and model["architecture"] == {"pooling": "mean"}
+    assert resolve_tree({"models": None}, "params.yaml")["models"] is None, (
+        "the parser refuses it later"
+    )
 
 
-def test_an_unknown_profile_names_the_nearest(project: Project) -> None:
+def test_an_unknown_profile_name_suggests_the_nearest(project: Project) -> None:
     with pytest.raises(InputError, match="did you mean 'small'"):
         compose_profile(project.root / "profiles", "smal")
 
 
 def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: Project) -> None:
     before = project.git("rev-parse", "main"), project.git("status", "--short")
-    answer = project.run(
+    process = project.run(
         "--local",
         "--profile",
         "small",
@@ -125,9 +130,9 @@ def test_a_profile_runs_in_its_worktree_and_commits_to_its_branch_only(project: 
         GIT_CONFIG_GLOBAL="/dev/null",
         HOME="/nonexistent",
     )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     assert (project.git("rev-parse", "main"), project.git("status", "--short")) == before
-    assert {str(entry["cwd"]) for entry in project.traced()} == {
+    assert {str(entry["cwd"]) for entry in project.read_trace()} == {
         str(project.root / ".runs" / "small")
     }
     assert project.git("diff", "--name-only", "main", "runs/small").split() == [
@@ -150,12 +155,12 @@ def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
     state = project.root / ".runs" / "small" / ".lineage" / "kept"
     state.write_text("resume state")
     (project.root / "stages" / "added.py").write_text("")
-    project.set(file="profiles/small.yaml", seed=9)
+    project.set_params(file="profiles/small.yaml", seed=9)
     project.commit()
-    project.traced()
+    project.read_trace()
     assert project.run("--local", "--profile", "small").returncode == 0
-    assert project.ran() == ["make@a", "publish", "sources"], (
-        "seed is make's; what make wrote is as before"
+    assert project.stages_run() == ["make@a", "publish", "sources"], (
+        "seed is a parameter of make, whose output did not change"
     )
     assert project.git("rev-list", "--parents", "-1", "runs/small").split()[1:] == [
         first,
@@ -170,12 +175,12 @@ def test_a_profile_follows_head_and_keeps_its_history(project: Project) -> None:
 
 def test_changed_code_is_refused_for_a_profile(project: Project) -> None:
     (project.root / "stages" / "added.py").write_text("")
-    answer = project.run("--local", "--profile", "small")
-    assert answer.returncode == 2
-    assert_one_message(answer, "stages/added.py", "--allow-dirty")
+    process = project.run("--local", "--profile", "small")
+    assert process.returncode == 2
+    assert_one_message(process, "stages/added.py", "--allow-dirty")
 
 
-def test_a_draft_of_another_profile_stops_none_and_an_edit_of_its_own_does(
+def test_an_uncommitted_edit_stops_only_the_profile_that_it_changes(
     project: Project,
 ) -> None:
     (project.root / "profiles" / "draft.yaml").write_text("seed: [not done yet")
@@ -186,59 +191,61 @@ def test_a_draft_of_another_profile_stops_none_and_an_edit_of_its_own_does(
         use_worktree(project.root, "small", allow_dirty=False, final=False)
 
 
-def test_changed_code_is_another_pipeline_and_changed_again_another(
+def test_every_change_of_the_code_gives_another_pipeline_id(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or its runs would stand for those of the commit in MLflow."""
+    """Otherwise MLflow would show these runs as runs of the commit."""
     monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
     monkeypatch.chdir(project.root)
-    places = [use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id]
+    pipeline_ids = [use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id]
     for text in ("a = 1", "a = 2"):
         (project.root / "stages" / "added.py").write_text(text)
-        places.append(
+        pipeline_ids.append(
             use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id
         )
         assert use_checkout(project.root).pipeline_id == get_pipeline_id(), (
-            "as of a stage that runs without the flow"
+            "a stage that runs without the flow gets the same id"
         )
     (project.root / "stages" / "added.py").unlink()
+    assert len({*pipeline_ids}) == 3
     assert (
-        len({*places}) == 3
-        and use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id
-        == places[0]
+        use_worktree(project.root, "small", allow_dirty=True, final=False).pipeline_id
+        == pipeline_ids[0]
     )
 
 
 @pytest.mark.slow
-def test_changed_code_is_refused_for_a_profile_unless_allowed_and_is_then_named(
+def test_allow_dirty_runs_a_profile_with_changed_code_and_records_the_files(
     project: Project,
 ) -> None:
     (project.root / "stages" / "added.py").write_text("")
     publish = project.root / "stages" / "publish.py"
     publish.write_text(publish.read_text().replace("THE TABLE", "ANOTHER TABLE"))
-    answer = project.run("--local", "--profile", "small")
-    assert answer.returncode == 2
-    assert_one_message(answer, "stages/added.py, stages/publish.py", "--allow-dirty")
-    answer = project.run("--local", "--profile", "small", "--allow-dirty")
-    assert answer.returncode == 0 and "ANOTHER TABLE" in answer.stdout
-    assert {entry["dirty"] for entry in project.traced()} == {"stages/added.py,stages/publish.py"}
+    process = project.run("--local", "--profile", "small")
+    assert process.returncode == 2
+    assert_one_message(process, "stages/added.py, stages/publish.py", "--allow-dirty")
+    process = project.run("--local", "--profile", "small", "--allow-dirty")
+    assert process.returncode == 0 and "ANOTHER TABLE" in process.stdout
+    assert {entry["dirty"] for entry in project.read_trace()} == {
+        "stages/added.py,stages/publish.py"
+    }
     project.git("checkout", "--quiet", "--", "stages")
     (project.root / "stages" / "added.py").unlink()
     assert "THE TABLE" in project.run("--local", "--profile", "small").stdout
     assert not (project.root / ".runs" / "small" / "stages" / "added.py").exists()
 
 
-def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
-    answer = project.run("--local", "--pools", "--profile", "small")
-    assert answer.returncode == 2
-    assert_one_message(answer, "--pools: needs Prefect")
-    for flags, said in (
+def test_incompatible_or_invalid_flags_are_refused(project: Project) -> None:
+    process = project.run("--local", "--pools", "--profile", "small")
+    assert process.returncode == 2
+    assert_one_message(process, "--pools: needs Prefect")
+    for flags, message in (
         ({"pools": True}, "--pools"),
         ({"final": True}, "--final"),
         ({"allow_dirty": True}, "--allow-dirty"),
         ({"jobs": 0}, "--jobs: 0"),
     ):
-        with pytest.raises(InputError, match=f"^{said}"):
+        with pytest.raises(InputError, match=f"^{message}"):
             RunOptions(**flags)  # type: ignore[arg-type]
 
 
@@ -266,25 +273,28 @@ def test_flags_that_do_not_go_together_are_refused(project: Project) -> None:
         ("sa_lstm", {"objective": "language_model"}, {"objective": "next word"}),
     ],
 )
-def test_the_table_of_mechanisms_follows_the_switches(
+def test_the_mechanism_of_a_model_follows_its_architecture_settings(
     family: str, block: dict[str, str], changed: dict[str, str]
 ) -> None:
-    plain, other = tiny.variant(family), tiny.variant(family, architecture=block)
-    before, after = plain.mechanism, other.mechanism
-    assert {key: value for key, value in after.items() if value != before[key]} == changed | (
-        {"transfer": "frozen, the top"} if family == "taglm" else {}
-    )
+    default = tiny.model_config(family)
+    switched = tiny.model_config(family, architecture=block)
+    before = default.mechanism
+    after = switched.mechanism
+    expected = dict(changed)
+    if family == "taglm":
+        expected["transfer"] = "frozen, the top"
+    assert {key: value for key, value in after.items() if value != before[key]} == expected
 
 
-def test_the_table_of_mechanisms_says_that_elmos_windows_start_cold() -> None:
+def test_elmos_mechanism_says_whether_windows_start_from_a_zero_state() -> None:
     assert (
-        tiny.variant("elmo", pretrain={"carry_state": False}).mechanism["objective"]
+        tiny.model_config("elmo", pretrain={"carry_state": False}).mechanism["objective"]
         == "next word, previous word, each window from a zero state"
     )
-    assert tiny.variant("elmo").mechanism["objective"] == "next word, previous word"
+    assert tiny.model_config("elmo").mechanism["objective"] == "next word, previous word"
 
 
-SIZES = {
+SIZE_KEYS = {
     "num_layers", "num_heads", "hidden_size", "embedding_size", "ffn_size", "max_positions", "init_std", "cell_size",
     "projection_size", "filters", "num_highway_layers", "softmax_samples", "batch_size", "grad_accum_steps", "seq_len",
     "initial_seq_len", "max_predictions_per_seq", "learning_rate", "warmup_ratio",
@@ -292,34 +302,38 @@ SIZES = {
 
 
 @pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "bert"])
-def test_a_historical_variant_is_pretrained_as_the_papers_block_but_for_sizes(family: str) -> None:
+def test_a_historical_variant_differs_from_the_papers_settings_only_in_sizes(family: str) -> None:
     small = load_model_config(
-        parse_params(compose_profile(HERE / "profiles", "variants")), f"{family}_historical"
+        parse_params(compose_profile(REPOSITORY / "profiles", "variants")), f"{family}_historical"
     )
-    paper = load_model_config(parse_params(compose_profile(HERE / "profiles", "paper")), family)
-    for one, other in (
+    paper = load_model_config(
+        parse_params(compose_profile(REPOSITORY / "profiles", "paper")), family
+    )
+    for small_block, paper_block in (
         (small.architecture, paper.architecture),
         (small.pretrain, paper.pretrain),
     ):
-        assert type(one) is type(other)
-        assert {key for key in vars(one) if vars(one)[key] != vars(other)[key]} <= SIZES
+        assert type(small_block) is type(paper_block)
+        assert {
+            key for key in vars(small_block) if vars(small_block)[key] != vars(paper_block)[key]
+        } <= SIZE_KEYS
 
 
-def test_papers_ulmfit_reads_both_ways_and_the_two_are_averaged() -> None:
-    params = parse_params(compose_profile(HERE / "profiles", "paper"), "params.yaml")
+def test_the_paper_profile_averages_a_forward_and_a_backward_ulmfit() -> None:
+    params = parse_params(compose_profile(REPOSITORY / "profiles", "paper"), "params.yaml")
     assert params.grid.ensembles == {"ulmfit_both": ("ulmfit", "ulmfit_backward")}
     assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"
 
 
-def test_the_model_that_the_docs_show_is_one(tmp_path: Path) -> None:
-    (said,) = re.findall(
+def test_the_model_shown_in_the_docs_is_valid(tmp_path: Path) -> None:
+    (shown,) = re.findall(
         r"`(models: \{cbow: .*?\}\}\})`",
-        (HERE / "docs/how-to/add-a-family.md").read_text(encoding="utf-8"),
+        (REPOSITORY / "docs/how-to/add-a-family.md").read_text(encoding="utf-8"),
     )
-    shutil.copytree(HERE / "profiles", tmp_path / "profiles")
-    (tmp_path / "profiles" / "mine.yaml").write_text(said)
+    shutil.copytree(REPOSITORY / "profiles", tmp_path / "profiles")
+    (tmp_path / "profiles" / "mine.yaml").write_text(shown)
     mine = compose_profile(tmp_path / "profiles", "mine")["models"]
-    tree = merge_params(compose_profile(HERE / "profiles", "demo"), {"models": mine})
+    tree = merge_params(compose_profile(REPOSITORY / "profiles", "demo"), {"models": mine})
     tree["grid"]["models"] = [*tree["grid"]["models"], "cbow"]
     models = check_study(parse_params(tree, "params.yaml"))
     assert models["cbow"].pretrain == replace(models["word2vec"].pretrain, algorithm="cbow")
@@ -328,4 +342,4 @@ def test_the_model_that_the_docs_show_is_one(tmp_path: Path) -> None:
 def test_the_demo_as_shipped_has_at_most_65_stages() -> None:
     from flows.plan import read_graph  # DVC takes a second
 
-    assert 25 <= len(read_graph(HERE)) <= 65
+    assert 25 <= len(read_graph(REPOSITORY)) <= 65

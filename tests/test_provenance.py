@@ -1,4 +1,4 @@
-"""Which run made what is here: side files, by the entry of dvc.lock that came of them."""
+"""Stage metadata is found by the entry of dvc.lock that the run wrote."""
 
 from pathlib import Path
 from typing import Any
@@ -17,36 +17,41 @@ from lineage.runtime.provenance import (
 STAGE = "pretrain@gpt-0"
 
 
-def test_a_result_that_dvc_brings_back_has_the_side_file_of_then(tmp_path: Path) -> None:
-    names, locks = (
-        {"pretrain@gpt-0", "report"},
-        [{"pretrain@gpt-0": {"params": rate}, "other": {}} for rate in (1, 2, 3)],
-    )
+def test_a_result_restored_by_dvc_has_the_metadata_of_the_run_that_made_it(tmp_path: Path) -> None:
+    names = {"pretrain@gpt-0", "report"}
+    locks = [{"pretrain@gpt-0": {"params": rate}, "other": {}} for rate in (1, 2, 3)]
 
-    def ran(run: str) -> None:
+    def write_metadata(run: str) -> None:
         artifacts.write_json(
             tmp_path / "pretrain@gpt-0.json", {"stage": "pretrain@gpt-0", "mlflow_run_id": run}
         )
 
-    def run_of(lock: dict[str, Any]) -> str | None:
-        sides = read_stage_metadata(tmp_path, names, lock)
-        assert {*sides} <= {"pretrain@gpt-0"}
-        return sides["pretrain@gpt-0"]["mlflow_run_id"] if sides else None
+    def run_id_of(lock: dict[str, Any]) -> str | None:
+        metadata = read_stage_metadata(tmp_path, names, lock)
+        assert {*metadata} <= {"pretrain@gpt-0"}
+        return metadata["pretrain@gpt-0"]["mlflow_run_id"] if metadata else None
 
-    ran("a")
-    assert run_of(locks[0]) == run_of(locks[0]) == "a"
-    ran("b")
-    assert run_of(locks[1]) == "b" and run_of(locks[0]) == "a", "with the first parameters again"
-    assert run_of(locks[2]) is None, "made elsewhere"
-    ran("c")
-    assert run_of(locks[0]) == "c" and run_of(locks[1]) == "b", "a stage that ran again"
+    write_metadata("a")
+    assert run_id_of(locks[0]) == run_id_of(locks[0]) == "a"
+    write_metadata("b")
+    assert run_id_of(locks[1]) == "b" and run_id_of(locks[0]) == "a", (
+        "DVC restored the result of the first parameters"
+    )
+    assert run_id_of(locks[2]) is None, "no run on this machine made it"
+    write_metadata("c")
+    assert run_id_of(locks[0]) == "c" and run_id_of(locks[1]) == "b", (
+        "the stage ran again with the first parameters"
+    )
 
 
-@pytest.mark.parametrize("noted", [True, False])
-def test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the_older_result(
-    noted: bool, tmp_path: Path
+@pytest.mark.parametrize("is_archived", [True, False])
+def test_an_abandoned_run_does_not_replace_the_metadata_of_an_older_result(
+    is_archived: bool, tmp_path: Path
 ) -> None:
-    """With other parameters the stage ran, and nothing after it; with the first ones again DVC brings their result back."""
+    """The stage ran with other parameters, and no later stage did.
+
+    With the first parameters again, DVC restores the first result.
+    """
     locks = [{STAGE: {"params": rate}} for rate in (1, 2)]
     artifacts.write_json(tmp_path / f"{STAGE}.json", {"mlflow_run_id": "a", "lock_before": ""})
     assert read_stage_metadata(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "a"
@@ -54,7 +59,7 @@ def test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the
         tmp_path / f"{STAGE}.json",
         {"mlflow_run_id": "b", "lock_before": lock_entry_digest(locks[0][STAGE])},
     )
-    if noted:  # by the run of the whole graph
+    if is_archived:  # as a run of the whole graph does
         archive_stage_metadata(tmp_path, STAGE, locks[1][STAGE])
     assert read_stage_metadata(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "a"
     assert read_stage_metadata(tmp_path, [STAGE], locks[1])[STAGE]["mlflow_run_id"] == "b"
@@ -65,14 +70,17 @@ def test_a_change_that_was_given_up_before_it_was_published_is_not_what_made_the
     )
     archive_stage_metadata(tmp_path, STAGE, locks[0][STAGE])
     assert read_stage_metadata(tmp_path, [STAGE], locks[0])[STAGE]["mlflow_run_id"] == "b", (
-        "it ran again, with the same result"
+        "the stage ran again and gave the same result"
     )
 
 
-def test_a_stage_that_ran_again_before_anything_was_published_has_its_side_file(
+def test_a_stage_that_ran_again_before_anything_was_published_has_its_metadata(
     tmp_path: Path,
 ) -> None:
-    """As sources does in a plain `dvc repro` that was interrupted: the entry stood there, and nothing was kept with it."""
+    """This happens to sources in a plain `dvc repro` that was interrupted.
+
+    dvc.lock has the entry, but no metadata was archived with it.
+    """
     lock = {STAGE: {"params": 1}}
     artifacts.write_json(
         tmp_path / f"{STAGE}.json",
@@ -81,7 +89,7 @@ def test_a_stage_that_ran_again_before_anything_was_published_has_its_side_file(
     assert read_stage_metadata(tmp_path, [STAGE], lock)[STAGE]["mlflow_run_id"] == "b"
 
 
-def test_an_entry_is_read_by_its_lines_alone_and_is_that_of_the_whole_file(tmp_path: Path) -> None:
+def test_reading_one_lock_entry_gives_the_same_as_parsing_the_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "dvc.lock"
     path.write_text("""schema: '2.0'
 stages:
@@ -103,10 +111,9 @@ stages:
   task@axb:
     cmd: python -m stages.task axb
 """)
-    whole = read_yaml(path)["stages"]
-    assert {name: read_lock_entry(tmp_path, name) for name in whole} == whole and "\n" in whole[
-        "task@a.b"
-    ]["params"]["params.yaml"]["tasks.a.b"]["label_map"]["x"]
+    entries = read_yaml(path)["stages"]
+    assert {name: read_lock_entry(tmp_path, name) for name in entries} == entries
+    assert "\n" in entries["task@a.b"]["params"]["params.yaml"]["tasks.a.b"]["label_map"]["x"]
     assert (
         read_lock_entry(tmp_path, "task@a") == {} == read_lock_entry(tmp_path / "none", "sources")
     )

@@ -1,4 +1,4 @@
-"""Public checkpoints: read as transformers reads them, refused by name, and never a pickle."""
+"""Public checkpoints give the tokens, layers and scores that transformers gives."""
 
 import dataclasses
 import json
@@ -29,140 +29,143 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.samplers import iterate_batches
 from tests import tiny
-from tests.public_checkpoints import KINDS, POSITIONS, changed, save, theirs
+from tests.public_checkpoints import (
+    KINDS,
+    POSITIONS,
+    build_hf_model,
+    replace_tensors,
+    save_checkpoint,
+)
 
-NEAR = {"atol": 1e-5, "rtol": 1e-5}
+TOLERANCES = {"atol": 1e-5, "rtol": 1e-5}
 TEXTS = [
     "du kotbas gatit kaf vivkez debfi gizfif .",
     "to vandu",
     "to kible fidvid mur duzam kible zuvid . to tofla ut mekitaz mononut u du gozbupas .",
 ]
-GOING_ON = family.ContinuedPretrainSettings(batch_size=5, seq_len=23)
+CONTINUED = family.ContinuedPretrainSettings(batch_size=5, seq_len=23)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("public")
-    return {kind: save(kind, home / kind) for kind in KINDS}
+    return {kind: save_checkpoint(kind, home / kind) for kind in KINDS}
 
 
-def ours(folder: Path, seed: int = 3, **block: Any) -> tuple[family.PublicModel, Checkpoint]:
-    reader = load_public_tokenizer(folder, language="en")
+def load_public(folder: Path, seed: int = 3, **block: Any) -> tuple[family.PublicModel, Checkpoint]:
+    tokenizer = load_public_tokenizer(folder, language="en")
     config, model = family.load_pretrained(folder, family.PublicConfig(**block))
-    return model, Checkpoint("other", family.FAMILY, config, GOING_ON, reader, seed=seed)
+    return model, Checkpoint("other", family.FAMILY, config, CONTINUED, tokenizer, seed=seed)
 
 
-def batch_of(reader: Tokenizer, texts: list[str]) -> Batch:
-    return reader.collate(reader.encode_batch(texts))
+def build_batch(tokenizer: Tokenizer, texts: list[str]) -> Batch:
+    return tokenizer.collate(tokenizer.encode_batch(texts))
 
 
 @pytest.mark.parametrize(
-    ("length", "positions", "found"),
+    ("length", "positions", "expected"),
     [(None, 61, 61), (None, 512, 128), (24, 512, 24), (200, 512, 200)],
 )
-def test_a_window_is_as_long_as_somebody_says_or_as_can_be_read(
-    length: int | None, positions: int, found: int
+def test_the_sequence_length_is_the_given_one_or_a_default_within_the_positions(
+    length: int | None, positions: int, expected: int
 ) -> None:
     assert (
         family.ContinuedPretrainSettings(batch_size=5, seq_len=length)
         .with_default_seq_len(positions)
         .seq_len
-        == found
+        == expected
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_layers_are_those_of_automodel(kind: str, folders: dict[str, Path]) -> None:
-    model, checkpoint = ours(folders[kind])
+def test_layer_outputs_equal_those_of_automodel(kind: str, folders: dict[str, Path]) -> None:
+    model, checkpoint = load_public(folders[kind])
     assert not model.training
     automodel = transformers.AutoModel.from_pretrained(folders[kind], local_files_only=True).eval()
     for text in TEXTS:
-        batch = batch_of(checkpoint.tokenizer, [text])
+        batch = build_batch(checkpoint.tokenizer, [text])
         expected = automodel(input_ids=batch.ids_BT, output_hidden_states=True)
-        found = model.encode(batch)
-        assert len(found) == 3 == len(model.hidden_sizes()) and {x.shape[-1] for x in found} == {
-            *model.hidden_sizes()
-        }
-        for x, y in zip(found, expected.hidden_states, strict=True):
-            torch.testing.assert_close(x, y, **NEAR)
-        torch.testing.assert_close(found[-1], expected.last_hidden_state, **NEAR)
+        layers = model.encode(batch)
+        assert len(layers) == 3 == len(model.hidden_sizes())
+        assert {actual_layer.shape[-1] for actual_layer in layers} == {*model.hidden_sizes()}
+        for actual_layer, expected_layer in zip(layers, expected.hidden_states, strict=True):
+            torch.testing.assert_close(actual_layer, expected_layer, **TOLERANCES)
+        torch.testing.assert_close(layers[-1], expected.last_hidden_state, **TOLERANCES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neither_padding_nor_the_order_of_a_batch_changes_anything(
+def test_padding_and_batch_order_do_not_change_the_outputs(
     kind: str, folders: dict[str, Path]
 ) -> None:
-    model, checkpoint = ours(folders[kind])
-    together, turned = (
-        model.encode(batch_of(checkpoint.tokenizer, texts)) for texts in (TEXTS, TEXTS[::-1])
+    model, checkpoint = load_public(folders[kind])
+    batched, reversed_batch = (
+        model.encode(build_batch(checkpoint.tokenizer, texts)) for texts in (TEXTS, TEXTS[::-1])
     )
-    pooled = model.pool(together, batch_of(checkpoint.tokenizer, TEXTS))
+    pooled = model.pool(batched, build_batch(checkpoint.tokenizer, TEXTS))
     for row, text in enumerate(TEXTS):
-        batch = batch_of(checkpoint.tokenizer, [text])
-        alone, T = model.encode(batch), batch.ids_BT.shape[1]
-        for x, y, z in zip(alone, together, turned, strict=True):
-            torch.testing.assert_close(x[0], y[row, :T], **NEAR)
-            torch.testing.assert_close(x[0], z[len(TEXTS) - 1 - row, :T], **NEAR)
-        torch.testing.assert_close(model.pool(alone, batch)[0], pooled[row], **NEAR)
+        batch = build_batch(checkpoint.tokenizer, [text])
+        unbatched = model.encode(batch)
+        T = batch.ids_BT.shape[1]
+        for unbatched_layer, batched_layer, reversed_layer in zip(
+            unbatched, batched, reversed_batch, strict=True
+        ):
+            torch.testing.assert_close(unbatched_layer[0], batched_layer[row, :T], **TOLERANCES)
+            torch.testing.assert_close(
+                unbatched_layer[0], reversed_layer[len(TEXTS) - 1 - row, :T], **TOLERANCES
+            )
+        torch.testing.assert_close(model.pool(unbatched, batch)[0], pooled[row], **TOLERANCES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_ids_and_marks_are_those_of_its_own_tokenizer(
+def test_token_ids_and_special_tokens_equal_those_of_autotokenizer(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    reader, own = (
-        load_public_tokenizer(folders[kind], language="en"),
-        transformers.AutoTokenizer.from_pretrained(folders[kind], local_files_only=True),
-    )
-    begin = (
-        [0] if kind == "gpt2" else []
-    )  # what stood between GPT-2's texts, without which a first piece has no probability
-    reader.save(tmp_path)
-    for one in (reader, Tokenizer.load(tmp_path)):
+    tokenizer = load_public_tokenizer(folders[kind], language="en")
+    hf_tokenizer = transformers.AutoTokenizer.from_pretrained(folders[kind], local_files_only=True)
+    # GPT-2 was trained with this token between texts; without it, the first token has no probability.
+    bos_ids = [0] if kind == "gpt2" else []
+    tokenizer.save(tmp_path)
+    for loaded in (tokenizer, Tokenizer.load(tmp_path)):
         for text in [*TEXTS, "a [MASK] <mask>  that   is text"]:
             if "MASK" not in text:
-                assert one.encode(text).ids.tolist() == begin + own(text)["input_ids"]
-            encoded = one.encode(text)
-            assert not {one.special_token_ids.get("[MASK]")} & {*encoded.ids.tolist()}, (
-                "what is written in a text is text"
+                assert loaded.encode(text).ids.tolist() == bos_ids + hf_tokenizer(text)["input_ids"]
+            encoded = loaded.encode(text)
+            assert not {loaded.special_token_ids.get("[MASK]")} & {*encoded.ids.tolist()}, (
+                "a special token written in a text is plain text"
             )
             for start, end in encoded.offsets[encoded.offsets[:, 1] > 0]:
                 assert 0 <= start < end <= len(text)
-        (pair,) = encode_pairs(one, TEXTS[:1], TEXTS[1:2])
-        expected = own(TEXTS[0], TEXTS[1])
+        (pair,) = encode_pairs(loaded, TEXTS[:1], TEXTS[1:2])
+        expected = hf_tokenizer(TEXTS[0], TEXTS[1])
         if kind in ("bert", "roberta"):
             assert pair.ids.tolist() == expected["input_ids"]
-            assert pair.token_type_ids is not None and (
-                pair.token_type_ids[0],
-                pair.token_type_ids[-1],
-            ) == (0, 1)
+            assert pair.token_type_ids is not None
+            assert (pair.token_type_ids[0], pair.token_type_ids[-1]) == (0, 1)
         for limit in (9, 12):
-            (short,) = encode_pairs(one, TEXTS[2:], TEXTS[2:], max_length=limit)
-            assert (
-                len(short.ids) == limit
-                and short.truncated
-                and short.ids[-1]
-                == (pair.ids[-1] if one.special_token_template.suffix else short.ids[-1])
-            )
-            assert len(one.encode(TEXTS[2], max_length=limit).ids) == limit
+            (truncated,) = encode_pairs(loaded, TEXTS[2:], TEXTS[2:], max_length=limit)
+            assert len(truncated.ids) == limit
+            assert truncated.truncated
+            if loaded.special_token_template.suffix:
+                assert truncated.ids[-1] == pair.ids[-1]
+            assert len(loaded.encode(TEXTS[2], max_length=limit).ids) == limit
 
 
-def test_a_text_without_anything_that_it_knows_is_one_position(folders: dict[str, Path]) -> None:
-    reader = load_public_tokenizer(folders["gpt1"], language="en")
-    encoded = reader.encode("​ ")
-    assert encoded.ids.tolist() == [reader.pad_token_id] and encoded.offsets.tolist() == [[0, 0]]
+def test_a_text_without_known_tokens_is_one_padding_token(folders: dict[str, Path]) -> None:
+    tokenizer = load_public_tokenizer(folders["gpt1"], language="en")
+    encoded = tokenizer.encode("​ ")
+    assert encoded.ids.tolist() == [tokenizer.pad_token_id] and encoded.offsets.tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize("kind", ["gpt1", "gpt2"])
-def test_a_causal_one_gives_sentences_their_log_probabilities(
+def test_a_causal_model_scores_sentences_by_log_probability(
     kind: str, folders: dict[str, Path]
 ) -> None:
-    model, checkpoint = ours(folders[kind])
-    library = theirs(kind)
+    model, checkpoint = load_public(folders[kind])
+    hf_model = build_hf_model(kind)
     expected = []
     for text in TEXTS:
         ids = torch.from_numpy(checkpoint.tokenizer.encode(text).ids)[None]
-        logits = library(input_ids=ids).logits[:, :-1]
+        logits = hf_model(input_ids=ids).logits[:, :-1]
         expected.append(-F.cross_entropy(logits[0], ids[0, 1:], reduction="sum").item())
     np.testing.assert_allclose(
         family.public_scores(model, checkpoint.tokenizer, TEXTS, limit=POSITIONS)[:, 0],
@@ -172,109 +175,113 @@ def test_a_causal_one_gives_sentences_their_log_probabilities(
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_masked_one_gives_sentences_their_pseudo_log_likelihoods(
+def test_a_masked_model_scores_sentences_by_pseudo_log_likelihood(
     kind: str, folders: dict[str, Path]
 ) -> None:
-    model, checkpoint = ours(folders[kind])
-    library, reader = theirs(kind), checkpoint.tokenizer
+    model, checkpoint = load_public(folders[kind])
+    hf_model = build_hf_model(kind)
+    tokenizer = checkpoint.tokenizer
     expected = []
     for text in TEXTS:
-        ids, total = torch.from_numpy(reader.encode(text).ids), 0.0
-        for place in range(1, len(ids) - 1):
+        ids = torch.from_numpy(tokenizer.encode(text).ids)
+        total = 0.0
+        for position in range(1, len(ids) - 1):
             masked = ids.clone()
-            masked[place] = reader.special_token_ids["[MASK]"]
-            out = library(input_ids=masked[None])
+            masked[position] = tokenizer.special_token_ids["[MASK]"]
+            out = hf_model(input_ids=masked[None])
             logits = out.prediction_logits if kind == "bert" else out.logits
-            total += logits[0, place].log_softmax(-1)[ids[place]].item()
+            total += logits[0, position].log_softmax(-1)[ids[position]].item()
         expected.append(total)
     np.testing.assert_allclose(
-        family.public_scores(model, reader, TEXTS, limit=POSITIONS)[:, 0], expected, rtol=1e-4
+        family.public_scores(model, tokenizer, TEXTS, limit=POSITIONS)[:, 0], expected, rtol=1e-4
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_vector_of_a_text_is_its_own_or_the_mean(
+def test_a_text_vector_is_the_models_own_or_the_mean(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    model, checkpoint = ours(folders[kind])
-    batch = batch_of(checkpoint.tokenizer, TEXTS)
-    own, layers = model.pool(model.encode(batch), batch), model.encode(batch)
+    model, checkpoint = load_public(folders[kind])
+    batch = build_batch(checkpoint.tokenizer, TEXTS)
+    pooled = model.pool(model.encode(batch), batch)
+    layers = model.encode(batch)
     if kind == "bert":
         expected = (
-            theirs(kind)
+            build_hf_model(kind)
             .bert(input_ids=batch.ids_BT, attention_mask=batch.mask_BT.long())
             .pooler_output
         )
     else:
-        places = (
+        positions = (
             [0] * 3
             if kind == "roberta"
             else [len(checkpoint.tokenizer.encode(text).ids) - 1 for text in TEXTS]
         )
-        expected = torch.stack([layers[-1][row, place] for row, place in enumerate(places)])
-    torch.testing.assert_close(own, expected, **NEAR)
+        expected = torch.stack(
+            [layers[-1][row, position] for row, position in enumerate(positions)]
+        )
+    torch.testing.assert_close(pooled, expected, **TOLERANCES)
     mean = torch.stack([layers[-1][row][batch.mask_BT[row]].mean(0) for row in range(3)])
     torch.testing.assert_close(
-        ours(folders[kind], pooling="mean")[0].pool(layers, batch), mean, **NEAR
+        load_public(folders[kind], pooling="mean")[0].pool(layers, batch), mean, **TOLERANCES
     )
 
 
-def test_an_encoder_of_sentences_says_itself_how_it_pools(tmp_path: Path) -> None:
-    body = theirs("bert").bert
-    folder = save("bert", tmp_path / "sentences", model=body)
+def test_a_sentence_encoder_pools_as_its_folder_configures(tmp_path: Path) -> None:
+    body = build_hf_model("bert").bert
+    folder = save_checkpoint("bert", tmp_path / "sentences", model=body)
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(
         '{"word_embedding_dimension": 16, "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}'
     )
-    model, checkpoint = ours(folder)
-    assert (
-        model.checkpoint_info.pooling == "mean"
-        and not model.checkpoint_info.has_lm_head
-        and model.checkpoint_info.has_pooler
-    )
+    model, checkpoint = load_public(folder)
+    assert model.checkpoint_info.pooling == "mean"
+    assert not model.checkpoint_info.has_lm_head
+    assert model.checkpoint_info.has_pooler
     assert not checkpoint.family.can_answer("sentence_probability", checkpoint.architecture)
     pooler = {id(p) for p in model.hf_model.pooler.parameters()}
-    assert not pooler & {id(p) for group in model.layer_groups() for p in group}, "it is not read"
+    assert not pooler & {id(p) for group in model.layer_groups() for p in group}, (
+        "the pooler is not used"
+    )
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode_max_tokens": true}')
     with pytest.raises(InputError, match="pools by max_tokens"):
         inspect_checkpoint(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_here_it_is_the_same_and_its_twin_is_another_that_comes_again(
+def test_a_saved_checkpoint_loads_unchanged_and_its_random_baseline_is_reproducible(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    model, checkpoint = ours(folders[kind])
+    model, checkpoint = load_public(folders[kind])
     checkpoint.save(tmp_path, model)
-    loaded, before = Checkpoint.load(tmp_path), torch.get_rng_state()
-    batch = batch_of(loaded.tokenizer, TEXTS)
+    loaded = Checkpoint.load(tmp_path)
+    rng_state = torch.get_rng_state()
+    batch = build_batch(loaded.tokenizer, TEXTS)
     assert loaded.architecture == checkpoint.architecture
     for x, y in zip(model.encode(batch), loaded.build(tiny.CPU).eval().encode(batch), strict=True):
         assert torch.equal(x, y)
-    twins = [
+    baselines = [
         dataclasses.replace(loaded, seed=seed).build(tiny.CPU, load_weights=False).eval()
         for seed in (3, 3, 4)
     ]
-    one, again, other = ([*twin.parameters()] for twin in twins)
-    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True)) and not all(
-        torch.equal(a, b) for a, b in zip(one, other, strict=True)
+    first, same_seed, other_seed = ([*baseline.parameters()] for baseline in baselines)
+    assert all(torch.equal(a, b) for a, b in zip(first, same_seed, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other_seed, strict=True))
+    assert all(torch.isfinite(p).all() for p in first)
+    assert [p.shape for p in first] == [p.shape for p in model.parameters()]
+    assert not torch.allclose(baselines[0].encode(batch)[-1], model.encode(batch)[-1]), (
+        "the baseline does not have the pretrained weights"
     )
-    assert all(torch.isfinite(p).all() for p in one) and [p.shape for p in one] == [
-        p.shape for p in model.parameters()
-    ]
-    assert not torch.allclose(twins[0].encode(batch)[-1], model.encode(batch)[-1]), (
-        "it has not the weights"
-    )
-    assert torch.equal(before, torch.get_rng_state())
-    library = dict(theirs(kind, seed=9).named_parameters())
-    for name, value in twins[0].tensor_views().items():  # type: ignore[operator]
+    assert torch.equal(rng_state, torch.get_rng_state())
+    hf_parameters = dict(build_hf_model(kind, seed=9).named_parameters())
+    for name, value in baselines[0].tensor_views().items():  # type: ignore[operator]
         if (
             value.dim() > 1
             and value.numel() > 200
-            and name in library
+            and name in hf_parameters
             and not (kind == "gpt1" and ".h." in name)
-        ):  # begun at 0.02 there
-            assert abs(value.std() / library[name].std() - 1) < 0.3, name
+        ):  # transformers initializes these with 0.02
+            assert abs(value.std() / hf_parameters[name].std() - 1) < 0.3, name
 
 
 @pytest.mark.parametrize(
@@ -287,14 +294,16 @@ def test_saved_here_it_is_the_same_and_its_twin_is_another_that_comes_again(
         ("mask_token_id", 297),
     ],
 )
-def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(
+def test_a_special_token_outside_the_vocabulary_is_refused_with_its_key(
     key: str, value: Any, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    model, checkpoint = ours(folders["bert"])
+    model, checkpoint = load_public(folders["bert"])
     checkpoint.save(tmp_path, model)
-    said = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps(said | {"special_token_template": said["special_token_template"] | {key: value}})
+        json.dumps(
+            config | {"special_token_template": config["special_token_template"] | {key: value}}
+        )
     )
     with pytest.raises(
         InputError,
@@ -304,10 +313,10 @@ def test_a_mark_that_is_no_row_of_the_model_is_refused_by_its_key(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_parameter_is_in_one_layer_and_a_batch_can_be_learned_by_heart(
+def test_every_parameter_is_in_one_group_and_a_batch_can_be_overfitted(
     kind: str, folders: dict[str, Path]
 ) -> None:
-    _, checkpoint = ours(folders[kind])
+    _, checkpoint = load_public(folders[kind])
     checkpoint = dataclasses.replace(
         checkpoint,
         architecture=dataclasses.replace(checkpoint.architecture, dropout=0.0),
@@ -315,30 +324,23 @@ def test_every_parameter_is_in_one_layer_and_a_batch_can_be_learned_by_heart(
     )
     model = checkpoint.build(tiny.CPU, load_weights=False).train()
     groups = [p for group in model.layer_groups() for p in group]
-    heads = {
-        id(p)
-        for name, part in model.modules_by_role().items()
-        if name == "head"
-        for p in part.parameters()
-    }
+    modules = model.modules_by_role()
+    heads = {id(p) for p in modules["head"].parameters()} if "head" in modules else set()
     assert len(model.layer_groups()) == 3 and len({id(p) for p in groups}) == len(groups)
     assert {id(p) for p in model.parameters()} - {id(p) for p in groups} <= heads
-    assert sum(
-        p.numel() for part in model.modules_by_role().values() for p in part.parameters()
-    ) == sum(p.numel() for p in model.parameters())
+    num_by_role = sum(sum(p.numel() for p in part.parameters()) for part in modules.values())
+    assert num_by_role == sum(p.numel() for p in model.parameters())
     tokens = encode_corpus(tiny.documents(), checkpoint.tokenizer)
     batch = next(
-        iterate_batches(family.build_batch_sampler(tokens, checkpoint.tokenizer, GOING_ON, seed=1))
+        iterate_batches(family.build_batch_sampler(tokens, checkpoint.tokenizer, CONTINUED, seed=1))
     )[2]
     assert batch.ids_BT.shape == (5, 23) and batch.text_bytes > 0
-    optimizer, losses = (
-        build_adamw(
-            build_param_groups([[*model.parameters()]], weight_decay=0.0),
-            betas=(0.9, 0.98),
-            epsilon=1e-8,
-        ),
-        [],
+    optimizer = build_adamw(
+        build_param_groups([[*model.parameters()]], weight_decay=0.0),
+        betas=(0.9, 0.98),
+        epsilon=1e-8,
     )
+    losses = []
     for group in optimizer.param_groups:
         group["lr"] = 0.01
     for _ in range(80):
@@ -348,80 +350,87 @@ def test_every_parameter_is_in_one_layer_and_a_batch_can_be_learned_by_heart(
         optimizer.zero_grad()
         losses.append(out.loss.item())
     assert losses[-1] < 0.3 * losses[0]
-    assert {*out.nats} == {"causal"} if kind.startswith("gpt") else {"masked"}
+    assert {*out.nats} == ({"causal"} if kind.startswith("gpt") else {"masked"})
 
 
-def test_one_window_is_none_where_a_text_has_no_second_piece(folders: dict[str, Path]) -> None:
-    reader = load_public_tokenizer(folders["gpt1"], language="en")
+def test_a_text_of_one_token_is_too_short_for_a_batch(folders: dict[str, Path]) -> None:
+    tokenizer = load_public_tokenizer(folders["gpt1"], language="en")
     tokens = dataclasses.replace(
-        encode_corpus(tiny.documents()[:1], reader), ids=np.array([5]), byte_counts=np.array([2])
+        encode_corpus(tiny.documents()[:1], tokenizer), ids=np.array([5]), byte_counts=np.array([2])
     )
     with pytest.raises(EvaluationError, match="too short for a single batch"):
-        next(iterate_batches(family.build_batch_sampler(tokens, reader, GOING_ON, seed=1)))
+        next(iterate_batches(family.build_batch_sampler(tokens, tokenizer, CONTINUED, seed=1)))
 
 
-def test_tables_of_zeros_stay_as_they_are_where_others_are_made_small(
+def test_rescaling_keeps_embedding_matrices_of_zeros(
     folders: dict[str, Path],
 ) -> None:
-    """RoBERTa's segments are one row of zeros; which tables a public model has its folder alone tells, so that its block may ask for small ones."""
+    """RoBERTa's segment embedding is one row of zeros.
+
+    Only its folder tells which embeddings a public model has, so any block may ask for rescaling.
+    """
     changes = {"evaluate": {"finetune": {"rescale_embeddings": True}}}
     block = fill_in_defaults("other", {"family": "public", **changes})
     assert parse_model_config("other", block, "models.other").evaluate.finetune.rescale_embeddings
-    (model, checkpoint), (zeros, _) = ours(folders["roberta"]), ours(folders["roberta"])
+    (model, checkpoint) = load_public(folders["roberta"])
+    (zeros, _) = load_public(folders["roberta"])
     for one in (model, zeros):
         one.hf_model.embeddings.token_type_embeddings.weight.data.zero_()
-    twin = dataclasses.replace(checkpoint, weights_path=folders["roberta"] / "unread").build(
+    baseline = dataclasses.replace(checkpoint, weights_path=folders["roberta"] / "unread").build(
         tiny.CPU, load_weights=False
     )
-    rescale_embeddings(model, twin)
-    sizes = [
-        [root_mean_square(table) for table in one.embedding_matrices()]
-        for one in (model, twin, zeros)
-    ]
-    assert sizes[0].count(0.0) == sizes[2].count(0.0) == 1 and not all(
-        map(torch.equal, model.embedding_matrices(), zeros.embedding_matrices())
+    rescale_embeddings(model, baseline)
+    model_scales, baseline_scales, zeros_scales = (
+        [*map(root_mean_square, encoder.embedding_matrices())]
+        for encoder in (model, baseline, zeros)
     )
-    assert all(a == 0 or a == pytest.approx(b) for a, b in zip(*sizes[:2], strict=True))
+    assert model_scales.count(0.0) == zeros_scales.count(0.0) == 1
+    assert not all(map(torch.equal, model.embedding_matrices(), zeros.embedding_matrices()))
+    for actual, expected in zip(model_scales, baseline_scales, strict=True):
+        assert actual == 0 or actual == pytest.approx(expected)
 
 
-def test_going_on_reads_all_of_a_text_between_the_marks(folders: dict[str, Path]) -> None:
-    reader = load_public_tokenizer(folders["roberta"], language="en")
-    tokens = encode_corpus(tiny.documents(), reader)
-    found = [
+def test_continued_pretraining_reads_all_text_between_special_tokens(
+    folders: dict[str, Path],
+) -> None:
+    tokenizer = load_public_tokenizer(folders["roberta"], language="en")
+    tokens = encode_corpus(tiny.documents(), tokenizer)
+    batches = [
         batch
         for _, _, batch in iterate_batches(
-            family.build_batch_sampler(tokens, reader, GOING_ON, seed=1)
+            family.build_batch_sampler(tokens, tokenizer, CONTINUED, seed=1)
         )
     ]
-    assert sum(len(batch.ids_BT) for batch in found) == len(tokens.ids) // 21
-    assert {(row[0].item(), row[-1].item()) for batch in found for row in batch.ids_BT} == {(0, 2)}
-    chosen = sum(len(batch.target_positions()) for batch in found) / sum(
-        batch.num_tokens for batch in found
+    assert sum(len(batch.ids_BT) for batch in batches) == len(tokens.ids) // 21
+    assert {(row[0].item(), row[-1].item()) for batch in batches for row in batch.ids_BT} == {
+        (0, 2)
+    }
+    masked_share = sum(len(batch.target_positions()) for batch in batches) / sum(
+        batch.num_tokens for batch in batches
     )
-    assert abs(chosen - 0.15) < 0.03 and tokens.text_bytes == sum(
-        len(text.encode()) for text in tiny.documents()
-    )
+    assert abs(masked_share - 0.15) < 0.03
+    assert tokens.text_bytes == sum(len(text.encode()) for text in tiny.documents())
     causal = load_public_tokenizer(folders["gpt2"], language="en")
     assert (encode_corpus(tiny.documents(), causal).ids == 0).sum() == len(tiny.documents()), (
-        "its begin mark, before each document"
+        "its BOS token stands before each document"
     )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bare_body_with_names_of_old_is_read_too(
+def test_a_body_without_heads_and_with_old_tensor_names_is_read(
     kind: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """As gpt2 and bert-base-uncased are on the Hub."""
-    library = theirs(kind)
-    body = getattr(library, library.base_model_prefix)
-    folder = save(kind, tmp_path, model=body)
+    """The Hub has gpt2 and bert-base-uncased in this form."""
+    hf_model = build_hf_model(kind)
+    body = getattr(hf_model, hf_model.base_model_prefix)
+    folder = save_checkpoint(kind, tmp_path, model=body)
     if kind == "bert":
         tensors = {f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value.clone()
                    for name, value in body.state_dict().items()}  # fmt: skip
-        changed(folder, dict.fromkeys(body.state_dict()) | tensors)
-    model, checkpoint = ours(folder)
-    batch = batch_of(checkpoint.tokenizer, TEXTS)
+        replace_tensors(folder, dict.fromkeys(body.state_dict()) | tensors)
+    model, checkpoint = load_public(folder)
+    batch = build_batch(checkpoint.tokenizer, TEXTS)
     torch.testing.assert_close(
-        model.encode(batch)[-1], ours(folders[kind])[0].encode(batch)[-1], **NEAR
+        model.encode(batch)[-1], load_public(folders[kind])[0].encode(batch)[-1], **TOLERANCES
     )
     assert model.checkpoint_info.has_lm_head == kind.startswith("gpt")

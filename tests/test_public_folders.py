@@ -1,4 +1,4 @@
-"""Folders of public checkpoints: refused by name where they cannot be read, known by their digests, and never a pickle."""
+"""Folders of public checkpoints are validated, fingerprinted and never unpickled."""
 
 import json
 import os
@@ -20,17 +20,22 @@ from lineage.models import public as family
 from lineage.models.public_folders import parse_checkpoint_source
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.models.weights import INDEX_FILE
-from tests.public_checkpoints import changed, save, theirs, tokenizer
+from tests.public_checkpoints import (
+    build_hf_model,
+    replace_tensors,
+    save_checkpoint,
+    tokenizer_json,
+)
 
 
-def read(folder: Path) -> None:
-    """As the stages sources, tokenizer and pretrain do."""
+def read_folder(folder: Path) -> None:
+    """Read a folder as the stages sources, tokenizer and pretrain do."""
     load_public_tokenizer(folder, language="en")
     family.load_pretrained(folder, family.PublicConfig())
 
 
-def marked(folder: Path, last: int) -> None:
-    """The folder's tokenizer with another id for [SEP]."""
+def set_sep_id(folder: Path, sep_id: int) -> None:
+    """Give [SEP] another id in the tokenizer of the folder."""
     path = folder / "tokenizer.json"
     tree = json.loads(path.read_text())
     path.write_text(
@@ -39,7 +44,7 @@ def marked(folder: Path, last: int) -> None:
             | {
                 "post_processor": {
                     "type": "BertProcessing",
-                    "sep": ["[SEP]", last],
+                    "sep": ["[SEP]", sep_id],
                     "cls": ["[CLS]", 2],
                 }
             }
@@ -47,7 +52,7 @@ def marked(folder: Path, last: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "spoil", "said"), [
+@pytest.mark.parametrize(("kind", "changes", "message"), [
     ("bert", lambda f: (f / "config.json").unlink(), "config.json is missing; name a folder that save_pretrained wrote"),
     ("bert", lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json is missing; only fast tokenizers are read"),
     ("bert", lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
@@ -60,7 +65,7 @@ def marked(folder: Path, last: int) -> None:
     ("bert", {"hidden_size": 4 * 10**9}, r"config\.json: its sizes ask for a tensor of more numbers than can be counted"),
     ("gpt2", {"n_positions": None}, "the key 'n_positions' is missing"),
     ("gpt2", {"vocab_size": 5}, "its ids go up to 39"),
-    ("bert", lambda f: marked(f, 10**6), r"tokenizer\.json: post_processor\.separator: its ids go up to 1000000, and the model has 297 rows"),
+    ("bert", lambda f: set_sep_id(f, 10**6), r"tokenizer\.json: post_processor\.separator: its ids go up to 1000000, and the model has 297 rows"),
     ("bert", {"hidden_size": "x"}, r"config\.json: hidden_size is 'x'; it is a whole number above zero"),
     ("bert", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it is a whole number from 1"),
     ("bert", {"attention_probs_dropout_prob": "x"}, r"config\.json: attention_probs_dropout_prob is 'x'; it is a share"),
@@ -78,35 +83,38 @@ def marked(folder: Path, last: int) -> None:
     ("bert", lambda f: (f / "tokenizer_config.json").write_text("[]"), r"tokenizer_config\.json: expected a mapping of keys"),
     ("bert", lambda f: ((f / "1_Pooling").mkdir(), (f / "1_Pooling/config.json").write_text("[]")), r"1_Pooling/config\.json: expected a mapping"),
     ("bert", lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokenizer"),
-    ("bert", lambda f: (f / "tokenizer.json").write_text(tokenizer("gpt2")), "puts no special tokens around a text|ids go up to"),
-    ("bert", lambda f: changed(f, {"bert.encoder.layer.1.output.dense.bias": None}), r"layer\.1\.output\.dense\.bias is missing"),
-    ("bert", lambda f: changed(f, {"bert.embeddings.surprise": torch.zeros(2)}), "surprise has no place"),
-    ("gpt2", lambda f: changed(f, {"lm_head.weight": torch.zeros(397, 16)}), "lm_head.weight differs from the embedding"),
-    ("gpt1", lambda f: changed(f, {"transformer.tokens_embed.weight": torch.full((297, 16), torch.nan)}), "not finite"),
+    ("bert", lambda f: (f / "tokenizer.json").write_text(tokenizer_json("gpt2")), "puts no special tokens around a text|ids go up to"),
+    ("bert", lambda f: replace_tensors(f, {"bert.encoder.layer.1.output.dense.bias": None}), r"layer\.1\.output\.dense\.bias is missing"),
+    ("bert", lambda f: replace_tensors(f, {"bert.embeddings.surprise": torch.zeros(2)}), "surprise has no place"),
+    ("gpt2", lambda f: replace_tensors(f, {"lm_head.weight": torch.zeros(397, 16)}), "lm_head.weight differs from the embedding"),
+    ("gpt1", lambda f: replace_tensors(f, {"transformer.tokens_embed.weight": torch.full((297, 16), torch.nan)}), "not finite"),
 ])  # fmt: skip
-def test_a_folder_that_cannot_be_read_is_refused_by_name(
-    kind: str, spoil: Any, said: str, tmp_path: Path
+def test_an_unreadable_folder_is_refused_with_its_name(
+    kind: str, changes: Any, message: str, tmp_path: Path
 ) -> None:
-    folder = save(kind, tmp_path / "model", facts=spoil if isinstance(spoil, dict) else None)
-    if not isinstance(spoil, dict):
-        spoil(folder)
-    with pytest.raises(InputError, match=said) as error:
-        read(folder)
+    folder = save_checkpoint(
+        kind, tmp_path / "model", config_changes=changes if isinstance(changes, dict) else None
+    )
+    if not isinstance(changes, dict):
+        changes(folder)
+    with pytest.raises(InputError, match=message) as error:
+        read_folder(folder)
     assert str(folder) in str(error.value)
 
 
-def sharded(folder: Path, kind: str = "bert", **spoil: Any) -> Path:
-    """The folder as save_pretrained writes it where a file may hold 8 kB. Changes to the index's weight_map; None takes a tensor away."""
-    save(kind, folder)
+def save_sharded(folder: Path, kind: str = "bert", **changes: Any) -> Path:
+    """Save a checkpoint in shards of 8 kB, and return its folder.
+
+    `changes` are made to the weight_map of the index; None removes a tensor.
+    """
+    save_checkpoint(kind, folder)
     (folder / "model.safetensors").unlink()
-    theirs(kind).save_pretrained(folder, max_shard_size="8KB")
-    assert (
-        len([*folder.glob("model-*.safetensors")]) > 2
-        and not (folder / "model.safetensors").exists()
-    )
+    build_hf_model(kind).save_pretrained(folder, max_shard_size="8KB")
+    assert len([*folder.glob("model-*.safetensors")]) > 2
+    assert not (folder / "model.safetensors").exists()
     tree = json.loads((folder / INDEX_FILE).read_text())
     tree["weight_map"] = {
-        name: shard for name, shard in (tree["weight_map"] | spoil).items() if shard is not None
+        name: shard for name, shard in (tree["weight_map"] | changes).items() if shard is not None
     }
     (folder / INDEX_FILE).write_text(json.dumps(tree))
     return folder
@@ -114,28 +122,34 @@ def sharded(folder: Path, kind: str = "bert", **spoil: Any) -> Path:
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 @torch.inference_mode()
-def test_a_checkpoint_in_shards_is_the_one_in_a_single_file(kind: str, tmp_path: Path) -> None:
-    whole, parts = save(kind, tmp_path / "whole"), sharded(tmp_path / "parts", kind)
-    (one, model), (other, again) = (
-        family.load_pretrained(folder, family.PublicConfig()) for folder in (whole, parts)
+def test_a_sharded_checkpoint_equals_one_in_a_single_file(kind: str, tmp_path: Path) -> None:
+    single = save_checkpoint(kind, tmp_path / "whole")
+    sharded = save_sharded(tmp_path / "parts", kind)
+    (single_config, model), (sharded_config, sharded_model) = (
+        family.load_pretrained(folder, family.PublicConfig()) for folder in (single, sharded)
     )
-    assert one == other and all(
-        torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items()
+    assert single_config == sharded_config
+    assert all(
+        torch.equal(value, sharded_model.state_dict()[name])
+        for name, value in model.state_dict().items()
     )
-    reader = load_public_tokenizer(parts, language="en")
-    batch = reader.collate([reader.encode(text) for text in ("a bank of the river .", "zebra")])
+    tokenizer = load_public_tokenizer(sharded, language="en")
+    batch = tokenizer.collate(
+        [tokenizer.encode(text) for text in ("a bank of the river .", "zebra")]
+    )
     assert all(
         torch.equal(*layers)
-        for layers in zip(model.encode(batch), again.encode(batch), strict=True)
+        for layers in zip(model.encode(batch), sharded_model.encode(batch), strict=True)
     )
-    read_alone = [huggingface.read_hf_folder(folder).state_dict() for folder in (whole, parts)]
-    assert all(torch.equal(value, read_alone[1][name]) for name, value in read_alone[0].items())
+    tensors = [huggingface.read_hf_folder(folder).state_dict() for folder in (single, sharded)]
+    assert all(torch.equal(value, tensors[1][name]) for name, value in tensors[0].items())
 
 
-def test_every_shard_tells_a_checkpoint_from_others(tmp_path: Path) -> None:
-    folder = sharded(tmp_path / "model")
+def test_the_fingerprint_depends_on_every_shard(tmp_path: Path) -> None:
+    folder = save_sharded(tmp_path / "model")
     origin = parse_checkpoint_source("model", None, "models.x")
-    before, shards = origin.fingerprint(tmp_path), sorted(folder.glob("model-*.safetensors"))
+    before = origin.fingerprint(tmp_path)
+    shards = sorted(folder.glob("model-*.safetensors"))
     assert {file["name"] for file in before["files"]} >= {
         "config.json",
         INDEX_FILE,
@@ -154,7 +168,7 @@ def test_every_shard_tells_a_checkpoint_from_others(tmp_path: Path) -> None:
 NORM = "bert.embeddings.LayerNorm.weight"
 
 
-@pytest.mark.parametrize(("spoil", "said"), [
+@pytest.mark.parametrize(("changes", "message"), [
     ({NORM: "../elsewhere.safetensors"}, rf"the tensor {NORM} is in '\.\./elsewhere\.safetensors', which names no safetensors file of this folder"),
     ({NORM: "/etc/passwd"}, rf"the tensor {NORM} is in '/etc/passwd', which names no"),
     ({NORM: "pytorch_model.bin"}, rf"the tensor {NORM} is in 'pytorch_model\.bin', which names no"),
@@ -163,45 +177,45 @@ NORM = "bert.embeddings.LayerNorm.weight"
     ({"bert.surprise": "model-00001-of-00005.safetensors"}, r"the tensor bert\.surprise is not in model-00001-of-00005\.safetensors"),
     ({NORM: None}, rf"the tensor {NORM} of model-0000\d-of-00005\.safetensors is not named"),
 ])  # fmt: skip
-def test_an_index_that_does_not_fit_its_shards_is_refused_by_name(
-    spoil: dict[str, Any], said: str, tmp_path: Path
+def test_an_index_that_does_not_match_its_shards_is_refused_with_its_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    folder = sharded(tmp_path / "model", **spoil)
-    for reads in (read, huggingface.read_hf_folder):
-        with pytest.raises(InputError, match=said) as error:
-            reads(folder)
+    folder = save_sharded(tmp_path / "model", **changes)
+    for read_function in (read_folder, huggingface.read_hf_folder):
+        with pytest.raises(InputError, match=message) as error:
+            read_function(folder)
         assert str(folder / INDEX_FILE) in str(error.value)
 
 
 def test_a_tensor_in_two_shards_a_missing_shard_and_an_empty_index_are_refused(
     tmp_path: Path,
 ) -> None:
-    folder = sharded(tmp_path / "model")
+    folder = save_sharded(tmp_path / "model")
     first, second, *_ = sorted(folder.glob("model-*.safetensors"))
-    kept = load_file(second)
+    tensors = load_file(second)
     name, value = next(iter(load_file(first).items()))
-    save_file(kept | {name: value}, second)
+    save_file(tensors | {name: value}, second)
     with pytest.raises(
         InputError, match=f"the tensor {name} is in {first.name} and in {second.name}"
     ):
-        read(folder)
+        read_folder(folder)
     second.write_bytes(b"not tensors")
     with pytest.raises(InputError, match=f"{second}: not a safetensors file"):
-        read(folder)
+        read_folder(folder)
     second.unlink()
-    for reads in (
-        read,
+    for read_function in (
+        read_folder,
         lambda folder: parse_checkpoint_source(str(folder), None, "m").fingerprint(tmp_path),
     ):
         with pytest.raises(
             InputError,
             match=f"{INDEX_FILE}: {second.name} is missing; copy all shards into this folder",
         ):
-            reads(folder)
+            read_function(folder)
     for text in ("{}", "[]", '{"weight_map": {}}'):
         (folder / INDEX_FILE).write_text(text)
         with pytest.raises(InputError, match=f"{INDEX_FILE}: 'weight_map' is missing"):
-            read(folder)
+            read_folder(folder)
 
 
 class Bomb:
@@ -211,7 +225,7 @@ class Bomb:
 
 def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = save("bert", tmp_path / "model")
+    folder = save_checkpoint("bert", tmp_path / "model")
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
     family.load_pretrained(folder, family.PublicConfig())
     (folder / "model.safetensors").unlink()
@@ -221,22 +235,25 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         family.load_pretrained(folder, family.PublicConfig())
     assert not Path("exploded").exists()
     pickle.loads((folder / "pytorch_model.bin").read_bytes())  # noqa: S301
-    assert Path("exploded").exists(), "else this shows nothing"
+    assert Path("exploded").exists(), "otherwise the test proves nothing"
 
 
-def test_where_it_comes_from_is_a_folder_or_a_pinned_repository(
+def test_the_source_is_a_folder_or_a_repository_pinned_to_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    folder = save("gpt2", tmp_path / "models/one")
+    folder = save_checkpoint("gpt2", tmp_path / "models/one")
     origin = parse_checkpoint_source("models/one", None, "models.x")
     before = origin.fingerprint(tmp_path)
-    assert origin.resolve_folder(tmp_path) == folder and {
-        file["name"] for file in before["files"]
-    } >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert origin.resolve_folder(tmp_path) == folder
+    assert {file["name"] for file in before["files"]} >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    }
     (folder / "README.md").write_text("read by nobody")
     assert origin.fingerprint(tmp_path) == before
-    changed(folder, {"transformer.ln_f.bias": torch.ones(16)})
+    replace_tensors(folder, {"transformer.ln_f.bias": torch.ones(16)})
     assert origin.fingerprint(tmp_path) != before
     with pytest.raises(
         InputError,
@@ -258,13 +275,13 @@ def test_where_it_comes_from_is_a_folder_or_a_pinned_repository(
         parse_checkpoint_source(None, None, "models.x")
 
 
-def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
-    """In a process of its own, since the library reads HF_HOME when it is imported."""
+def test_a_repository_is_read_from_the_cache_of_the_hub(tmp_path: Path) -> None:
+    """Use a separate process, because the library reads HF_HOME when it is imported."""
     revision = "0123456789abcdef0123456789abcdef01234567"
     snapshot = tmp_path / f"hub/models--some--model/snapshots/{revision}"
-    save("gpt2", snapshot)
-    sharded(tmp_path / f"hub/models--some--parts/snapshots/{revision}")
-    asked = [
+    save_checkpoint("gpt2", snapshot)
+    save_sharded(tmp_path / f"hub/models--some--parts/snapshots/{revision}")
+    statements = [
         f"print(parse_checkpoint_source('some/{name}', '{revision}', 'm').resolve_folder(Path('.')), flush=True)"
         for name in ("model", "parts", "other")
     ]
@@ -273,13 +290,13 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
             "from pathlib import Path",
             "from lineage.models.public_folders import *",
             "from lineage.models.public_tokenizer import *",
-            *asked,
+            *statements,
         ]
     )
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
     root = Path(__file__).parent.parent
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -287,8 +304,8 @@ def test_a_repository_is_read_from_the_hubs_cache(tmp_path: Path) -> None:
         cwd=root,
         check=False,
     )
-    assert done.stdout.split() == [str(snapshot), str(snapshot).replace("--model", "--parts")]
+    assert process.stdout.split() == [str(snapshot), str(snapshot).replace("--model", "--parts")]
     assert (
         "m.from: some/other at 0123456789ab is not in the Hub's cache and could not be fetched"
-        in done.stderr
+        in process.stderr
     )

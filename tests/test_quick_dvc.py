@@ -1,4 +1,4 @@
-"""DVC's own functions beside the quick ones: the same bytes of dvc.lock, the same values of params.yaml."""
+"""The quick replacements of DVC functions give the same dvc.lock bytes and params.yaml values."""
 
 import copy
 import dataclasses
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from flows import plan, quick_dvc
 
 FS = LocalFileSystem()
-# as parameters are; of others, such as 2.787774648836121e+16, DVC writes another last digit each time that another stage has run
+# Numbers as parameters have them. For others, such as 2.787774648836121e+16, DVC itself changes
+# the last digit each time that another stage runs.
 NUMBERS = st.integers(-(10**6), 10**6).map(lambda n: n / 1000) | st.sampled_from(
     [1e-08, 3e20, 1e-12]
 )
@@ -43,8 +44,8 @@ ENTRIES = st.dictionaries(
 
 
 @dataclasses.dataclass
-class Place:
-    """A folder with a dvc.lock, and where DVC keeps what is no file of the user's."""
+class LockFolder:
+    """A folder with a dvc.lock and the internal files of DVC."""
 
     root: Path
 
@@ -53,7 +54,7 @@ class Place:
         return self.root / "dvc.lock"
 
     def write(self, text: str, changes: dict[str, Any], *, quick: bool) -> str:
-        """The text of dvc.lock after the stages' entries were changed, as DVC does it, from `text`."""
+        """Write `text`, change stage entries as DVC does, and return the new text of dvc.lock."""
         self.lock.write_text(text, encoding="utf-8")
         modify = quick_dvc.modify_lock_file if quick else quick_dvc.dvc_modify_yaml
         with modify(str(self.lock), fs=FS) as data:
@@ -67,9 +68,9 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def lock_folder(tmp_path: Path) -> LockFolder:
     (tmp_path / ".dvc/tmp").mkdir(parents=True)
-    return Place(tmp_path)
+    return LockFolder(tmp_path)
 
 
 @given(before=ENTRIES, changes=ENTRIES)
@@ -77,14 +78,14 @@ def place(tmp_path: Path) -> Place:
 def test_dvc_lock_has_the_bytes_that_dvc_writes(
     tmp_path_factory: pytest.TempPathFactory, before: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    place = Place(tmp_path_factory.mktemp("lock"))
-    (place.root / ".dvc/tmp").mkdir(parents=True)
+    folder = LockFolder(tmp_path_factory.mktemp("lock"))
+    (folder.root / ".dvc/tmp").mkdir(parents=True)
     text = dumps_yaml({"schema": "2.0", "stages": before})
-    assert place.write(text, changes, quick=True) == place.write(text, changes, quick=False)
+    assert folder.write(text, changes, quick=True) == folder.write(text, changes, quick=False)
 
 
-def test_the_stages_that_did_not_change_are_neither_read_nor_written(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_unchanged_stages_are_neither_parsed_nor_written(
+    lock_folder: LockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = dumps_yaml(
         {
@@ -95,15 +96,15 @@ def test_the_stages_that_did_not_change_are_neither_read_nor_written(
             },
         }
     )
-    whole = place.write(text, {"two": {"cmd": "y"}}, quick=False)
+    expected = lock_folder.write(text, {"two": {"cmd": "y"}}, quick=False)
     written: list[Any] = []
     monkeypatch.setattr(
         quick_dvc, "dumps_yaml", lambda tree: written.append(tree) or dumps_yaml(tree)
     )
     monkeypatch.setattr(quick_dvc, "dvc_modify_yaml", None)
-    assert place.write(text, {"two": {"cmd": "y"}}, quick=True) == whole
+    assert lock_folder.write(text, {"two": {"cmd": "y"}}, quick=True) == expected
     assert written == [{"stages": {"two": {"cmd": "y"}}}]
-    assert not any((place.root / ".dvc/tmp").iterdir())
+    assert not any((lock_folder.root / ".dvc/tmp").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -118,69 +119,73 @@ def test_the_stages_that_did_not_change_are_neither_read_nor_written(
         "schema: '2.0'\nstages:\n  'one':\n    cmd: x\n",
     ],
 )
-def test_a_dvc_lock_of_another_form_is_dvcs_own_affair(place: Place, text: str) -> None:
+def test_a_dvc_lock_in_another_form_is_written_by_dvc(lock_folder: LockFolder, text: str) -> None:
     changes = {
         "new": {"cmd": "y", "params": {"a": [1, 2.5, None]}},
         "one": {"cmd": "z"},
         "two": {"cmd": "z"},
     }
-    assert place.write(text, changes, quick=True) == place.write(text, changes, quick=False)
-
-
-def test_what_shares_a_node_or_is_no_stage_is_written_by_dvc(place: Place) -> None:
-    """Two entries that each name a node would name two so; and a data set's entry stands beside the stages."""
-    text, shared = (
-        dumps_yaml({"schema": "2.0", "stages": {"old": {"cmd": "x"}}}),
-        {"learning_rate": 1.5},
+    assert lock_folder.write(text, changes, quick=True) == lock_folder.write(
+        text, changes, quick=False
     )
+
+
+def test_shared_yaml_nodes_and_entries_outside_stages_are_written_by_dvc(
+    lock_folder: LockFolder,
+) -> None:
+    """Written separately, two entries could give two nodes the same anchor name.
+
+    The entry of a data set stands next to the stages, not among them.
+    """
+    text = dumps_yaml({"schema": "2.0", "stages": {"old": {"cmd": "x"}}})
+    shared = {"learning_rate": 1.5}
     both = {name: {"cmd": "y", "params": {"a": shared, "b": shared}} for name in ("one", "two")}
-    assert place.write(text, both, quick=True) == place.write(text, both, quick=False)
+    assert lock_folder.write(text, both, quick=True) == lock_folder.write(text, both, quick=False)
     written = []
     for modify in (quick_dvc.modify_lock_file, quick_dvc.dvc_modify_yaml):
-        place.lock.write_text(text, encoding="utf-8")
-        with modify(str(place.lock), fs=FS) as data:
+        lock_folder.lock.write_text(text, encoding="utf-8")
+        with modify(str(lock_folder.lock), fs=FS) as data:
             data.setdefault("datasets", []).append({"name": "d"})
             data["stages"]["new"] = {"cmd": "z"}
-        written.append(place.lock.read_text())
-    assert (
-        written[0] == written[1]
-        and "datasets:\n- name: d\n" in written[0]
-        and "  new:\n" in written[0]
-    )
+        written.append(lock_folder.lock.read_text())
+    assert written[0] == written[1]
+    assert "datasets:\n- name: d\n" in written[0]
+    assert "  new:\n" in written[0]
 
 
-def test_a_link_to_a_dvc_lock_stays_one(place: Place) -> None:
-    place.lock.symlink_to(place.root / "kept.lock")
-    place.write(
+def test_a_symlink_to_a_dvc_lock_stays_a_symlink(lock_folder: LockFolder) -> None:
+    lock_folder.lock.symlink_to(lock_folder.root / "kept.lock")
+    lock_folder.write(
         dumps_yaml({"schema": "2.0", "stages": {"one": {"cmd": "x"}}}),
         {"one": {"cmd": "y"}},
         quick=True,
     )
-    assert place.lock.is_symlink() and "cmd: y" in (place.root / "kept.lock").read_text()
+    assert lock_folder.lock.is_symlink()
+    assert "cmd: y" in (lock_folder.root / "kept.lock").read_text()
 
 
-def test_whoever_is_killed_while_writing_leaves_the_old_file(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_write_leaves_the_old_file(
+    lock_folder: LockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = dumps_yaml({"schema": "2.0", "stages": {"one": {"cmd": "x"}}})
 
-    def killed(self: Path, target: Path) -> None:
+    def interrupt(self: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", killed)
+    monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        place.write(text, {"one": {"cmd": "y"}}, quick=True)
-    assert place.lock.read_text() == text
+        lock_folder.write(text, {"one": {"cmd": "y"}}, quick=True)
+    assert lock_folder.lock.read_text() == text
 
 
-def test_what_two_keys_share_is_shared_as_by_dvc(tmp_path: Path) -> None:
+def test_a_value_shared_by_two_keys_stays_shared_as_in_dvc(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text("base: &b {rate: 1}\na: *b\n")
-    first, second = (
+    quick, original = (
         read(FS, str(path), ["base", "a"], flatten=True)
         for read in (quick_dvc.read_param_keys, quick_dvc.dvc_read_param_file)
     )
-    assert dumps_yaml(first) == dumps_yaml(second) and "&id001" in dumps_yaml(first)
+    assert dumps_yaml(quick) == dumps_yaml(original) and "&id001" in dumps_yaml(quick)
 
 
 KEYS = [
@@ -194,7 +199,7 @@ KEYS = [
 ]
 
 
-def test_parameters_are_those_that_dvc_reads_and_a_changed_file_is_read_again(
+def test_parameters_equal_those_that_dvc_reads_also_after_the_file_changed(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "params.yaml"
@@ -202,28 +207,26 @@ def test_parameters_are_those_that_dvc_reads_and_a_changed_file_is_read_again(
         "seed: 7\nnone:\nmodels: {a: {train: {learning_rate: 1.0e-8, betas: [0.9, 0.98]}}}\ngrid: {label_counts: [100, all]}\n"
     )
     expected = quick_dvc.dvc_read_param_file(FS, str(path), KEYS[:-1], flatten=True)
-    found = quick_dvc.read_param_keys(FS, str(path), KEYS[:-1], flatten=True)
-    assert found == expected and set(expected) == {
+    actual = quick_dvc.read_param_keys(FS, str(path), KEYS[:-1], flatten=True)
+    assert actual == expected
+    assert set(expected) == {
         "seed",
         "models.a.train",
         "models.a.train.betas",
         "none",
     }
-    found["models.a.train"]["learning_rate"] = 3
+    actual["models.a.train"]["learning_rate"] = 3
     assert quick_dvc.read_param_keys(FS, str(path), KEYS[:-1], flatten=True) == expected, (
-        "what was given out is a copy"
+        "callers get a copy"
     )
     os.replace(path, tmp_path / "old.yaml")
     path.write_text("seed: 8\n")
     assert quick_dvc.read_param_keys(FS, str(path), KEYS, flatten=True) == {"seed": 8}
-    assert quick_dvc.read_param_keys(FS, str(path), ["seed"]) == {
-        "seed": 8
-    } and quick_dvc.read_param_keys(FS, str(path)) == {"seed": 8}
+    assert quick_dvc.read_param_keys(FS, str(path), ["seed"]) == {"seed": 8}
+    assert quick_dvc.read_param_keys(FS, str(path)) == {"seed": 8}
 
 
-def test_they_stand_in_the_place_of_dvcs_own_here_and_in_its_own_process() -> None:
+def test_importing_the_plan_replaces_the_functions_of_dvc() -> None:
     assert plan.quick_dvc is quick_dvc
-    assert (
-        dvc.dvcfile.modify_yaml is quick_dvc.modify_lock_file
-        and dvc.dependency.param.read_param_file is quick_dvc.read_param_keys
-    )
+    assert dvc.dvcfile.modify_yaml is quick_dvc.modify_lock_file
+    assert dvc.dependency.param.read_param_file is quick_dvc.read_param_keys

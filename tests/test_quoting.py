@@ -1,4 +1,4 @@
-"""No row of a csv or tsv is lost without a word to a quotation mark that nothing closes, and cells with line ends are read as they are."""
+"""Unclosed quotation marks in csv and tsv tables are refused, so that no row is lost."""
 
 import csv
 import gzip
@@ -20,115 +20,126 @@ from lineage.data.tables import TextTableFormat
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
 
-DELIMITERS = pytest.mark.parametrize("suffix", ["csv", "tsv"])
-SIGN = {"csv": ",", "tsv": "\t"}
-SOMETIMES = settings(
+EACH_SUFFIX = pytest.mark.parametrize("suffix", ["csv", "tsv"])
+DELIMITER = {"csv": ",", "tsv": "\t"}
+FEW_EXAMPLES = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-LETTERS = st.sampled_from('ab 7é,\t"')
-MARK = st.sampled_from(["", "", '"'])
-TEXTS = st.lists(st.one_of(LETTERS, st.sampled_from(["\n", "\r\n"])), max_size=12).map("".join)
+CHARACTERS = st.sampled_from('ab 7é,\t"')
+MAYBE_QUOTE = st.sampled_from(["", "", '"'])
+TEXTS = st.lists(st.one_of(CHARACTERS, st.sampled_from(["\n", "\r\n"])), max_size=12).map("".join)
 
 
-def checked(folder: Path, text: str, suffix: str, *, columns: int = 2) -> None:
+def check_table_quotes(folder: Path, text: str, suffix: str, *, columns: int = 2) -> None:
     path = folder / f"t.{suffix}"
     path.write_bytes(text.encode())
-    check_quotes(path, path.name, "task.files.train", num_columns=columns, delimiter=SIGN[suffix])
+    check_quotes(
+        path, path.name, "task.files.train", num_columns=columns, delimiter=DELIMITER[suffix]
+    )
 
 
-def rows_of(
+def read_rows(
     folder: Path,
     suffix: str,
     *columns: str,
     csv_quoting: bool = True,
-    form: TextTableFormat | None = None,
+    text_format: TextTableFormat | None = None,
 ) -> list[list[str]]:
-    """The rows as every stage reads them, checked as the sources stage does."""
+    """Check a table as the sources stage does, and read its rows as every stage does."""
     table = DataTable(
         replace(
             find_data_files(f"t.{suffix}", folder, "task.files.train"), csv_quoting=csv_quoting
         ),
         "task.files.train",
-        text_format=form,
+        text_format=text_format,
     )
     table.check(columns)
     return [list(row) for row in zip(*table.read_columns(columns).values(), strict=True)]
 
 
-def written(rows: list[list[str]], suffix: str, **how: object) -> str:
+def format_rows(rows: list[list[str]], suffix: str, **options: object) -> str:
     stream = io.StringIO()
-    csv.writer(stream, delimiter=SIGN[suffix], **how).writerows(rows)  # type: ignore[arg-type]
+    csv.writer(stream, delimiter=DELIMITER[suffix], **options).writerows(rows)  # type: ignore[arg-type]
     return stream.getvalue()
 
 
-def like_rows(text: str, sign: str) -> bool:
-    """Whether every line but the last holds what stands between cells, as rows would."""
+def looks_like_rows(text: str, delimiter: str) -> bool:
+    """Return whether every line except the last contains the delimiter, as rows do."""
     first, *others = text.split("\n")
-    return bool(others) and all(sign in line for line in [first, *filter(str.strip, others[:-1])])
-
-
-@DELIMITERS
-@pytest.mark.parametrize("how", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
-@given(texts=st.lists(TEXTS, min_size=1, max_size=30), seed=st.integers(0, 3))
-@SOMETIMES
-def test_what_a_writer_of_csv_wrote_is_taken_with_line_ends_in_it(
-    texts, seed, how, suffix, tmp_path
-):
-    rows = [[text, str((place + seed) % 2)] for place, text in enumerate(texts)]
-    text = written([["text", "label"], *rows], suffix, **how)
-    if not any(like_rows(text, SIGN[suffix]) for text in texts):
-        checked(tmp_path, text, suffix)
-    checked(
-        tmp_path, written([["text"], *[[text] for text in texts]], suffix, **how), suffix, columns=1
+    return bool(others) and all(
+        delimiter in line for line in [first, *filter(str.strip, others[:-1])]
     )
 
 
-@DELIMITERS
+@EACH_SUFFIX
+@pytest.mark.parametrize("options", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
+@given(texts=st.lists(TEXTS, min_size=1, max_size=30), seed=st.integers(0, 3))
+@FEW_EXAMPLES
+def test_tables_of_the_csv_writer_with_line_ends_in_cells_are_accepted(
+    texts, seed, options, suffix, tmp_path
+):
+    rows = [[text, str((index + seed) % 2)] for index, text in enumerate(texts)]
+    text = format_rows([["text", "label"], *rows], suffix, **options)
+    if not any(looks_like_rows(text, DELIMITER[suffix]) for text in texts):
+        check_table_quotes(tmp_path, text, suffix)
+    check_table_quotes(
+        tmp_path,
+        format_rows([["text"], *[[text] for text in texts]], suffix, **options),
+        suffix,
+        columns=1,
+    )
+
+
+@EACH_SUFFIX
 @given(
     texts=st.lists(
-        st.tuples(MARK, st.text(LETTERS, min_size=1, max_size=8), MARK).map("".join),
+        st.tuples(MAYBE_QUOTE, st.text(CHARACTERS, min_size=1, max_size=8), MAYBE_QUOTE).map(
+            "".join
+        ),
         min_size=1,
         max_size=30,
     )
 )
-@SOMETIMES
-def test_of_a_table_without_quoting_no_row_is_lost_without_a_word(texts, suffix, tmp_path):
-    sign, texts = (
-        SIGN[suffix],
-        ["x", "y", *(text.replace(SIGN[suffix], "") or "z" for text in texts)],
-    )
-    labels = [str(place % 2) for place in range(len(texts))]
+@FEW_EXAMPLES
+def test_a_table_without_quoting_is_read_whole_or_refused(texts, suffix, tmp_path):
+    delimiter = DELIMITER[suffix]
+    texts = ["x", "y", *(text.replace(delimiter, "") or "z" for text in texts)]
+    labels = [str(index % 2) for index in range(len(texts))]
     (tmp_path / f"t.{suffix}").write_text(
         "".join(
-            sign.join(row) + "\n" for row in zip(["text", *texts], ["label", *labels], strict=True)
+            delimiter.join(row) + "\n"
+            for row in zip(["text", *texts], ["label", *labels], strict=True)
         )
     )
     try:
-        found = [row[1] for row in rows_of(tmp_path, suffix, "text", "label")]
+        result = [row[1] for row in read_rows(tmp_path, suffix, "text", "label")]
     except InputError as error:
-        found = [str(error)]
-    assert found == labels or "a cell begins with a quotation mark that nothing closes" in found[0]
+        result = [str(error)]
+    message = "a cell begins with a quotation mark that nothing closes"
+    assert result == labels or message in result[0]
 
 
-ROWS = "".join(f"a text of its own {n}\t{n % 2}\n" for n in range(20))
+PLAIN_ROWS = "".join(f"a text of its own {n}\t{n % 2}\n" for n in range(20))
 
 
-@DELIMITERS
-@pytest.mark.parametrize(("glued", "line", "said"), [
+@EACH_SUFFIX
+@pytest.mark.parametrize(("bad_rows", "line", "message"), [
     ('"Hello there\t1\nso he said "no"\t0\n', 22, "the next one is inside a text, in line 23"),
     ('"Hello there\t1\nso he said no"\t0\n', 22, "2 rows would be read as one"),
     ('"Hello there\t1\n\nand\t0\nso he said no"\t0\n', 22, "3 rows would be read as one"),
     ('good\t0\n"Hello there\t1\nso he said no\t0\n', 23, "there is no other one up to the end of the file"),
 ])  # fmt: skip
-def test_a_mark_that_nothing_closes_is_named_by_its_line(glued, line, said, suffix, tmp_path):
+def test_an_unclosed_quotation_mark_is_refused_with_its_line(
+    bad_rows, line, message, suffix, tmp_path
+):
     with pytest.raises(
         InputError,
-        match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{said}; if .* set csv_quoting: false; otherwise .* jsonl",
+        match=rf"^task\.files\.train: t\.{suffix}, line {line}: a cell begins .*{message}; if .* set csv_quoting: false; otherwise .* jsonl",
     ):
-        checked(
+        check_table_quotes(
             tmp_path,
-            f"text\tlabel\n{ROWS}{glued}{ROWS if 'good' not in glued else ''}".replace(
-                "\t", SIGN[suffix]
+            f"text\tlabel\n{PLAIN_ROWS}{bad_rows}{PLAIN_ROWS if 'good' not in bad_rows else ''}".replace(
+                "\t", DELIMITER[suffix]
             ),
             suffix,
         )
@@ -144,24 +155,23 @@ def test_a_mark_that_nothing_closes_is_named_by_its_line(glued, line, said, suff
         "a,b\nc,d",
     ],
 )
-def test_a_letter_in_a_cell_is_no_row(cell, tmp_path):
-    """With commas at the ends of its lines it has as many as a row has: the labels tell."""
+def test_a_cell_with_line_ends_is_not_split_into_rows(cell, tmp_path):
+    """A line of the cell may have as many commas as a row; then the labels show that it is text."""
     rows = [
         ["a text, of its own", "1"],
         *[[f"text {n}", str(n % 3)] for n in range(9)],
         [cell, "2"],
     ]
-    (tmp_path / "t.csv").write_text(written([["text", "label"], *rows], "csv"), newline="")
-    found = rows_of(tmp_path, "csv", "text", "label")
-    assert [row[1] for row in found] == [row[1] for row in rows] and found[-1][
-        0
-    ].split() == cell.split()
+    (tmp_path / "t.csv").write_text(format_rows([["text", "label"], *rows], "csv"), newline="")
+    rows_read = read_rows(tmp_path, "csv", "text", "label")
+    assert [row[1] for row in rows_read] == [row[1] for row in rows]
+    assert rows_read[-1][0].split() == cell.split()
 
 
-def test_of_two_columns_of_texts_only_a_tab_or_every_such_cell_tells(tmp_path):
+def test_in_two_text_columns_only_cells_that_all_look_like_rows_are_refused(tmp_path):
     pairs = [[f"text, {n}", f"another {n}"] for n in range(9)]
-    two = [["first", "second"], *pairs, ["Yes, Sir\nno", "never"], ["Yes\nno", "never, ever"]]
-    checked(tmp_path, written(two, "csv"), "csv")
+    rows = [["first", "second"], *pairs, ["Yes, Sir\nno", "never"], ["Yes\nno", "never, ever"]]
+    check_table_quotes(tmp_path, format_rows(rows, "csv"), "csv")
     glued = (
         "first,second\n"
         + "".join(f"text {n},another {n}\n" for n in range(9))
@@ -169,21 +179,23 @@ def test_of_two_columns_of_texts_only_a_tab_or_every_such_cell_tells(tmp_path):
     )
     for text, suffix in ((glued, "csv"), (glued.replace(",", "\t"), "tsv")):
         with pytest.raises(InputError, match=r"line 11: .* 2 rows would be read as one"):
-            checked(tmp_path, text, suffix)
+            check_table_quotes(tmp_path, text, suffix)
 
 
-@DELIMITERS
-def test_a_table_in_the_order_of_its_labels_is_learned_whole(suffix, tmp_path):
+@EACH_SUFFIX
+def test_an_unclosed_quotation_mark_is_found_in_a_table_sorted_by_label(suffix, tmp_path):
     rows = [f"a text of its own {n}\t{n // 1500}" for n in range(3000)]
     rows[1600:1602] = ['"Hello there\t1', 'so he said no"\t1']
     with pytest.raises(InputError, match=r"line 1602: .* 2 rows would be read as one"):
-        checked(tmp_path, "\n".join(["text\tlabel", *rows, ""]).replace("\t", SIGN[suffix]), suffix)
+        check_table_quotes(
+            tmp_path, "\n".join(["text\tlabel", *rows, ""]).replace("\t", DELIMITER[suffix]), suffix
+        )
 
 
-def test_a_long_cell_and_a_compressed_table_are_looked_at_too(tmp_path):
-    checked(
+def test_long_cells_and_compressed_tables_are_checked(tmp_path):
+    check_table_quotes(
         tmp_path,
-        written(
+        format_rows(
             [["text", "label"], ['a "long" \n text ' * 20_000, "1"], ['"' + "x" * 200_000, "0"]],
             "csv",
         ),
@@ -192,29 +204,32 @@ def test_a_long_cell_and_a_compressed_table_are_looked_at_too(tmp_path):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(b'text,label\n"a,1\nb,0\n'))
     with pytest.raises(InputError, match=r"t\.csv\.gz, line 2: a cell begins"):
-        rows_of(tmp_path, "csv.gz", "text", "label")
+        read_rows(tmp_path, "csv.gz", "text", "label")
 
 
-@DELIMITERS
+@EACH_SUFFIX
 @given(
     texts=st.lists(
         st.text('a"“7 é', min_size=1, max_size=8).filter(str.strip), min_size=1, max_size=20
     ),
-    named=st.booleans(),
+    has_header=st.booleans(),
 )
-@SOMETIMES
-def test_where_marks_mean_nothing_they_are_a_part_of_the_texts(texts, named, suffix, tmp_path):
-    lines = [f"{n}{SIGN[suffix]}{text}" for n, text in enumerate(texts)]
+@FEW_EXAMPLES
+def test_without_csv_quoting_quotation_marks_are_part_of_the_text(
+    texts, has_header, suffix, tmp_path
+):
+    lines = [f"{n}{DELIMITER[suffix]}{text}" for n, text in enumerate(texts)]
     (tmp_path / f"t.{suffix}").write_text(
-        "\n".join([f'n{SIGN[suffix]}"text"', *lines] if named else lines) + "\n"
+        "\n".join([f'n{DELIMITER[suffix]}"text"', *lines] if has_header else lines) + "\n"
     )
-    columns, form = ("n", '"text"'), None if named else TextTableFormat(("n", '"text"'))
-    assert rows_of(tmp_path, suffix, *columns, csv_quoting=False, form=form) == [
+    columns = ("n", '"text"')
+    text_format = None if has_header else TextTableFormat(("n", '"text"'))
+    assert read_rows(tmp_path, suffix, *columns, csv_quoting=False, text_format=text_format) == [
         [str(n), text] for n, text in enumerate(texts)
     ]
 
 
-def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path):
+def test_csv_quoting_false_solves_the_problem_that_the_message_describes(tmp_path):
     rows = "".join(f'{n % 2}\t"房间{n}很小\n' for n in range(30))
     (tmp_path / "t.tsv").write_text("label\ttext_a\n" + rows)
     tree = {
@@ -254,25 +269,30 @@ def test_a_task_says_that_marks_mean_nothing_where_the_message_sends_it(tmp_path
     "text",
     ['text,label\n"a, b",x\nc,y\n', "text,label\na, b,x\nc,y\n", "label,text\n\nx,a, b\ny,c\n"],
 )
-def test_a_first_row_of_more_cells_than_names_is_no_index(text, csv_quoting, tmp_path):
-    """As pandas takes it: its other cells would stand under other names."""
+def test_a_first_row_with_more_cells_than_the_header_is_refused(text, csv_quoting, tmp_path):
+    """pandas would take the first cell as an index and move the others to the wrong columns."""
     (tmp_path / "t.csv").write_text(text)
     if csv_quoting and '"' in text:
-        assert rows_of(tmp_path, "csv", "text", "label") == [["a, b", "x"], ["c", "y"]]
+        assert read_rows(tmp_path, "csv", "text", "label") == [["a, b", "x"], ["c", "y"]]
         return
     with pytest.raises(
         InputError,
         match=r"t\.csv: its first row has 3 cells, but its header has 2 names; put quotation marks around cells that contain the delimiter",
     ):
-        rows_of(tmp_path, "csv", "text", "label", csv_quoting=csv_quoting)
+        read_rows(tmp_path, "csv", "text", "label", csv_quoting=csv_quoting)
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_first_row_may_be_a_whole_book(named, tmp_path):
-    """Of more letters than a cell of Python's csv has as shipped."""
-    heading, form = ("text,label\n", None) if named else ("", TextTableFormat(("text", "label")))
+@pytest.mark.parametrize("has_header", [True, False])
+def test_a_first_row_may_be_very_long(has_header, tmp_path):
+    """The cell is longer than the default limit of Python's csv module."""
+    heading, text_format = (
+        ("text,label\n", None) if has_header else ("", TextTableFormat(("text", "label")))
+    )
     (tmp_path / "t.csv").write_text(f'{heading}{"word " * 40_000},x\n"c\nd",y\n')
-    assert [len(text) for text, _ in rows_of(tmp_path, "csv", "text", "label", form=form)] == [
+    assert [
+        len(text)
+        for text, _ in read_rows(tmp_path, "csv", "text", "label", text_format=text_format)
+    ] == [
         200_000,
         3,
     ]
@@ -296,7 +316,7 @@ def test_files_of_one_table_have_the_same_columns_in_any_order(tmp_path):
         )
 
 
-def test_what_a_folder_is_read_without_is_said_where_it_has_nothing_else(tmp_path):
+def test_a_folder_with_only_skipped_files_is_refused_with_the_rule(tmp_path):
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(
         InputError,

@@ -14,19 +14,21 @@ from ruamel.yaml import YAML
 from flows.profiles import compose_profile, merge_params, write_params
 from lineage.artifacts import create_artifact
 from tests import tiny
-from tests.checkout import HERE, MAKE, clone, command, planned
+from tests.checkout import MAKE, ROOT, clone, planned_stages, run_command
 from tests.toy_project import free_port
 
-README = (HERE / "README.md").read_text(encoding="utf-8")
-MODELS_IN_AND_OUT = (HERE / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")
-TYPED = re.findall(r"`([^`\n]+)`", README) + re.findall(
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODELS_IN_AND_OUT = (ROOT / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")
+COMMANDS_SHOWN = re.findall(r"`([^`\n]+)`", README) + re.findall(
     r"^(make \w+|python -m \S+).*$", README, re.MULTILINE
 )
 
 
 def test_readme_names_exactly_the_make_targets() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", command(HERE, "make", "help"), re.MULTILINE))
-    named = {target for text in TYPED for target in re.findall(r"\bmake ([a-z][a-z-]*)", text)}
+    targets = set(re.findall(r"^([a-z-]+):", run_command(ROOT, "make", "help"), re.MULTILINE))
+    named = {
+        target for text in COMMANDS_SHOWN for target in re.findall(r"\bmake ([a-z][a-z-]*)", text)
+    }
     assert named | {"help"} == targets
 
 
@@ -34,12 +36,12 @@ def test_readme_names_exactly_the_options_of_the_pipeline() -> None:
     offered = set(
         re.findall(
             r"--[a-z]+(?:-[a-z]+)*",
-            command(HERE, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"),
+            run_command(ROOT, "python", "-m", "flows.pipeline", "--help", COLUMNS="200"),
         )
     ) - {"--help"}
-    named = {option for text in TYPED for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)} - {
-        "--json"
-    }
+    named = {
+        option for text in COMMANDS_SHOWN for option in re.findall(r"--[a-z]+(?:-[a-z]+)*", text)
+    } - {"--json"}
     assert named == offered
 
 
@@ -55,28 +57,27 @@ def test_models_are_exported_as_the_docs_show(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec("".join(re.findall(r"```python\n(.*?)```", MODELS_IN_AND_OUT, re.DOTALL)), names)
-    bert, elmo = tiny.model("bert"), tiny.model("elmo")
-    assert (
-        names["again"].config == bert.config
-        and names["vectors"].shape == (2, 3, 2 * elmo.config.projection_size)
-        and names["mask"].sum() == 5
-    )
+    bert = tiny.model("bert")
+    elmo = tiny.model("elmo")
+    assert names["again"].config == bert.config
+    assert names["vectors"].shape == (2, 3, 2 * elmo.config.projection_size)
+    assert names["mask"].sum() == 5
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {
         path.name for path in Path("bert-0").iterdir()
     }
     assert names["known"] > 300 and Path("vectors.bin").is_file()
 
 
-def test_readmes_profile_is_a_users_own_corpus_and_task(tmp_path: Path) -> None:
+def test_the_profile_in_the_readme_works_with_own_corpus_and_task(tmp_path: Path) -> None:
     """Use the profile as README shows it, with less text."""
     shown = re.search(r"```yaml\n(corpora:.*?)```", README, re.DOTALL)
     assert shown is not None
     mine = YAML(typ="safe", pure=True).load(shown[1])
     folder = clone(tmp_path / "lineage")
     (folder / "texts").mkdir()
-    draw = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     for number in range(20):
-        words = draw.integers(0, 6000, size=(400, 12))
+        words = rng.integers(0, 6000, size=(400, 12))
         (folder / f"texts/{number}.txt").write_text(
             "\n".join(" ".join(f"word{w}" for w in line) + "." for line in words)
         )
@@ -91,40 +92,40 @@ def test_readmes_profile_is_a_users_own_corpus_and_task(tmp_path: Path) -> None:
     small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
     write_params(folder / "profiles/mine.yaml", merge_params(mine, small))
     write_params(folder / "params.yaml", compose_profile(folder / "profiles", "mine"))
-    command(folder, "python", "-m", "stages.sources")
+    run_command(folder, "python", "-m", "stages.sources")
     assert {
         "pretrain@bert-0",
         "adapt@elmo-0-tickets",
         "evaluate_adapted@gpt-0-tickets",
         "baselines@tickets",
-    } <= planned(folder)
+    } <= planned_stages(folder)
 
 
 @pytest.mark.slow
-def test_make_ui_opens_both_pages_on_loopback_and_make_down_ends_them(project: Path) -> None:
+def test_make_ui_serves_both_pages_on_loopback_and_make_down_stops_them(project: Path) -> None:
     try:
-        said = command(
+        output = run_command(
             project,
             *MAKE,
             "ui",
             LINEAGE_PREFECT_PORT=str(free_port()),
             LINEAGE_MLFLOW_PORT=str(free_port()),
         )
-        pages = re.findall(r"http://\S+", said)
+        pages = re.findall(r"http://\S+", output)
         assert len(pages) == 2 and all(page.startswith("http://127.0.0.1:") for page in pages)
         assert "workflowType=machine_learning" in pages[0]
         for page in pages:
-            with urllib.request.urlopen(page, timeout=20) as answer:
-                assert answer.status == 200
+            with urllib.request.urlopen(page, timeout=20) as response:
+                assert response.status == 200
     finally:
-        command(project, *MAKE, "down")
+        run_command(project, *MAKE, "down")
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(pages[0], timeout=5)
 
 
 def test_links_between_documents_lead_to_files() -> None:
-    documents = [HERE / "README.md", HERE / "CONTRIBUTING.md", *(HERE / "docs").rglob("*.md")]
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for document in documents:
         targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
         missing = [target for target in targets if not (document.parent / target).exists()]
-        assert not missing, f"{document.relative_to(HERE)} links to {missing}"
+        assert not missing, f"{document.relative_to(ROOT)} links to {missing}"

@@ -1,4 +1,4 @@
-"""Real tasks of every kind, by configuration alone, through the stages: every family reads them for a few steps."""
+"""Every family runs through all stages on real tasks of every kind, for a few steps."""
 
 import os
 from collections.abc import Callable
@@ -10,9 +10,9 @@ import pytest
 
 from lineage import artifacts
 from lineage.tasks.base import load_kind
-from tests.user_project import make, stage, write
+from tests.user_project import make_project, run_stage, write_params
 
-ASKED = {
+QA_COLUMNS = {
     "question": "question",
     "context": "context",
     "answers": "answers",
@@ -22,7 +22,7 @@ SICK = {
     "files": {"test": "sick/test.parquet"}, "text": ["sentence1", "sentence2"], "label": "entailment", "limit": {"test": 20},
     "label_map": {"ENTAILMENT": "entailment", "NEUTRAL": "neutral", "CONTRADICTION": "contradiction"},
 }  # fmt: skip
-FOLDED = {"subj": {"kind": "text_classification", "text": ["text"], "folds": 2}}
+FOLD_TASKS = {"subj": {"kind": "text_classification", "text": ["text"], "folds": 2}}
 TASKS = {
     "copa": (
         "copa-balanced",
@@ -54,7 +54,7 @@ TASKS = {
     ),
     "qnli": (
         "qnli-dev",
-        {"kind": "text_classification", "text": ["question", "sentence"], "max_tokens": 60},
+        {"kind": "text_classification", "text": ["question", "sentence"], "max_words": 60},
     ),
     "afqmc": (
         "zh-afqmc",
@@ -111,9 +111,9 @@ TASKS = {
         "squad",
         {
             "kind": "extractive_qa",
-            **ASKED,
+            **QA_COLUMNS,
             "label": None,
-            "max_tokens": 200,
+            "max_words": 200,
             "metric": ["exact_match"],
         },
     ),
@@ -122,7 +122,7 @@ TASKS = {
         {"kind": "token_classification", "tokens": "tokens", "label": "ner", "language": "zh"},
     ),
 }
-MORE = {  # the folders beside them that fit a kind
+MORE_TASKS = {  # the other folders that fit a kind of task
     "mpqa": ("mpqa", {"kind": "text_classification", "text": ["text"]}),
     "cr": ("cr", {"kind": "text_classification", "text": ["text"]}),
     "imdb": ("imdb", {"kind": "text_classification", "text": ["text"]}),
@@ -157,85 +157,96 @@ MORE = {  # the folders beside them that fit a kind
     ),
 }
 SPLITS = {"train": "train", "validation": "validation", "test": "test_2016_flickr"}
-PAIRS = {"kind": "translation", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
-         "metric": ["bleu", "chrf"], "max_tokens": 40, "limit": {"train": 60, "validation": 20, "test": 20}}  # fmt: skip
-# Corpora, and a folder that has no sentence for its wrong verbs.
-NO_TASK = {"agreement-gulordava", "corpus-small", "corpus-medium", "corpus-books", "zh-corpus"}
-LOTS = [
+TRANSLATION_TASK = {"kind": "translation", "files": {split: f"multi30k/{name}.parquet" for split, name in SPLITS.items()}, "source": "en", "target": "de",
+                    "metric": ["bleu", "chrf"], "max_words": 40, "limit": {"train": 60, "validation": 20, "test": 20}}  # fmt: skip
+# Corpora, and a folder that gives wrong verbs without their sentences.
+FOLDERS_WITHOUT_TASK = {
+    "agreement-gulordava",
+    "corpus-small",
+    "corpus-medium",
+    "corpus-books",
+    "zh-corpus",
+}
+TASKS_WITH_THIRD_BASELINE = [
     name
     for name, (_, task) in TASKS.items()
     if task["kind"] in ("multiple_choice", "text_classification")
-]  # which have a third control
-UNTRAINED = [
+]  # these have a third baseline
+TASKS_WITHOUT_TRAIN = [
     name for name, (_, task) in TASKS.items() if not load_kind(task["kind"]).has_train_split
 ]
 FAMILIES = ("word2vec", "elmo", "ulmfit", "gpt", "bert")
 
 
-def check(found: pd.DataFrame) -> None:
-    """Every cell of every task has its value, but for a control that a task has no use for."""
-    failed = found[found["status"] != "ok"]
+def check_rows(rows: pd.DataFrame) -> None:
+    """Check that every result of every task has a value, except baselines that do not apply."""
+    failed = rows[rows["status"] != "ok"]
     assert set(zip(failed["model"], failed["task"], strict=True)) == {
-        ("majority", task) for task in ("stsb", *UNTRAINED)
+        ("majority", task) for task in ("stsb", *TASKS_WITHOUT_TRAIN)
     }, failed["reason"].tolist()
-    first = {"text_regression": "pearson", "tag": "span_f1", "similarity": "spearman", "span": "f1"}
-    second = found[found["test_set"] != found["task"]]
-    assert (
-        set(second["test_set"]) == {"sick", "cr", "imdb"}
-        and (second.loc[second["test_set"] == "sick", "num_examples"] == 20).all()
+    first_metrics = {
+        "text_regression": "pearson",
+        "token_classification": "span_f1",
+        "word_similarity": "spearman",
+        "extractive_qa": "f1",
+    }
+    extra_rows = rows[rows["test_set"] != rows["task"]]
+    assert set(extra_rows["test_set"]) == {"sick", "cr", "imdb"}
+    assert (extra_rows.loc[extra_rows["test_set"] == "sick", "num_examples"] == 20).all()
+    folds = rows[rows["fold"].notna()]
+    assert set(folds["task"]) == set(FOLD_TASKS)
+    assert folds.loc[folds["split"] == "test", "num_examples"].eq(30).all()
+    assert set(folds["fold"]) == {0, 1}
+    rows = rows[rows["fold"].isna() & (rows["test_set"] == rows["task"])]
+    expected_metric = (
+        rows["kind"]
+        .map(first_metrics)
+        .fillna("accuracy")
+        .where(rows["task"] != "upos", "token_accuracy")
     )
-    folds = found[found["fold"].notna()]
-    assert (
-        set(folds["task"]) == set(FOLDED)
-        and folds.loc[folds["split"] == "test", "num_examples"].eq(30).all()
-        and set(folds["fold"]) == {0, 1}
-    )
-    found = found[found["fold"].isna() & (found["test_set"] == found["task"])]
-    own = (
-        found["kind"].map(first).fillna("accuracy").where(found["task"] != "upos", "token_accuracy")
-    )
-    cells = found[
-        (found["metric"] == own)
-        & (found["group"] == "all")
-        & (found["split"] == "test")
-        & (found["layer"] == "none")
+    results = rows[
+        (rows["metric"] == expected_metric)
+        & (rows["group"] == "all")
+        & (rows["split"] == "test")
+        & (rows["layer"] == "none")
     ]
-    assert len(cells) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(UNTRAINED) * 2 * len(
-        FAMILIES
-    ) + len(LOTS)
-    some = cells[cells["status"] == "ok"]
-    assert set(some[some["task"] != "wordsim"]["num_examples"]) == {20} and set(
-        some[some["task"] == "wordsim"]["num_examples"]
-    ) == {400}
-    assert set(found[(found["model"] == "gpt") & (found["transfer"] == "finetuned")]["recipe"]) == {
-        "slanted+lm"
+    assert len(results) == len(TASKS) * (2 + 4 * len(FAMILIES)) - len(
+        TASKS_WITHOUT_TRAIN
+    ) * 2 * len(FAMILIES) + len(TASKS_WITH_THIRD_BASELINE)
+    scored = results[results["status"] == "ok"]
+    assert set(scored[scored["task"] != "wordsim"]["num_examples"]) == {20}
+    assert set(scored[scored["task"] == "wordsim"]["num_examples"]) == {400}
+    assert set(rows[(rows["model"] == "gpt") & (rows["transfer"] == "finetuned")]["recipe"]) == {
+        "slanted_triangular+lm"
     }
 
 
-def of_files(data: Path, tasks: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Their blocks in params.yaml, each limited to some items."""
-    found = {}
+def build_task_blocks(
+    data: Path, tasks: dict[str, tuple[str, dict[str, Any]]]
+) -> dict[str, dict[str, Any]]:
+    """Return the params.yaml blocks of tasks, each limited to a few items."""
+    blocks = {}
     for name, (folder, task) in tasks.items():
         files = {
             split: str(data / folder / f"{split}.parquet")
             for split in load_kind(task["kind"]).required_splits
         }
-        found[name] = {
+        blocks[name] = {
             "files": files,
             "label": "label",
-            "max_tokens": 40,
+            "max_words": 40,
             "limit": {"train": 60, "validation": 20, "test": 20},
             **task,
         }
-    return found
+    return blocks
 
 
-def settings(tree: dict[str, Any]) -> None:
-    """All tasks, tiny models, and of what families may do otherwise a share."""
+def shrink_study(tree: dict[str, Any]) -> None:
+    """Use all tasks and tiny models, and switch on some optional settings."""
     tree["budget"] |= {"text_bytes": 30_000, "body_parameters": 100_000}
     tree["grid"] |= {
         "models": [*FAMILIES],
-        "tasks": [*TASKS, *FOLDED, *MORE],
+        "tasks": [*TASKS, *FOLD_TASKS, *MORE_TASKS],
         "adapt_models": [],
         "adapt_tasks": [],
         "label_counts": ["all"],
@@ -250,12 +261,12 @@ def settings(tree: dict[str, Any]) -> None:
     }
     tree["models"]["gpt"]["evaluate"]["finetune"]["aux_lm_weight"] = 0.5
     tree["models"]["bert"]["pretrain"] |= {"initial_seq_len": 40, "long_seq_share": 0.3}
-    tree["models"]["bert"]["evaluate"]["linear_probe"]["features"] = "concat4"
+    tree["models"]["bert"]["evaluate"]["linear_probe"]["features"] = "concat_last_4"
 
 
-def read_more(results: Path, run: Callable[..., None]) -> None:
-    """MORE by the controls and one family; what is blank is counted."""
-    for task in MORE:
+def run_more_tasks(results: Path, run: Callable[..., None]) -> None:
+    """Run MORE_TASKS with the baselines and one family, and check the count of blank texts."""
+    for task in MORE_TASKS:
         run("task", task)
         run("baselines", task)
         run("evaluate", "gpt", "0", task)
@@ -275,23 +286,31 @@ real_data = pytest.mark.skipif(
 
 
 @real_data
-def test_every_folder_of_real_data_is_read_here_or_holds_no_task() -> None:
-    sets = {name for _, task in TASKS.values() for name in task.get("extra_test_sets", ())}
-    read = {folder for folder, _ in (TASKS | MORE).values()} | FOLDED.keys() | sets | {"multi30k"}
+def test_every_folder_of_real_data_is_used_here_or_has_no_task() -> None:
+    extra_test_sets = {
+        name for _, task in TASKS.values() for name in task.get("extra_test_sets", ())
+    }
+    used = (
+        {folder for folder, _ in (TASKS | MORE_TASKS).values()}
+        | FOLD_TASKS.keys()
+        | extra_test_sets
+        | {"multi30k"}
+    )
     assert {
         path.name for path in Path(os.environ["LINEAGE_DATA"]).iterdir() if path.is_dir()
-    } <= read | NO_TASK
+    } <= used | FOLDERS_WITHOUT_TASK
 
 
 @pytest.mark.slow
 @real_data
-def test_real_pairs_of_sentences_are_translated(
+def test_real_sentence_pairs_are_translated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the one family that writes: its language models read the corpus's two languages."""
-    tree, data = make(tmp_path), os.environ["LINEAGE_DATA"]
+    """Only seq2seq can write text; its language models read both languages of the corpus."""
+    tree = make_project(tmp_path)
+    data = os.environ["LINEAGE_DATA"]
     (tmp_path / "runtime.yaml").write_text(f"data_root: {data}\n")
-    tree["tasks"] = {"mt": PAIRS}
+    tree["tasks"] = {"mt": TRANSLATION_TASK}
     tree["corpora"]["general"]["sources"] = [
         {"files": "multi30k/test_2017_flickr.parquet", "text": text, "language": text}
         for text in ("en", "de")
@@ -306,9 +325,9 @@ def test_real_pairs_of_sentences_are_translated(
         "finetune_seeds": [0],
     }
     tree["models"]["seq2seq"]["tokenizer"]["vocab_size"] = 600
-    tree["models"]["seq2seq"]["pretrain"] |= {"source": "en", "target": "de"}
+    tree["models"]["seq2seq"]["pretrain"] |= {"source_language": "en", "target_language": "de"}
     tree["models"]["seq2seq"]["evaluate"]["translation"] |= {"epochs": 1}
-    write(tmp_path, tree)
+    write_params(tmp_path, tree)
     commands = (
         ("sources",),
         ("corpus", "general"),
@@ -318,8 +337,8 @@ def test_real_pairs_of_sentences_are_translated(
         ("pretrain", "seq2seq", "0"),
     )
     for command in (*commands, ("evaluate", "seq2seq", "0", "mt")):
-        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, (command, said)
+        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, output)
     rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-seq2seq-0-mt.parquet")
     assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "random"}
     scores = rows[(rows["metric"] == "chrf") & (rows["split"] == "test") & (rows["group"] == "all")]
@@ -328,16 +347,17 @@ def test_real_pairs_of_sentences_are_translated(
 
 @pytest.mark.slow
 @real_data
-def test_real_tasks_of_every_input_are_read_by_every_family(
+def test_every_family_runs_on_real_tasks_of_every_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*command: str) -> None:
-        code, said = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, (command, said)
+        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, output)
 
-    tree, data = make(tmp_path), Path(os.environ["LINEAGE_DATA"])
-    tree["tasks"] = of_files(data, TASKS | MORE)
-    for name, task in FOLDED.items():
+    tree = make_project(tmp_path)
+    data = Path(os.environ["LINEAGE_DATA"])
+    tree["tasks"] = build_task_blocks(data, TASKS | MORE_TASKS)
+    for name, task in FOLD_TASKS.items():
         tree["tasks"][name] = {
             "files": {"train": str(data / name / "train.parquet")},
             "label": "label",
@@ -348,20 +368,20 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
     tree["corpora"]["general"]["sources"] = [
         {"files": str(data / "corpus-small/validation.parquet"), "text": "text"}
     ]
-    settings(tree)
-    write(tmp_path, tree)
+    shrink_study(tree)
+    write_params(tmp_path, tree)
     run("sources")
     run("corpus", "general")
-    for task in (*TASKS, *FOLDED):
+    for task in (*TASKS, *FOLD_TASKS):
         run("task", task)
         run("contamination", task)
         run("baselines", task)
     for family in FAMILIES:
         run("tokenizer", family)
         run("pretrain", family, "0")
-        for task in (*TASKS, *FOLDED):
+        for task in (*TASKS, *FOLD_TASKS):
             run("evaluate", family, "0", task)
-    check(
+    check_rows(
         pd.concat(
             [
                 artifacts.read_table(path)
@@ -369,4 +389,4 @@ def test_real_tasks_of_every_input_are_read_by_every_family(
             ]
         )
     )
-    read_more(tmp_path / "artifacts/results/rows", run)
+    run_more_tasks(tmp_path / "artifacts/results/rows", run)

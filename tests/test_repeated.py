@@ -1,4 +1,4 @@
-"""What is scored and what is read before: long texts of every kind to adapt to, items that stand several times, and what a second test set shares."""
+"""Tasks keep scored texts out of adaptation, count duplicates, and report cut answers."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.report import tasks
 from lineage.report.notes import format_notes
+from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import sort_labels
-from tests.questions import KEYS, made, questions
+from tests.questions import TASK_KEYS, build_questions, build_task
 
-WORDS = 200  # more than are read of a text
+WORDS = 200  # more than an item keeps of a text
 CLASSIFY = {"kind": "text_classification", "label": "label"}
 
 
@@ -30,8 +31,8 @@ def long_texts(count: int, first: int = 0) -> list[str]:
     ]
 
 
-def rows(texts: list[str]) -> pd.DataFrame:
-    """Items of any kind, whose text is one of those."""
+def build_rows(texts: list[str]) -> pd.DataFrame:
+    """Return one row per text, with columns for items of any kind."""
     numbers = range(len(texts))
     return pd.DataFrame({"text": texts, "other": [f"is it {n} ?" for n in numbers], "label": [str(n % 2) for n in numbers],
                          "ways": [["one", f"two {n}"] for n in numbers], "tokens": [text.split() for text in texts], "place": [150 for _ in numbers],
@@ -47,12 +48,13 @@ def rows(texts: list[str]) -> pd.DataFrame:
     {"kind": "extractive_qa", "context": "text", "question": "other", "answers": "answer"},
 ])  # fmt: skip
 @pytest.mark.parametrize("folds", [False, True])
-def test_a_long_text_that_is_scored_is_not_adapted_to_whatever_part_of_it_an_item_keeps(
+def test_scored_texts_are_not_adapted_to_even_if_items_truncate_them(
     keys: dict[str, Any], folds: bool, tmp_path: Path
 ) -> None:
-    scored, more = long_texts(20, 0), long_texts(4, 100)
-    rows(scored).to_parquet(tmp_path / "scored.parquet")
-    rows(long_texts(20, 40)).to_parquet(tmp_path / "train.parquet")
+    scored = long_texts(20, 0)
+    more = long_texts(4, 100)
+    build_rows(scored).to_parquet(tmp_path / "scored.parquet")
+    build_rows(long_texts(20, 40)).to_parquet(tmp_path / "train.parquet")
     (tmp_path / "more.txt").write_text("\n".join([*scored, *more]))
     files = (
         {"train": "scored.parquet"}
@@ -60,7 +62,7 @@ def test_a_long_text_that_is_scored_is_not_adapted_to_whatever_part_of_it_an_ite
         else {"train": "train.parquet", "test": "scored.parquet"}
     )
     tree = keys | {"files": files | {"unlabelled": "more.txt"}} | ({"folds": 2} if folds else {})
-    found = build_items(
+    task_items = build_items(
         "x",
         parse_record(Task, tree, "task"),
         load_kind(keys["kind"]),
@@ -68,26 +70,25 @@ def test_a_long_text_that_is_scored_is_not_adapted_to_whatever_part_of_it_an_ite
         root=tmp_path,
         where="task",
     )
-    assert found.splits["unlabelled"]["text"].tolist() == more and found.info["dropped"][
-        "unlabelled"
-    ] == {"scored": 20}
-    assert found.info["cut"]["train" if folds else "test"] == 20, (
-        "each is longer than what is read of it"
+    assert task_items.splits["unlabelled"]["text"].tolist() == more
+    assert task_items.info["dropped"]["unlabelled"] == {"scored": 20}
+    assert task_items.info["truncated"]["train" if folds else "test"] == 20, (
+        "every text is longer than the part that an item keeps"
     )
 
 
-def test_a_second_test_set_and_a_carved_validation_are_not_adapted_to_either(
+def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(
     tmp_path: Path,
 ) -> None:
     for name, first in (("train", 0), ("test", 40), ("second", 80)):
-        rows(long_texts(20, first)).rename(columns={"text": f"text_{name}"}).assign(
+        build_rows(long_texts(20, first)).rename(columns={"text": f"text_{name}"}).assign(
             text=long_texts(20, first)
         ).to_parquet(tmp_path / f"{name}.parquet")
     (tmp_path / "more.txt").write_text("\n".join(long_texts(120)))
     second = {"files": {"test": "second.parquet"}, "text": ["text_second", "other"]}
     tree = CLASSIFY | {"text": ["text", "other"], "extra_test_sets": {"second": second}, "validation_share": 0.2,
                        "files": {"train": "train.parquet", "test": "test.parquet", "unlabelled": "more.txt"}}  # fmt: skip
-    found = build_items(
+    task_items = build_items(
         "x",
         parse_record(Task, tree, "task"),
         load_kind("text_classification"),
@@ -95,15 +96,19 @@ def test_a_second_test_set_and_a_carved_validation_are_not_adapted_to_either(
         root=tmp_path,
         where="task",
     )
-    validation = {int(name.removeprefix("train-")) - 1 for name in found.splits["validation"]["id"]}
-    assert len(validation) == 4 and found.info["dropped"]["unlabelled"] == {"scored": 44}
-    left = [n for n in range(120) if n not in validation | {*range(40, 60), *range(80, 100)}]
-    assert found.splits["unlabelled"]["text"].tolist() == [long_texts(1, n)[0] for n in left]
+    validation = {
+        int(name.removeprefix("train-")) - 1 for name in task_items.splits["validation"]["id"]
+    }
+    assert len(validation) == 4 and task_items.info["dropped"]["unlabelled"] == {"scored": 44}
+    expected = [n for n in range(120) if n not in validation | {*range(40, 60), *range(80, 100)}]
+    assert task_items.splits["unlabelled"]["text"].tolist() == [
+        long_texts(1, n)[0] for n in expected
+    ]
 
 
-def in_folds(root: Path, frame: pd.DataFrame, **keys: Any) -> TaskItems:
+def build_task_in_folds(root: Path, frame: pd.DataFrame, **changes: Any) -> TaskItems:
     frame.to_csv(root / "train.csv", index=False)
-    tree = {**CLASSIFY, "text": ["text"], "files": {"train": "train.csv"}, "folds": 4} | keys
+    tree = {**CLASSIFY, "text": ["text"], "files": {"train": "train.csv"}, "folds": 4} | changes
     return build_items(
         "small",
         parse_record(Task, tree, "task"),
@@ -114,27 +119,28 @@ def in_folds(root: Path, frame: pd.DataFrame, **keys: Any) -> TaskItems:
     )
 
 
-def test_items_that_stand_several_times_are_counted_where_they_may_stand_on_both_sides_of_a_fold(
+def test_duplicates_that_a_fold_could_separate_are_counted(
     tmp_path: Path,
 ) -> None:
-    twice = pd.DataFrame({"text": [f"text {n // 2}" for n in range(36)] + [f"once {n}" for n in range(4)], "label": [n % 2 for n in range(40)],
+    table = pd.DataFrame({"text": [f"text {n // 2}" for n in range(36)] + [f"once {n}" for n in range(4)], "label": [n % 2 for n in range(40)],
                           "author": [f"author {n // 4}" for n in range(40)]})  # fmt: skip
-    found = in_folds(tmp_path, twice)
-    assert (
-        found.info["repeated_in_folds"] == {"train": 36} and found.info["repeated_in_train"] == {}
-    )
-    train = compute_split_stats(found.info, "train")
+    task_items = build_task_in_folds(tmp_path, table)
+    assert task_items.info["duplicates_in_folds"] == {"train": 36}
+    assert task_items.info["duplicates_of_train"] == {}
+    train = compute_split_stats(task_items.info, "train")
     assert (train.duplicates_in_folds, train.items) == (36, 40)
     assert tasks.format_duplicates({"train": train}) == "36 within train"
-    assert in_folds(tmp_path, twice, group="author").info["repeated_in_folds"] == {"train": 0}, (
-        "both are the same author's"
-    )
-    swapped = twice.assign(author=[f"author {n % 10}" for n in range(40)])
-    assert in_folds(tmp_path, swapped, group="author").info["repeated_in_folds"] == {"train": 36}
+    assert build_task_in_folds(tmp_path, table, group="author").info["duplicates_in_folds"] == {
+        "train": 0
+    }, "groups keep both copies on one side, since they have the same author"
+    swapped = table.assign(author=[f"author {n % 10}" for n in range(40)])
+    assert build_task_in_folds(tmp_path, swapped, group="author").info["duplicates_in_folds"] == {
+        "train": 36
+    }
 
 
 @pytest.mark.parametrize(("symmetric", "repeated"), [(True, 12), (False, 0)])
-def test_two_texts_that_are_symmetric_are_the_same_the_other_way_round(
+def test_swapped_text_pairs_are_duplicates_if_the_task_is_symmetric(
     symmetric: bool, repeated: int, tmp_path: Path
 ) -> None:
     train = pd.DataFrame(
@@ -152,7 +158,7 @@ def test_two_texts_that_are_symmetric_are_the_same_the_other_way_round(
         "symmetric": symmetric,
         "files": {split: f"{split}.csv" for split in ("train", "validation", "test")},
     }
-    found = build_items(
+    task_items = build_items(
         "x",
         parse_record(Task, tree, "task"),
         load_kind("text_classification"),
@@ -160,11 +166,11 @@ def test_two_texts_that_are_symmetric_are_the_same_the_other_way_round(
         root=tmp_path,
         where="task",
     )
-    assert found.info["repeated_in_train"] == {"test": repeated, "validation": 5}
+    assert task_items.info["duplicates_of_train"] == {"test": repeated, "validation": 5}
 
 
-def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path: Path) -> None:
-    table = rows([f"a b c d e {n}" for n in range(20)]).assign(place=1)
+def test_a_sentence_with_another_target_word_is_not_a_duplicate(tmp_path: Path) -> None:
+    table = build_rows([f"a b c d e {n}" for n in range(20)]).assign(place=1)
     table.to_parquet(tmp_path / "train.parquet")
     table.assign(place=[1] * 3 + [2] * 17).to_parquet(tmp_path / "test.parquet")
     tree = {
@@ -174,7 +180,7 @@ def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path
         "label": "label",
         "files": {"train": "train.parquet", "test": "test.parquet"},
     }
-    found = build_items(
+    task_items = build_items(
         "x",
         parse_record(Task, tree, "task"),
         load_kind("word_sense"),
@@ -182,16 +188,18 @@ def test_a_sentence_that_train_asks_another_word_of_is_no_item_of_train(tmp_path
         root=tmp_path,
         where="task",
     )
-    there = {int(name.removeprefix("train-")) for name in found.splits["train"]["id"]}
-    assert found.info["repeated_in_train"]["test"] == len({1, 2, 3} & there) > 0
+    train_numbers = {int(name.removeprefix("train-")) for name in task_items.splits["train"]["id"]}
+    assert task_items.info["duplicates_of_train"]["test"] == len({1, 2, 3} & train_numbers) > 0
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("language", "zh"), ("symmetric", True), ("probes", ["linear"]), ("metric", ["macro_f1"])],
 )
-def test_a_second_test_set_is_read_as_its_task_is(key: str, value: object, tmp_path: Path) -> None:
-    rows(long_texts(20)).to_parquet(tmp_path / "train.parquet")
+def test_an_extra_test_set_cannot_change_how_items_are_read_and_scored(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    build_rows(long_texts(20)).to_parquet(tmp_path / "train.parquet")
     tree = CLASSIFY | {"text": ["text"], "files": {"train": "train.parquet", "test": "train.parquet"},
                        "extra_test_sets": {"other": {"files": {"test": "train.parquet"}, key: value}}}  # fmt: skip
     with pytest.raises(
@@ -208,33 +216,45 @@ def test_a_second_test_set_is_read_as_its_task_is(key: str, value: object, tmp_p
         )
 
 
-def test_what_max_tokens_cut_off_is_told_of_the_test_set_that_lost_it(tmp_path: Path) -> None:
-    table = questions(40)
-    questions(8, seed=9).to_parquet(tmp_path / "second.parquet")
-    found = made(
+def baseline_rows(data: TaskData) -> list[ResultRow]:
+    """Return the rows of all baselines on a QA task."""
+    kind = load_kind("extractive_qa")
+    return [
+        row
+        for rows, _ in evaluate_baselines(
+            kind, data, split="test", finetune_seeds=[0], label_counts=["all"]
+        )
+        for row in rows
+    ]
+
+
+def test_answers_cut_off_by_max_words_are_reported_for_each_test_set(tmp_path: Path) -> None:
+    table = build_questions(40)
+    build_questions(8, seed=9).to_parquet(tmp_path / "second.parquet")
+    task_items = build_task(
         tmp_path,
         table,
         table[:10],
-        max_tokens=8,
+        max_words=8,
         extra_test_sets={"second": {"files": {"test": "second.parquet"}}},
     )
-    lost = found.info["lost"]
+    lost = task_items.info["truncated_answers"]
     assert 0 < lost["test-second"] != lost["test"] > 0
-    told = {(row.test_set, format_notes(row.reason)) for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, found.splits), split="test", finetune_seeds=[0],
-                                                                  label_counts=["all"]) for row in some}  # fmt: skip
-    words = "questions have no answer within max_tokens, and are scored all the same"
-    assert told == {
-        ("x", f"{lost['test']} of 10 {words}"),
-        ("second", f"{lost['test-second']} of 8 {words}"),
+    data = TaskData(task_items.info, task_items.splits)
+    notes = {(row.test_set, format_notes(row.reason)) for row in baseline_rows(data)}
+    message = "questions have no answer within max_words, and are scored all the same"
+    assert notes == {
+        ("x", f"{lost['test']} of 10 {message}"),
+        ("second", f"{lost['test-second']} of 8 {message}"),
     }
 
 
-def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_from(
+def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
     tmp_path: Path,
 ) -> None:
-    questions(40).to_parquet(tmp_path / "train.parquet")
-    tree = KEYS | {"files": {"train": "train.parquet"}, "folds": 4, "max_tokens": 8}
-    found = build_items(
+    build_questions(40).to_parquet(tmp_path / "train.parquet")
+    tree = TASK_KEYS | {"files": {"train": "train.parquet"}, "folds": 4, "max_words": 8}
+    task_items = build_items(
         "x",
         parse_record(Task, tree, "task"),
         load_kind("extractive_qa"),
@@ -242,38 +262,32 @@ def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_
         root=tmp_path,
         where="task",
     )
-    data, cut = (
-        TaskData(found.info, found.splits),
-        {*found.splits["train"]["id"][found.splits["train"]["label"].map(len) == 0]},
-    )
-    assert found.info["counts"]["train"] == 40 and found.info["lost"]["train"] == len(cut) > 3
+    data = TaskData(task_items.info, task_items.splits)
+    items = task_items.splits["train"]
+    unanswerable = {*items["id"][items["label"].map(len) == 0]}
+    assert task_items.info["counts"]["train"] == 40
+    assert task_items.info["truncated_answers"]["train"] == len(unanswerable) > 3
     tested = set[str]()
     for fold in range(4):
         train, validation, test = (
             data.select_items(part) for part in data.split_items(seed=0, fold=fold)
         )
-        assert not cut & {*train["id"]} and len(train) + len(validation) + len(test) == 40 - len(
-            cut - {*validation["id"], *test["id"]}
+        assert not unanswerable & {*train["id"]}
+        assert len(train) + len(validation) + len(test) == 40 - len(
+            unanswerable - {*validation["id"], *test["id"]}
         )
         tested |= {*test["id"]}
-    assert cut < tested and len(tested) == 40
-    told = {
-        format_notes(row.reason)
-        for some, _ in evaluate_baselines(
-            load_kind("extractive_qa"), data, split="test", finetune_seeds=[0], label_counts=["all"]
-        )
-        for row in some
-    }
-    assert told == {
-        f"{len(cut)} of 40 questions have no answer within max_tokens, and are scored all the same"
+    assert unanswerable < tested and len(tested) == 40
+    assert {format_notes(row.reason) for row in baseline_rows(data)} == {
+        f"{len(unanswerable)} of 40 questions have no answer within max_words, and are scored all the same"
     }
     with pytest.raises(
         InputError,
-        match=r"of 40 questions have no answer within the first max_tokens words, and with folds each is scored; raise",
+        match=r"of 40 questions have no answer within the first max_words words, and with folds each is scored; raise",
     ):
         build_items(
             "x",
-            parse_record(Task, tree | {"max_tokens": 4}, "task"),
+            parse_record(Task, tree | {"max_words": 4}, "task"),
             load_kind("extractive_qa"),
             seed=1,
             root=tmp_path,
@@ -281,6 +295,6 @@ def test_with_folds_a_question_that_nobody_can_answer_is_scored_and_not_learned_
         )
 
 
-def test_the_order_of_labels_is_theirs_alone() -> None:
+def test_labels_are_sorted_as_numbers_if_all_are_integers() -> None:
     assert sort_labels(["10", "2", "010", "02", "2"]) == ["02", "2", "010", "10"]
     assert sort_labels(["--5", "1"]) == ["--5", "1"] and sort_labels(["3", "-1"]) == ["-1", "3"]

@@ -1,4 +1,4 @@
-"""Planted effects reach the findings, equal rows give equal bytes, and the page needs no network."""
+"""The report finds planted effects, is reproducible byte by byte, and needs no network."""
 
 import dataclasses
 import json
@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from rich.console import Console
-from study_rows import GRID, Study
 
 from lineage import artifacts
 from lineage.analysis import statistics
@@ -36,6 +35,7 @@ from lineage.errors import InputError
 from lineage.report import formatting, page, publication, sentences, tables, view
 from lineage.report.provenance import Provenance
 from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
+from tests.study_rows import GRID, Study
 
 DESCRIPTIONS = [
     {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.models
@@ -96,50 +96,52 @@ def comparisons_of(analysis: Analysis, comparison_type: str) -> list[Comparison]
 
 
 def test_a_planted_effect_of_pretraining_is_found_in_every_setting(analysis: Analysis) -> None:
-    found = comparisons_of(analysis, "pretraining")
-    assert len(found) == 3 * (2 * 2 * 2 + 1), (
+    comparisons = comparisons_of(analysis, "pretraining")
+    assert len(comparisons) == 3 * (2 * 2 * 2 + 1), (
         "3 models: 2 tasks x 2 transfers x 2 label counts, and zero-shot"
     )
-    assert {one.verdict for one in found} == {"better"}
-    assert {(one.first.init, one.second.init) for one in found} == {("pretrained", "random")}
+    assert {one.verdict for one in comparisons} == {"better"}
+    assert {(one.first.init, one.second.init) for one in comparisons} == {("pretrained", "random")}
 
 
-def test_no_effect_is_no_significant_difference(tmp_path: Path) -> None:
+def test_without_a_planted_effect_no_difference_is_significant(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_models=())
     folder = Study(tmp_path, grid=grid, pretraining=0.0).write()
-    found = comparisons_of(build_results(folder, grid, ReportParams())[1], "pretraining")
-    verdicts = {one.verdict for one in found}
-    assert len(found) == 12 and verdicts <= {"no significant difference", "equivalent"}
+    comparisons = comparisons_of(build_results(folder, grid, ReportParams())[1], "pretraining")
+    verdicts = {one.verdict for one in comparisons}
+    assert len(comparisons) == 12 and verdicts <= {"no significant difference", "equivalent"}
 
 
 def test_comparisons_pair_items_and_seeds(
     analysis: Analysis, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = Setting("sense", "100")
-    found = [
+    comparisons = [
         one
         for one in comparisons_of(analysis, "models")
         if one.setting == setting and one.first.transfer == "finetuned"
     ]
-    pairs = [(one.first.model, one.second.model) for one in found]
+    pairs = [(one.first.model, one.second.model) for one in comparisons]
     assert pairs == [("elmo", "gpt"), ("elmo", "bert"), ("gpt", "bert")]
-    for one in found:
+    for one in comparisons:
         assert (one.num_examples, one.repetitions, one.num_comparisons) == (400, 3, 3)
-    means = [analysis.find_score(s, setting).mean for s in (found[0].first, found[0].second)]
-    assert found[0].difference == pytest.approx(means[0] - means[1])
+    means = [
+        analysis.find_score(s, setting).mean for s in (comparisons[0].first, comparisons[0].second)
+    ]
+    assert comparisons[0].difference == pytest.approx(means[0] - means[1])
     estimate_difference = statistics.estimate_difference
 
     def without_shared_variances(*scores: Any, **options: Any) -> statistics.Estimate:
         return estimate_difference(*scores, **options | {"seed_variances": ()})
 
     monkeypatch.setattr(statistics, "estimate_difference", without_shared_variances)
-    alone = build_results(folder, GRID, ReportParams())[1].comparisons
+    own_variances_only = build_results(folder, GRID, ReportParams())[1].comparisons
     wider = [
         shared.standard_error - own.standard_error
-        for shared, own in zip(analysis.comparisons, alone, strict=True)
+        for shared, own in zip(analysis.comparisons, own_variances_only, strict=True)
     ]
     assert min(wider) >= 0 and sum(one > 0 for one in wider) > 0.2 * len(wider), (
-        "where a comparison's own seeds agree by luck, those of others count"
+        "if the seeds of one comparison agree by chance, the variance of others counts"
     )
 
 
@@ -163,11 +165,11 @@ def test_systems_are_chosen_on_validation_and_scored_on_test(results: Results) -
 def test_the_same_rows_give_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(place: Path) -> list[bytes]:
+    def write(output_folder: Path) -> list[bytes]:
         table, analysis = build_results(folder, GRID, ReportParams())
-        write_results_csv(place / "results.csv", table)
-        write_analysis(place / "results.json", analysis)
-        return [(place / name).read_bytes() for name in ("results.csv", "results.json")]
+        write_results_csv(output_folder / "results.csv", table)
+        write_analysis(output_folder / "results.json", analysis)
+        return [(output_folder / name).read_bytes() for name in ("results.csv", "results.json")]
 
     first = write(tmp_path / "a")
     monkeypatch.chdir(tmp_path)
@@ -187,12 +189,12 @@ def test_results_json_holds_the_whole_analysis(analysis: Analysis, tmp_path: Pat
     assert content["scores"][0]["system"]["model"] == "elmo"
 
 
-def test_rows_survive_the_way_through_csv(results: Results, tmp_path: Path) -> None:
+def test_rows_written_to_csv_are_read_back_unchanged(results: Results, tmp_path: Path) -> None:
     table, _ = results
     write_results_csv(tmp_path / "results.csv", table)
     rows = read_results_csv(tmp_path / "results.csv")
-    again = pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
-    pd.testing.assert_frame_equal(sort_results(again), table, check_dtype=False)
+    table_again = pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+    pd.testing.assert_frame_equal(sort_results(table_again), table, check_dtype=False)
     assert {type(row["label_count"]) for row in rows} == {str}
     json.dumps(rows, allow_nan=False)
 
@@ -205,19 +207,19 @@ def test_results_of_an_earlier_grid_are_ignored(tmp_path: Path) -> None:
     assert [one.model for one in analysis.budget] == ["gpt"]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
     folder = Study(tmp_path, items=40).write()
     (folder / "rows" / "evaluate-bert-0-sense.parquet").unlink()
     with pytest.raises(InputError, match=r"evaluate-bert-0-sense\.parquet.*dvc repro"):
         build_results(folder, GRID, ReportParams())
 
 
-def test_failed_results_are_named_with_their_reason(tmp_path: Path) -> None:
+def test_failed_results_are_listed_with_their_reason(tmp_path: Path) -> None:
     study = Study(tmp_path, items=40)
     folder = study.write()
-    given = ("finetune_seed", "label_count", "transfer", "features", "head")
+    run_keys = ("finetune_seed", "label_count", "transfer", "features", "head")
     first, _ = next(study.cells("bert", 0, "sense", "pretrained"))
-    cell = {key: value for key, value in first.items() if key not in given}
+    cell = {key: value for key, value in first.items() if key not in run_keys}
     failed = []
     for seed in GRID.finetune_seeds:
         for label_count in ("100", "all"):
@@ -238,7 +240,7 @@ def test_failed_results_are_named_with_their_reason(tmp_path: Path) -> None:
                     )
                 )
     own = [*study.cells("bert", 0, "sense", "random")]
-    study.evaluate("evaluate-bert-0-sense", own, more=failed)
+    study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
     analysis = build_results(folder, GRID, ReportParams())[1]
     assert {(one.model, one.finetune_seeds) for one in analysis.failures} == {("bert", (0, 1, 2))}
     pages = page.render_report(analysis)
@@ -249,7 +251,7 @@ def test_failed_results_are_named_with_their_reason(tmp_path: Path) -> None:
 
 
 class PageParser(HTMLParser):
-    """Collects what a page would fetch, and its text."""
+    """Collects the text of a page and what a browser would fetch for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,12 +259,12 @@ class PageParser(HTMLParser):
         self.words: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {key: value or "" for key, value in attrs}
+        attributes = {key: value or "" for key, value in attrs}
         if tag in ("script", "link", "iframe", "img", "object", "embed", "base"):
             self.fetched.append(tag)
         self.fetched += [
             value
-            for key, value in given.items()
+            for key, value in attributes.items()
             if key in ("src", "href", "xlink:href") and not value.startswith("#")
         ]
 
@@ -270,7 +272,7 @@ class PageParser(HTMLParser):
         self.words.append(data)
 
 
-def test_the_page_needs_nothing_but_itself(pages: dict[str, str]) -> None:
+def test_the_page_loads_no_other_file(pages: dict[str, str]) -> None:
     parser = PageParser()
     parser.feed(pages["html"])
     assert parser.fetched == []
@@ -282,10 +284,10 @@ def test_both_pages_open_with_the_findings(analysis: Analysis, pages: dict[str, 
     parser.feed(pages["html"])
     text = " ".join(" ".join(parser.words).split())
     summary = sentences.summarize(analysis)
-    for shown in (text, pages["md"]):
-        assert shown.index(summary) < shown.index("Provenance")
+    for page_text in (text, pages["md"]):
+        assert page_text.index(summary) < page_text.index("Provenance")
         for card in view.build_verdict_cards(analysis):
-            assert all(sentence in shown for sentence in card.sentences)
+            assert all(sentence in page_text for sentence in card.sentences)
     assert pages["html"].count('class="strip"') > 2 * 40, "one strip plot per result"
 
 
@@ -304,7 +306,7 @@ def test_adaptation_that_did_not_help_is_marked(analysis: Analysis, pages: dict[
     assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]
 
 
-def test_losses_that_count_different_things_never_share_a_chart(analysis: Analysis) -> None:
+def test_losses_of_different_units_are_in_different_charts(analysis: Analysis) -> None:
     charts = view.draw_loss_curves(analysis)
     assert len(charts) == 5
     assert not any("masked" in chart and "per byte" in chart for chart in charts)
@@ -328,7 +330,7 @@ def test_a_model_whose_flops_are_not_counted_has_no_cost(analysis: Analysis) -> 
     descriptions = [{"model": "glove", "unit": "words"}, {"model": "gpt", "unit": "pieces"}]
     lines = tables.build_model_descriptions(descriptions, [budget])
     assert [line["cost"] for line in lines] == ["n/a", "n/a"], (
-        "nor has a model without a line in the budget"
+        "a model without a line in the budget has no cost either"
     )
 
 
@@ -336,9 +338,9 @@ def test_the_terminal_table_is_plain_where_there_is_no_terminal(
     analysis: Analysis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page.print_table(analysis, Console(width=120))
-    shown = capsys.readouterr().out
-    assert shown.isascii() and "bert adapted, fine-tuned" in shown
-    assert sentences.summarize(analysis) in shown and shown.count("*") >= 5
+    output = capsys.readouterr().out
+    assert output.isascii() and "bert adapted, fine-tuned" in output
+    assert sentences.summarize(analysis) in output and output.count("*") >= 5
 
 
 def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path) -> None:
@@ -346,19 +348,19 @@ def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path
     folder = Study(tmp_path, grid=grid).write()
     for path in (folder / "rows").glob("evaluate_adapted-gpt-1-*.parquet"):
         table = artifacts.read_table(path)
-        lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
-        artifacts.write_table(path, table[~lost])
+        is_lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
+        artifacts.write_table(path, table[~is_lost])
     effects = build_results(folder, grid, ReportParams())[1].adaptation
     assert {one.model for one in effects} == {*GRID.adapt_models}
 
 
-def test_costs_are_those_of_the_training_whose_curve_is_here(
+def test_pretraining_costs_are_those_of_the_training_that_wrote_the_curve(
     analysis: Analysis, folder: Path
 ) -> None:
     gpt = stage_metadata(folder, "gpt", seconds=15.0, peak_memory_bytes=5)
     stages = {
         "pretrain@gpt-0": gpt,
-        "pretrain@gpt-1": gpt | {"seconds": 600.0},  # of an earlier grid
+        "pretrain@gpt-1": gpt | {"seconds": 600.0},  # a result of an earlier grid
         "pretrain@elmo-0": stage_metadata(folder, "elmo", seconds=9.0)
         | {"curve_sha256": "of another budget"},
     }
@@ -370,7 +372,7 @@ def test_costs_are_those_of_the_training_whose_curve_is_here(
     assert by_model["bert"].seconds is None and by_model["elmo"].seconds is None
 
 
-def test_the_note_links_the_runs_that_made_what_was_cached(analysis: Analysis) -> None:
+def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis) -> None:
     stages = {
         "pretrain@gpt-0": {"mlflow_run_id": "abc", "pipeline_id": "old"},
         "report": {"mlflow_run_id": "def", "pipeline_id": "new"},
@@ -384,7 +386,7 @@ def test_the_note_links_the_runs_that_made_what_was_cached(analysis: Analysis) -
     assert len(publication.format_run_note(analysis, many, experiment_id="1")) <= 8000
 
 
-def a_comparison(**changed: Any) -> Comparison:
+def build_comparison(**changes: Any) -> Comparison:
     system = System("gpt", "gpt", "pretrained", "none", "finetuned", "last", "linear", "none")
     values: dict[str, Any] = {
         "comparison_type": "models",
@@ -403,10 +405,10 @@ def a_comparison(**changed: Any) -> Comparison:
         "num_comparisons": 1,
         "verdict": "no significant difference",
     }
-    return Comparison(**values | changed)
+    return Comparison(**values | changes)
 
 
-def test_an_interval_that_excludes_nothing_is_replaced_by_the_reason() -> None:
+def test_an_interval_over_the_whole_range_is_replaced_by_the_reason() -> None:
     """Two seeds that differ leave one degree of freedom."""
     cases = [
         ({"num_examples": 3}, "+2.4 points, too few items for an interval"),
@@ -415,8 +417,8 @@ def test_an_interval_that_excludes_nothing_is_replaced_by_the_reason() -> None:
         # Correlations can differ by twice as much.
         ({"metric": "pearson"}, "+2.4 points, −100.0 to +100.0"),
     ]
-    for changed, text in cases:
-        assert formatting.format_comparison(a_comparison(**changed)) == text
+    for changes, text in cases:
+        assert formatting.format_comparison(build_comparison(**changes)) == text
 
 
 def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
@@ -435,7 +437,7 @@ def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
     assert comparisons_of(analysis, "models")
 
 
-def test_the_report_tells_how_many_configurations_were_tried(tmp_path: Path) -> None:
+def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> None:
     folder = Study(tmp_path / "results").write()
     _, analysis = build_results(folder, GRID, ReportParams())
     assert analysis.trials == TrialCounts(1, 1)
@@ -455,7 +457,9 @@ def test_the_report_tells_how_many_configurations_were_tried(tmp_path: Path) -> 
     tried = pd.concat([table[is_finetuned], *trials])
     failed = finetuned.assign(model="bert", trial="chosen", split="test", status="failed")
     assert count_trials(tried) == TrialCounts(3, 3)
-    assert count_trials(pd.concat([tried, failed])) == TrialCounts(3, 3), "it has no score"
+    assert count_trials(pd.concat([tried, failed])) == TrialCounts(3, 3), (
+        "a failed result has no score"
+    )
     assert sentences.describe_trials(TrialCounts(3, 3)) == (
         "3 configurations of each system were tried on validation, of random-init baselines and "
         "TF-IDF too."

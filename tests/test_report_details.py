@@ -1,4 +1,4 @@
-"""What the page tells besides the findings: failures, the data, and which line is whose."""
+"""The report page shows failures, notes on the data, ties, ablations and costs."""
 
 import dataclasses
 import re
@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from rich.console import Console
-from study_rows import FAMILIES, GRID, Study, analysis_of
 
 from lineage import artifacts, results
 from lineage.analysis import build, cells
@@ -21,22 +20,23 @@ from lineage.data.dataset_stats import SplitStats
 from lineage.report import figures, page, publication, sentences, tasks, view
 from lineage.report.formatting import format_comparison, format_system
 from lineage.results import PUBLIC_FAMILY, Note
+from tests.study_rows import FAMILIES, GRID, Study, build_analysis
 
 GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 
 
-def small_analysis(folder: Path, **changed: Any) -> Analysis:
+def small_analysis(folder: Path, **changes: Any) -> Analysis:
     """Return the analysis of a study with 40 items."""
-    grid = dataclasses.replace(GRID, **changed)
+    grid = dataclasses.replace(GRID, **changes)
     return build_results(Study(folder, items=40).write(), grid, ReportParams())[1]
 
 
-def test_failures_of_a_model_are_told_apart_by_head_and_group(tmp_path: Path) -> None:
+def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> None:
     study = Study(tmp_path, items=40)
     folder = study.write()
-    given = ("finetune_seed", "label_count", "transfer", "features", "head")
+    run_keys = ("finetune_seed", "label_count", "transfer", "features", "head")
     first, _ = next(study.cells("bert", 0, "sense", "pretrained"))
-    cell = {key: value for key, value in first.items() if key not in given}
+    cell = {key: value for key, value in first.items() if key not in run_keys}
     failed = [
         results.ResultRow(
             **cell,
@@ -56,7 +56,7 @@ def test_failures_of_a_model_are_told_apart_by_head_and_group(tmp_path: Path) ->
         for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))
     ]
     own = [*study.cells("bert", 0, "sense", "random")]
-    study.evaluate("evaluate-bert-0-sense", own, more=failed)
+    study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
     analysis = build_results(folder, GRID, ReportParams())[1]
     assert [(one.head, one.group) for one in analysis.failures] == [
         ("bilstm", "all"),
@@ -86,15 +86,15 @@ def swap_rows(task: str, **values: list[float]) -> list[results.ResultRow]:
             label_count="all",
             test_set=task,
         )
-        for init, some in values.items()
-        for seed, value in enumerate(some)
+        for init, seed_values in values.items()
+        for seed, value in enumerate(seed_values)
     ]
 
 
 def test_notes_on_the_data_and_on_swapped_texts_are_next_to_their_task(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path)
     train = SplitStats(
-        90, invalid_tags=2, numeric_tags=9, tags_without_scheme=8, dropped={"of_no_use": 4}
+        90, invalid_tags=2, numeric_tags=9, tags_without_scheme=8, dropped={"unusable": 4}
     )
     test = SplitStats(
         40, duplicates_of_train=3, groups_in_train=30, blank_words=5, tags_not_in_train=6
@@ -129,8 +129,8 @@ def test_notes_on_the_data_and_on_swapped_texts_are_next_to_their_task(tmp_path:
     assert "word for word" not in page.render_report(analysis)["md"]
 
 
-def test_the_one_budget_is_that_of_the_model_that_read_most(tmp_path: Path) -> None:
-    """With several passes, a family that counts its text has read less of it than the others."""
+def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(tmp_path: Path) -> None:
+    """With several epochs, a family that counts co-occurrences reads less text than the others."""
     analysis = small_analysis(tmp_path)
     budget = [
         replace(one, text_bytes=4e6 if number else 1e6)
@@ -142,8 +142,8 @@ def test_the_one_budget_is_that_of_the_model_that_read_most(tmp_path: Path) -> N
 
 def test_an_extra_test_set_has_its_own_swap_consistency() -> None:
     rows = [*swap_rows("sense", pretrained=[1.0]), *swap_rows("other", pretrained=[0.5])]
-    found = build.swap_consistency(results.results_frame(rows), "test")
-    assert {one.task: one.value for one in found} == {"sense": 1.0, "sense on other": 0.5}
+    scores = build.swap_consistency(results.results_frame(rows), "test")
+    assert {one.task: one.value for one in scores} == {"sense": 1.0, "sense on other": 0.5}
 
 
 def scores_of(task: str, methods: list[tuple[str, str, list[str]]]) -> list[cells.ResultCell]:
@@ -166,14 +166,14 @@ def test_settings_that_a_study_left_out_are_named(tmp_path: Path) -> None:
     methods = [("frozen", "linear", counts), ("finetuned", "linear", ["100", "all"])]
     own = scores_of("mood", methods)
     note = "Not run: fine-tuned with 1000 labels"
-    assert tasks.describe_task_data(analysis_of(own), "mood") == [f"{note}."]
+    assert tasks.describe_task_data(build_analysis(own), "mood") == [f"{note}."]
     other = scores_of("names", [("frozen", "bilstm_crf", ["all"])])
-    both = analysis_of([*own, *other])
+    both = build_analysis([*own, *other])
     assert tasks.describe_task_data(both, "mood") == [f"{note}, a BiLSTM probe."]
     assert not tasks.describe_task_data(both, "names")
 
 
-def asked_cells(task: str, available: int, label_counts: list[str]) -> list[cells.ResultCell]:
+def build_cells(task: str, available: int, label_counts: list[str]) -> list[cells.ResultCell]:
     """Return a cell per label count of a task with this number of labels."""
     found = []
     for label_count in label_counts:
@@ -184,15 +184,15 @@ def asked_cells(task: str, available: int, label_counts: list[str]) -> list[cell
     return found
 
 
-def test_more_labels_than_there_are_make_no_new_setting() -> None:
+def test_label_counts_above_the_number_of_labels_are_one_setting() -> None:
     """A setting stays if it has a system that the other lacks, or that has no score there."""
-    asked = [
-        *asked_cells("sense", 49, ["30", "100", "all"]),
-        *asked_cells("mood", 49, ["30", "100"]),
-        *asked_cells("tone", 100, ["100", "all"]),
-        *asked_cells("news", 60, ["99", "200"]),
+    all_cells = [
+        *build_cells("sense", 49, ["30", "100", "all"]),
+        *build_cells("mood", 49, ["30", "100"]),
+        *build_cells("tone", 100, ["100", "all"]),
+        *build_cells("news", 60, ["99", "200"]),
     ]
-    kept, dropped = cells.drop_duplicate_label_counts(asked)
+    kept, dropped = cells.drop_duplicate_label_counts(all_cells)
     assert [cell.setting for cell in kept] == [
         Setting("sense", "30"),
         Setting("sense", "all"),
@@ -206,16 +206,16 @@ def test_more_labels_than_there_are_make_no_new_setting() -> None:
         DuplicateLabelCount("tone", "100", 100, "all"),
         DuplicateLabelCount("news", "200", 60, "99"),
     ]
-    other = replace(asked[1], system=replace(GPT, transfer="finetuned"))
-    every, still_dropped = cells.drop_duplicate_label_counts([*asked, other])
-    assert len(every) == len(kept) + 2 and still_dropped == dropped[1:]
-    failed = [replace(c, seed_values={}) if c.label_count == "all" else c for c in asked]
+    other = replace(all_cells[1], system=replace(GPT, transfer="finetuned"))
+    kept_with_other, still_dropped = cells.drop_duplicate_label_counts([*all_cells, other])
+    assert len(kept_with_other) == len(kept) + 2 and still_dropped == dropped[1:]
+    failed = [replace(c, seed_values={}) if c.label_count == "all" else c for c in all_cells]
     kept, _ = cells.drop_duplicate_label_counts(failed)
-    settings = {cell.setting for cell in asked} - {Setting("news", "200")}
+    settings = {cell.setting for cell in all_cells} - {Setting("news", "200")}
     assert {cell.setting for cell in kept} == settings
 
 
-def test_the_summary_tells_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
+def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path)
     settings = summarize_settings(analysis)
     won = [one for one in settings if one.has_winner]
@@ -240,7 +240,7 @@ def test_the_summary_tells_where_a_public_checkpoint_is_better(tmp_path: Path) -
 
 
 def test_public_checkpoints_alone_are_shown_with_the_best_baseline(tmp_path: Path) -> None:
-    """Without a budget-matched rival nobody leads, but each checkpoint's result is told."""
+    """Without a budget-matched rival nobody leads, but each checkpoint's result is reported."""
     folder = Study(tmp_path, items=100).write()
     for path in [*folder.glob("rows/*.parquet"), *folder.glob("predictions/*.parquet")]:
         table = artifacts.read_table(path)
@@ -260,19 +260,21 @@ def test_public_checkpoints_alone_are_shown_with_the_best_baseline(tmp_path: Pat
     assert "leads in" not in summary
 
 
-def test_a_lead_that_is_not_above_chance_is_no_lead(tmp_path: Path) -> None:
+def test_a_leader_that_is_not_above_chance_does_not_lead(tmp_path: Path) -> None:
     study = Study(tmp_path, items=120)
     folder = study.write()
 
     def with_majority(skill: float) -> Analysis:
         own = []
-        for cell, _ in study.controls("sense"):
+        for cell, _ in study.baselines("sense"):
             level = skill + 0.3 * (cell["label_count"] == "all")
             own.append((cell, level if cell["model"] == "majority" else -2.0))
-        study.evaluate("baselines-sense", own, more=study.ceilings("sense"))
+        study.evaluate("baselines-sense", own, extra_rows=study.ceilings("sense"))
         return build_results(folder, GRID, ReportParams())[1]
 
-    low, level, high = with_majority(-1.0), with_majority(2.0), with_majority(5.0)
+    low = with_majority(-1.0)
+    level = with_majority(2.0)
+    high = with_majority(5.0)
     assert "chance" not in sentences.summarize(low)
     for analysis in (level, high):
         text = " and in 2 no lead is significantly above chance."
@@ -285,11 +287,13 @@ def test_a_lead_that_is_not_above_chance_is_no_lead(tmp_path: Path) -> None:
         sense = by_setting[Setting("sense", "all")]
         assert sense.leader.model in models and not sense.leads_significantly
         first = sentences.describe_setting(sense, margin=0.02)[0]
-        assert re.search(text, first, re.IGNORECASE), "a tie begins with: the first"
+        assert re.search(text, first, re.IGNORECASE), "a tie begins with 'the first'"
         sentiment = by_setting[Setting("sentiment", "all")]
         assert "chance" not in " ".join(sentences.describe_setting(sentiment, margin=0.02))
         chance = [one for one in analysis.comparisons if one.comparison_type == "chance"]
-        assert {one.repetitions for one in chance} == {1}, "over items only, whatever the seeds"
+        assert {one.repetitions for one in chance} == {1}, (
+            "over items only, whatever the number of seeds"
+        )
     won = replace(
         high, comparisons=tuple(replace(one, verdict="better") for one in high.comparisons)
     )
@@ -304,12 +308,12 @@ def test_a_lead_that_is_not_above_chance_is_no_lead(tmp_path: Path) -> None:
 
 
 def test_models_beyond_the_palette_have_other_markers_and_dashes() -> None:
-    looks = [(figures.palette_color(place), figures.marker_shape(place)) for place in range(24)]
-    assert len({*looks}) == 24 and {shape for _, shape in looks[:8]} == {"circle"}
+    styles = [(figures.palette_color(index), figures.marker_shape(index)) for index in range(24)]
+    assert len({*styles}) == 24 and {shape for _, shape in styles[:8]} == {"circle"}
     charts = []
-    for place in (0, 8, 16):
-        color, marker = looks[place]
-        line = figures.LineSeries(str(place), color, [1, 2], [0.1, 0.2], marker=marker)
+    for index in (0, 8, 16):
+        color, marker = styles[index]
+        line = figures.LineSeries(str(index), color, [1, 2], [0.1, 0.2], marker=marker)
         charts.append(figures.draw_line_chart([line], title="x", x_label="x", y_label="y"))
     assert len({re.sub(r"<title>.*?</title>", "", svg) for svg in charts}) == 3
     assert ["<circle" in svg for svg in charts] == [True, False, False]
@@ -321,7 +325,7 @@ def test_models_beyond_the_palette_have_other_markers_and_dashes() -> None:
     )
 
 
-def test_ablations_are_a_table_of_their_own(tmp_path: Path) -> None:
+def test_ablations_have_their_own_table(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path / "ablation", ablation_of={"gpt": "elmo"})
     pages = page.render_report(analysis)
     section = pages["md"].partition("## Ablations")[2].partition("\n## ")[0]
@@ -341,13 +345,13 @@ def test_ablations_are_a_table_of_their_own(tmp_path: Path) -> None:
 def test_a_chart_of_many_models_counts_them(tmp_path: Path) -> None:
     def title(names: str) -> str:
         curves = [LossCurve(name, 0, "bits_per_byte", (1, 2), (3.0, 2.0)) for name in names]
-        return view.draw_loss_curves(analysis_of(curves=tuple(curves)))[0]
+        return view.draw_loss_curves(build_analysis(curves=tuple(curves)))[0]
 
     assert "a, b, c, d" in title("abcd")
     assert "5 models" in title("abcde") and "a, b" not in title("abcde")
 
 
-def test_one_setting_is_not_settings(tmp_path: Path) -> None:
+def test_one_setting_is_written_in_the_singular(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path)
     setting = analysis.scores[0].setting
     one = replace(
@@ -360,7 +364,7 @@ def test_one_setting_is_not_settings(tmp_path: Path) -> None:
 
 
 def test_a_tie_has_no_winner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Gpt's files of sense are bert's under another name: both are named and marked."""
+    """gpt gets the results of bert on sense, so both lead and both are marked."""
     folder = Study(tmp_path).write()
     for kind in ("rows", "predictions"):
         table = artifacts.read_table(folder / kind / "evaluate-bert-0-sense.parquet")
@@ -380,16 +384,16 @@ def test_a_tie_has_no_winner(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert {card.color for card in cards} == {figures.MUTED_COLOR}
     assert all(card.sentences[0].startswith("The first: ") for card in cards)
     page.print_table(analysis, Console(width=200))
-    marks = {
+    star_counts = {
         line[1:].split("|")[0].strip(): line.count("*")
         for line in capsys.readouterr().out.splitlines()
         if line.startswith("|")
     }
-    assert marks["gpt, fine-tuned"] == 2 and marks["bert, fine-tuned"] >= 2
+    assert star_counts["gpt, fine-tuned"] == 2 and star_counts["bert, fine-tuned"] >= 2
     own = tuple(one for one in analysis.comparisons if one.task == "sense")
-    alone = replace(analysis, comparisons=own)
-    assert count_wins(summarize_settings(alone)) == {}
-    assert publication.format_run_name(alone, pipeline="1a2b") == "tie (1a2b)"
+    sense_only = replace(analysis, comparisons=own)
+    assert count_wins(summarize_settings(sense_only)) == {}
+    assert publication.format_run_name(sense_only, pipeline="1a2b") == "tie (1a2b)"
 
 
 def test_a_baseline_can_be_part_of_a_tie(tmp_path: Path) -> None:
@@ -403,9 +407,11 @@ def test_a_baseline_can_be_part_of_a_tie(tmp_path: Path) -> None:
         for one in analysis.scores
     ]
     changed = replace(analysis, scores=tuple(scores))
-    again = next(one for one in summarize_settings(changed) if one.setting == setting.setting)
+    changed_setting = next(
+        one for one in summarize_settings(changed) if one.setting == setting.setting
+    )
     expected = f"tie: {format_system(setting.leader)}; tfidf"
-    assert sentences.format_leaders(again) == expected
+    assert sentences.format_leaders(changed_setting) == expected
     assert " and 1 ends in a tie." in sentences.summarize(changed)
 
 

@@ -1,4 +1,4 @@
-"""Failures are reported as what they are, and change no other score."""
+"""Failed results are listed in the report and do not change other scores."""
 
 import dataclasses
 from pathlib import Path
@@ -18,10 +18,10 @@ from lineage.config.params import ReportParams
 from lineage.report import page, publication, sentences, tables
 from tests.study_rows import GRID, Study
 
-THREE = dataclasses.replace(
+THREE_SEEDS_GRID = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
 )
-FAILED = {
+FAILED_VALUES = {
     "status": "failed",
     "reason": [results.Note("error", "the loss is nan")],
     "value": None,
@@ -29,50 +29,55 @@ FAILED = {
 }
 
 
-def lose(folder: Path, stage: str, *, but: tuple[int, ...] = ()) -> None:
-    """Let a stage's cells fail, but for those of these seeds; the twin trained nothing that could fail."""
+def fail_stage(folder: Path, stage: str, *, except_seeds: tuple[int, ...] = ()) -> None:
+    """Mark the results of a stage as failed, except those of some seeds.
+
+    Random-init baselines stay, because their pretraining cannot fail.
+    """
     table = artifacts.read_table(folder / "rows" / f"{stage}.parquet")
-    lost = (table["init"] != "random") & ~table["finetune_seed"].isin(but)
-    kept = artifacts.read_table(folder / "predictions" / f"{stage}.parquet")
-    found = results.results_frame(
+    is_failed = (table["init"] != "random") & ~table["finetune_seed"].isin(except_seeds)
+    predictions = artifacts.read_table(folder / "predictions" / f"{stage}.parquet")
+    rows = results.results_frame(
         [
-            results.ResultRow(**(row | (FAILED if bad else {})))
-            for row, bad in zip(records(table), lost, strict=True)
+            results.ResultRow(**(row | (FAILED_VALUES if failed else {})))
+            for row, failed in zip(row_dicts(table), is_failed, strict=True)
         ]
     )
-    artifacts.write_table(folder / "rows" / f"{stage}.parquet", found)
+    artifacts.write_table(folder / "rows" / f"{stage}.parquet", rows)
     artifacts.write_table(
         folder / "predictions" / f"{stage}.parquet",
-        kept[(kept["init"] == "random") | kept["finetune_seed"].isin(but)],
+        predictions[
+            (predictions["init"] == "random") | predictions["finetune_seed"].isin(except_seeds)
+        ],
     )
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def row_dicts(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         {str(k): None if pd.isna(v) else v for k, v in row.items()}
         for row in table.astype(object).to_dict("records")
     ]
 
 
-def test_one_failed_pretraining_of_three_is_named_and_changes_no_mean(tmp_path: Path) -> None:
-    folder = Study(tmp_path, grid=THREE, items=60).write()
+def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path: Path) -> None:
+    folder = Study(tmp_path, grid=THREE_SEEDS_GRID, items=60).write()
     for stage in (
         "evaluate-bert-1-sentiment",
         "evaluate-bert-1-sense",
         "evaluate-bert-1-agreement",
         "evaluate_adapted-bert-1-sentiment",
     ):
-        lose(folder, stage)
+        fail_stage(folder, stage)
     budget = folder / "budgets/pretrain-bert-1.json"
     artifacts.write_json(
         budget, artifacts.read_json(budget) | {"text_bytes": 5, "status": "failed"}
     )
-    for seed, read in enumerate(([0, 90], [], [0, 100])):
+    for seed, text_bytes_read in enumerate(([0, 90], [], [0, 100])):
         artifacts.write_table(
             folder / f"curves/adapt-bert-{seed}-sentiment.parquet",
-            pd.DataFrame({"text_bytes": read}, dtype="float64"),
+            pd.DataFrame({"text_bytes": text_bytes_read}, dtype="float64"),
         )
-    analysis = build_results(folder, THREE, ReportParams())[1]
+    analysis = build_results(folder, THREE_SEEDS_GRID, ReportParams())[1]
     assert {(one.model, one.pretrain_seeds) for one in analysis.failures} == {("bert", (1,))}
     text_bytes = {one.model: one.text_bytes for one in analysis.budget}
     assert text_bytes == {"gpt": 4_000_000, "bert": 4_000_000}
@@ -89,12 +94,14 @@ def test_one_failed_pretraining_of_three_is_named_and_changes_no_mean(tmp_path: 
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"
         artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})
-    budgets = build_results(folder, THREE, ReportParams())[1].budget
-    assert {one.model for one in budgets} == {"gpt", "bert"}, "if all failed, all count"
+    budgets = build_results(folder, THREE_SEEDS_GRID, ReportParams())[1].budget
+    assert {one.model for one in budgets} == {"gpt", "bert"}, (
+        "if all seeds failed, all of them count"
+    )
 
 
 def test_a_leader_that_is_worse_on_shared_seeds_wins_nothing(tmp_path: Path) -> None:
-    """Seeds 1 and 2 of gpt failed; on the one that both have bert is better."""
+    """Seeds 1 and 2 of gpt failed; on the shared seed 0, bert is better."""
     grid = dataclasses.replace(
         GRID,
         models=("gpt", "bert"),
@@ -104,7 +111,7 @@ def test_a_leader_that_is_worse_on_shared_seeds_wins_nothing(tmp_path: Path) -> 
         label_counts=("all",),
     )
     folder = Study(tmp_path, grid=grid).write()
-    lose(folder, "evaluate-gpt-0-sense", but=(0,))
+    fail_stage(folder, "evaluate-gpt-0-sense", except_seeds=(0,))
     for variant, seeds in (("gpt", {0: 0.9}), ("bert", {0: 0.95, 1: 0.8, 2: 0.8})):
         for kind in ("rows", "predictions"):
             path = folder / kind / f"evaluate-{variant}-0-sense.parquet"
@@ -118,11 +125,11 @@ def test_a_leader_that_is_worse_on_shared_seeds_wins_nothing(tmp_path: Path) -> 
                 if kind == "rows":
                     table.loc[own, "value"] = share
                 else:
-                    for _, some in table[own].groupby(["transfer"]):
-                        right = np.arange(len(some)) < round(share * len(some))
-                        table.loc[some.index, "correct"] = right.astype(float)
-                        table.loc[some.index, "prediction"] = np.where(
-                            right, some["label"], "other"
+                    for _, items in table[own].groupby(["transfer"]):
+                        is_correct = np.arange(len(items)) < round(share * len(items))
+                        table.loc[items.index, "correct"] = is_correct.astype(float)
+                        table.loc[items.index, "prediction"] = np.where(
+                            is_correct, items["label"], "other"
                         )
             artifacts.write_table(path, table)
     analysis = build_results(folder, grid, ReportParams())[1]
@@ -135,11 +142,11 @@ def test_a_leader_that_is_worse_on_shared_seeds_wins_nothing(tmp_path: Path) -> 
     assert "in 1 the highest mean is worse than a rival's on the seeds of both" in summary
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_repetition_with_a_failed_fold_counts_in_neither_column(kept: bool) -> None:
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_repetition_with_a_failed_fold_counts_in_neither_mean(is_complete: bool) -> None:
     system = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
     cell = ResultCell(system, "sense", "text_classification", "all", "accuracy", 100, 10)
-    cell.seed_values = {(0, 0): 0.8} | ({(0, 1): 0.2} if kept else {})
+    cell.seed_values = {(0, 0): 0.8} | ({(0, 1): 0.2} if is_complete else {})
     rows = [
         results.ResultRow(
             **dataclasses.asdict(system),
@@ -158,8 +165,8 @@ def test_a_repetition_with_a_failed_fold_counts_in_neither_column(kept: bool) ->
         for seed, value in ((0, 0.8), (1, 0.2))
         for fold in (0, 1)
     ]
-    clean = results.results_frame(rows[: 4 if kept else 3])
+    clean = results.results_frame(rows[: 4 if is_complete else 3])
     (table,) = build_clean_scores(clean, [[cell]])
     (score,) = table.systems
-    expected = pytest.approx(0.5 if kept else 0.8)
+    expected = pytest.approx(0.5 if is_complete else 0.8)
     assert score.all_items == expected and score.clean_items == expected

@@ -1,6 +1,6 @@
-"""What the report tells where several things come together.
+"""The report is right when several options are combined.
 
-Trials and ensembles, probes and ablations, pretraining seeds and lost seeds.
+The tests combine trials with ensembles, probes with ablations, and seeds with failures.
 """
 
 import dataclasses
@@ -26,36 +26,36 @@ from lineage.analysis.records import TrialCounts
 from lineage.analysis.settings import SettingSummary, summarize_settings
 from lineage.config.params import ReportParams
 from lineage.report import formatting, page, publication, sentences, tables, view
-from tests.study_rows import GRID, Study, analysis_of
-from tests.test_comparisons import ITEMS, REPETITIONS, cell
+from tests.study_rows import GRID, Study, build_analysis
+from tests.test_comparisons import ITEMS, REPETITIONS, build_cell
 
 
-def scores(rng: np.random.Generator, share: float) -> np.ndarray:
+def draw_scores(rng: np.random.Generator, share: float) -> np.ndarray:
     return (rng.random((REPETITIONS, ITEMS)) < share).astype(float)
 
 
 def test_an_ablation_is_compared_with_the_same_probe_only() -> None:
     rng = np.random.default_rng(11)
-    every = [cell(name, scores(rng, 0.6)) for name in ("gpt", "bare")]
-    every += [replace(one, system=replace(one.system, head="bilstm")) for one in every]
-    planned = plan_comparisons(every, replace(GRID, ablation_of={"bare": "gpt"}))
-    found = [(p.comparison_type, p.first.system.head, p.second.system.head) for p in planned]
-    assert found == [("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]
+    cells = [build_cell(name, draw_scores(rng, 0.6)) for name in ("gpt", "bare")]
+    cells += [replace(one, system=replace(one.system, head="bilstm")) for one in cells]
+    planned = plan_comparisons(cells, replace(GRID, ablation_of={"bare": "gpt"}))
+    heads = [(p.comparison_type, p.first.system.head, p.second.system.head) for p in planned]
+    assert heads == [("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]
     counts = [one.num_comparisons for one in run_comparisons(planned)[0]]
-    assert counts == [1, 1], "each probe is a family of tests of its own"
+    assert counts == [1, 1], "the tests of each probe are corrected separately"
 
 
 def test_the_best_baseline_is_a_rival_whatever_a_model_is_called() -> None:
     rng = np.random.default_rng(12)
-    every = [
-        cell("control", scores(rng, 0.7)),
-        cell("gpt", scores(rng, 0.8)),
-        cell("tfidf", scores(rng, 0.6), init="none"),
+    cells = [
+        build_cell("control", draw_scores(rng, 0.7)),
+        build_cell("gpt", draw_scores(rng, 0.8)),
+        build_cell("tfidf", draw_scores(rng, 0.6), init="none"),
     ]
-    assert [one.system.model for one in best_systems(every)] == ["gpt", "control", "tfidf"]
+    assert [one.system.model for one in best_systems(cells)] == ["gpt", "control", "tfidf"]
 
 
-def trial_rows(trials: list[str], **changed: Any) -> list[results.ResultRow]:
+def trial_rows(trials: list[str], **changes: Any) -> list[results.ResultRow]:
     """Return one row per trial; "chosen" is scored on test, and the others on validation."""
     values: dict[str, Any] = {
         "model": "gpt",
@@ -70,7 +70,7 @@ def trial_rows(trials: list[str], **changed: Any) -> list[results.ResultRow]:
         "label_count": "100",
         "train_examples": 100,
     }
-    values |= changed
+    values |= changes
     return [
         results.ResultRow(
             **values, trial=trial, split="test" if trial == "chosen" else "validation"
@@ -79,7 +79,7 @@ def trial_rows(trials: list[str], **changed: Any) -> list[results.ResultRow]:
     ]
 
 
-def test_systems_without_a_choice_are_not_tuned_less() -> None:
+def test_systems_without_trials_do_not_count_as_tuned_less() -> None:
     trials = ["0", "1", "chosen"]
     tfidf = {"model": "tfidf", "family": "tfidf", "init": "none", "transfer": "none"}
     matched = [*trial_rows(trials), *trial_rows(trials, **tfidf)]
@@ -93,35 +93,37 @@ def test_systems_without_a_choice_are_not_tuned_less() -> None:
     assert count_trials(results.results_frame([*matched, *fewer])) == TrialCounts(1, 2)
 
 
-def test_a_trial_that_failed_is_no_failed_result(tmp_path: Path) -> None:
+def test_a_failed_trial_does_not_count_as_a_failed_result(tmp_path: Path) -> None:
     failed: dict[str, Any] = {
         "status": "failed",
         "reason": [results.Note("error", "the loss is nan")],
         "value": None,
     }
-    lost = trial_rows(["0"], **failed)
+    failed_trials = trial_rows(["0"], **failed)
     chosen = trial_rows(["chosen"])
     for more, count in (([], 0), (trial_rows(["chosen"], model="bert", **failed), 1)):
-        table = results.results_frame([*chosen, *lost, *more])
+        table = results.results_frame([*chosen, *failed_trials, *more])
         write_results_csv(tmp_path / "reports" / "results.csv", table)
         assert count_failed_results(tmp_path) == count
 
 
-def test_a_rival_that_lost_a_seed_is_shown_with_its_repetitions() -> None:
+def test_a_rival_that_lost_a_seed_is_shown_with_its_number_of_repetitions() -> None:
     """TF-IDF has no pretraining seed; the rival has two, with three fine-tuning seeds each."""
     rng = np.random.default_rng(13)
-    own = [cell(name, scores(rng, share)) for name, share in (("tfidf", 0.9), ("gpt", 0.4))]
+    own = [
+        build_cell(name, draw_scores(rng, share)) for name, share in (("tfidf", 0.9), ("gpt", 0.4))
+    ]
     for name in ("item_scores", "seed_values", "prediction_hashes"):
         by_seed = {seed: value for (_, seed), value in getattr(own[0], name).items()}
         setattr(own[0], name, {(None, seed): value for seed, value in by_seed.items()})
         kept = getattr(own[1], name)
         kept |= {(1, seed): value for (_, seed), value in kept.items()}
         kept.pop((1, 2))
-    found, not_compared = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-    analysis = analysis_of(
+    comparisons, not_compared = run_comparisons(plan_leader_comparisons(best_systems(own), own))
+    analysis = build_analysis(
         own,
         grid=replace(GRID, pretrain_seeds=(0, 1)),
-        comparisons=tuple(found),
+        comparisons=tuple(comparisons),
         not_compared=tuple(not_compared),
     )
     (setting,) = summarize_settings(analysis)
@@ -144,7 +146,7 @@ def test_three_digits_are_rounded_before_their_prefix_is_chosen(value: float, te
     assert formatting.format_si(value, "B") == text
 
 
-def test_intervals_are_over_what_was_repeated(tmp_path: Path) -> None:
+def test_the_text_on_intervals_names_only_what_was_repeated(tmp_path: Path) -> None:
     grid = replace(
         GRID, tasks=("agreement",), pretrain_seeds=(0, 1), adapt_models=(), adapt_tasks=()
     )
@@ -153,13 +155,13 @@ def test_intervals_are_over_what_was_repeated(tmp_path: Path) -> None:
     assert text.startswith("over items and pretraining seeds") and "fine-tuning" not in text
 
 
-def a_setting(**changed: Any) -> SettingSummary:
+def summarize_one_setting(**changes: Any) -> SettingSummary:
     """Return the summary of a setting in which gpt leads."""
     rng = np.random.default_rng(14)
-    own = [cell("gpt", scores(rng, 0.9)), cell("bert", scores(rng, 0.4))]
-    found, _ = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-    (setting,) = summarize_settings(analysis_of(own, comparisons=tuple(found)))
-    return replace(setting, **changed)
+    own = [build_cell("gpt", draw_scores(rng, 0.9)), build_cell("bert", draw_scores(rng, 0.4))]
+    comparisons, _ = run_comparisons(plan_leader_comparisons(best_systems(own), own))
+    (setting,) = summarize_settings(build_analysis(own, comparisons=tuple(comparisons)))
+    return replace(setting, **changes)
 
 
 @pytest.mark.parametrize(
@@ -175,17 +177,17 @@ def a_setting(**changed: Any) -> SettingSummary:
 def test_a_run_is_named_after_its_finding(
     changes: list[dict[str, Any]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = [a_setting(**changed) for changed in changes]
+    settings = [summarize_one_setting(**changed) for changed in changes]
     monkeypatch.setattr(publication, "summarize_settings", lambda analysis: settings)
-    found = publication.format_run_name(analysis_of(), pipeline="123456789")
-    assert found == f"{name} (12345678)".strip()
+    run_name = publication.format_run_name(build_analysis(), pipeline="123456789")
+    assert run_name == f"{name} (12345678)".strip()
 
 
 def test_a_run_is_named_a_tie_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = a_setting()
+    one = summarize_one_setting()
     settings = [replace(one, leader_at_chance=True), replace(one, tied_leaders=(one.leader,) * 2)]
     monkeypatch.setattr(publication, "summarize_settings", lambda analysis: settings)
-    assert publication.format_run_name(analysis_of(), pipeline="1") == "tie (1)"
+    assert publication.format_run_name(build_analysis(), pipeline="1") == "tie (1)"
 
 
 def change_rows(folder: Path, pattern: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
@@ -199,13 +201,13 @@ def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> No
     folder = Study(tmp_path, grid=grid).write()
 
     def raise_loss(table: pd.DataFrame) -> pd.DataFrame:
-        risen = (
+        is_risen = (
             (table["test_set"] == results.HELDOUT_TEST_SET)
             & (table["model"] == "gpt")
             & (table["init"] == "adapted")
             & (table["pretrain_seed"] == 1)
         )
-        return table.assign(value=table["value"].where(~risen, 9.0))
+        return table.assign(value=table["value"].where(~is_risen, 9.0))
 
     change_rows(folder, "evaluate_adapted-gpt-*.parquet", raise_loss)
     analysis = build_results(folder, grid, ReportParams())[1]
@@ -233,7 +235,7 @@ def test_a_lost_seed_is_shown_with_its_status_on_both_pages(
     why = results.notes_to_json([results.Note("error", "why")])
 
     def lose_seed(table: pd.DataFrame) -> pd.DataFrame:
-        lost = (
+        is_lost = (
             (table["init"] == "pretrained")
             & (table["transfer"] == "finetuned")
             & (table["label_count"] == "100")
@@ -241,9 +243,9 @@ def test_a_lost_seed_is_shown_with_its_status_on_both_pages(
             & (table["split"] == "test")
         )
         return table.assign(
-            value=table["value"].mask(lost),
-            status=table["status"].mask(lost, status),
-            reason=table["reason"].mask(lost, why),
+            value=table["value"].mask(is_lost),
+            status=table["status"].mask(is_lost, status),
+            reason=table["reason"].mask(is_lost, why),
         )
 
     change_rows(folder, "evaluate-gpt-0-sentiment.parquet", lose_seed)

@@ -1,4 +1,4 @@
-"""The stages report and publish turn what all other stages wrote into the files of a report."""
+"""The stages report and publish write the files of a report from the output of all stages."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lineage.analysis.records import read_analysis
-from tests.user_project import make, stage, write
+from tests.user_project import make_project, run_stage, write_params
 
 STAGES = (
     ("sources",),
@@ -17,7 +17,7 @@ STAGES = (
     ("pretrain", "gpt", "0"),
     ("evaluate", "gpt", "0", "mood"),
     ("baselines", "mood"),
-    ("sources",),  # it removes what the grid does not have, and nothing else
+    ("sources",),  # must keep the results of the grid
     ("report",),
     ("publish",),
 )
@@ -26,12 +26,12 @@ STAGES = (
 def test_a_study_ends_in_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tree = make(tmp_path)
+    tree = make_project(tmp_path)
     tree["budget"] |= {"text_bytes": 5_000, "body_parameters": 100_000}
     tree["grid"] |= {"adapt_models": [], "adapt_tasks": [], "finetune_seeds": [0, 1]}
-    write(tmp_path, tree)
+    write_params(tmp_path, tree)
     for command in STAGES:
-        code, output = stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
         assert code == 0, (command, output)
     analysis = read_analysis(tmp_path / "reports/results.json")
     models = {score.system.model for score in analysis.scores}

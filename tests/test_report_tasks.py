@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from study_rows import GRID, Study
 
 from lineage import results
 from lineage.analysis import build, cells
@@ -31,8 +30,9 @@ from lineage.report import page, publication, tasks
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.study_rows import GRID, Study
 
-TEXTS = {"kind": "text_classification", "text": ["text"], "label": "label"}
+TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,8 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     )[1]
 
 
-def frame(count: int) -> pd.DataFrame:
-    """Texts of three to five words, by authors who wrote five each, every second one of either label."""
+def build_table(count: int) -> pd.DataFrame:
+    """Return texts of three to five words with alternating labels, five per author."""
     text = [
         " ".join(["so", "good" if i % 2 else "bad", f"n{i}", "and", "more"][: 3 + i % 3])
         for i in range(count)
@@ -57,9 +57,9 @@ def frame(count: int) -> pd.DataFrame:
     )
 
 
-def made(folder: Path, **keys: Any) -> tuple[Task, TaskData]:
+def build_task(folder: Path, **task_keys: Any) -> tuple[Task, TaskData]:
     """Return a task `small` with these keys, and its data."""
-    task = parse_record(Task, TEXTS | keys, "tasks.small")
+    task = parse_record(Task, TEXT_TASK | task_keys, "tasks.small")
     items = build_items(
         "small", task, load_kind(task.kind), seed=3, root=folder, where="tasks.small"
     )
@@ -85,12 +85,14 @@ def with_task(
     )
 
 
-def shown(analysis: Analysis, folder: Path, **keys: Any) -> tuple[dict[str, str], str, str]:
+def render_task(
+    analysis: Analysis, folder: Path, **task_keys: Any
+) -> tuple[dict[str, str], str, str]:
     """Return what the page shows about a task `small`.
 
     They are its line of the table by column, the Markdown, and the text of the HTML.
     """
-    task, data = made(folder, **keys)
+    task, data = build_task(folder, **task_keys)
     pages = page.render_report(with_task(analysis, task, data))
     section = pages["md"].partition("## Data")[2]
     head, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
@@ -98,20 +100,20 @@ def shown(analysis: Analysis, folder: Path, **keys: Any) -> tuple[dict[str, str]
         [cell.strip() for cell in line.strip("|").split("|")] for line in (head, lines[0])
     )
     text = html.unescape(re.sub(r"<[^>]+>", " ", pages["html"]))
-    assert all(value in text for value in values), "both pages say the same"
+    assert all(value in text for value in values), "both pages show the same values"
     return dict(zip(names, values, strict=True)), pages["md"], " ".join(text.split())
 
 
 def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_path: Path) -> None:
-    frame(40).to_csv(tmp_path / "train.csv", index=False)
-    # Two of train's items, three of its own, and a blank one.
-    own = pd.concat([frame(43).iloc[38:], pd.DataFrame({"text": ["  "], "label": [1]})])
+    build_table(40).to_csv(tmp_path / "train.csv", index=False)
+    # Two items of train, three new ones, and a blank one.
+    own = pd.concat([build_table(43).iloc[38:], pd.DataFrame({"text": ["  "], "label": [1]})])
     longer = [own.iloc[:4].assign(text=own["text"].iloc[:4] + f" {n} x y") for n in range(5)]
     pd.concat([own, *longer]).to_csv(tmp_path / "test.csv", index=False)
-    unlabelled = ["new one", "", frame(43)["text"].iloc[42], "another"]
+    unlabelled = ["new one", "", build_table(43)["text"].iloc[42], "another"]
     pd.DataFrame({"text": unlabelled}).to_csv(tmp_path / "more.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv", "unlabelled": "more.csv"}
-    line, _, _ = shown(analysis, tmp_path, files=files, max_tokens=5)
+    line, _, _ = render_task(analysis, tmp_path, files=files, max_words=5)
     assert (line["train"], line["validation"], line["test"]) == ("36", "4, from train", "25")
     assert line["unlabelled"] == "2"
     assert line["dropped"] == (
@@ -121,7 +123,9 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert line["metric"] == "% correct"
     assert line["max length"] == "5 words: 20 of test" and line["duplicates in train"] != "none"
     limit = {"train": 10, "test": 6}
-    line, _, _ = shown(analysis, tmp_path, files=files, max_tokens=4, limit=limit, language="zh")
+    line, _, _ = render_task(
+        analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh"
+    )
     assert (line["train"], line["test"]) == ("10", "6")
     assert line["max length"].startswith("4 characters: ")
     assert line["dropped"].startswith(
@@ -130,33 +134,31 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     )
 
 
-def test_folds_and_their_groups_are_shown_if_a_task_is_scored_by_them(
-    analysis: Analysis, tmp_path: Path
-) -> None:
-    frame(40).to_csv(tmp_path / "train.csv", index=False)
+def test_the_folds_and_groups_of_a_task_are_shown(analysis: Analysis, tmp_path: Path) -> None:
+    build_table(40).to_csv(tmp_path / "train.csv", index=False)
     files = {"train": "train.csv"}
-    line, _, _ = shown(analysis, tmp_path, files=files, folds=4)
+    line, _, _ = render_task(analysis, tmp_path, files=files, folds=4)
     folds = "4 folds of train, drawn anew for each of 3 seeds"
     assert line["test set"] == folds
     splits = (line["train"], line["validation"], line["test"])
     assert splits == ("40", "part of the other folds", "each item once")
     assert line["max length"] == "128 words: none"
     assert line["dropped"] == line["duplicates in train"] == "none"
-    line, md, text = shown(analysis, tmp_path, files=files, folds=4, group="author")
+    line, md, text = render_task(analysis, tmp_path, files=files, folds=4, group="author")
     folds += ", its 8 groups kept whole"
     assert line["test set"] == folds
     assert f"; scored by {folds}." in md.partition("## small")[2].partition("\n|")[0]
     assert f"; scored by {folds}" in text
 
 
-def test_what_a_model_could_not_read_is_shown_with_the_tasks(
+def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
     analysis: Analysis, tmp_path: Path
 ) -> None:
-    """The note is that of a real evaluation."""
+    """The note comes from a real evaluation."""
     texts = [f"{'so ' * (3 + 9 * (n % 4))}good" for n in range(40)]
     pd.DataFrame({"text": texts, "label": np.arange(40) % 2}).to_csv(tmp_path / "train.csv")
-    task, data = made(tmp_path, files={"train": "train.csv", "test": "train.csv"})
-    settings = tiny.variant("bert").evaluate
+    task, data = build_task(tmp_path, files={"train": "train.csv", "test": "train.csv"})
+    settings = tiny.model_config("bert").evaluate
     context = EvalContext(tiny.checkpoint("bert"), data, settings, 0, 1000, "fp32", tiny.CPU)
     (tmp_path / "keep").mkdir()
     scored, _ = evaluate_runs(
@@ -174,7 +176,7 @@ def test_what_a_model_could_not_read_is_shown_with_the_tasks(
         assert f"small, as models could read it: {line.notes[0]}." in text
 
 
-def test_tasks_without_such_data_have_their_lines_too(analysis: Analysis) -> None:
+def test_tasks_without_truncation_or_folds_have_a_line_too(analysis: Analysis) -> None:
     assert [one.task for one in analysis.tasks] == ["sentiment", "sense", "agreement"]
     lines = {line.task: line for line in tasks.build_task_data_table(analysis)}
     assert lines["agreement"].max_length == "never truncated"
@@ -185,9 +187,9 @@ def test_tasks_without_such_data_have_their_lines_too(analysis: Analysis) -> Non
 
 def test_an_extra_test_set_has_its_own_line(analysis: Analysis, tmp_path: Path) -> None:
     for name in ("train", "test", "other"):
-        frame(30).to_csv(tmp_path / f"{name}.csv", index=False)
-    other = {"files": {"test": "other.csv"}, "max_tokens": 5}
-    task, data = made(
+        build_table(30).to_csv(tmp_path / f"{name}.csv", index=False)
+    other = {"files": {"test": "other.csv"}, "max_words": 5}
+    task, data = build_task(
         tmp_path,
         files={"train": "train.csv", "test": "test.csv"},
         extra_test_sets={"products": other},
@@ -200,11 +202,11 @@ def test_an_extra_test_set_has_its_own_line(analysis: Analysis, tmp_path: Path) 
     assert extra.duplicates == "27 of test"
 
 
-def setting(
+def build_context(
     name: str, *, kind: str = "text_classification", folds: int | None = None, **columns: list[Any]
 ) -> EvalContext:
-    """A tiny variant before six items, of which one word in three is none of its language."""
-    facts = {
+    """Return the context of a tiny model and six items in which a third of the words is unknown."""
+    info = {
         "name": "small",
         "kind": kind,
         "answer": None,
@@ -217,21 +219,20 @@ def setting(
         {"label": [0, 1] * 3, "group": "all"}
         | (columns or {"text": ["kenfes qqq zzz", "kenfes kenfes kenfes"] * 3})
     )
-    data = TaskData(facts, {"train": table} if folds else {"train": table, "test": table})
+    data = TaskData(info, {"train": table} if folds else {"train": table, "test": table})
     return EvalContext(
-        tiny.checkpoint(name), data, tiny.variant(name).evaluate, 0, 1000, "fp32", tiny.CPU
+        tiny.checkpoint(name), data, tiny.model_config(name).evaluate, 0, 1000, "fp32", tiny.CPU
     )
 
 
 @pytest.mark.parametrize(("name", "share"), [("word2vec", 1 / 3), ("ulmfit", 1 / 3), ("glove", 1 / 3), ("taglm", 1 / 3), ("fasttext", 0.0),
                                              ("elmo", 0.0), ("gpt", 0.0)])  # fmt: skip
-def test_a_share_of_tokens_is_unknown_to_closed_vocabularies_and_none_to_those_that_spell(
-    name: str, share: float
-) -> None:
-    assert tiny.reader(name).backend_tokenizer.token_to_id("kenfes") is not None or name == "gpt"
+def test_only_closed_vocabularies_have_unknown_tokens(name: str, share: float) -> None:
+    assert tiny.tokenizer(name).backend_tokenizer.token_to_id("kenfes") is not None or name == "gpt"
     for folds in (None, 2):
-        (row,) = unknown_token_rows(setting(name, folds=folds), "pretrained")
-        assert row.value == pytest.approx(share) and (
+        (row,) = unknown_token_rows(build_context(name, folds=folds), "pretrained")
+        assert row.value == pytest.approx(share)
+        assert (
             row.metric,
             row.split,
             row.test_set,
@@ -245,24 +246,25 @@ def test_a_share_of_tokens_is_unknown_to_closed_vocabularies_and_none_to_those_t
         )
 
 
-def test_words_that_a_target_brought_in_are_known_and_what_reads_nothing_has_no_row() -> None:
-    plain = setting("ulmfit")
-    reader = plain.checkpoint.tokenizer.with_added_words(["qqq"])
+def test_added_words_are_known_and_inapplicable_models_have_no_unknown_share() -> None:
+    context = build_context("ulmfit")
+    tokenizer = context.checkpoint.tokenizer.with_added_words(["qqq"])
     (row,) = unknown_token_rows(
         dataclasses.replace(
-            plain, checkpoint=dataclasses.replace(plain.checkpoint, tokenizer=reader)
+            context, checkpoint=dataclasses.replace(context.checkpoint, tokenizer=tokenizer)
         ),
         "adapted",
     )
     assert row.value == pytest.approx(1 / 6) and (row.init, row.adapt_text) == ("adapted", "task")
     pairs = {"kind": "minimal_pairs", "good": ["kenfes zzz"] * 6, "bad": ["zzz kenfes"] * 6}
-    assert not [*unknown_token_rows(setting("word2vec", **pairs), "pretrained")], (
-        "it gives sentences no probability"
+    assert not [*unknown_token_rows(build_context("word2vec", **pairs), "pretrained")], (
+        "word2vec gives sentences no probability"
     )
-    (row,) = unknown_token_rows(setting("ulmfit", **pairs), "pretrained")
+    (row,) = unknown_token_rows(build_context("ulmfit", **pairs), "pretrained")
     assert row.value == pytest.approx(1 / 2)
     (row,) = unknown_token_rows(
-        setting("word2vec", kind="word_similarity", words=[["kenfes", "zzz"]] * 6), "pretrained"
+        build_context("word2vec", kind="word_similarity", words=[["kenfes", "zzz"]] * 6),
+        "pretrained",
     )
     assert row.value == pytest.approx(1 / 2)
 
@@ -292,15 +294,15 @@ def unknown_rows() -> pd.DataFrame:
     return results.results_frame([*rows, results.ResultRow(value=1.0, **common)])
 
 
-def test_unknown_tokens_are_a_table_of_the_page_and_compare_nothing(analysis: Analysis) -> None:
+def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) -> None:
     table = unknown_rows()
     assert not cells._build_cells(table, split="test", tasks={})
     assert count_trials(table) == TrialCounts(1, 1)
     shares = tuple(build.unknown_token_shares(table, "test"))
     changed = replace(analysis, unknown_token_shares=shares)
-    found = tasks.build_unknown_token_table(changed)
-    assert found.columns == ("gpt", "gpt adapted", "bert")
-    assert found.models_without_unknown == ("elmo",)
+    unknown_table = tasks.build_unknown_token_table(changed)
+    assert unknown_table.columns == ("gpt", "gpt adapted", "bert")
+    assert unknown_table.models_without_unknown == ("elmo",)
     pages = page.render_report(changed)
     assert "| task | gpt | gpt adapted | bert |\n|---|---:|---:|---:|\n" in pages["md"]
     assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
@@ -311,18 +313,18 @@ def test_unknown_tokens_are_a_table_of_the_page_and_compare_nothing(analysis: An
     pages = page.render_report(replace(analysis, unknown_token_shares=shares))
     assert all("No unknown tokens: elmo." in text for text in pages.values())
     assert "| task | elmo |\n" not in pages["md"]
-    assert "Unknown tokens" not in page.render_report(analysis)["html"], "nothing was measured"
+    assert "Unknown tokens" not in page.render_report(analysis)["html"], "no shares were measured"
 
 
-def test_what_reads_words_reads_characters_where_the_language_has_no_spaces() -> None:
+def test_word_models_read_characters_in_languages_without_spaces() -> None:
     units = {
         name: load_family(name).input_unit for name in ("glove", "elmo", "fasttext", "gpt", "bert")
     }
-    said = {
+    lines = {
         name: publication.adjust_unit_for_language({"unit": unit, "direction": "x"}, "zh-Hant")
         for name, unit in units.items()
     }
-    assert {name: line["unit"] for name, line in said.items()} == {
+    assert {name: line["unit"] for name, line in lines.items()} == {
         "glove": "characters, each a word", "elmo": "characters, each a word, read as bytes",
         "fasttext": "characters, each a word, and their character n-grams", "gpt": units["gpt"], "bert": units["bert"]}  # fmt: skip
     assert all(

@@ -1,4 +1,6 @@
-"""Autoencoders of sequences and language models that begin a classifier: both written out by hand, with what is read and what is said."""
+"""SA-LSTM matches a numpy version as autoencoder and language model, and starts a classifier."""
+
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -18,14 +20,20 @@ from lineage.models.sa_lstm import (
     sa_lstm_scores,
 )
 from tests import tiny
-from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
+from tests.by_hand import (
+    arrays_with_prefix,
+    assert_gradients_match_finite_differences,
+    cross_entropy_nats,
+    lstm_step,
+    parameter_arrays,
+)
 
 IDS = torch.tensor([[2, 5, 3], [2, 4, 0]])
 MASK = torch.tensor([[True, True, True], [True, True, False]])
 TEXTS = [[2, 5, 3], [2, 4]]
 
 
-def small(objective: str, layers: int = 2) -> SALSTMModel:
+def build_small_model(objective: str, layers: int = 2) -> SALSTMModel:
     model = SALSTMModel(
         SALSTMConfig(
             objective=objective,
@@ -41,87 +49,86 @@ def small(objective: str, layers: int = 2) -> SALSTMModel:
     return model.double()
 
 
-def said(p: dict[str, np.ndarray], read: list[int], answers: list[int]) -> list[float]:
-    """Nats of each answer, the last of them after the last word that is read."""
+def target_nats(p: dict[str, np.ndarray], input_ids: list[int], targets: list[int]) -> list[float]:
+    """Return the nats of each target; the last target follows the last input word."""
     states = [(np.zeros(4), np.zeros(4)) for _ in range(2)]
-    found = []
-    for place, word in enumerate(read):
+    nats = []
+    for position, word in enumerate(input_ids):
         x = p["word_embeddings.weight"][word]
         for layer in range(2):
-            states[layer] = plain_step(x, *states[layer], part(p, f"body.{layer}"))
+            states[layer] = lstm_step(x, *states[layer], arrays_with_prefix(p, f"body.{layer}"))
             x = states[layer][0]
-        late = place - (len(read) - len(answers))
-        if late >= 0:
-            found.append(nats(p["softmax.weight"] @ x + p["softmax.bias"], answers[late]))
-    return found
+        target_index = position - (len(input_ids) - len(targets))
+        if target_index >= 0:
+            nats.append(
+                cross_entropy_nats(
+                    p["softmax.weight"] @ x + p["softmax.bias"], targets[target_index]
+                )
+            )
+    return nats
 
 
-def by_hand(p: dict[str, np.ndarray], objective: str) -> float:
-    """The mean over everything that is said."""
-    if objective == "language_model":
-        return float(np.mean([n for text in TEXTS for n in said(p, text[:-1], text[1:])]))
-    return float(
-        np.mean(
-            [
-                n
-                for text in TEXTS
-                for n in said(p, [*text, SEPARATOR_ID, *text], [*text, SEPARATOR_ID])
-            ]
-        )
-    )
+def expected_loss(p: dict[str, np.ndarray], objective: str) -> float:
+    """Return the mean nats over all targets of all texts."""
+    nats: list[float] = []
+    for text in TEXTS:
+        if objective == "language_model":
+            nats += target_nats(p, text[:-1], text[1:])
+        else:
+            nats += target_nats(p, [*text, SEPARATOR_ID, *text], [*text, SEPARATOR_ID])
+    return float(np.mean(nats))
 
 
 @pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
-def test_the_loss_and_its_gradients_are_those_written_by_hand(objective: str) -> None:
-    """One table, one LSTM and one softmax read the text and write it again; the state is handed over."""
-    model = small(objective)
+def test_the_loss_and_its_gradients_equal_those_computed_in_numpy(objective: str) -> None:
+    """The encoder and the decoder share the embedding, the LSTM, the softmax and the state."""
+    model = build_small_model(objective)
     out = autoencoder_or_lm_loss(model, Batch(IDS, MASK))
-    assert float(out.loss.detach()) == pytest.approx(by_hand(numbers(model), objective), abs=1e-12)
+    assert float(out.loss.detach()) == pytest.approx(
+        expected_loss(parameter_arrays(model), objective), abs=1e-12
+    )
     assert out.target_counts == ({"rebuilt": 7} if objective == "autoencoder" else {"word": 3})
     out.loss.backward()
-    assert_gradients_are_central_differences(model, lambda p: by_hand(p, objective))
+    assert_gradients_match_finite_differences(model, lambda p: expected_loss(p, objective))
 
 
-def test_texts_are_laid_out_to_be_read_and_written_each_behind_its_own_end() -> None:
+def test_the_decoder_input_of_each_text_follows_its_own_end() -> None:
     inputs, targets = autoencoder_inputs_and_targets(IDS, MASK)
-    assert inputs[0].tolist() == [2, 5, 3, SEPARATOR_ID, 2, 5, 3] and targets[0].tolist() == [
-        IGNORE_INDEX
-    ] * 3 + [2, 5, 3, SEPARATOR_ID]
-    assert (
-        inputs[1, :5].tolist() == [2, 4, SEPARATOR_ID, 2, 4]
-        and targets[1].tolist() == [IGNORE_INDEX] * 2 + [2, 4, SEPARATOR_ID] + [IGNORE_INDEX] * 2
-    )
+    assert inputs[0].tolist() == [2, 5, 3, SEPARATOR_ID, 2, 5, 3]
+    assert targets[0].tolist() == [IGNORE_INDEX] * 3 + [2, 5, 3, SEPARATOR_ID]
+    assert inputs[1, :5].tolist() == [2, 4, SEPARATOR_ID, 2, 4]
+    assert targets[1].tolist() == [IGNORE_INDEX] * 2 + [2, 4, SEPARATOR_ID] + [IGNORE_INDEX] * 2
 
 
-def test_what_is_written_depends_on_everything_that_was_read() -> None:
-    model = small("autoencoder")
-    before = model.run_layers(autoencoder_inputs_and_targets(IDS[:1], MASK[:1])[0])[-1][0, 3]
-    for place in range(3):
-        other = IDS[:1].clone()
-        other[0, place] = 6
+def test_the_decoder_depends_on_every_word_that_was_read() -> None:
+    model = build_small_model("autoencoder")
+    original = model.run_layers(autoencoder_inputs_and_targets(IDS[:1], MASK[:1])[0])[-1][0, 3]
+    for position in range(3):
+        changed = IDS[:1].clone()
+        changed[0, position] = 6
         assert not torch.allclose(
-            before, model.run_layers(autoencoder_inputs_and_targets(other, MASK[:1])[0])[-1][0, 3]
+            original,
+            model.run_layers(autoencoder_inputs_and_targets(changed, MASK[:1])[0])[-1][0, 3],
         )
 
 
 @pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
-def test_scores_are_sums_over_each_text_alone(objective: str) -> None:
-    model, reader = (
-        tiny.model("sa_lstm", architecture={"objective": objective}).eval(),
-        tiny.reader("sa_lstm"),
-    )
+def test_scores_are_sums_over_each_text(objective: str) -> None:
+    model = tiny.model("sa_lstm", architecture={"objective": objective}).eval()
+    tokenizer = tiny.tokenizer("sa_lstm")
     texts = [" ".join(d.split()[:n]) for d, n in zip(tiny.documents(), (4, 9, 6), strict=False)]
-    found = sa_lstm_scores(model, reader, texts, limit=None)[:, 0]
-    for text, score in zip(texts, found, strict=True):
-        out = autoencoder_or_lm_loss(model, reader.collate([reader.encode(text)]))
+    scores = sa_lstm_scores(model, tokenizer, texts, limit=None)[:, 0]
+    for text, score in zip(texts, scores, strict=True):
+        out = autoencoder_or_lm_loss(model, tokenizer.collate([tokenizer.encode(text)]))
         (total,) = out.nats.values()
         assert score == pytest.approx(-float(total), rel=1e-5)
 
 
 def test_the_classifier_reads_the_state_after_the_last_word() -> None:
-    model, reader = tiny.model("sa_lstm").eval(), tiny.reader("sa_lstm")
-    batch = reader.collate(
-        reader.encode_batch([" ".join(tiny.documents()[0].split()[:n]) for n in (3, 8)])
+    model = tiny.model("sa_lstm").eval()
+    tokenizer = tiny.tokenizer("sa_lstm")
+    batch = tokenizer.collate(
+        tokenizer.encode_batch([" ".join(tiny.documents()[0].split()[:n]) for n in (3, 8)])
     )
     layers = model.encode(batch)
     pooled = model.pool(layers, batch)
@@ -129,46 +136,50 @@ def test_the_classifier_reads_the_state_after_the_last_word() -> None:
         assert torch.equal(pooled[row], layers[-1][row, length - 1])
 
 
-def test_documents_are_cut_at_the_length_of_a_window() -> None:
-    found, tokens = tiny.variant("sa_lstm"), tiny.tokens("sa_lstm")
-    assert found.family.batch_sampler is not None
-    stream = found.family.batch_sampler(tokens, tiny.reader("sa_lstm"), found.pretrain, seed=1)
-    sizes = [stream.get_batch(i).ids_BT.shape[1] for i in range(stream.set_epoch(0))]
-    starts = np.sort(stream.starts)
+def test_documents_are_cut_into_windows_of_the_sequence_length() -> None:
+    config = tiny.model_config("sa_lstm")
+    tokens = tiny.corpus("sa_lstm")
+    assert config.family.batch_sampler is not None
+    sampler = config.family.batch_sampler(
+        tokens, tiny.tokenizer("sa_lstm"), config.pretrain, seed=1
+    )
+    sizes = [sampler.get_batch(i).ids_BT.shape[1] for i in range(sampler.set_epoch(0))]
+    starts = np.sort(sampler.starts)
     assert max(sizes) == 11 and len(set(sizes)) > 3
-    expected = [
-        a + k
-        for a, b in zip(tokens.document_starts[:-1], tokens.document_starts[1:], strict=True)
-        for k in range(0, b - a, 11)
-    ]
+    expected: list[int] = []
+    for start, end in itertools.pairwise(tokens.document_starts.tolist()):
+        expected += range(start, end, 11)
     assert starts.tolist() == expected
 
 
 @pytest.mark.parametrize("objective", ["autoencoder", "language_model"])
-def test_joint_training_adds_the_loss_of_pretraining_on_the_task_s_texts(objective: str) -> None:
-    """Dai and Le's variant: the answer's loss and the text's, and the gradients of both together."""
-    reader, gold = tiny.reader("sa_lstm"), np.array([0, 1, 1])
+def test_joint_training_adds_the_pretraining_loss_on_the_texts_of_the_task(objective: str) -> None:
+    """Dai and Le: the loss and its gradient are those of the task plus those of the text."""
+    tokenizer = tiny.tokenizer("sa_lstm")
+    labels = np.array([0, 1, 1])
     encoder = tiny.model("sa_lstm", architecture={"objective": objective, "dropout": 0.0})
     items = encode_items(
         pd.DataFrame({"text": ["the cat sat .", "a dog", "the old man saw it ."]}),
-        reader,
+        tokenizer,
         max_length=None,
         language="en",
     )
-    settings = tiny.variant(
+    settings = tiny.model_config(
         "sa_lstm", evaluate={"finetune": {"aux_lm_weight": 0.5, "dropout": 0.0}}
     ).evaluate.finetune
-    model = FinetunedModel(encoder, tiny.labels(2), settings, seed=1, example_item=items[0])
-    batch = collate_items(reader, items, gold)
-    found = {}
+    model = FinetunedModel(encoder, tiny.label_answer(2), settings, seed=1, example_item=items[0])
+    batch = collate_items(tokenizer, items, labels)
+    loss_and_gradient = {}
     for name, loss in {
         "joint": finetuning_objective(model, batch, aux_lm_weight=settings.aux_lm_weight, auxiliary_loss=FAMILY.auxiliary_loss).loss,
         "task": finetuning_objective(model, batch).loss,
         "text": autoencoder_or_lm_loss(encoder, batch).loss,
     }.items():  # fmt: skip
         grads = torch.autograd.grad(loss, [*encoder.body.parameters()])
-        found[name] = torch.cat(
+        loss_and_gradient[name] = torch.cat(
             [loss.detach().view(1), *(gradient.flatten() for gradient in grads)]
         )
-    assert float(found["text"][1:].norm()) > 0.01
-    torch.testing.assert_close(found["joint"], found["task"] + 0.5 * found["text"])
+    assert float(loss_and_gradient["text"][1:].norm()) > 0.01
+    torch.testing.assert_close(
+        loss_and_gradient["joint"], loss_and_gradient["task"] + 0.5 * loss_and_gradient["text"]
+    )

@@ -1,4 +1,4 @@
-"""Every format, compression and place of data gives the same documents, and what was read is recorded by content."""
+"""All formats, compressions and locations give the same documents; records hold digests."""
 
 import gzip
 import json
@@ -17,11 +17,12 @@ from lineage.data.corpus import collect_documents, source_fingerprint
 from lineage.data.items import build_items, task_fingerprint
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import HERE, make, stage
+from tests.user_project import REPOSITORY, make_project, run_stage
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
-# What readers are known to change: NA and None, quotes, commas, numbers, dates, a leading zero, other scripts, a quote that stays open.
-TEXTS = [
+# Text that table parsers are known to change: NA and None, quotation marks, commas, numbers, dates,
+# a leading zero, other scripts, an unclosed quotation mark.
+UNUSUAL_TEXTS = [
     "NA",
     'a, b and "c"',
     "None",
@@ -37,25 +38,25 @@ TEXTS = [
 
 @pytest.fixture(autouse=True)
 def workspace(tmp_path, monkeypatch):
-    """A folder of its own for the cache of digests."""
+    """Run in an empty folder, which gets the cache of digests."""
     home = tmp_path / "workspace"
     home.mkdir()
     monkeypatch.chdir(home)
 
 
-def compressed(path: Path, how: str) -> Path:
-    target = path.with_name(path.name + how)
-    if how == ".gz":
+def compress(path: Path, suffix: str) -> Path:
+    target = path.with_name(path.name + suffix)
+    if suffix == ".gz":
         target.write_bytes(gzip.compress(path.read_bytes()))
-    elif how == ".zst":
+    elif suffix == ".zst":
         with pa.output_stream(str(target), compression="zstd") as stream:
             stream.write(path.read_bytes())
-    if how:
+    if suffix:
         path.unlink()
     return target
 
 
-def save(table: pd.DataFrame, path: Path) -> None:
+def write_table(table: pd.DataFrame, path: Path) -> None:
     if path.suffix == ".parquet":
         table.to_parquet(path)
     elif path.suffix == ".jsonl":
@@ -69,43 +70,43 @@ def save(table: pd.DataFrame, path: Path) -> None:
         table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
 
 
-def texts_of(root: Path, **source) -> list[str]:
+def read_texts(root: Path, **source) -> list[str]:
     corpus = parse_record(
         Corpus, {"language": "en", "sources": [source], "min_characters": 0}, "corpus"
     )
     return list(collect_documents(corpus, seed=1, root=root, where="corpus").table["text"])
 
 
-@pytest.mark.parametrize("how", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv", ".txt"])
-def test_every_format_gives_the_same_documents(suffix, how, tmp_path):
+def test_every_format_gives_the_same_documents(suffix, compression, tmp_path):
     path = tmp_path / f"a{suffix}"
-    save(pd.DataFrame({"text": TEXTS, "n": range(len(TEXTS))}), path)
-    name = compressed(path, how).name
+    write_table(pd.DataFrame({"text": UNUSUAL_TEXTS, "n": range(len(UNUSUAL_TEXTS))}), path)
+    name = compress(path, compression).name
     assert (
-        texts_of(
+        read_texts(
             tmp_path,
             files=name,
             **({"document_unit": "line"} if suffix == ".txt" else {"text": "text"}),
         )
-        == TEXTS
+        == UNUSUAL_TEXTS
     )
 
 
-@pytest.mark.parametrize("how", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
-def test_every_format_gives_the_same_items(suffix, how, tmp_path):
+def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
     for split in ("train", "test"):
-        save(
-            pd.DataFrame({"t": TEXTS, "l": [n % 2 for n in range(len(TEXTS))]}),
+        write_table(
+            pd.DataFrame({"t": UNUSUAL_TEXTS, "l": [n % 2 for n in range(len(UNUSUAL_TEXTS))]}),
             tmp_path / f"{split}{suffix}",
         )
-        compressed(tmp_path / f"{split}{suffix}", how)
+        compress(tmp_path / f"{split}{suffix}", compression)
     task = parse_record(
         Task,
         {
             "kind": "text_classification",
-            "files": {s: f"{s}{suffix}{how}" for s in ("train", "test")},
+            "files": {s: f"{s}{suffix}{compression}" for s in ("train", "test")},
             "text": ["t"],
             "label": "l",
         },
@@ -114,7 +115,7 @@ def test_every_format_gives_the_same_items(suffix, how, tmp_path):
     items = build_items(
         "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
-    assert list(items.splits["test"]["text"]) == TEXTS
+    assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
     assert items.info["labels"] == ["0", "1"]
 
 
@@ -127,21 +128,23 @@ def test_every_format_gives_the_same_items(suffix, how, tmp_path):
     ],
 )
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_a_document_of_a_txt_file_is(document_unit, expected, end, tmp_path):
+def test_a_txt_file_is_split_into_documents_by_the_document_unit(
+    document_unit, expected, end, tmp_path
+):
     (tmp_path / "a.txt").write_bytes(
         "one two\nstill one\n\nsecond\n\n\nthird\n".replace("\n", end).encode()
     )
-    assert texts_of(tmp_path, files="a.txt", document_unit=document_unit) == expected
+    assert read_texts(tmp_path, files="a.txt", document_unit=document_unit) == expected
 
 
-@pytest.mark.parametrize("how", ["", ".gz"])
-def test_a_blank_line_may_hold_spaces(how, tmp_path):
-    """As WikiText's do, and what editors and pdftotext leave."""
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_a_line_of_spaces_is_a_blank_line(compression, tmp_path):
+    """WikiText has such lines, and editors and pdftotext leave them."""
     for name, text in (("a", "one\ntwo\n \nthree\n\t\n\n \nfour"), ("b", "\ufefffive\n  \n")):
         save_text = (tmp_path / f"{name}.txt").write_text(text)
         assert save_text
-        compressed(tmp_path / f"{name}.txt", how)
-    assert texts_of(tmp_path, files=f"*.txt{how}", document_unit="blank_line") == [
+        compress(tmp_path / f"{name}.txt", compression)
+    assert read_texts(tmp_path, files=f"*.txt{compression}", document_unit="blank_line") == [
         "one\ntwo",
         "three",
         "four",
@@ -149,7 +152,7 @@ def test_a_blank_line_may_hold_spaces(how, tmp_path):
     ]
 
 
-def test_globs_folders_and_odd_names_are_read_in_the_order_of_names(tmp_path):
+def test_globs_folders_and_unusual_names_are_read_in_the_order_of_names(tmp_path):
     (tmp_path / "data/deep").mkdir(parents=True)
     (tmp_path / "data/.hidden.txt").write_text("hidden")
     for number in range(12):
@@ -157,13 +160,13 @@ def test_globs_folders_and_odd_names_are_read_in_the_order_of_names(tmp_path):
             f"text {number}"
         )
     everything = [f"text {n}" for n in [*range(0, 12, 2), *range(1, 12, 2)]]
-    assert texts_of(tmp_path, files="data") == everything
-    assert texts_of(tmp_path, files="data/**/*.txt") == everything
-    assert texts_of(tmp_path, files=str(tmp_path / "data/*.txt")) == everything[:6]
-    assert texts_of(tmp_path, files="data/02 [a]*?.txt") == ["text 2"]
+    assert read_texts(tmp_path, files="data") == everything
+    assert read_texts(tmp_path, files="data/**/*.txt") == everything
+    assert read_texts(tmp_path, files=str(tmp_path / "data/*.txt")) == everything[:6]
+    assert read_texts(tmp_path, files="data/02 [a]*?.txt") == ["text 2"]
 
 
-def test_records_hold_relative_names_and_digests_and_see_an_edit(tmp_path):
+def test_fingerprints_have_relative_names_and_change_with_an_edit(tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     source = parse_record(
         Corpus, {"language": "en", "sources": [{"files": "a.txt"}]}, "corpus"
@@ -183,7 +186,7 @@ def test_records_hold_relative_names_and_digests_and_see_an_edit(tmp_path):
 
 
 def hub_folder(folder: Path) -> Path:
-    """A repository in the Hub's layout with two configurations and a card that names them."""
+    """Write a repository in the Hub's layout, with two configurations and a card that names them."""
     for config, first in (("small", 0), ("large", 100)):
         (folder / config).mkdir(parents=True)
         for split, count in (("train", 8), ("validation", 4)):
@@ -199,14 +202,14 @@ def hub_folder(folder: Path) -> Path:
     return folder
 
 
-HUB = {"config": "large", "split": "train", "revision": REVISION, "text": "body"}
-LARGE = [f"large train document {100 + n}" for n in range(8)]
+HUB_SOURCE = {"config": "large", "split": "train", "revision": REVISION, "text": "body"}
+LARGE_TRAIN_TEXTS = [f"large train document {100 + n}" for n in range(8)]
 
 
 def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
     hub_folder(tmp_path / "copies/data-set")
-    assert texts_of(tmp_path, hub="copies/data-set", **HUB) == LARGE
-    assert len(texts_of(tmp_path, hub="copies/data-set", **{**HUB, "config": "*"})) == 16
+    assert read_texts(tmp_path, hub="copies/data-set", **HUB_SOURCE) == LARGE_TRAIN_TEXTS
+    assert len(read_texts(tmp_path, hub="copies/data-set", **{**HUB_SOURCE, "config": "*"})) == 16
     splits = {"train": "train", "test": "validation"}
     task = {
         "kind": "text_classification",
@@ -226,8 +229,8 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
         where="task",
     )
     assert items.info["counts"] == {"train": 7, "test": 4, "validation": 1}
-    facts = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
-    assert [f["name"] for f in facts["splits"]["test"]["files"]] == [
+    fingerprint = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
+    assert [f["name"] for f in fingerprint["splits"]["test"]["files"]] == [
         f"{c}/{s}-00000-of-00001.parquet"
         for c in ("large", "small")
         for s in ("train", "validation")
@@ -237,21 +240,21 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value"), [("split", "trian"), ("config", "huge"), ("text", "boddy")]
 )
-def test_a_wrong_split_config_or_column_of_the_hub_is_named(key, value, tmp_path):
+def test_an_unknown_split_config_or_column_of_the_hub_is_refused_by_name(key, value, tmp_path):
     hub_folder(tmp_path / "data-set")
     with pytest.raises(InputError, match=value):
-        texts_of(tmp_path, hub="data-set", **{**HUB, key: value})
+        read_texts(tmp_path, hub="data-set", **{**HUB_SOURCE, key: value})
 
 
-def hub_cache(home: Path, repository: str) -> None:
-    """What a download leaves in HF_HOME."""
+def write_hub_cache(home: Path, repository: str) -> None:
+    """Write what a download leaves in HF_HOME."""
     folder = home / "hub" / f"datasets--{repository.replace('/', '--')}"
     hub_folder(folder / "snapshots" / REVISION)
     (folder / "refs").mkdir()
     (folder / "refs/main").write_text(REVISION)
 
 
-READ = """
+READ_SCRIPT = """
 import json, sys
 from pathlib import Path
 from lineage.data.corpus import collect_documents, source_fingerprint
@@ -269,29 +272,34 @@ for source in json.loads(sys.argv[1]):
 """
 
 
-def offline(home: Path, *sources: dict[str, str]) -> tuple[list, list[str]]:
-    """What a process reads, and what it says: one of its own, since the Hub's library reads these settings when it is imported."""
+def read_offline(home: Path, *sources: dict[str, str]) -> tuple[list, list[str]]:
+    """Read sources in a separate process, and return the results and the messages.
+
+    The library of the Hub reads these settings when it is imported.
+    """
     environment = {
         **os.environ,
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": str(REPOSITORY),
         "HF_HOME": str(home),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-c", READ, json.dumps(sources)]
-    done = subprocess.run(
+    command = [sys.executable, "-c", READ_SCRIPT, json.dumps(sources)]
+    process = subprocess.run(
         command, cwd=home.parent, env=environment, capture_output=True, text=True, check=False
     )
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.splitlines()
+    return [json.loads(line) for line in process.stdout.splitlines()], process.stderr.splitlines()
 
 
-def test_the_hubs_cache_works_offline_and_an_empty_one_is_a_clear_error(tmp_path):
-    hub_cache(tmp_path / "full", "some-body/data-set")
-    answers, said = offline(
-        tmp_path / "full", {"hub": "some-body/data-set", **HUB}, {"hub": "some-body/other", **HUB}
+def test_the_cache_of_the_hub_works_offline_and_a_missing_entry_is_an_error(tmp_path):
+    write_hub_cache(tmp_path / "full", "some-body/data-set")
+    results, messages = read_offline(
+        tmp_path / "full",
+        {"hub": "some-body/data-set", **HUB_SOURCE},
+        {"hub": "some-body/other", **HUB_SOURCE},
     )
-    assert [texts for texts, _ in answers] == [LARGE]
-    assert answers[0][1] == {
+    assert [texts for texts, _ in results] == [LARGE_TRAIN_TEXTS]
+    assert results[0][1] == {
         "read": "hub",
         "hub": "some-body/data-set",
         "config": "large",
@@ -299,11 +307,12 @@ def test_the_hubs_cache_works_offline_and_an_empty_one_is_a_clear_error(tmp_path
         "revision": REVISION,
     }
     assert not (tmp_path / "full/datasets").exists()
-    assert len(said) == 1 and "some-body/other at 0123456789ab is not in the Hub's cache" in said[0]
+    assert len(messages) == 1
+    assert "some-body/other at 0123456789ab is not in the Hub's cache" in messages[0]
 
 
-def test_a_download_that_was_broken_off_is_not_taken_for_a_whole_one(tmp_path):
-    """With a card a shard is missing; without one something was begun."""
+def test_an_interrupted_download_is_not_read_as_complete(tmp_path):
+    """With a card, a shard is missing; without one, an incomplete file shows the interruption."""
     folders = {
         card: tmp_path / f"full/hub/datasets--some-body--{card}" for card in ("card", "none")
     }
@@ -324,26 +333,30 @@ def test_a_download_that_was_broken_off_is_not_taken_for_a_whole_one(tmp_path):
         {"hub": f"some-body/{card}", "split": "train", "revision": REVISION, "text": "text"}
         for card in folders
     ]
-    answers, said = offline(tmp_path / "full", *sources)
-    assert [[text[:7] for text in texts] for texts, _ in answers] == 2 * [["shard 0", "shard 1"]], (
-        said
+    results, messages = read_offline(tmp_path / "full", *sources)
+    assert [[text[:7] for text in texts] for texts, _ in results] == 2 * [["shard 0", "shard 1"]], (
+        messages
     )
     (folders["card"] / "snapshots" / REVISION / "data/train-00001-of-00002.parquet").unlink()
     (folders["none"] / "blobs/0123.incomplete").touch()
-    answers, said = offline(tmp_path / "full", *sources)
-    assert (
-        not answers and len(said) == 2 and all("is not in the Hub's cache" in line for line in said)
-    )
+    results, messages = read_offline(tmp_path / "full", *sources)
+    assert not results
+    assert len(messages) == 2
+    assert all("is not in the Hub's cache" in line for line in messages)
 
 
-def test_a_mirror_is_read_where_its_files_exist_and_that_is_recorded(tmp_path):
+def test_a_mirror_is_read_if_its_files_exist_and_the_record_says_so(tmp_path):
     hub_folder(tmp_path / "data-set")
-    source = {"hub": "data-set", **HUB, "mirror": {"files": "copy.txt", "document_unit": "line"}}
+    source = {
+        "hub": "data-set",
+        **HUB_SOURCE,
+        "mirror": {"files": "copy.txt", "document_unit": "line"},
+    }
     record = parse_record(Corpus, {"language": "en", "sources": [source]}, "corpus").sources[0]
-    assert texts_of(tmp_path, **source) == LARGE
+    assert read_texts(tmp_path, **source) == LARGE_TRAIN_TEXTS
     assert source_fingerprint(record, tmp_path, "corpus")["read"] == "hub"
     (tmp_path / "copy.txt").write_text("from the copy\n")
-    assert texts_of(
+    assert read_texts(
         tmp_path,
         **source | {"mirror": {"files": "copy.txt", "document_unit": "line", "text": "text"}},
     ) == ["from the copy"]
@@ -354,25 +367,32 @@ def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
-    make(tmp_path / "project")
-    for name in (("sources",), ("corpus", "general"), ("task", "mood")):
-        assert stage(tmp_path / "project", *name, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    make_project(tmp_path / "project")
+    for command in (("sources",), ("corpus", "general"), ("task", "mood")):
+        assert (
+            run_stage(tmp_path / "project", *command, monkeypatch=monkeypatch, capsys=capsys)[0]
+            == 0
+        )
     assert not (tmp_path / "home").exists()
     assert not list((tmp_path / "scratch").iterdir())
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
-def test_columns_that_nobody_asked_for_may_hold_anything(tmp_path: Path, suffix: str) -> None:
-    """The index that pandas writes to a csv; a column that is empty in one file and text in the next; a key that only some lines have."""
+def test_unused_columns_may_contain_anything(tmp_path: Path, suffix: str) -> None:
+    """Read past three kinds of unused columns.
+
+    They are the index that pandas writes to a csv, a column that is empty in one file and text in
+    the next, and a key that only some lines have.
+    """
     first = pd.DataFrame({"text": ["One text.", "Another."], "note": [None, None]})
     second = pd.DataFrame({"text": ["A third.", "A fourth."], "note": ["a", "b"]})
     for number, table in enumerate((first, second)):
         path = tmp_path / f"{number}{suffix}"
-        table.to_csv(path) if suffix == ".csv" else save(table, path)
+        table.to_csv(path) if suffix == ".csv" else write_table(table, path)
     if suffix == ".jsonl":
         with (tmp_path / "1.jsonl").open("a") as stream:
             stream.write('{"text": "A fifth.", "note": {"a": [1]}}\n')
-    assert len(texts_of(tmp_path, files=f"*{suffix}", text="text")) == (
+    assert len(read_texts(tmp_path, files=f"*{suffix}", text="text")) == (
         5 if suffix == ".jsonl" else 4
     )
 
@@ -380,14 +400,14 @@ def test_columns_that_nobody_asked_for_may_hold_anything(tmp_path: Path, suffix:
 def test_a_column_without_text_is_refused(tmp_path: Path) -> None:
     pd.DataFrame({"text": [["a", "list"], ["of", "words"]]}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"row 1: column 'text' holds a list, not text"):
-        texts_of(tmp_path, files="a.parquet", text="text")
+        read_texts(tmp_path, files="a.parquet", text="text")
 
 
-def test_paths_may_lead_upwards_and_through_hidden_folders(tmp_path: Path) -> None:
+def test_paths_may_go_up_and_through_hidden_folders(tmp_path: Path) -> None:
     (tmp_path / ".data/sub").mkdir(parents=True)
     (tmp_path / ".data/a.txt").write_text("Some text.")
     (tmp_path / ".data/.hidden.txt").write_text("Not this.")
-    assert texts_of(tmp_path, files=f"{tmp_path}/.data/*.txt") == ["Some text."]
-    assert texts_of(tmp_path / ".data/sub", files="../*.txt") == ["Some text."]
+    assert read_texts(tmp_path, files=f"{tmp_path}/.data/*.txt") == ["Some text."]
+    assert read_texts(tmp_path / ".data/sub", files="../*.txt") == ["Some text."]
     with pytest.raises(InputError, match="no file matches"):
-        texts_of(tmp_path, files="a**b/*.txt")
+        read_texts(tmp_path, files="a**b/*.txt")

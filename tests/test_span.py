@@ -1,4 +1,4 @@
-"""Questions whose answer is a part of a context: what is taken and refused, where an answer stands, and from where its words are read."""
+"""Extractive QA items are validated, locate their answers, and are encoded with all words."""
 
 import functools
 from pathlib import Path
@@ -21,43 +21,41 @@ from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
 from tests import tiny
-from tests.questions import KEYS, WORDS, made, questions
+from tests.questions import TASK_KEYS, WORDS, build_questions, build_task
 
-NAMES = [name for name in tiny.FAMILIES if tiny.variant(name).family.name == name]
+NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
 TEXT = "Na\u00efve  Ann saw 3.5 owls; Ann didn't see (any) cats \u2014 or dogs\u2026"
 
 
-def one(context: str, answers: object, starts: object = None, **keys: Any) -> pd.Series:
+def make_item(context: str, answers: object, starts: object = None, **changes: Any) -> pd.Series:
     columns = {"ask": ["who ?"], "read": [context], "say": [answers], "at": [starts]}
     task = parse_record(
         Task,
         {
-            **KEYS,
+            **TASK_KEYS,
             "files": {"train": "x"},
             **({} if starts is None else {"answer_starts": "at"}),
-            **keys,
+            **changes,
         },
         "task",
     )
     return load_kind("extractive_qa").make_items(columns, task, "here").iloc[0]
 
 
-def held(item: pd.Series) -> str:
-    """The characters that the label says."""
+def label_text(item: pd.Series) -> str:
+    """Return the text that the label points to."""
     return str(item["context"][item["starts"][item["label"][0]] : item["ends"][item["label"][1]]])
 
 
-def test_answers_come_as_a_text_a_list_or_squads_lists(tmp_path: Path) -> None:
-    table = questions(20)
-    whole = made(tmp_path, table, table[:4])
+def test_answers_may_be_a_text_a_list_or_the_lists_of_squad(tmp_path: Path) -> None:
+    table = build_questions(20)
+    task = build_task(tmp_path, table, table[:4])
+    assert task.info["metric"] == ["f1"]
+    assert task.info["answer"] == "span"
+    assert task.info["labels"] == []
+    test = task.splits["test"]
     assert (
-        whole.info["metric"] == ["f1"]
-        and whole.info["answer"] == "span"
-        and whole.info["labels"] == []
-    )
-    test = whole.splits["test"]
-    assert (
-        [held(item) for _, item in test.iterrows()]
+        [label_text(item) for _, item in test.iterrows()]
         == list(table["say"][:4])
         == [item["answers"][0] for _, item in test.iterrows()]
     )
@@ -65,7 +63,8 @@ def test_answers_come_as_a_text_a_list_or_squads_lists(tmp_path: Path) -> None:
         say=[[text, "nothing"] for text in table["say"]], read=table["read"] + " nothing"
     )
     assert (
-        made(tmp_path, lists, lists[:4]).splits["test"]["label"].tolist() == test["label"].tolist()
+        build_task(tmp_path, lists, lists[:4]).splits["test"]["label"].tolist()
+        == test["label"].tolist()
     )
     squad = table.assign(
         say=[
@@ -73,30 +72,30 @@ def test_answers_come_as_a_text_a_list_or_squads_lists(tmp_path: Path) -> None:
             for text, at in zip(table["say"], table["at"], strict=True)
         ]
     )
-    assert made(tmp_path, squad, squad[:4]).splits["test"].equals(test)
-    assert made(tmp_path, table, table[:4], answer_starts="at").splits["test"].equals(test)
+    assert build_task(tmp_path, squad, squad[:4]).splits["test"].equals(test)
+    assert build_task(tmp_path, table, table[:4], answer_starts="at").splits["test"].equals(test)
 
 
 @pytest.mark.parametrize(("context", "answer", "start", "label", "text"), [
-    (TEXT, "Ann", None, [1, 1], "Ann"),  # the first of two
+    (TEXT, "Ann", None, [1, 1], "Ann"),  # the first of two occurrences
     (TEXT, "Ann", 25, [6, 6], "Ann"),
     (TEXT, "3.5 owls", 15, [3, 4], "3.5 owls"),
     (TEXT, "see (any)", 36, [9, 12], "see (any)"),
     (TEXT, "dogs\u2026", 56, [16, 17], "dogs\u2026"),
-    (TEXT, "an", None, [11, 11], "any"),  # the word that holds it
+    (TEXT, "an", None, [11, 11], "any"),  # the word that contains it
     (TEXT, "ny) ca", None, [11, 13], "any) cats"),
-    ("  cafe\u0301\r\na\tb a b", "a\tb", 9, [1, 2], "a b"),  # six characters become five, and the first two and one of two go
+    ("  cafe\u0301\r\na\tb a b", "a\tb", 9, [1, 2], "a b"),  # six characters become five; the first two and one of two are removed
     ("  cafe\u0301\r\na\tb a b", "a b", 13, [3, 4], "a b"),
     ("\ufeffb a a", "a", 5, [2, 2], "a"),
 ])  # fmt: skip
-def test_an_answer_is_found_where_its_start_says_whatever_cleaning_does(
+def test_an_answer_is_found_at_its_start_even_if_cleaning_moves_it(
     context: str, answer: str, start: int | None, label: list[int], text: str
 ) -> None:
-    item = one(context, answer, start)
-    assert item["label"] == label and held(item) == text
+    item = make_item(context, answer, start)
+    assert item["label"] == label and label_text(item) == text
 
 
-@pytest.mark.parametrize(("context", "answers", "starts", "said"), [
+@pytest.mark.parametrize(("context", "answers", "starts", "message"), [
     ("a b", "c", None, "here: row 1: column 'say': the answer 'c' does not stand in the context, letter by letter; correct the data"),
     ("a b", "A", None, "the answer 'A' does not stand in the context"),
     (" ", "a", None, "row 1: column 'read': the context is blank"),
@@ -113,139 +112,150 @@ def test_an_answer_is_found_where_its_start_says_whatever_cleaning_does(
     ("a b", ["b"], [-1], "column 'at': '-1' is not a number of characters"),
     ("a b", ["b"], [], "1 answers in 'say' and 0 in 'at'"),
 ])  # fmt: skip
-def test_what_is_no_answer_is_refused_with_its_row(
-    context: str, answers: object, starts: object, said: str
+def test_an_invalid_answer_is_refused_with_its_row(
+    context: str, answers: object, starts: object, message: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        one(context, answers, starts)
-    assert said in str(error.value)
+        make_item(context, answers, starts)
+    assert message in str(error.value)
 
 
-def test_an_answer_that_max_tokens_cuts_off_is_counted_and_only_train_loses_the_question(
+def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
     tmp_path: Path,
 ) -> None:
-    table = questions(40)
-    item = one("a b c d e f", ["e", "b c"], max_tokens=6)
-    assert (
-        item["context"] == "a b c d"
-        and item["label"] == [1, 2]
-        and item["answers"] == ["e", "b c"]
-        and item["cut"]
-    ), "the second one is there"
-    assert one("a b c d e f", ["d e"], max_tokens=6)["label"] == [], "half of it is none"
-    found = made(tmp_path, table, table[:10], max_tokens=8)
-    cut = {
-        split: int(sum(len(label) == 0 for label in some["label"]))
-        for split, some in found.splits.items()
+    table = build_questions(40)
+    item = make_item("a b c d e f", ["e", "b c"], max_words=6)
+    assert item["context"] == "a b c d" and item["truncated"]
+    assert item["answers"] == ["e", "b c"]
+    assert item["label"] == [1, 2], "the second answer is within max_words"
+    assert make_item("a b c d e f", ["d e"], max_words=6)["label"] == [], (
+        "half an answer does not count"
+    )
+    task = build_task(tmp_path, table, table[:10], max_words=8)
+    cut_counts = {
+        split: int(sum(len(label) == 0 for label in rows["label"]))
+        for split, rows in task.splits.items()
     }
-    beyond = int(
-        (
-            (table["at"] + table["say"].str.len())
-            > table["read"].map(lambda text: word_spans(text, "en")[4][1])
-        ).sum()
-    )
-    assert 0 < cut["test"] == found.info["lost"]["test"] < 10 == found.info["counts"]["test"]
+    answer_ends = table["at"] + table["say"].str.len()
+    context_ends = table["read"].map(lambda text: word_spans(text, "en")[4][1])
+    num_beyond = int((answer_ends > context_ends).sum())
     assert (
-        cut["train"] == 0
-        and found.info["dropped"]["train"]["answer_cut_off"] + cut["validation"] == beyond
+        0
+        < cut_counts["test"]
+        == task.info["truncated_answers"]["test"]
+        < 10
+        == task.info["counts"]["test"]
     )
-    answer, splits = SpanAnswer(), found.splits
-    told = answer.prediction_columns(
+    assert cut_counts["train"] == 0
+    assert task.info["dropped"]["train"]["answer_cut_off"] + cut_counts["validation"] == num_beyond
+    answer = SpanAnswer()
+    splits = task.splits
+    predictions = answer.prediction_columns(
         splits["test"], np.zeros((sum(map(len, splits["test"]["starts"])), 2))
     )
-    assert (told["score"] > 0).sum() == 10 - cut["test"]
-    rows = [row for some, _ in evaluate_baselines(load_kind("extractive_qa"), TaskData(found.info, splits), split="test", finetune_seeds=[0], label_counts=["all"])
-            for row in some]  # fmt: skip
-    assert {format_notes(row.reason) for row in rows} == {
-        f"{cut['test']} of 10 questions have no answer within max_tokens, and are scored all the same"
+    assert (predictions["score"] > 0).sum() == 10 - cut_counts["test"]
+    notes: set[str] = set()
+    for rows, _ in evaluate_baselines(
+        load_kind("extractive_qa"),
+        TaskData(task.info, splits),
+        split="test",
+        finetune_seeds=[0],
+        label_counts=["all"],
+    ):
+        notes |= {format_notes(row.reason) for row in rows}
+    assert notes == {
+        f"{cut_counts['test']} of 10 questions have no answer within max_words, and are scored all the same"
     }
     with pytest.raises(
         InputError,
-        match="no answer is within the first max_tokens words of its context; raise max_tokens",
+        match="no answer is within the first max_words words of its context; raise max_words",
     ):
-        made(
+        build_task(
             tmp_path,
             table.assign(read=" ".join(WORDS[6:14]) + " " + table["read"]),
             table,
-            max_tokens=6,
+            max_words=6,
         )
 
 
 @functools.cache
-def _reader(unit: TokenizerType, **over: Any) -> Tokenizer:
+def train_tokenizer_with(unit: TokenizerType, **settings: Any) -> Tokenizer:
     return train_tokenizer(
         [*tiny.documents(), TEXT],
-        TokenizerSettings(vocab_size=499, **over),
+        TokenizerSettings(vocab_size=499, **settings),
         tokenizer_type=unit,
         language="en",
     )
 
 
-READERS = {name: lambda name=name: tiny.reader(name) for name in NAMES} | {
-    "backward": lambda: _reader("word", direction="backward"), "mended": lambda: _reader("byte_bpe", normalizer="ftfy"),
-    "told": lambda: _reader("word", normalizer="fastai"),
-    "with ends of words": lambda: _reader("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
+TOKENIZERS = {name: lambda name=name: tiny.tokenizer(name) for name in NAMES} | {
+    "backward": lambda: train_tokenizer_with("word", direction="backward"), "ftfy": lambda: train_tokenizer_with("byte_bpe", normalizer="ftfy"),
+    "fastai": lambda: train_tokenizer_with("word", normalizer="fastai"),
+    "end of word suffix": lambda: train_tokenizer_with("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("limit", [None, 19])
-def test_every_word_of_a_context_is_read_once_beside_the_question_from_its_own_characters(
+def test_every_word_of_a_context_is_read_once_with_its_own_tokens_and_the_question(
     name: str, limit: int | None
 ) -> None:
-    reader, context, asked = (
-        READERS[name](),
-        " ".join((TEXT, tiny.documents()[0][:60], TEXT)),
-        "Ann saw",
-    )
+    tokenizer = TOKENIZERS[name]()
+    context = " ".join((TEXT, tiny.documents()[0][:60], TEXT))
+    question = "Ann saw"
     starts, ends = (np.array(column) for column in zip(*word_spans(context, "en"), strict=True))
     item = encode_question_context(
-        asked, context, starts, ends, reader, max_length=limit, language="en"
+        question, context, starts, ends, tokenizer, max_length=limit, language="en"
     )
-    assert item.num_answers == len(starts) and (len(item.encodings) > 1) == item.truncated == (
-        limit is not None
-    )
-    first, seen = 0, np.zeros(len(starts), bool)
-    for reading, pieces, (_, part) in zip(
+    assert item.num_answers == len(starts)
+    assert (len(item.encodings) > 1) == item.truncated == (limit is not None)
+    next_word = 0
+    is_read = np.zeros(len(starts), bool)
+    for encoding, word_pieces, (_, text) in zip(
         item.encodings, item.word_pieces, item.texts, strict=True
     ):
-        assert reading.token_type_ids is not None and (limit is None or len(reading.ids) <= limit)
-        assert reading.token_type_ids[0] == 0, "the question is read first, whichever way"
-        question = reading.offsets[reading.token_type_ids == 0]
-        covered = {place for a, b in question for place in range(a, b)}
-        assert {place for place, letter in enumerate(asked) if letter != " "} <= covered, (
-            "all of it, beside every window"
+        assert encoding.token_type_ids is not None and (limit is None or len(encoding.ids) <= limit)
+        assert encoding.token_type_ids[0] == 0, "the question comes first, in both directions"
+        question_offsets = encoding.offsets[encoding.token_type_ids == 0]
+        covered = {position for a, b in question_offsets for position in range(a, b)}
+        non_spaces = {position for position, character in enumerate(question) if character != " "}
+        assert non_spaces <= covered, "every window has the whole question"
+        assert (encoding.token_type_ids[word_pieces[:, 0]] == 1).all()
+        words = np.unique(word_pieces[:, 1])
+        assert words[0] >= next_word and not is_read[words].any(), (
+            "words are in order, and each occurs once"
         )
-        assert (reading.token_type_ids[pieces[:, 0]] == 1).all()
-        words = np.unique(pieces[:, 1])
-        assert words[0] >= first and not seen[words].any(), "no word twice, and in order"
-        seen[words] = True
-        begin = next(int(at) for at in starts[words[0] :: -1] if context.startswith(part, at))
-        for place, word in pieces:
-            a, b = reading.offsets[place] + begin
-            assert a < ends[word] and b > starts[word], "a piece that holds some of its characters"
-        for word in words:
-            own = reading.offsets[pieces[pieces[:, 1] == word, 0]] + begin
-            assert own[:, 0].min() <= starts[word] and own[:, 1].max() >= ends[word], (
-                "and all of them are held"
+        is_read[words] = True
+        text_start = next(int(at) for at in starts[words[0] :: -1] if context.startswith(text, at))
+        for position, word in word_pieces:
+            a, b = encoding.offsets[position] + text_start
+            assert a < ends[word] and b > starts[word], (
+                "the token covers some characters of the word"
             )
-        first = words[-1] + 1
-    unread = [context[a:b] for a, b in zip(starts[~seen], ends[~seen], strict=True)]
+        for word in words:
+            offsets = encoding.offsets[word_pieces[word_pieces[:, 1] == word, 0]] + text_start
+            assert offsets[:, 0].min() <= starts[word] and offsets[:, 1].max() >= ends[word], (
+                "the tokens cover all characters of the word"
+            )
+        next_word = words[-1] + 1
+    unread = [context[a:b] for a, b in zip(starts[~is_read], ends[~is_read], strict=True)]
     assert not {*unread} - {"\u2014", "\u2026", "\u00ef"}, (
-        "what a tokenizer has never seen may be no piece at all"
+        "only characters that a tokenizer does not know may be left out"
     )
 
 
-def test_of_a_long_question_half_of_the_positions_are_read_and_no_word_of_the_context_is_lost() -> (
-    None
-):
-    reader, context, question = tiny.reader("bert"), " ".join(WORDS[:12]), " ".join(WORDS)
+def test_a_long_question_takes_half_of_the_positions_and_no_context_word_is_lost() -> None:
+    tokenizer = tiny.tokenizer("bert")
+    context = " ".join(WORDS[:12])
+    question = " ".join(WORDS)
     starts, ends = (np.array(column) for column in zip(*word_spans(context, "en"), strict=True))
     item = encode_question_context(
-        question, context, starts, ends, reader, max_length=21, language="en"
+        question, context, starts, ends, tokenizer, max_length=21, language="en"
     )
-    assert item.truncated and all(
-        0 < (reading.token_type_ids == 0).sum() <= 2 + 18 // 2
-        for reading in item.encodings
-        if reading.token_type_ids is not None
+    assert item.truncated
+    assert all(
+        0 < (encoding.token_type_ids == 0).sum() <= 2 + 18 // 2
+        for encoding in item.encodings
+        if encoding.token_type_ids is not None
     )
-    assert {int(word) for pieces in item.word_pieces for word in pieces[:, 1]} == set(range(12))
+    words_read = np.concatenate(item.word_pieces)[:, 1]
+    assert set(words_read.tolist()) == set(range(12))

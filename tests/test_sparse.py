@@ -1,4 +1,4 @@
-"""Gradients of the rows that were read, against dense ones: the same steps for every optimizer, and after a training that stopped and went on."""
+"""Sparse gradients of embeddings give the same steps as dense ones for every optimizer."""
 
 from pathlib import Path
 from typing import Any
@@ -53,72 +53,80 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # family, mode
 }
 
 
-def run_of(case: str) -> tuple[TrainState, Any, Any]:
-    """A tiny run, its stream and its objective: 20 candidates of 301 words."""
+def build_run(case: str) -> tuple[TrainState, Any, Any]:
+    """Return a tiny run, its sampler and its objective, with 20 softmax samples of 301 words."""
     name, model, pretrain = CASES[case]
-    over = {"architecture": {"softmax_samples": 20, "dropout": 0.1} | model, "pretrain": pretrain}
-    found, made = tiny.variant(name, **over), tiny.model(name, **over)
-    assert found.family.batch_sampler is not None
-    stream = found.family.batch_sampler(
-        tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1
+    changes = {
+        "architecture": {"softmax_samples": 20, "dropout": 0.1} | model,
+        "pretrain": pretrain,
+    }
+    config = tiny.model_config(name, **changes)
+    built_model = tiny.model(name, **changes)
+    assert config.family.batch_sampler is not None
+    sampler = config.family.batch_sampler(
+        tiny.corpus(name), tiny.tokenizer(name), config.pretrain, seed=1
     )
     return (
         TrainState(
-            made, build_pretraining_optimizer([*made.parameters()], found.pretrain), RngState(3)
+            built_model,
+            build_pretraining_optimizer([*built_model.parameters()], config.pretrain),
+            RngState(3),
         ),
-        stream,
-        found.family.objective,
+        sampler,
+        config.family.objective,
     )
 
 
-def course(run: TrainState, *, steps: int = 6, **over: Any) -> TrainPlan:
-    """Two batches a step."""
-    kept = {"max_grad_norm": 10.0, "precision": "fp32", "loss_scale": 7.0} | over
+def build_plan(run: TrainState, *, steps: int = 6, **changes: Any) -> TrainPlan:
+    """Return a plan with two batches per step."""
+    options = {"max_grad_norm": 10.0, "precision": "fp32", "loss_scale": 7.0} | changes
     adagrad = isinstance(run.optimizer, torch.optim.Adagrad)
-    highest = 0.2 if adagrad else 0.01
-    clipped = run.model.grad_clip_groups()  # type: ignore[operator]
+    learning_rate = 0.2 if adagrad else 0.01
+    clip_groups = run.model.grad_clip_groups()  # type: ignore[operator]
     return TrainPlan(
-        lambda spent: spent.steps / steps,
+        lambda counters: counters.steps / steps,
         LR_SCHEDULES["constant"](0.0),
-        highest,
+        learning_rate,
         grad_accum_steps=2,
-        clip_groups=clipped,
-        **kept,
+        clip_groups=clip_groups,
+        **options,
     )
 
 
-def trained(
-    case: str, monkeypatch: pytest.MonkeyPatch, *, dense: bool, **over: Any
+def train_run(
+    case: str, monkeypatch: pytest.MonkeyPatch, *, dense: bool, **changes: Any
 ) -> tuple[TrainState, int, list[float]]:
-    """A whole training, how many gradients were sparse when they were clipped, and the losses."""
+    """Train, and return the run, the number of sparse gradients at clipping, and the losses."""
     monkeypatch.setattr(base, "MIN_ROWS_PER_LOOKUP", 10**9 if dense else 1)
-    run, stream, objective = run_of(case)
-    sparse = 0
+    run, sampler, objective = build_run(case)
+    num_sparse = 0
 
-    def counted(*given: Any, **more: Any) -> torch.optim.Optimizer:
-        nonlocal sparse
-        sparse += sum(p.grad is not None and p.grad.is_sparse for p in run.model.parameters())
-        return densify_gradients(*given, **more)
+    def counting_densify(*arguments: Any, **options: Any) -> torch.optim.Optimizer:
+        nonlocal num_sparse
+        num_sparse += sum(p.grad is not None and p.grad.is_sparse for p in run.model.parameters())
+        return densify_gradients(*arguments, **options)
 
-    monkeypatch.setattr("lineage.training.loop.densify_gradients", counted)
+    monkeypatch.setattr("lineage.training.loop.densify_gradients", counting_densify)
     averaging = getattr(run.optimizer, "update_trigger", None)
     losses = []
-    for step in train(run, objective, stream, course(run, **over)):
+    for step in train(run, objective, sampler, build_plan(run, **changes)):
         losses.append(float(step.loss))
         if averaging and len(losses) == 2:
             averaging([1.0, 1.0, 1.0, 2.0])
-    return run, sparse, losses
+    return run, num_sparse, losses
 
 
 @pytest.mark.parametrize("clip_norm", [100.0, 0.5])
 @pytest.mark.parametrize("case", CASES)
-def test_steps_are_those_of_dense_gradients(
+def test_steps_equal_those_of_dense_gradients(
     case: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, none, expected = trained(case, monkeypatch, dense=True, max_grad_norm=clip_norm)
-    start = [p.detach().clone() for p in run_of(case)[0].model.parameters()]
-    run, some, losses = trained(case, monkeypatch, dense=False, max_grad_norm=clip_norm)
-    tables = {
+    dense_run, dense_count, expected = train_run(
+        case, monkeypatch, dense=True, max_grad_norm=clip_norm
+    )
+    start = [p.detach().clone() for p in build_run(case)[0].model.parameters()]
+    run, sparse_count, losses = train_run(case, monkeypatch, dense=False, max_grad_norm=clip_norm)
+    num_tables = {
         "elmo": 1,
         "decay": 2,
         "elmo, words": 2,
@@ -126,66 +134,74 @@ def test_steps_are_those_of_dense_gradients(
         "elmo, tied, full softmax": 0,
         "adam": 2,
     }.get(case, 4)
-    assert none == 0 and some == 6 * tables, (
-        "each table's gradient is sparse in each of the six steps, but where a full softmax adds to it"
+    assert dense_count == 0 and sparse_count == 6 * num_tables, (
+        "every embedding has a sparse gradient in all six steps, unless a full softmax adds to it"
     )
     assert losses == pytest.approx(expected, abs=1e-6)
-    for ours, theirs, before in zip(
-        run.model.parameters(), plain.model.parameters(), start, strict=True
+    for actual, reference, initial in zip(
+        run.model.parameters(), dense_run.model.parameters(), start, strict=True
     ):
-        assert not torch.equal(theirs, before)
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-        for name, value in plain.optimizer.state[theirs].items():
-            torch.testing.assert_close(run.optimizer.state[ours][name], value, atol=1e-6, rtol=1e-5)
+        assert not torch.equal(reference, initial)
+        torch.testing.assert_close(actual, reference, atol=1e-6, rtol=0)
+        for name, value in dense_run.optimizer.state[reference].items():
+            torch.testing.assert_close(
+                run.optimizer.state[actual][name], value, atol=1e-6, rtol=1e-5
+            )
 
 
-def test_steps_under_bf16_are_those_of_dense_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _, expected = trained("elmo, words", monkeypatch, dense=True, precision="bf16")
-    run, some, losses = trained("elmo, words", monkeypatch, dense=False, precision="bf16")
-    assert some == 12 and losses == pytest.approx(expected, abs=1e-4)
-    for ours, theirs in zip(run.model.parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+def test_steps_under_bf16_equal_those_of_dense_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense_run, _, expected = train_run("elmo, words", monkeypatch, dense=True, precision="bf16")
+    run, sparse_count, losses = train_run("elmo, words", monkeypatch, dense=False, precision="bf16")
+    assert sparse_count == 12 and losses == pytest.approx(expected, abs=1e-4)
+    for actual, reference in zip(run.model.parameters(), dense_run.model.parameters(), strict=True):
+        torch.testing.assert_close(actual, reference, atol=1e-4, rtol=0)
 
 
-def test_a_run_with_sparse_gradients_is_saved_and_loaded_whole(
+def test_a_run_with_sparse_gradients_resumes_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(base, "MIN_ROWS_PER_LOOKUP", 1)
-    whole, stream, objective = run_of("elmo, words")
-    for number, _ in enumerate(train(whole, objective, stream, course(whole))):
+    uninterrupted, sampler, objective = build_run("elmo, words")
+    for number, _ in enumerate(train(uninterrupted, objective, sampler, build_plan(uninterrupted))):
         if number == 2:
-            whole.save(tmp_path / "run")
-    again, stream, objective = run_of("elmo, words")
-    again.load(tmp_path / "run")
-    assert len([*train(again, objective, stream, course(again))]) == 3
-    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one, other) and torch.equal(
-            whole.optimizer.state[one]["sum"], again.optimizer.state[other]["sum"]
+            uninterrupted.save(tmp_path / "run")
+    resumed, sampler, objective = build_run("elmo, words")
+    resumed.load(tmp_path / "run")
+    assert len([*train(resumed, objective, sampler, build_plan(resumed))]) == 3
+    for expected, actual in zip(
+        uninterrupted.model.parameters(), resumed.model.parameters(), strict=True
+    ):
+        assert torch.equal(expected, actual)
+        assert torch.equal(
+            uninterrupted.optimizer.state[expected]["sum"], resumed.optimizer.state[actual]["sum"]
         )
 
 
-@pytest.mark.parametrize("most", [0.3, 1e6])
-def test_a_clipped_norm_is_that_of_the_whole_table(most: float) -> None:
-    """A row that is read twice is one row, whose parts may cancel."""
-    draw = torch.Generator().manual_seed(2)
-    start, other = torch.randn(40, 3, generator=draw), torch.randn(5, generator=draw)
-    found = []
+@pytest.mark.parametrize("max_norm", [0.3, 1e6])
+def test_a_clipped_norm_sums_repeated_rows_first(max_norm: float) -> None:
+    """The two gradients of a row that is looked up twice are added, and may cancel."""
+    generator = torch.Generator().manual_seed(2)
+    start = torch.randn(40, 3, generator=generator)
+    bias_start = torch.randn(5, generator=generator)
+    results = []
     for sparse in (True, False):
-        table, bias = nn.Parameter(start.clone()), nn.Parameter(other.clone())
-        ids, weights = torch.tensor([3, 7, 3, 0]), torch.tensor([[1.0], [2.0], [-0.5], [1.0]])
+        table = nn.Parameter(start.clone())
+        bias = nn.Parameter(bias_start.clone())
+        ids = torch.tensor([3, 7, 3, 0])
+        weights = torch.tensor([[1.0], [2.0], [-0.5], [1.0]])
         (torch.nn.functional.embedding(ids, table, sparse=sparse) * weights).sum().backward()
         (bias**2).sum().backward()
         assert table.grad is not None and bias.grad is not None and table.grad.is_sparse == sparse
-        norm = clip_gradients([table, bias, nn.Parameter(torch.zeros(1))], most)
-        found.append((norm, table.grad.to_dense() if sparse else table.grad, bias.grad))
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
-    assert float(found[0][0]) > 1
+        norm = clip_gradients([table, bias, nn.Parameter(torch.zeros(1))], max_norm)
+        results.append((norm, table.grad.to_dense() if sparse else table.grad, bias.grad))
+    for sparse_result, dense_result in zip(*results, strict=True):
+        torch.testing.assert_close(sparse_result, dense_result, atol=1e-6, rtol=1e-6)
+    assert float(results[0][0]) > 1
 
 
-def test_only_a_few_rows_of_a_table_are_worth_a_sparse_gradient() -> None:
+def test_only_lookups_of_few_rows_have_sparse_gradients() -> None:
     table = nn.Parameter(torch.randn(40, 3, generator=torch.Generator().manual_seed(2)))
-    for ids, sparse in ((torch.arange(10), True), (torch.arange(11), False)):
-        found = embed(table, ids)
-        assert torch.equal(found, table[ids])
-        assert torch.autograd.grad(found.sum(), table)[0].is_sparse == sparse
+    for ids, is_sparse in ((torch.arange(10), True), (torch.arange(11), False)):
+        rows = embed(table, ids)
+        assert torch.equal(rows, table[ids])
+        assert torch.autograd.grad(rows.sum(), table)[0].is_sparse == is_sparse

@@ -1,4 +1,4 @@
-"""A stage process's side file: what a stage took, also where several processes made it, one after the other."""
+"""A stage records its run time over several processes, and fails if its inputs change."""
 
 import contextlib
 import shutil
@@ -15,35 +15,35 @@ from lineage.runtime.code import code_digest
 from lineage.runtime.stage import Stage
 
 
-def test_what_was_kept_of_processes_that_were_stopped_counts_and_what_was_lost_does_not(
+def test_the_seconds_of_a_resumed_stage_include_saved_work_but_not_lost_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three processes make one stage: each begins where the one before kept its work last."""
+    """Three processes are killed in turn, and each resumes from the last save of the one before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["stages/evaluate.py", "gpt", "0", "sense"])
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    now, kept = 1000.0, 0
+    now, num_saved = 1000.0, 0
 
-    def work(own: Stage) -> None:
-        nonlocal now, kept
-        folder = own.prepare_resume_folder({"label_count": 100})
-        own.load_elapsed_seconds(folder)
-        while kept < 3:
+    def work(current_stage: Stage) -> None:
+        nonlocal now, num_saved
+        folder = current_stage.prepare_resume_folder({"label_count": 100})
+        current_stage.load_elapsed_seconds(folder)
+        while num_saved < 3:
             now += 60.0
-            own.save_elapsed_seconds(folder)
-            kept += 1
-            now += 7.0  # of what is not kept when the process ends here
+            current_stage.save_elapsed_seconds(folder)
+            num_saved += 1
+            now += 7.0  # this work is lost when the process ends here
             raise KeyboardInterrupt
         now += 5.0
-        own.clear_resume_folder()
+        current_stage.clear_resume_folder()
 
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             stage.run_stage("evaluate", work)
-        now += 5000.0  # nobody works
-    with pytest.raises(SystemExit) as ended:
+        now += 5000.0  # no process runs in this time
+    with pytest.raises(SystemExit) as exit_info:
         stage.run_stage("evaluate", work)
-    assert ended.value.code == 0
+    assert exit_info.value.code == 0
     assert read_json(Path(".lineage/metadata/evaluate@gpt-0-sense.json"))["seconds"] == 3 * 60 + 5
 
 
@@ -57,8 +57,8 @@ EDITS = {
 }
 
 
-def looked_at(root: Path) -> None:
-    """What the sources stage has looked at."""
+def write_source_records(root: Path) -> None:
+    """Write the code files and what the sources stage recorded about them."""
     (root / "params.yaml").write_text("seed: 1\n")
     (root / "lineage/models").mkdir(parents=True)
     for name in ("code.py", "lineage/models/gpt.py", "lineage/models/bert.py"):
@@ -71,56 +71,51 @@ def looked_at(root: Path) -> None:
 
 
 @pytest.mark.parametrize("edited", [*EDITS, "nothing"])
-@pytest.mark.parametrize("when", ["before", "meanwhile", "before its resume state goes"])
-def test_what_was_edited_while_a_stage_ran_is_no_result_of_it(edited: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("when", ["before", "during", "before the resume state is cleared"])
+def test_a_stage_fails_if_its_code_or_parameters_changed_during_the_run(edited: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                               capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    """DVC hashes parameters when a stage has ended, and the code's digest is of when the run began."""
+    """DVC hashes parameters after a stage, but the digest of the code is from the start of the run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stage, "PROJECT_ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["stages/pretrain.py", "gpt", "0"])
-    looked_at(tmp_path)
+    write_source_records(tmp_path)
 
     def edit() -> None:
         if edited in EDITS:
             name, text = EDITS[edited]
             Path(name).write_text(text)
 
-    def work(own: Stage) -> None:
-        folder = own.prepare_resume_folder({})
+    def work(current_stage: Stage) -> None:
+        folder = current_stage.prepare_resume_folder({})
         if when != "before":
             edit()
-        if when == "before its resume state goes":
-            own.clear_resume_folder()
-        assert folder.is_dir() == (when != "before its resume state goes")
+        if when == "before the resume state is cleared":
+            current_stage.clear_resume_folder()
+        assert folder.is_dir() == (when != "before the resume state is cleared")
 
     if when == "before":
         edit()
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         stage.run_stage("pretrain", work)
-    seen = edited in ("code", "the family") or (edited == "params.yaml" and when != "before")
-    assert ended.value.code == (2 if seen else 0)
-    assert (
-        (
-            f"{EDITS[edited][0]}: changed while the run was under way; run again"
-            in capsys.readouterr().err
-        )
-        if seen
-        else True
-    )
-    assert Path(".lineage/metadata/pretrain@gpt-0.json").is_file() == (not seen)
-    assert not seen or when == "before" or any(Path(".lineage/resume").rglob("*")), (
-        "what was learned until then is kept"
+    is_refused = edited in ("code", "the family") or (edited == "params.yaml" and when != "before")
+    assert exit_info.value.code == (2 if is_refused else 0)
+    if is_refused:
+        message = f"{EDITS[edited][0]}: changed while the run was under way; run again"
+        assert message in capsys.readouterr().err
+    assert Path(".lineage/metadata/pretrain@gpt-0.json").is_file() == (not is_refused)
+    assert not is_refused or when == "before" or any(Path(".lineage/resume").rglob("*")), (
+        "the resume state is kept"
     )
 
 
 @pytest.mark.parametrize("edited", ["code", "the family", "another family"])
-def test_evaluations_that_go_by_other_names_are_held_to_the_same_code(
+def test_joined_and_adapted_evaluations_check_the_code_of_evaluate(
     edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And that of joined features to the family of its static vectors, which no argument names."""
+    """A joined evaluation also checks the family of its static vectors, which is no argument."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stage, "PROJECT_ROOT", tmp_path)
-    looked_at(tmp_path)
+    write_source_records(tmp_path)
     shutil.copytree(tmp_path / "artifacts/sources/code", tmp_path / "copy")
     shutil.move(tmp_path / "copy/pretrain.json", tmp_path / "artifacts/sources/code/evaluate.json")
     digest = code_digest(tmp_path / "lineage/models/bert.py")

@@ -1,4 +1,4 @@
-"""Where runs are kept: one place for all runs of a checkout, and an address that is of no use stops none of them."""
+"""The MLflow store has one place per checkout, and a tracking failure never stops a stage."""
 
 import sys
 import time
@@ -19,14 +19,13 @@ from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 
 
 @pytest.mark.parametrize("address", ["sqlite:///here.db", None])
-def test_a_relative_store_is_one_of_the_main_checkout(
+def test_a_relative_tracking_uri_is_resolved_against_the_main_checkout(
     address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
-    text = (
-        f"tracking_uri: {address}\n" if address else "# tracking_uri: sqlite:///here.db\n"
-    )  # of comments alone it says nothing
+    # A file with only comments sets nothing.
+    text = f"tracking_uri: {address}\n" if address else "# tracking_uri: sqlite:///here.db\n"
     (tmp_path / "runtime.yaml").write_text(text)
     assert resolve_tracking_uri() == f"sqlite:///{tmp_path}/{'here.db' if address else 'mlflow.db'}"
 
@@ -36,27 +35,25 @@ def test_a_relative_store_is_one_of_the_main_checkout(
     "postgresql://localhost/db?user=me&password=secret", "postgresql://user:se@secret@localhost/db?sslpassword=secret",
     "postgresql://localhost/db?user=a@b&password=secret", "postgresql://user:a?secret@localhost/db",
 ])  # fmt: skip
-def test_no_address_stops_a_stage(
+def test_a_bad_tracking_uri_stops_no_stage_and_its_password_is_not_printed(
     address: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As of a database whose driver is not installed, or of a misspelt one."""
+    """Try a database without an installed driver, and malformed addresses."""
     monkeypatch.setenv("LINEAGE_TRACKING_URI", address)
     monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
     with tracking.open_stage_run("baselines@sense", parameters={}, tags={}, datasets=[]) as tracker:
         assert tracker.run_id == ""
-    said = capsys.readouterr().err
-    assert (
-        said.count("\n") == 1
-        and said.startswith("tracking: baselines@sense goes on without MLflow: ")
-        and "secret" not in said
-    )
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert message.startswith("tracking: baselines@sense goes on without MLflow: ")
+    assert "secret" not in message
 
 
-def statuses(folder: Path) -> list[str]:
-    """Of the pipeline's runs, the parent first."""
+def run_statuses(folder: Path) -> list[str]:
+    """Return the statuses of the pipeline's runs, the parent first."""
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     return [
@@ -68,10 +65,10 @@ def statuses(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("publish", ["blocked", "failed", "ran"])
-def test_a_run_in_which_a_stage_failed_is_no_run_under_way(
+def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
     publish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stage that ends well after the one that failed opens the parent again, and nobody publishes."""
+    """A stage that succeeds after the failed one reopens the parent; publish does not close it."""
     environment = {
         "LINEAGE_MAIN": str(tmp_path),
         "LINEAGE_PIPELINE_ID": "0123456789abcdef",
@@ -86,20 +83,20 @@ def test_a_run_in_which_a_stage_failed_is_no_run_under_way(
         raise ValueError("the moon was full")
     with tracking.open_stage_run("pretrain@bert-0", parameters={}, tags={}):
         pass
-    assert statuses(tmp_path) == ["RUNNING", "FAILED", "FINISHED"]
-    setting = StageContext(Path(__file__).parent.parent, environment, 1)
+    assert run_statuses(tmp_path) == ["RUNNING", "FAILED", "FINISHED"]
+    context = StageContext(Path(__file__).parent.parent, environment, 1)
     results = {
         "sources": StageResult("sources", "ran"),
         "pretrain@gpt-0": StageResult("pretrain@gpt-0", "failed"),
         "publish": StageResult("publish", publish),
     }
-    _end_mlflow_run(setting, results)
-    assert statuses(tmp_path)[0] == ("RUNNING" if publish == "ran" else "FAILED"), (
-        "publish itself ends what it published"
+    _end_mlflow_run(context, results)
+    assert run_statuses(tmp_path)[0] == ("RUNNING" if publish == "ran" else "FAILED"), (
+        "publish ends the parent run itself"
     )
 
 
-def test_a_run_that_was_stopped_is_no_run_under_way_and_one_that_had_ended_stays_ended(
+def test_a_stopped_pipeline_is_killed_in_mlflow_and_a_finished_one_stays_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {
@@ -111,96 +108,94 @@ def test_a_run_that_was_stopped_is_no_run_under_way_and_one_that_had_ended_stays
         monkeypatch.setenv(key, value)
     with tracking.open_stage_run("tokenizer@gpt", parameters={}, tags={}):
         pass
-    setting = StageContext(Path(__file__).parent.parent, environment, 1)
-    _end_mlflow_run(setting, None)
-    assert statuses(tmp_path) == ["KILLED", "FINISHED"]
+    context = StageContext(Path(__file__).parent.parent, environment, 1)
+    _end_mlflow_run(context, None)
+    assert run_statuses(tmp_path) == ["KILLED", "FINISHED"]
     tracking.open_parent_run("p").end("FINISHED")
-    _end_mlflow_run(setting, None)
-    assert statuses(tmp_path) == ["FINISHED", "FINISHED"]
+    _end_mlflow_run(context, None)
+    assert run_statuses(tmp_path) == ["FINISHED", "FINISHED"]
 
 
-def test_a_run_of_which_nothing_began_is_not_looked_for(
+def test_ending_a_pipeline_in_which_no_stage_ran_does_not_call_mlflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")  # which would raise
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")  # running it would raise
     _end_mlflow_run(
         StageContext(tmp_path, {}, 1),
         {"sources": StageResult("sources", "failed"), "publish": StageResult("publish", "blocked")},
     )
 
 
-def test_a_pipeline_is_named_by_code_parameters_and_data(
+def test_the_pipeline_id_depends_on_parameters_and_data_but_not_on_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
-    found = []
+    ids = []
     for text in (
         "a: 1\nb: {c: 2}\n",
         "# a comment\nb:\n  c: 2\na: 1\n",
         "a: 1\nb: {c: 3, 2026-01-01: 4}\n",
     ):
         Path("params.yaml").write_text(text)
-        found.append(get_pipeline_id())
-    assert found[0] == found[1] != found[2] and len(found[0]) == 16
+        ids.append(get_pipeline_id())
+    assert ids[0] == ids[1] != ids[2] and len(ids[0]) == 16
     for digest in ("one", "other", "one"):
         write_json(Path("artifacts/sources/tasks/mood.json"), {"data": {"sha256": digest}})
-        found.append(get_pipeline_id())
-    assert len({*found[2:]}) == 3 and found[3] == found[5], (
-        "or a run with edited labels would stand for the one before"
-    )
+        ids.append(get_pipeline_id())
+    assert len({*ids[2:]}) == 3 and ids[3] == ids[5], "a run with edited labels needs a new id"
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
     assert get_pipeline_id() == "given"
 
 
-def test_of_a_store_that_was_moved_it_is_told_where_reports_go(
+def test_a_moved_store_prints_where_artifacts_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place in ("before", "after"):
-        if place == "after":
+    for folder in ("before", "after"):
+        if folder == "after":
             (tmp_path / "before").rename(tmp_path / "after")
-        (tmp_path / place).mkdir(exist_ok=True)
-        monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/{place}/mlflow.db")
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/{folder}/mlflow.db")
         for _ in range(2):
             assert tracking.open_parent_run("p").run_id
         assert (
             f"reports of runs go to file://{tmp_path}/before/mlruns" in capsys.readouterr().err
-        ) == (place == "after")
+        ) == (folder == "after")
 
 
 @pytest.mark.parametrize("text", ["", '{"pid": 1', '{"pid": 999999999, "port": 4200}'])
-def test_a_server_s_file_that_was_cut_short_names_no_server(text: str, tmp_path: Path) -> None:
+def test_a_truncated_or_stale_server_file_means_no_running_server(
+    text: str, tmp_path: Path
+) -> None:
     (servers.servers_folder(tmp_path)).mkdir(parents=True)
     (servers.servers_folder(tmp_path) / "prefect.json").write_text(text)
     assert servers.running_port(tmp_path, "prefect") is None
 
 
-def test_two_stages_do_not_add_one_data_set_at_once(
+def test_two_stages_log_the_same_dataset_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """MLflow looks for a data set and then adds it: whoever looked at the same time fails, and a stage would be missing."""
-    known, inside, most, add = (
-        Dataset("corpus", "cd" * 32),
-        list[int](),
-        list[int](),
-        MlflowClient.log_inputs,
-    )
+    """MLflow looks for a dataset and then adds it; two stages doing so at once would fail."""
+    dataset = Dataset("corpus", "cd" * 32)
+    active: list[int] = []
+    num_active: list[int] = []
+    log_inputs = MlflowClient.log_inputs
 
-    def slow(self: MlflowClient, *arguments: Any) -> None:
-        inside.append(1)
-        most.append(len(inside))
+    def slow_log_inputs(self: MlflowClient, *arguments: Any) -> None:
+        active.append(1)
+        num_active.append(len(active))
         time.sleep(0.3)
-        add(self, *arguments)
-        inside.pop()
+        log_inputs(self, *arguments)
+        active.pop()
 
     def stage(name: str) -> None:
-        with tracking.open_stage_run(name, parameters={}, tags={}, datasets=[known]):
+        with tracking.open_stage_run(name, parameters={}, tags={}, datasets=[dataset]):
             pass
 
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
-    monkeypatch.setattr(MlflowClient, "log_inputs", slow)
+    monkeypatch.setattr(MlflowClient, "log_inputs", slow_log_inputs)
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(stage, ("pretrain@gpt-0", "pretrain@gpt-1"))] == [None, None]
-    assert most == [1, 1] and capsys.readouterr().err == ""
-    assert statuses(tmp_path) == ["RUNNING", "FINISHED", "FINISHED"]
+    assert num_active == [1, 1] and capsys.readouterr().err == ""
+    assert run_statuses(tmp_path) == ["RUNNING", "FINISHED", "FINISHED"]

@@ -1,8 +1,7 @@
-"""Task networks of several layers, and where a language model's features join what is made of static vectors: written out by hand."""
+"""BiLSTM probes with several layers, and with each join of static vectors, match numpy."""
 
 import dataclasses
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,165 +26,178 @@ from lineage.evaluation.settings import BilstmProbeSettings
 from lineage.evaluation.systems import EvalRun
 from lineage.evaluation.trials import RunPredictions
 from tests import tiny
-from tests.by_hand import assert_gradients_are_central_differences, nats, numbers, part, plain_step
-from tests.test_joined import joined, setting
+from tests.by_hand import (
+    arrays_with_prefix,
+    assert_gradients_match_finite_differences,
+    cross_entropy_nats,
+    lstm_step,
+    parameter_arrays,
+)
+from tests.test_joined import build_eval_context, cache_joined_features
 from tests.test_networks import CASES
 
-HERE = Path(__file__).resolve().parent.parent
 JOINS = ("input", "first", "second")
-L, D, S, H = (
-    2,
-    5,
-    3,
-    4,
-)  # layers, units of a language model's, of a static vector, and of a direction
+# layers; size of language-model vectors, of static vectors, and of each LSTM direction
+L, D, S, H = 2, 5, 3, 4
 
 
-def settings(join: str, *, layers: int = 2, **more: Any) -> BilstmProbeSettings:
-    return dataclasses.replace(tiny.NETWORK, num_layers=layers, join=join, **more)
+def probe_settings(join: str, *, layers: int = 2, **more: Any) -> BilstmProbeSettings:
+    return dataclasses.replace(tiny.BILSTM_PROBE, num_layers=layers, join=join, **more)
 
 
-def small(case: str, join: str) -> tuple[BilstmProbe, FeatureBatch, CachedFeatures]:
-    """A network in double precision over three items with features that are drawn, and the three as a batch."""
-    make, answer = CASES[case]
-    reader, rng = tiny.reader("bert"), np.random.default_rng(6)
-    items = encode_items(make(3), reader, max_length=None, language="en")
-    drawn = []
+def small_probe(case: str, join: str) -> tuple[BilstmProbe, FeatureBatch, CachedFeatures]:
+    """Return a double-precision probe, a batch of three items, and their random features."""
+    make_items, answer = CASES[case]
+    tokenizer = tiny.tokenizer("bert")
+    rng = np.random.default_rng(6)
+    items = encode_items(make_items(3), tokenizer, max_length=None, language="en")
+    features = []
     for item in items:
         layers_TLD = rng.normal(size=(len(item.encoded.ids), L, D + S)).astype(np.float32)
         layers_TLD[:, 1:, D:] = layers_TLD[:, :1, D:]
-        drawn.append((layers_TLD,))
-    like = CachedFeatures(reader, items, drawn, "mean", static_size=S)
-    network = BilstmProbe(answer, settings(join, hidden_size=H), like, seed=1)
-    draw = torch.Generator().manual_seed(2)
+        features.append((layers_TLD,))
+    cached = CachedFeatures(tokenizer, items, features, "mean", static_size=S)
+    probe = BilstmProbe(answer, probe_settings(join, hidden_size=H), cached, seed=1)
+    generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.5)
-    batch = like.make_batch(np.arange(3), answer.labels(make(3)))
+        for parameter in probe.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+    batch = cached.make_batch(np.arange(3), answer.labels(make_items(3)))
     assert batch.layers_BTLD is not None and len(set(batch.mask_BT.sum(1).tolist())) > 1, (
-        "else padding is not tried"
+        "the batch must have padding"
     )
     return (
-        network.double(),
+        probe.double(),
         dataclasses.replace(batch, layers_BTLD=batch.layers_BTLD.double()),
-        like,
+        cached,
     )
 
 
 def by_hand(
-    network: BilstmProbe, p: dict[str, np.ndarray], like: CachedFeatures, join: str
+    probe: BilstmProbe, p: dict[str, np.ndarray], cached: CachedFeatures, join: str
 ) -> np.ndarray:
-    """(M, K): each item alone; of tags a word is the mean of its pieces, of a text each unit's highest value over its pieces is read."""
-    mean_LD, deviation_LD = network.mean_LD.numpy(), network.std_LD.numpy()
+    """Compute (M, K) scores item by item.
+
+    A tagged word is the mean of its pieces; a text is the maximum of each unit over its pieces.
+    """
+    mean_LD = probe.mean_LD.numpy()
+    deviation_LD = probe.std_LD.numpy()
     share_L = np.exp(p["scalar_mix.weights"]) / np.exp(p["scalar_mix.weights"]).sum()
-    found = []
-    for item, (layers_TLD,) in zip(like.items, like.layers, strict=True):
+    scores = []
+    for item, (layers_TLD,) in zip(cached.items, cached.layers, strict=True):
         x_TLD = (layers_TLD.astype(float) - mean_LD) / deviation_LD
         lm = p["scalar_mix.gamma"] * sum(share_L[layer] * x_TLD[:, layer, :D] for layer in range(L))
         static = x_TLD[:, 0, D:]
         if item.word_pieces:
-            place, word = item.word_pieces[0].T
+            positions, words = item.word_pieces[0].T
             lm, static = (
-                np.stack([x[place[word == one]].mean(0) for one in range(item.num_answers)])
+                np.stack(
+                    [x[positions[words == number]].mean(0) for number in range(item.num_answers)]
+                )
                 for x in (lm, static)
             )
-        y = read(p, 0, np.concatenate([lm, static], 1) if join == "input" else static)
+        y = bilstm_by_hand(p, 0, np.concatenate([lm, static], 1) if join == "input" else static)
         y = np.concatenate([y, lm], 1) if join == "first" else y
-        y = read(p, 1, y)
+        y = bilstm_by_hand(p, 1, y)
         y = np.concatenate([y, lm], 1) if join == "second" else y
         if not item.word_pieces:
             y = y[item.encoded.offsets[:, 1] > item.encoded.offsets[:, 0]].max(0, keepdims=True)
-        found.append(y @ p["output_layer.weight"].T + p["output_layer.bias"])
-    return np.concatenate(found)
+        scores.append(y @ p["output_layer.weight"].T + p["output_layer.bias"])
+    return np.concatenate(scores)
 
 
-def read(p: dict[str, np.ndarray], layer: int, x_TD: np.ndarray) -> np.ndarray:
-    """(T, 2 H): from the left, and from the right."""
-    sides = []
-    for name, order in (
+def bilstm_by_hand(p: dict[str, np.ndarray], layer: int, x_TD: np.ndarray) -> np.ndarray:
+    """Return (T, 2 H): the left-to-right states, then the right-to-left ones."""
+    outputs = []
+    for name, positions in (
         ("forward_lstms", range(len(x_TD))),
         ("backward_lstms", range(len(x_TD))[::-1]),
     ):
-        own = part(p, f"bilstm.{name}.{layer}")
+        layer_weights = arrays_with_prefix(p, f"bilstm.{name}.{layer}")
         weights = {
-            key: own[f"{key}_l0"] for key in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            key: layer_weights[f"{key}_l0"]
+            for key in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         }
-        state, outs = (np.zeros(H), np.zeros(H)), np.zeros((len(x_TD), H))
-        for t in order:
-            state = plain_step(x_TD[t], *state, weights)
-            outs[t] = state[0]
-        sides.append(outs)
-    return np.concatenate(sides, 1)
+        state = (np.zeros(H), np.zeros(H))
+        states = np.zeros((len(x_TD), H))
+        for t in positions:
+            state = lstm_step(x_TD[t], *state, weights)
+            states[t] = state[0]
+        outputs.append(states)
+    return np.concatenate(outputs, 1)
 
 
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize("case", ["tags", "text_classification"])
-def test_two_layers_and_the_join_are_those_written_by_hand(case: str, join: str) -> None:
-    """In both directions, of items of unlike length; of texts also the loss and the gradients of all weights."""
-    network, batch, like = small(case, join)
-    want = by_hand(network, numbers(network), like, join)
-    np.testing.assert_allclose(network(batch).detach().numpy(), want, atol=1e-12)
+def test_two_layer_probes_with_each_join_match_numpy(case: str, join: str) -> None:
+    """Items differ in length; for texts the loss and all gradients are checked too."""
+    probe, batch, cached = small_probe(case, join)
+    expected = by_hand(probe, parameter_arrays(probe), cached, join)
+    np.testing.assert_allclose(probe(batch).detach().numpy(), expected, atol=1e-12)
     if case == "text_classification":
         assert batch.labels_M is not None
-        gold = batch.labels_M.tolist()
+        labels = batch.labels_M.tolist()
 
         def loss(p: dict[str, np.ndarray]) -> float:
             return sum(
-                nats(scores, label)
-                for scores, label in zip(by_hand(network, p, like, join), gold, strict=True)
+                cross_entropy_nats(scores, label)
+                for scores, label in zip(by_hand(probe, p, cached, join), labels, strict=True)
             )
 
-        found = network.loss(batch)
-        assert float(found.detach()) == pytest.approx(loss(numbers(network)), abs=1e-12)
-        found.backward()
-        assert_gradients_are_central_differences(network, loss)
+        actual = probe.loss(batch)
+        assert float(actual.detach()) == pytest.approx(loss(parameter_arrays(probe)), abs=1e-12)
+        actual.backward()
+        assert_gradients_match_finite_differences(probe, loss)
 
 
 @pytest.mark.parametrize("join", JOINS)
 @pytest.mark.parametrize("case", CASES)
-def test_each_join_reads_every_kind_of_item_alike_in_any_company(case: str, join: str) -> None:
-    make, answer = CASES[case]
-    table = make(12)
-    whole = joined(
+def test_predictions_of_each_join_do_not_depend_on_the_batch(case: str, join: str) -> None:
+    make_items, answer = CASES[case]
+    table = make_items(12)
+    features = cache_joined_features(
         encode_items(
-            table, tiny.reader("bert"), max_length=None, language="en", symmetric=case == "pairs"
+            table, tiny.tokenizer("bert"), max_length=None, language="en", symmetric=case == "pairs"
         ),
         "bert",
     )
-    network = fit_bilstm_probe(
-        whole,
+    probe = fit_bilstm_probe(
+        features,
         answer.labels(table),
         answer,
-        settings(join, epochs=2, dropout=0.2),
+        probe_settings(join, epochs=2, dropout=0.2),
         seed=1,
         device=tiny.CPU,
     )
-    together, _ = predict_bilstm_probe(network, whole)
+    together, _ = predict_bilstm_probe(probe, features)
     for number in (0, 5, 11):
-        alone, _ = predict_bilstm_probe(network, whole.select(np.array([number])))
+        alone, _ = predict_bilstm_probe(probe, features.select(np.array([number])))
         np.testing.assert_allclose(
-            alone, together[answer_rows(whole.items)[number]], atol=1e-6, rtol=0
+            alone, together[answer_rows(features.items)[number]], atol=1e-6, rtol=0
         )
 
 
-def test_dropout_falls_once_on_what_each_layer_reads() -> None:
-    """Of what a layer reads, a share is zero, the joined part's too: it is dropped with the output that it is joined to, and not before."""
+def test_dropout_is_applied_once_to_the_input_of_each_layer() -> None:
+    """The joined features are dropped together with the output they are joined to, not before."""
     for join in JOINS:
-        network, batch, _ = small("text_classification", join)
-        network.dropout = network.bilstm.dropout = 0.4
+        probe, batch, _ = small_probe("text_classification", join)
+        probe.dropout = probe.bilstm.dropout = 0.4
         dropped: list[torch.Tensor] = []
-        for layer in network.bilstm.forward_lstms:
+        for layer in probe.bilstm.forward_lstms:
             layer.register_forward_pre_hook(
                 lambda _, inputs, dropped=dropped: dropped.append(inputs[0].detach())
             )
-        network.output_layer.register_forward_pre_hook(
+        probe.output_layer.register_forward_pre_hook(
             lambda _, inputs, dropped=dropped: dropped.append(inputs[0].detach())
         )
         torch.manual_seed(3)
-        network.train()
+        probe.train()
         for _ in range(60):
-            network(batch)
-        inputs = [torch.cat([x.flatten(0, -2) for x in dropped[place::3]]) for place in range(3)]
+            probe(batch)
+        inputs = [
+            torch.cat([x.flatten(0, -2) for x in dropped[layer_index::3]])
+            for layer_index in range(3)
+        ]
         widths = [x.shape[-1] for x in inputs]
         assert (
             widths
@@ -200,58 +212,64 @@ def test_dropout_falls_once_on_what_each_layer_reads() -> None:
             assert (zeros - 0.4).abs().max() < 0.12, (join, zeros)
 
 
-def test_features_without_static_vectors_are_the_input_wherever_others_join() -> None:
-    table, answer = CASES["tags"][0](9), CASES["tags"][1]
-    whole = cache_features(
+def test_without_static_vectors_the_join_changes_nothing() -> None:
+    table = CASES["tags"][0](9)
+    answer = CASES["tags"][1]
+    features = cache_features(
         tiny.model("bert"),
-        tiny.reader("bert"),
-        encode_items(table, tiny.reader("bert"), max_length=None, language="en"),
+        tiny.tokenizer("bert"),
+        encode_items(table, tiny.tokenizer("bert"), max_length=None, language="en"),
         precision="fp32",
     )
-    ends = [
+    probes = [
         fit_bilstm_probe(
-            whole, answer.labels(table), answer, settings(join, epochs=2), seed=1, device=tiny.CPU
+            features,
+            answer.labels(table),
+            answer,
+            probe_settings(join, epochs=2),
+            seed=1,
+            device=tiny.CPU,
         )
         for join in JOINS
     ]
-    for network in ends[1:]:
+    for probe in probes[1:]:
         assert all(
             torch.equal(a, b)
-            for a, b in zip(ends[0].parameters(), network.parameters(), strict=True)
+            for a, b in zip(probes[0].parameters(), probe.parameters(), strict=True)
         )
 
 
-@pytest.mark.parametrize(("beside", "way", "recipe"), [
+@pytest.mark.parametrize(("has_static", "overrides", "recipe"), [
     (True, {}, "none"), (True, {"num_layers": 2}, "2 layers"), (True, {"num_layers": 2, "join": "first"}, "2 layers+joined at first"),
     (True, {"num_layers": 2, "join": "second"}, "2 layers+joined at second"), (True, {"join": "first"}, "joined at first"),
     (False, {"num_layers": 2, "join": "first"}, "2 layers"),
 ])  # fmt: skip
-def test_rows_say_how_many_layers_there_are_and_where_features_join(
-    beside: bool, way: dict[str, Any], recipe: str
+def test_the_recipe_names_the_number_of_layers_and_the_join(
+    has_static: bool, overrides: dict[str, Any], recipe: str
 ) -> None:
-    found = setting("text_classification")
-    network = dataclasses.replace(found.settings.bilstm_probe, **way)
-    static = found.static_context if beside else None
-    found = dataclasses.replace(
-        found,
-        settings=dataclasses.replace(found.settings, bilstm_probe=network),
+    context = build_eval_context("text_classification")
+    bilstm_settings = dataclasses.replace(context.settings.bilstm_probe, **overrides)
+    static = context.static_context if has_static else None
+    context = dataclasses.replace(
+        context,
+        settings=dataclasses.replace(context.settings, bilstm_probe=bilstm_settings),
         static_context=static,
     )
-    found.task.info.update({"answer": "label", "labels": ["a", "b"], "metric": ["accuracy"]})
-    table = found.task.splits["train"].assign(id=[str(i) for i in range(12)], group="all")
-    said: dict[str, Any] = {
+    context.task.info.update({"answer": "label", "labels": ["a", "b"], "metric": ["accuracy"]})
+    table = context.task.splits["train"].assign(id=[str(i) for i in range(12)], group="all")
+    columns: dict[str, Any] = {
         "label": ["a"] * 12,
         "prediction": ["a"] * 12,
         "score": 1.0,
         "correct": 1.0,
     }
-    cells = [EvalRun("pretrained", "frozen", "all", 0, head) for head in ("linear", "bilstm")]
-    told = [build_predictions(found, cell, "train", table, said) for cell in cells]
-    assert [set(frame["recipe"]) for frame in told] == [{"none"}, {recipe}]
+    runs = [EvalRun("pretrained", "frozen", "all", 0, head) for head in ("linear", "bilstm")]
+    frames = [build_predictions(context, run, "train", table, columns) for run in runs]
+    assert [set(frame["recipe"]) for frame in frames] == [{"none"}, {recipe}]
     rows = [
         row
-        for cell, frame in zip(cells, told, strict=True)
-        for row in result_rows(found, cell, RunPredictions(frame.assign(trial="chosen")), None)
+        for run, frame in zip(runs, frames, strict=True)
+        for row in result_rows(context, run, RunPredictions(frame.assign(trial="chosen")), None)
     ]
     assert [row.recipe for row in rows] == ["none", recipe] and len(mean_values(rows)) == 2
 
@@ -263,16 +281,16 @@ def test_rows_say_how_many_layers_there_are_and_where_features_join(
     ({"num_layers": 2, "join": "first"}, {"join_models": [], "join_tasks": []},
      "models.elmo.evaluate.bilstm_probe.join: 'first' needs static vectors, but elmo is not in grid.join_models; name it there"),
 ])  # fmt: skip
-def test_a_join_that_cannot_be_is_refused_before_anything_runs(
+def test_an_impossible_join_is_refused_by_the_study_check(
     network: dict[str, Any], grid: dict[str, Any], message: str
 ) -> None:
-    def checked(network: dict[str, Any], grid: dict[str, Any]) -> None:
-        over = {
+    def check(network: dict[str, Any], grid: dict[str, Any]) -> None:
+        overrides = {
             "grid": {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid,
             "models": {"elmo": {"evaluate": {"bilstm_probe": network}}},
         }
-        check_study(parse_params(merge_params(tiny.shipped(), over), "params.yaml"))
+        check_study(parse_params(merge_params(tiny.demo_params(), overrides), "params.yaml"))
 
     with pytest.raises(InputError, match=re.escape(message)):
-        checked(network, grid)
-    checked({"num_layers": 2, "join": "first"}, {})
+        check(network, grid)
+    check({"num_layers": 2, "join": "first"}, {})

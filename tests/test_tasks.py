@@ -1,4 +1,4 @@
-"""A user's table becomes items by configuration alone; subsets are nested; controls see what every family sees."""
+"""User tables become items by configuration, subsets are nested, baselines fill every row."""
 
 import ast
 import itertools
@@ -21,10 +21,11 @@ from lineage.evaluation.baselines import BASELINES, build_predictions_table
 from lineage.evaluation.metrics import accuracy, macro_f1, matthews_correlation
 from lineage.tasks.base import list_kinds, load_kind
 from lineage.tasks.columns import sort_labels
-from tests.user_project import make, stage, write
+from tests.user_project import make_project, run_stage, write_params
 
 
-def items_of(root: Path, *, seed: int = 1, **keys) -> TaskItems:
+def build_task(root: Path, *, seed: int = 1, **keys) -> TaskItems:
+    """Build the items of a task with this configuration."""
     task = parse_record(Task, keys, "task")
     return build_items(
         "sense" if keys.get("generated") else "x",
@@ -36,17 +37,21 @@ def items_of(root: Path, *, seed: int = 1, **keys) -> TaskItems:
     )
 
 
-def classify(root: Path, *, train: pd.DataFrame, test: pd.DataFrame, **keys) -> TaskItems:
+def build_classification_task(
+    root: Path, *, train: pd.DataFrame, test: pd.DataFrame, **keys
+) -> TaskItems:
+    """Write both tables and build a text classification task from them."""
     train.to_csv(root / "train.csv", index=False)
     test.to_csv(root / "test.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv", **keys.pop("files", {})}
-    return items_of(
+    return build_task(
         root, kind="text_classification", files=files, text=["text"], label="label", **keys
     )
 
 
-def table(*rows_: tuple[str, object]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows_), columns=["text", "label"])
+def make_table(*rows: tuple[str, object]) -> pd.DataFrame:
+    """Return a table of texts and labels."""
+    return pd.DataFrame(list(rows), columns=["text", "label"])
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +59,15 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-TRAIN = table(*[(f"text number {n}", "b" if n % 3 else "a") for n in range(90)])
+TRAIN = make_table(*[(f"text number {n}", "b" if n % 3 else "a") for n in range(90)])
 
 
-def test_labels_come_from_train_and_ids_tell_the_users_row(tmp_path):
-    made = classify(tmp_path, train=TRAIN, test=table(("first", "b"), ("second", "a")))
-    assert made.info["labels"] == ["a", "b"]
-    assert list(made.splits["test"].itertuples(index=False, name=None)) == [
+def test_labels_come_from_train_and_ids_give_the_users_row(tmp_path):
+    task = build_classification_task(
+        tmp_path, train=TRAIN, test=make_table(("first", "b"), ("second", "a"))
+    )
+    assert task.info["labels"] == ["a", "b"]
+    assert list(task.splits["test"].itertuples(index=False, name=None)) == [
         ("test-1", "first", 1, "all"),
         ("test-2", "second", 0, "all"),
     ]
@@ -68,55 +75,66 @@ def test_labels_come_from_train_and_ids_tell_the_users_row(tmp_path):
     assert sort_labels(["10", "9", "x"]) == ["10", "9", "x"]
 
 
-def test_a_missing_validation_is_carved_out_of_train_by_the_seed(tmp_path):
-    one, same, other = (
-        classify(tmp_path, train=TRAIN, test=TRAIN[:2], validation_share=0.2, seed=s)
-        for s in (1, 1, 2)
+def test_a_missing_validation_split_is_taken_from_train_by_the_seed(tmp_path):
+    first, same, other = (
+        build_classification_task(
+            tmp_path, train=TRAIN, test=TRAIN[:2], validation_share=0.2, seed=seed
+        )
+        for seed in (1, 1, 2)
     )
-    assert one.info["counts"] == {"train": 72, "test": 2, "validation": 18}
-    assert one.info["carved"] == 18
-    ids = [set(made.splits["validation"]["id"]) for made in (one, same, other)]
+    assert first.info["counts"] == {"train": 72, "test": 2, "validation": 18}
+    assert first.info["held_out_from_train"] == 18
+    ids = [set(task.splits["validation"]["id"]) for task in (first, same, other)]
     assert ids[0] == ids[1] != ids[2]
-    assert not ids[0] & set(one.splits["train"]["id"])
-    assert one.splits["validation"]["label"].mean() == pytest.approx(2 / 3)
+    assert not ids[0] & set(first.splits["train"]["id"])
+    assert first.splits["validation"]["label"].mean() == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("limit", "counts"), [
     ({"train": 36}, {"train": 36, "validation": 9}), ({"train": 2}, {"train": 2, "validation": 1}), ({"train": 80}, {"train": 72, "validation": 18}),
     ({"train": 36, "validation": 12}, {"train": 36, "validation": 12}),
 ])  # fmt: skip
-def test_a_limit_of_train_makes_carved_validation_a_share_of_what_is_used(limit, counts, tmp_path):
-    made, whole = (
-        classify(tmp_path, train=TRAIN, test=TRAIN[:2], validation_share=0.2, limit=some)
-        for some in (limit, {})
-    )
-    assert made.info["counts"] == counts | {"test": 2}
-    for split in ("train", "validation"):
-        assert set(made.splits[split]["id"]) <= set(whole.splits[split]["id"])
-    assert (
-        made.info["carved"] == 18
-        and made.info["dropped"].get("validation", {}).get("limit", 0) == 18 - counts["validation"]
-    )
-
-
-def test_carving_leaves_every_label_in_train(tmp_path):
-    train = pd.concat([TRAIN, table(("the only one", "rare"))], ignore_index=True)
-    for limit in ({}, {"train": 40}):
-        made = classify(
-            tmp_path, train=train, test=table(("first", "rare")), validation_share=0.2, limit=limit
+def test_a_train_limit_also_limits_the_validation_split_taken_from_train(limit, counts, tmp_path):
+    limited, unlimited = (
+        build_classification_task(
+            tmp_path, train=TRAIN, test=TRAIN[:2], validation_share=0.2, limit=limits
         )
-        assert "rare" in {made.info["labels"][i] for i in made.splits["train"]["label"]}
-        assert not {*made.splits["train"]["id"]} & {*made.splits["validation"]["id"]}
+        for limits in (limit, {})
+    )
+    assert limited.info["counts"] == counts | {"test": 2}
+    for split in ("train", "validation"):
+        assert set(limited.splits[split]["id"]) <= set(unlimited.splits[split]["id"])
+    assert limited.info["held_out_from_train"] == 18
+    assert (
+        limited.info["dropped"].get("validation", {}).get("limit", 0) == 18 - counts["validation"]
+    )
+
+
+def test_splitting_off_validation_leaves_every_label_in_train(tmp_path):
+    train = pd.concat([TRAIN, make_table(("the only one", "rare"))], ignore_index=True)
+    for limit in ({}, {"train": 40}):
+        task = build_classification_task(
+            tmp_path,
+            train=train,
+            test=make_table(("first", "rare")),
+            validation_share=0.2,
+            limit=limit,
+        )
+        assert "rare" in {task.info["labels"][i] for i in task.splits["train"]["label"]}
+        assert not {*task.splits["train"]["id"]} & {*task.splits["validation"]["id"]}
 
 
 def test_accuracy_is_always_among_the_metrics(tmp_path):
-    made = classify(tmp_path, train=TRAIN, test=TRAIN[:5], metric=["macro_f1"])
-    assert made.info["metric"] == ["macro_f1", "accuracy"], "the report compares by the first"
+    task = build_classification_task(tmp_path, train=TRAIN, test=TRAIN[:5], metric=["macro_f1"])
+    assert task.info["metric"] == ["macro_f1", "accuracy"], (
+        "the report compares by the first metric"
+    )
 
 
 def test_limits_are_nested_and_counted(tmp_path):
     small, large = (
-        classify(tmp_path, train=TRAIN, test=TRAIN, limit={"train": n, "test": n}) for n in (10, 30)
+        build_classification_task(tmp_path, train=TRAIN, test=TRAIN, limit={"train": n, "test": n})
+        for n in (10, 30)
     )
     for name in ("train", "test"):
         assert set(small.splits[name]["id"]) < set(large.splits[name]["id"])
@@ -124,56 +142,58 @@ def test_limits_are_nested_and_counted(tmp_path):
     assert small.info["dropped"]["train"] == {"limit": 71}
 
 
-def test_long_texts_are_cut_for_all_alike_and_counted(tmp_path):
-    made = classify(
+def test_long_texts_are_truncated_and_counted(tmp_path):
+    task = build_classification_task(
         tmp_path,
         train=TRAIN,
-        test=table(("one two three four .", "a"), ("one two three", "b")),
-        max_tokens=3,
+        test=make_table(("one two three four .", "a"), ("one two three", "b")),
+        max_words=3,
     )
-    assert list(made.splits["test"]["text"]) == ["one two three", "one two three"]
-    assert made.info["cut"]["test"] == 1
+    assert list(task.splits["test"]["text"]) == ["one two three", "one two three"]
+    assert task.info["truncated"]["test"] == 1
 
 
-def test_items_of_test_that_stand_in_train_are_counted_not_removed(tmp_path):
-    made = classify(
+def test_test_items_that_occur_in_train_are_counted_but_kept(tmp_path):
+    task = build_classification_task(
         tmp_path,
         train=TRAIN,
-        test=table(("text number 5", "a"), ("new", "b")),
+        test=make_table(("text number 5", "a"), ("new", "b")),
         files={"validation": "test.csv"},
     )
-    assert made.info["repeated_in_train"] == {"validation": 1, "test": 1}
-    assert made.info["counts"]["test"] == 2
+    assert task.info["duplicates_of_train"] == {"validation": 1, "test": 1}
+    assert task.info["counts"]["test"] == 2
 
 
-def test_what_is_scored_is_dropped_from_unlabelled_text_and_counted(tmp_path):
-    """No model may adapt to the texts that it is then asked about; those of train are no secret."""
+def test_scored_texts_are_dropped_from_unlabelled_text_and_counted(tmp_path):
+    """A model must not adapt to the texts it is scored on; texts of train may stay."""
     texts = ["something else", "Text 0 of test", "text number 5"]
     pd.DataFrame({"text": texts}).to_parquet(tmp_path / "u.parquet")
-    made = classify(
+    task = build_classification_task(
         tmp_path,
         train=TRAIN,
-        test=table(("Text 0 of test", "a"), ("new", "b")),
+        test=make_table(("Text 0 of test", "a"), ("new", "b")),
         files={"unlabelled": "u.parquet"},
     )
-    assert set(made.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {
-        *made.splits["validation"]["text"]
+    assert set(task.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {
+        *task.splits["validation"]["text"]
     }
-    assert made.info["dropped"]["unlabelled"]["scored"] == 3 - len(made.splits["unlabelled"])
-    assert {*made.info["repeated_in_train"]} == {"validation", "test"}, (
-        "text without labels is no item"
+    assert task.info["dropped"]["unlabelled"]["scored"] == 3 - len(task.splits["unlabelled"])
+    assert {*task.info["duplicates_of_train"]} == {"validation", "test"}, (
+        "unlabelled text is not an item"
     )
 
 
-def test_unlabelled_text_needs_no_label_and_blank_rows_of_it_are_dropped(tmp_path):
+def test_unlabelled_text_needs_no_label_and_its_blank_rows_are_dropped(tmp_path):
     pd.DataFrame({"text": ["some words", " ", "more words"]}).to_parquet(tmp_path / "u.parquet")
-    made = classify(tmp_path, train=TRAIN, test=TRAIN[:3], files={"unlabelled": "u.parquet"})
-    assert list(made.splits["unlabelled"]["text"]) == ["some words", "more words"]
-    assert made.info["dropped"]["unlabelled"] == {"blank": 1}
-    assert made.info["has"] == ["test", "train", "unlabelled", "validation"]
+    task = build_classification_task(
+        tmp_path, train=TRAIN, test=TRAIN[:3], files={"unlabelled": "u.parquet"}
+    )
+    assert list(task.splits["unlabelled"]["text"]) == ["some words", "more words"]
+    assert task.info["dropped"]["unlabelled"] == {"blank": 1}
+    assert task.info["has"] == ["test", "train", "unlabelled", "validation"]
 
 
-def sense_table(**change: object) -> pd.DataFrame:
+def make_sense_table(**change: object) -> pd.DataFrame:
     row = {"words": ["the", "bank", "of", "the", "river"], "place": 1, "sense": "shore", **change}
     return pd.DataFrame([row, {**row, "sense": "money"}])
 
@@ -187,25 +207,27 @@ SENSE = {
 }
 
 
-def test_a_sense_keeps_its_target_when_the_tokens_are_cut(tmp_path):
-    sense_table(words=[f"w{n}" for n in range(30)], place=20).to_parquet(tmp_path / "t.parquet")
-    made = items_of(tmp_path, **SENSE, max_tokens=9)
-    first = made.splits["test"].iloc[0]
+def test_truncated_tokens_keep_the_target_word(tmp_path):
+    make_sense_table(words=[f"w{n}" for n in range(30)], place=20).to_parquet(
+        tmp_path / "t.parquet"
+    )
+    task = build_task(tmp_path, **SENSE, max_words=9)
+    first = task.splits["test"].iloc[0]
     assert len(first["tokens"]) == 9
     assert first["tokens"][first["target"]] == "w20"
-    assert made.info["cut"]["test"] == 2
-    assert made.info["labels"] == ["money", "shore"]
+    assert task.info["truncated"]["test"] == 2
+    assert task.info["labels"] == ["money", "shore"]
 
 
-def test_a_few_rows_without_text_are_left_out_and_counted(tmp_path):
-    """The index of the others stays that of their rows; more than a tenth of them is an error (`spoiled_files.blank_text`)."""
+def test_a_few_rows_without_text_are_dropped_and_counted(tmp_path):
+    """The other rows keep their numbers. `spoiled_files.blank_text` tests more than a tenth."""
     rows = [
         {"text": f"text {n}" if n not in (3, 9) else " \u200b", "label": n % 2, "score": n / 7}
         for n in range(40)
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
     for kind, label in (("text_classification", "label"), ("text_regression", "score")):
-        made = items_of(
+        task = build_task(
             tmp_path,
             kind=kind,
             files={"train": "t.csv", "test": "t.csv"},
@@ -213,19 +235,17 @@ def test_a_few_rows_without_text_are_left_out_and_counted(tmp_path):
             label=label,
             validation_share=0.25,
         )
-        test = made.splits["test"].set_index("id")
-        assert (
-            len(test) == 38
-            and {"test-4", "test-10"}.isdisjoint(test.index)
-            and test.loc["test-11", "text"] == "text 10"
-        )
+        test = task.splits["test"].set_index("id")
+        assert len(test) == 38
+        assert {"test-4", "test-10"}.isdisjoint(test.index)
+        assert test.loc["test-11", "text"] == "text 10"
         assert test.loc["test-11", "label"] == (0 if kind == "text_classification" else 10 / 7)
-        assert made.info["dropped"]["test"] == made.info["dropped"]["train"] == {"of_no_use": 2}
+        assert task.info["dropped"]["test"] == task.info["dropped"]["train"] == {"unusable": 2}
 
 
 def test_tokens_may_be_one_text_with_spaces(tmp_path):
-    sense_table(words="the bank of the river").to_parquet(tmp_path / "t.parquet")
-    assert items_of(tmp_path, **SENSE).splits["train"].iloc[0]["tokens"] == [
+    make_sense_table(words="the bank of the river").to_parquet(tmp_path / "t.parquet")
+    assert build_task(tmp_path, **SENSE).splits["train"].iloc[0]["tokens"] == [
         "the",
         "bank",
         "of",
@@ -235,27 +255,27 @@ def test_tokens_may_be_one_text_with_spaces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         ({"place": 5}, "5 is outside the 5 tokens"),
         ({"place": None}, "not the index"),
         ({"words": []}, "blank"),
     ],
 )
-def test_a_bad_target_or_token_names_the_row(change, what, tmp_path):
-    sense_table(**change).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=f"row 1.*{what}"):
-        items_of(tmp_path, **SENSE)
+def test_an_invalid_target_or_token_names_the_row(change, message, tmp_path):
+    make_sense_table(**change).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=f"row 1.*{message}"):
+        build_task(tmp_path, **SENSE)
 
 
-def test_pairs_keep_their_groups_at_most_so_many_of_each_and_equal_pairs_are_left_out(tmp_path):
+def test_minimal_pairs_are_limited_per_group_and_equal_pairs_are_dropped(tmp_path):
     pairs = [
         {"g": f"the cats run {n}", "b": f"the cats runs {n}", "uid": f"p{n % 3}"} for n in range(30)
     ]
     pd.DataFrame([*pairs, {"g": "same", "b": "same", "uid": "p0"}]).to_json(
         tmp_path / "t.jsonl", orient="records", lines=True
     )
-    made = items_of(
+    task = build_task(
         tmp_path,
         kind="minimal_pairs",
         files={"test": "t.jsonl"},
@@ -264,17 +284,17 @@ def test_pairs_keep_their_groups_at_most_so_many_of_each_and_equal_pairs_are_lef
         group="uid",
         max_per_group=4,
     )
-    assert made.splits["test"]["group"].value_counts().to_dict() == {"p0": 4, "p1": 4, "p2": 4}
-    assert made.info["dropped"] == {"test": {"of_no_use": 1, "per_group": 18}}
-    assert (made.info["labels"], made.info["has"]) == ([], ["test"])
+    assert task.splits["test"]["group"].value_counts().to_dict() == {"p0": 4, "p1": 4, "p2": 4}
+    assert task.info["dropped"] == {"test": {"unusable": 1, "per_group": 18}}
+    assert (task.info["labels"], task.info["has"]) == ([], ["test"])
 
 
 def test_a_generated_task_has_ceilings(tmp_path):
-    made = items_of(tmp_path, kind="word_sense", generated="synthetic")
-    assert set(made.info["ceilings"]) == {"static", "left", "both"}
-    assert list(made.splits["train"].columns) == ["id", "tokens", "target", "label", "group"]
+    task = build_task(tmp_path, kind="word_sense", generated="synthetic")
+    assert set(task.info["ceilings"]) == {"static", "left", "both"}
+    assert list(task.splits["train"].columns) == ["id", "tokens", "target", "label", "group"]
     with pytest.raises(InputError, match="is of kind word_sense, not text_classification"):
-        items_of(tmp_path, kind="text_classification", generated="synthetic")
+        build_task(tmp_path, kind="text_classification", generated="synthetic")
 
 
 def test_subsets_are_nested_stratified_and_hold_every_label():
@@ -288,101 +308,108 @@ def test_subsets_are_nested_stratified_and_hold_every_label():
     assert np.allclose(np.bincount(labels[subsets[1]]) / 100, np.bincount(labels) / 500, atol=0.02)
     assert set(nested_stratified_subset(labels, 100, seed=6)) != set(subsets[1])
     assert len(nested_stratified_subset(labels, 1000, seed=5)) == 500
-    a, b = (nested_random_subset(50, n, rng=np.random.default_rng(1)) for n in (5, 20))
-    assert set(a) < set(b)
-
-
-def test_metrics_are_those_of_scikit_learn():
-    rng = np.random.default_rng(3)
-    gold, said = rng.choice(4, 97, p=[0.6, 0.2, 0.2, 0.0]), rng.choice(4, 97)
-    assert accuracy(gold, said) == np.mean(gold == said)
-    assert macro_f1(gold, said) == pytest.approx(f1_score(gold, said, average="macro"), abs=1e-12)
-    assert matthews_correlation(gold, said) == pytest.approx(
-        matthews_corrcoef(gold, said), abs=1e-12
+    small_subset, large_subset = (
+        nested_random_subset(50, num_labels, rng=np.random.default_rng(1)) for num_labels in (5, 20)
     )
-    assert matthews_correlation(gold, np.zeros(97, int)) == 0
+    assert set(small_subset) < set(large_subset)
 
 
-def run_control(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.DataFrame]:
-    write(folder, tree)
+def test_metrics_equal_scikit_learn():
+    rng = np.random.default_rng(3)
+    labels = rng.choice(4, 97, p=[0.6, 0.2, 0.2, 0.0])
+    predictions = rng.choice(4, 97)
+    assert accuracy(labels, predictions) == np.mean(labels == predictions)
+    assert macro_f1(labels, predictions) == pytest.approx(
+        f1_score(labels, predictions, average="macro"), abs=1e-12
+    )
+    assert matthews_correlation(labels, predictions) == pytest.approx(
+        matthews_corrcoef(labels, predictions), abs=1e-12
+    )
+    assert matthews_correlation(labels, np.zeros(97, int)) == 0
+
+
+def run_baselines(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Run the task and baselines stages and return their rows and predictions."""
+    write_params(folder, tree)
     for name in tree["grid"]["tasks"]:
         for command in ("task", "baselines"):
-            code, said = stage(folder, command, name, monkeypatch=monkeypatch, capsys=capsys)
-            assert code == 0, said
+            code, output = run_stage(folder, command, name, monkeypatch=monkeypatch, capsys=capsys)
+            assert code == 0, output
     home = folder / "artifacts/results"
     return tuple(
-        pd.concat([artifacts.read_table(p) for p in sorted((home / part).iterdir())])
-        for part in ("rows", "predictions")
+        pd.concat([artifacts.read_table(path) for path in sorted((home / table_name).iterdir())])
+        for table_name in ("rows", "predictions")
     )  # type: ignore[return-value]
 
 
-def test_controls_give_a_row_for_every_subset_and_seed_and_ceilings_and_ties(
+def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
     tmp_path, monkeypatch, capsys
 ):
-    tree = make(tmp_path / "p")
+    tree = make_project(tmp_path / "p")
     tree["tasks"] |= {
         "sense": {"kind": "word_sense", "generated": "synthetic"},
         "agreement": {"kind": "minimal_pairs", "generated": "synthetic"},
     }
     tree["grid"] |= {"tasks": ["mood", "sense", "agreement"], "finetune_seeds": [0, 1]}
-    write(tmp_path / "p", tree)
-    assert stage(tmp_path / "p", "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    found, said = run_control(tmp_path / "p", tree, monkeypatch, capsys)
-    assert list(found.columns) == list(results.RESULT_COLUMNS)
-    assert list(said.columns) == list(results.PREDICTION_COLUMNS)
-    cells = found[
-        found["task"].isin(["mood", "sense"])
-        & found["model"].isin(BASELINES)
-        & (found["group"] == "all")
+    write_params(tmp_path / "p", tree)
+    assert run_stage(tmp_path / "p", "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    rows, predictions = run_baselines(tmp_path / "p", tree, monkeypatch, capsys)
+    assert list(rows.columns) == list(results.RESULT_COLUMNS)
+    assert list(predictions.columns) == list(results.PREDICTION_COLUMNS)
+    baseline_rows = rows[
+        rows["task"].isin(["mood", "sense"])
+        & rows["model"].isin(BASELINES)
+        & (rows["group"] == "all")
     ]
-    assert len(cells) == 2 * 2 * 2 * 2
-    for _, row in cells.iterrows():
-        own = said[
-            (said["model"] == row["model"])
-            & (said["task"] == row["task"])
-            & (said["label_count"] == row["label_count"])
-            & (said["finetune_seed"] == row["finetune_seed"])
+    assert len(baseline_rows) == 2 * 2 * 2 * 2
+    for _, row in baseline_rows.iterrows():
+        own_predictions = predictions[
+            (predictions["model"] == row["model"])
+            & (predictions["task"] == row["task"])
+            & (predictions["label_count"] == row["label_count"])
+            & (predictions["finetune_seed"] == row["finetune_seed"])
         ]
-        assert own["correct"].mean() == pytest.approx(row["value"])
-        assert len(own) == row["num_examples"]
-    mood = cells[(cells["task"] == "mood") & (cells["label_count"] == "20")].set_index(
-        ["model", "finetune_seed"]
-    )
+        assert own_predictions["correct"].mean() == pytest.approx(row["value"])
+        assert len(own_predictions) == row["num_examples"]
+    mood = baseline_rows[
+        (baseline_rows["task"] == "mood") & (baseline_rows["label_count"] == "20")
+    ].set_index(["model", "finetune_seed"])
     assert mood.loc[("majority", 0), "value"] == 0.5
     assert mood.loc[("tfidf", 0), "value"] == 1.0
     assert set(mood["train_examples"]) == {20}
-    ceilings = found[(found["model"] == "ceiling") & (found["group"] == "all")]
+    ceilings = rows[(rows["model"] == "ceiling") & (rows["group"] == "all")]
     assert set(ceilings["task"]) == {"sense", "agreement"}
     assert set(ceilings["features"]) == {"static", "left", "both"}
-    pairs = found[
-        (found["task"] == "agreement") & found["model"].isin(BASELINES) & (found["group"] == "all")
+    pairs = rows[
+        (rows["task"] == "agreement") & rows["model"].isin(BASELINES) & (rows["group"] == "all")
     ].set_index("model")
     assert pairs.loc["majority", "value"] == 0.5
     assert pairs.loc["tfidf", "status"] == "not_applicable"
-    assert set(said[said["task"] == "agreement"]["correct"]) == {0.5}
+    assert set(predictions[predictions["task"] == "agreement"]["correct"]) == {0.5}
 
 
 def test_with_split_validation_the_test_file_is_never_read(tmp_path, monkeypatch, capsys):
-    tree = make(tmp_path / "p")
+    tree = make_project(tmp_path / "p")
     tree["report"] = {"split": "validation"}
-    write(tmp_path / "p", tree)
+    write_params(tmp_path / "p", tree)
     for command in (("sources",), ("task", "mood")):
-        assert stage(tmp_path / "p", *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        assert run_stage(tmp_path / "p", *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     (tmp_path / "p/artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
     assert (
-        stage(tmp_path / "p", "baselines", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        run_stage(tmp_path / "p", "baselines", "mood", monkeypatch=monkeypatch, capsys=capsys)[0]
+        == 0
     )
-    found = artifacts.read_table(tmp_path / "p/artifacts/results/rows/baselines-mood.parquet")
-    assert set(found["split"]) == {"validation"}
+    rows = artifacts.read_table(tmp_path / "p/artifacts/results/rows/baselines-mood.parquet")
+    assert set(rows["split"]) == {"validation"}
 
 
-def test_a_table_without_cells_has_the_columns_of_one_with_cells():
+def test_an_empty_predictions_table_has_all_columns():
     assert list(build_predictions_table([]).columns) == list(results.PREDICTION_COLUMNS)
 
 
 REAL = {
     "sst2": {"kind": "text_classification", "text": ["sentence"], "label": "label"},
-    "imdb": {"kind": "text_classification", "text": ["text"], "label": "label", "max_tokens": 256},
+    "imdb": {"kind": "text_classification", "text": ["text"], "label": "label", "max_words": 256},
     "blimp": {
         "kind": "minimal_pairs",
         "good": "good",
@@ -404,13 +431,15 @@ COUNTS = {
 @pytest.mark.parametrize("name", ["sst2", pytest.param("imdb", marks=pytest.mark.slow), "blimp"])
 def test_real_tasks_load_by_configuration_alone(name):
     files = {split: f"{name}/{split}.parquet" for split in COUNTS[name]}
-    made = items_of(Path(os.environ["LINEAGE_DATA"]), files=files, limit=COUNTS[name], **REAL[name])
-    assert made.info["counts"] == COUNTS[name]
-    assert made.info["labels"] == ([] if name == "blimp" else ["0", "1"])
+    task = build_task(
+        Path(os.environ["LINEAGE_DATA"]), files=files, limit=COUNTS[name], **REAL[name]
+    )
+    assert task.info["counts"] == COUNTS[name]
+    assert task.info["labels"] == ([] if name == "blimp" else ["0", "1"])
 
 
-def test_no_code_outside_tasks_compares_the_names_of_kinds() -> None:
-    """What other code asks about a kind is a field of `Kind`; the synthetic tasks name theirs."""
+def test_code_outside_lineage_tasks_does_not_mention_task_kinds() -> None:
+    """Other code reads the fields of `Kind`. The synthetic tasks may name their own kinds."""
     root = Path(lineage.__file__).parent
     for path in sorted(root.rglob("*.py")):
         if path.parent.name in ("tasks", "synthetic") or path.name == "renamed.py":
@@ -420,4 +449,5 @@ def test_no_code_outside_tasks_compares_the_names_of_kinds() -> None:
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
-        assert not texts & {*list_kinds()} - {"translation"}, path  # a block of `evaluate`, too
+        kinds = {*list_kinds()} - {"translation"}  # also the name of a block of `evaluate`
+        assert not texts & kinds, path

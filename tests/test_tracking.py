@@ -1,4 +1,4 @@
-"""A real MLflow store, written by several processes and read back; and what happens where there is none."""
+"""Stages in several processes write to a real MLflow store, and go on when there is none."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from lineage.runtime.tracking import MlflowTracker
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-WRITER = """
+WRITER_SCRIPT = """
 import sys
 from lineage.runtime.provenance import Dataset
 from lineage.runtime.recorder import track_stage
@@ -36,87 +36,93 @@ with track_stage(stage, parameters=about, tags={"family": stage[-3:]}, datasets=
 
 
 @pytest.fixture(scope="module")
-def main(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A main checkout with an empty store and a space in its path."""
+def main_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a main checkout with an empty store and a space in its path."""
     folder = tmp_path_factory.mktemp("main checkout")
     (folder / "params.yaml").write_text("seed: 7\ngrid: {seeds: [0]}\n")
     return folder
 
 
 @pytest.fixture
-def place(
-    main: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+def in_main_checkout(
+    main_checkout: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """The process stands in that checkout, in a pipeline of its own."""
-    monkeypatch.chdir(main)
-    monkeypatch.setenv("LINEAGE_MAIN", str(main))
+    """Work inside the main checkout, in a pipeline of this test."""
+    monkeypatch.chdir(main_checkout)
+    monkeypatch.setenv("LINEAGE_MAIN", str(main_checkout))
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", request.node.name[:60])
     monkeypatch.setenv("LINEAGE_FLOW_RUN", "flow-1")
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     monkeypatch.setattr(tracking, "SYSTEM_METRICS_SECONDS", 0.1)
-    return main
+    return main_checkout
 
 
-def runs(where: str = "") -> list[Run]:
-    """The runs of this test's pipeline, oldest first."""
+def pipeline_runs(where: str = "") -> list[Run]:
+    """Return the runs of this test's pipeline, oldest first."""
     client = MlflowClient(resolve_tracking_uri())
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
-    own = f"tags.pipeline = '{os.environ['LINEAGE_PIPELINE_ID']}'{where}"
+    query = f"tags.pipeline = '{os.environ['LINEAGE_PIPELINE_ID']}'{where}"
     return list(
-        client.search_runs([experiment.experiment_id], own, order_by=["attributes.start_time ASC"])
+        client.search_runs(
+            [experiment.experiment_id], query, order_by=["attributes.start_time ASC"]
+        )
     )
 
 
-def steps(run: Run, key: str) -> list[int]:
+def logged_steps(run: Run, key: str) -> list[int]:
+    """Return the steps at which a metric was logged."""
     return [
-        m.step
-        for m in MlflowClient(resolve_tracking_uri()).get_metric_history(run.info.run_id, key)
+        metric.step
+        for metric in MlflowClient(resolve_tracking_uri()).get_metric_history(run.info.run_id, key)
     ]
 
 
 @pytest.mark.slow
-def test_two_processes_that_begin_together_share_one_parent(place: Path) -> None:
-    """First in this file: the store is empty, so both find no database either."""
+def test_two_processes_that_start_together_share_one_parent_run(in_main_checkout: Path) -> None:
+    """It must be the first test of this file: the store is empty, so both create the database."""
     stages = ["pretrain@gpt", "pretrain@bert-elm"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, stage],
+            [sys.executable, "-c", WRITER_SCRIPT, stage],
             env=environment,
-            cwd=place,
+            cwd=in_main_checkout,
             stderr=subprocess.PIPE,
         )
         for stage in stages
     ]
-    assert [(w.wait(60), w.stderr.read().decode() if w.stderr else "") for w in writers] == [
+    assert [
+        (writer.wait(60), writer.stderr.read().decode() if writer.stderr else "")
+        for writer in writers
+    ] == [
         (0, ""),
         (0, ""),
     ]
-    parent, *children = runs()
+    parent, *children = pipeline_runs()
     assert parent.data.tags["stage"] == "pipeline" and parent.info.status == "RUNNING"
-    assert sorted(c.data.tags["stage"] for c in children) == sorted(stages)
+    assert sorted(child_run.data.tags["stage"] for child_run in children) == sorted(stages)
     for child in children:
         assert child.info.status == "FINISHED" and child.info.run_name == child.data.tags["stage"]
         assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert (
-            child.data.tags["family"] == child.data.tags["stage"][-3:]
-            and child.data.tags["prefect_flow_run"] == "flow-1"
-        )
+        assert child.data.tags["family"] == child.data.tags["stage"][-3:]
+        assert child.data.tags["prefect_flow_run"] == "flow-1"
         assert len(child.data.tags["git_commit"]) in (4, 40)
         assert child.data.params == {
             "budget.text_bytes": "4000",
             "budget.max_epochs": "4",
             "finetune_seeds": "[0, 1]",
         }
-        assert steps(child, "loss") == list(range(1200)) and steps(
-            child, "by_text_kb/loss"
-        ) == list(range(0, 2400, 2))
-        (data,) = child.inputs.dataset_inputs
-        assert (data.dataset.name, data.dataset.digest) == ("artifacts/corpora/general", "ab" * 8)
+        assert logged_steps(child, "loss") == list(range(1200))
+        assert logged_steps(child, "by_text_kb/loss") == list(range(0, 2400, 2))
+        (dataset_input,) = child.inputs.dataset_inputs
+        assert (dataset_input.dataset.name, dataset_input.dataset.digest) == (
+            "artifacts/corpora/general",
+            "ab" * 8,
+        )
 
 
-def test_a_stage_that_was_killed_goes_on_in_its_run(place: Path) -> None:
-    for first, last, killed in ((0, 10, True), (6, 15, False)):
+def test_a_killed_stage_continues_in_its_run(in_main_checkout: Path) -> None:
+    for first, last, is_killed in ((0, 10, True), (6, 15, False)):
         try:
             with recorder.track_stage(
                 "pretrain@gpt-0", parameters={"seed": 7}, tags={"family": "gpt"}
@@ -124,76 +130,82 @@ def test_a_stage_that_was_killed_goes_on_in_its_run(place: Path) -> None:
                 for step in range(first, last):
                     run.log_metrics({"loss": float(step)}, step=step)
                 run.flush()
-                if killed:
-                    assert [r.info.status for r in runs()] == ["RUNNING", "RUNNING"]
+                if is_killed:
+                    assert [mlflow_run.info.status for mlflow_run in pipeline_runs()] == [
+                        "RUNNING",
+                        "RUNNING",
+                    ]
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            assert [r.info.status for r in runs()] == ["KILLED", "KILLED"], (
-                "nobody may come to end the parent"
-            )
-    _, child = runs()
-    assert child.info.status == "FINISHED" and steps(child, "loss") == list(range(15))
+            assert [mlflow_run.info.status for mlflow_run in pipeline_runs()] == [
+                "KILLED",
+                "KILLED",
+            ], "nothing else may end the parent run"
+    _, child = pipeline_runs()
+    assert child.info.status == "FINISHED" and logged_steps(child, "loss") == list(range(15))
 
 
-def test_another_parameter_is_another_run(place: Path) -> None:
+def test_another_parameter_value_starts_another_run(in_main_checkout: Path) -> None:
     for seed, error in ((7, ValueError), (8, None)):
         try:
             with recorder.track_stage("adapt@gpt-0-sense", parameters={"seed": seed}, tags={}):
                 if error:
                     raise error("bad data")
         except ValueError:
-            assert runs()[1].info.status == "FAILED"
-    _, failed, done = runs()
-    assert (failed.info.status, done.info.status) == ("KILLED", "FINISHED")
-    assert (failed.data.params, done.data.params) == ({"seed": "7"}, {"seed": "8"})
+            assert pipeline_runs()[1].info.status == "FAILED"
+    _, failed, finished = pipeline_runs()
+    assert (failed.info.status, finished.info.status) == ("KILLED", "FINISHED")
+    assert (failed.data.params, finished.data.params) == ({"seed": "7"}, {"seed": "8"})
 
 
-def test_the_machine_is_watched(place: Path) -> None:
+def test_system_metrics_are_logged(in_main_checkout: Path) -> None:
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}):
         time.sleep(0.6)
-    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= runs()[
-        1
-    ].data.metrics.keys()
+    assert {
+        "system/cpu_utilization_percentage",
+        "system/system_memory_usage_megabytes",
+    } <= pipeline_runs()[1].data.metrics.keys()
 
 
-def test_publish_closes_the_parent_and_a_later_run_opens_it_again(
-    place: Path, tmp_path: Path
+def test_publish_closes_the_parent_run_and_a_later_run_reopens_it(
+    in_main_checkout: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "comparison.html").write_text("<p>verdict</p>")
     for value in (0.7, 0.7, 0.9):
         parent = tracking.open_parent_run(os.environ["LINEAGE_PIPELINE_ID"])
-        assert runs()[0].info.status == "RUNNING"
+        assert pipeline_runs()[0].info.status == "RUNNING"
         parent.log_artifact(tmp_path / "comparison.html")
         parent.log_artifact(tmp_path, "figures")
         parent.set_note("**gpt** leads", title="gpt best on 1 of 1")
         parent.log_summary({"best/sense/all": value})
         parent.end("FINISHED")
-    (run,) = runs()
-    assert (
-        run.info.status == "FINISHED"
-        and run.info.run_name == "gpt best on 1 of 1"
-        and run.data.tags["mlflow.note.content"] == "**gpt** leads"
-    )
-    assert steps(run, "best/sense/all") == [0, 1] and run.data.metrics["best/sense/all"] == 0.9
+    (run,) = pipeline_runs()
+    assert run.info.status == "FINISHED"
+    assert run.info.run_name == "gpt best on 1 of 1"
+    assert run.data.tags["mlflow.note.content"] == "**gpt** leads"
+    assert logged_steps(run, "best/sense/all") == [0, 1]
+    assert run.data.metrics["best/sense/all"] == 0.9
     client = MlflowClient(resolve_tracking_uri())
-    assert [f.path for f in client.list_artifacts(run.info.run_id)] == [
+    assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == [
         "comparison.html",
         "figures",
     ]
-    assert (place / "mlruns").is_dir(), "artifacts lie beside the database, wherever a stage runs"
+    assert (in_main_checkout / "mlruns").is_dir(), (
+        "artifacts are next to the database, wherever a stage runs"
+    )
 
 
-def test_a_worktree_writes_to_the_main_checkout(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worktree_logs_to_the_store_of_the_main_checkout(
+    in_main_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with recorder.track_stage("baselines@sense", parameters={}, tags={}) as run:
         assert run.run_id
-    assert len(runs()) == 2 and list(tmp_path.iterdir()) == []
+    assert len(pipeline_runs()) == 2 and list(tmp_path.iterdir()) == []
 
 
-def test_without_a_server_a_stage_works(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_stage_works_without_a_tracking_server(
+    in_main_checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with recorder.track_stage(
@@ -202,37 +214,37 @@ def test_without_a_server_a_stage_works(
         run.log_metrics({"loss": 1.0}, step=0, text_bytes=5)
         run.flush()
         run.set_note("nothing")
-        run.log_artifact(place / "params.yaml")
+        run.log_artifact(in_main_checkout / "params.yaml")
         assert run.run_id == ""
-    shown = capsys.readouterr().err
-    assert (
-        shown.count("\n") == 1
-        and "pretrain@gpt-0 goes on without MLflow" in shown
-        and "127.0.0.1:9" in shown
-    )
-    assert "secret" not in shown
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "pretrain@gpt-0 goes on without MLflow" in message
+    assert "127.0.0.1:9" in message
+    assert "secret" not in message
 
 
-def test_a_lost_store_costs_one_line(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_store_that_fails_during_a_stage_prints_one_line(
+    in_main_checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = []
 
-    def lost(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         calls.append(1)
         raise MlflowException("the database is gone")
 
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
-        monkeypatch.setattr(MlflowClient, "log_batch", lost)
+        monkeypatch.setattr(MlflowClient, "log_batch", fail)
         for step in range(10):
             run.log_metrics({"loss": 1.0}, step=step)
             run.flush()
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1 and "the database is gone" in shown
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "the database is gone" in message
     assert len(calls) == tracking.MAX_FAILURES
 
 
-def test_one_lost_answer_loses_no_value(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_failed_request_loses_no_value(
+    in_main_checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
         run.log_metrics({"loss": 1.0}, step=0)
         with monkeypatch.context() as patch:
@@ -243,21 +255,21 @@ def test_one_lost_answer_loses_no_value(place: Path, monkeypatch: pytest.MonkeyP
             )
             run.flush()
         run.log_metrics({"loss": 0.5}, step=1)
-    assert steps(runs()[1], "loss") == [0, 1]
+    assert logged_steps(pipeline_runs()[1], "loss") == [0, 1]
 
 
 def test_a_tracker_without_a_store_does_nothing() -> None:
-    silent = MlflowTracker(None)
-    silent.log_summary({"a": 1.0})
-    silent.end("FINISHED")
-    assert silent.run_id == silent.experiment_id == ""
+    tracker = MlflowTracker(None)
+    tracker.log_summary({"a": 1.0})
+    tracker.end("FINISHED")
+    assert tracker.run_id == tracker.experiment_id == ""
 
 
 @pytest.fixture
-def recording(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def recorder_process(
+    in_main_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorder in a process of its own, and its address for those who ask."""
+    """Start a recorder process and set the variable with its address."""
     address = tmp_path / "recorder"
     child = subprocess.Popen(
         [sys.executable, "-m", "lineage.runtime.recorder", str(address), str(os.getpid())],
@@ -272,11 +284,11 @@ def recording(
     child.wait()
 
 
-def test_stages_that_a_recorder_writes_down(
-    place: Path, recording: subprocess.Popen[bytes]
+def test_stages_log_through_a_recorder_without_importing_mlflow(
+    in_main_checkout: Path, recorder_process: subprocess.Popen[bytes]
 ) -> None:
-    """As by themselves, and without importing MLflow; two at once, each with its own variables."""
-    script = WRITER + "assert 'mlflow' not in sys.modules\n"
+    """Two stages run at once, each with its own environment variables."""
+    script = WRITER_SCRIPT + "assert 'mlflow' not in sys.modules\n"
     stages = {"pretrain@gpt": "flow-1", "pretrain@bert-elm": "flow-2"}
     by_flow = {
         stage: os.environ | {"PYTHONPATH": str(REPOSITORY), "LINEAGE_FLOW_RUN": flow}
@@ -284,36 +296,39 @@ def test_stages_that_a_recorder_writes_down(
     }
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", script, s], cwd=place, stderr=subprocess.PIPE, env=env
+            [sys.executable, "-c", script, stage_name],
+            cwd=in_main_checkout,
+            stderr=subprocess.PIPE,
+            env=environment,
         )
-        for s, env in by_flow.items()
+        for stage_name, environment in by_flow.items()
     ]
-    assert [(w.wait(120), w.stderr.read().decode() if w.stderr else "") for w in writers] == [
+    assert [
+        (writer.wait(120), writer.stderr.read().decode() if writer.stderr else "")
+        for writer in writers
+    ] == [
         (0, ""),
         (0, ""),
     ]
-    children = runs(" AND tags.stage != 'pipeline'")
+    children = pipeline_runs(" AND tags.stage != 'pipeline'")
     assert {
         child.data.tags["stage"]: child.data.tags["prefect_flow_run"] for child in children
     } == stages
     for child in children:
-        assert (
-            child.info.status == "FINISHED"
-            and child.data.tags["family"] == child.data.tags["stage"][-3:]
-        )
+        assert child.info.status == "FINISHED"
+        assert child.data.tags["family"] == child.data.tags["stage"][-3:]
         assert child.data.params == {
             "budget.text_bytes": "4000",
             "budget.max_epochs": "4",
             "finetune_seeds": "[0, 1]",
         }
-        assert steps(child, "loss") == list(range(1200)) and steps(
-            child, "by_text_kb/loss"
-        ) == list(range(0, 2400, 2))
+        assert logged_steps(child, "loss") == list(range(1200))
+        assert logged_steps(child, "by_text_kb/loss") == list(range(0, 2400, 2))
         assert child.inputs.dataset_inputs[0].dataset.digest == "ab" * 8
 
 
-def test_a_recorder_tells_how_a_stage_ended(
-    place: Path, recording: subprocess.Popen[bytes]
+def test_a_recorder_logs_how_a_stage_ended(
+    in_main_checkout: Path, recorder_process: subprocess.Popen[bytes]
 ) -> None:
     for number, error in enumerate((ValueError, KeyboardInterrupt)):
         with (
@@ -324,8 +339,10 @@ def test_a_recorder_tells_how_a_stage_ended(
         assert isinstance(run, recorder.RemoteTracker) and run.run_id
     with recorder.track_stage("adapt@gpt-2", parameters={}, tags={}) as run:
         run.training_failed = True
-    ends = {r.data.tags["stage"]: r.info.status for r in runs()}
-    assert ends == {
+    statuses = {
+        mlflow_run.data.tags["stage"]: mlflow_run.info.status for mlflow_run in pipeline_runs()
+    }
+    assert statuses == {
         "pipeline": "RUNNING",
         "adapt@gpt-0": "FAILED",
         "adapt@gpt-1": "KILLED",
@@ -333,58 +350,64 @@ def test_a_recorder_tells_how_a_stage_ended(
     }
 
 
-def test_a_stage_that_dies_is_killed_in_mlflow(
-    place: Path, recording: subprocess.Popen[bytes]
+def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
+    in_main_checkout: Path, recorder_process: subprocess.Popen[bytes]
 ) -> None:
     script = (
         "import os, signal\n"
-        + WRITER.split("    for step")[0]
+        + WRITER_SCRIPT.split("    for step")[0]
         + "    run.log_metrics({'loss': 2.0}, step=3)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, "pretrain@gpt-0"],
-        cwd=place,
+        cwd=in_main_checkout,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         check=False,
     )
-    assert done.returncode == -9
+    assert process.returncode == -9
     deadline = time.monotonic() + 30
-    while (found := runs()[1]).info.status == "RUNNING" and time.monotonic() < deadline:
+    mlflow_run = pipeline_runs()[1]
+    while mlflow_run.info.status == "RUNNING" and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert found.info.status == "KILLED" and steps(found, "loss") == [3], "what had arrived is kept"
+        mlflow_run = pipeline_runs()[1]
+    assert mlflow_run.info.status == "KILLED" and logged_steps(mlflow_run, "loss") == [3], (
+        "logged values are kept"
+    )
     with recorder.track_stage(
         "pretrain@gpt-0",
-        parameters=found.data.params,
-        tags={"family": found.data.tags["family"]},
+        parameters=mlflow_run.data.params,
+        tags={"family": mlflow_run.data.tags["family"]},
     ) as run:
-        assert run.run_id == found.info.run_id, "and gone on with"
+        assert run.run_id == mlflow_run.info.run_id, "the next attempt continues this run"
 
 
-def test_a_recorder_that_dies_costs_one_line(
-    place: Path, recording: subprocess.Popen[bytes], capfd: pytest.CaptureFixture[str]
+def test_a_recorder_that_dies_prints_one_line(
+    in_main_checkout: Path,
+    recorder_process: subprocess.Popen[bytes],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
-        (tracker,) = [
-            p
-            for p in psutil.Process(recording.pid).children()
-            if p.cmdline()[1:3] == ["-m", "lineage.runtime.recorder"]
+        (recorder_child,) = [
+            process
+            for process in psutil.Process(recorder_process.pid).children()
+            if process.cmdline()[1:3] == ["-m", "lineage.runtime.recorder"]
         ]
-        tracker.kill()
-        tracker.wait(10)
+        recorder_child.kill()
+        recorder_child.wait(10)
         for step in range(10):
             run.log_metrics({"loss": 1.0}, step=step)
             time.sleep(0.01)
-    shown = capfd.readouterr().err
-    assert shown.count("\n") == 1 and "the recorder is gone" in shown
-    recording.kill()
-    recording.wait()
+    message = capfd.readouterr().err
+    assert message.count("\n") == 1 and "the recorder is gone" in message
+    recorder_process.kill()
+    recorder_process.wait()
     with recorder.track_stage("pretrain@gpt-1", parameters={}, tags={}) as run:
         assert isinstance(run, MlflowTracker) and run.run_id, (
-            "where none answers, a stage tracks by itself"
+            "without a recorder a stage logs directly"
         )
 
 
-RUN = """
+RUN_SCRIPT = """
 import pathlib, sys, time
 from flows import execute, run
 with run.start_helpers(execute.StageContext(pathlib.Path(sys.argv[1]))) as context:
@@ -395,16 +418,16 @@ with run.start_helpers(execute.StageContext(pathlib.Path(sys.argv[1]))) as conte
 
 def test_a_recorder_ends_with_the_run_that_started_it() -> None:
     run = subprocess.Popen(
-        [sys.executable, "-c", RUN, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE
+        [sys.executable, "-c", RUN_SCRIPT, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE
     )
     address = Path(run.stdout.readline().decode().strip())  # type: ignore[union-attr]
-    (child,) = [
+    (recorder_child,) = [
         process
         for process in psutil.Process(run.pid).children()
         if "lineage.runtime.recorder" in process.cmdline()
     ]
     run.kill()
     run.wait()
-    stays = psutil.wait_procs([child], timeout=60)[1]
+    still_running = psutil.wait_procs([recorder_child], timeout=60)[1]
     shutil.rmtree(address.parent)
-    assert not [process.kill() for process in stays]
+    assert not [process.kill() for process in still_running]

@@ -1,4 +1,4 @@
-"""The loop: exact after a kill, undisturbed by validation, stopped by a loss that is not finite, and on schedule."""
+"""The training loop resumes exactly after a kill, ignores validation, and stops on a bad loss."""
 
 import contextlib
 import dataclasses
@@ -32,8 +32,8 @@ from tests import tiny
 ROOT = Path(__file__).parent.parent
 
 
-def process(name: str, resume: Path, out: Path, text_bytes: int) -> "subprocess.Popen[str]":
-    """A training that prints a line a step."""
+def start_training(name: str, resume: Path, out: Path, text_bytes: int) -> "subprocess.Popen[str]":
+    """Start a training process that prints one line per step."""
     return subprocess.Popen(
         [
             sys.executable,
@@ -51,43 +51,46 @@ def process(name: str, resume: Path, out: Path, text_bytes: int) -> "subprocess.
     )
 
 
-def steps_of(resume: Path) -> int:
-    """The step of the newest resume point, 0 where there is none."""
-    return max((int(p.name[5:]) for p in resume.glob("step-*")), default=0)
+def newest_step(resume: Path) -> int:
+    """Return the step of the newest checkpoint, or 0 if there is none."""
+    return max((int(path.name[5:]) for path in resume.glob("step-*")), default=0)
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "gpt",
-        *tiny.slow(
+        *tiny.mark_slow(
             (*sorted({*tiny.TRAINED} - {"gpt"}), "elmo_sparse", "masked_lstm", "joined_transformer")
         ),
     ],
 )
-def test_a_training_that_is_killed_twice_ends_in_the_same_bytes(name: str, tmp_path: Path) -> None:
-    text_bytes = (
-        30_000 if name == "gpt" else 60_000
-    )  # of gpt some 280 steps, of which the kills need 80 where steps are fast
-    whole = process(name, tmp_path / "none", tmp_path / "whole", text_bytes)
-    whole.communicate(timeout=240)
-    assert whole.returncode == 0
-    resume, lost = tmp_path / "resume", 0
-    for wait in (5, 9):
-        running, since = process(name, resume, tmp_path / "killed", text_bytes), 0
-        first = steps_of(resume)
+def test_a_training_that_is_killed_twice_ends_with_identical_files(
+    name: str, tmp_path: Path
+) -> None:
+    # For gpt these are about 280 steps; where steps are fast, the kills need 80 of them.
+    text_bytes = 30_000 if name == "gpt" else 60_000
+    uninterrupted = start_training(name, tmp_path / "none", tmp_path / "whole", text_bytes)
+    uninterrupted.communicate(timeout=240)
+    assert uninterrupted.returncode == 0
+    resume = tmp_path / "resume"
+    num_lost_steps = 0
+    for steps_to_wait in (5, 9):
+        running = start_training(name, resume, tmp_path / "killed", text_bytes)
+        num_steps_since = 0
+        first_step = newest_step(resume)
         assert running.stdout is not None
         for _ in running.stdout:
-            since = since + 1 if steps_of(resume) > first else 0
-            if since >= wait:  # so many steps after a resume point
+            num_steps_since = num_steps_since + 1 if newest_step(resume) > first_step else 0
+            if num_steps_since >= steps_to_wait:  # enough steps after a checkpoint
                 break
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
         assert running.returncode == -signal.SIGKILL, "it ended before it could be killed"
-        lost += since
-    last = process(name, resume, tmp_path / "killed", text_bytes)
-    redone, _ = last.communicate(timeout=240)
-    assert last.returncode == 0 and lost >= 2 and len(redone.splitlines()) > 0
+        num_lost_steps += num_steps_since
+    final_run = start_training(name, resume, tmp_path / "killed", text_bytes)
+    output, _ = final_run.communicate(timeout=240)
+    assert final_run.returncode == 0 and num_lost_steps >= 2 and len(output.splitlines()) > 0
     for file in ("model.safetensors", "config.json", "tokenizer.json"):
         assert file_digest(tmp_path / "whole" / file) == file_digest(tmp_path / "killed" / file)
     assert file_digest(tmp_path / "whole" / "curve.parquet") == file_digest(
@@ -95,195 +98,213 @@ def test_a_training_that_is_killed_twice_ends_in_the_same_bytes(name: str, tmp_p
     )
 
 
-def run_of(name: str, **over: dict[str, object]) -> tuple[TrainState, object]:
-    """A tiny run with dropout, and its stream."""
-    found = tiny.variant(name, **over)
-    model = tiny.model(name, **over)
-    stream = found.family.batch_sampler(
-        tiny.tokens(name), tiny.reader(name), found.pretrain, seed=1
+def build_state(name: str, **overrides: dict[str, object]) -> tuple[TrainState, object]:
+    """Return the state of a tiny training with dropout, and its sampler."""
+    config = tiny.model_config(name, **overrides)
+    model = tiny.model(name, **overrides)
+    sampler = config.family.batch_sampler(
+        tiny.corpus(name), tiny.tokenizer(name), config.pretrain, seed=1
     )
     return TrainState(
         model,
         build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.01)),
         RngState(1),
-    ), stream
+    ), sampler
 
 
-def course(text_bytes: int, **over: Any) -> TrainPlan:
-    """To a budget."""
-    plain = TrainPlan(
-        progress=lambda spent: spent.text_bytes / text_bytes,
+def build_plan(text_bytes: int, **overrides: Any) -> TrainPlan:
+    """Return a plan that trains until this many bytes of text are read."""
+    plan = TrainPlan(
+        progress=lambda counters: counters.text_bytes / text_bytes,
         lr_schedule=linear_schedule_with_warmup(0.1),
         learning_rate=0.003,
         max_grad_norm=1.0,
         precision="fp32",
     )
-    return dataclasses.replace(plain, **over)
+    return dataclasses.replace(plan, **overrides)
 
 
-def steps(
-    name: str, run: TrainState, stream: Any, text_bytes: int, **over: Any
+def train_steps(
+    name: str, state: TrainState, sampler: Any, text_bytes: int, **overrides: Any
 ) -> list[StepOutput]:
-    """All steps to a budget."""
-    return [*train(run, tiny.variant(name).family.objective, stream, course(text_bytes, **over))]
+    """Train until the budget is used, and return all steps."""
+    return [
+        *train(
+            state,
+            tiny.model_config(name).family.objective,
+            sampler,
+            build_plan(text_bytes, **overrides),
+        )
+    ]
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.CELLS])
 def test_the_budget_is_met_within_one_batch_and_counted_in_raw_bytes(name: str) -> None:
-    run, stream = run_of(name)
-    found = steps(name, run, stream, 5000)
-    over = found[-1].counters.text_bytes - 5000
-    assert 0 <= over < 5000 / len(found) * 4 and found[-1].progress == 1.0
+    state, sampler = build_state(name)
+    steps = train_steps(name, state, sampler, 5000)
+    excess = steps[-1].counters.text_bytes - 5000
+    assert 0 <= excess < 5000 / len(steps) * 4 and steps[-1].progress == 1.0
 
 
-def test_one_pass_of_windows_reads_the_corpus_once() -> None:
-    found, tokens = tiny.variant("gpt"), tiny.tokens("gpt")
-    stream = found.family.batch_sampler(tokens, tiny.reader("gpt"), found.pretrain, seed=1)
-    read = sum(stream.get_batch(i).text_bytes for i in range(stream.set_epoch(0)))
-    assert tokens.text_bytes == sum(len(d.encode()) for d in tiny.documents())
-    assert 0.995 * tokens.text_bytes < read <= tokens.text_bytes
+def test_one_epoch_of_windows_reads_the_corpus_once() -> None:
+    config = tiny.model_config("gpt")
+    corpus = tiny.corpus("gpt")
+    sampler = config.family.batch_sampler(corpus, tiny.tokenizer("gpt"), config.pretrain, seed=1)
+    read_bytes = sum(sampler.get_batch(index).text_bytes for index in range(sampler.set_epoch(0)))
+    assert corpus.text_bytes == sum(len(document.encode()) for document in tiny.documents())
+    assert 0.995 * corpus.text_bytes < read_bytes <= corpus.text_bytes
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.slow(tiny.CELLS)])
-def test_validation_disturbs_nothing(name: str) -> None:
-    plain_run, stream = run_of(name, architecture=tiny.dropping(name, 0.3))
-    plain = steps(name, plain_run, stream, 2000)
-    run, stream = run_of(name, architecture=tiny.dropping(name, 0.3))
-    family, held = tiny.variant(name).family, run_of(name)[1]
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.mark_slow(tiny.CELLS)])
+def test_validation_does_not_change_training(name: str) -> None:
+    plain_state, sampler = build_state(name, architecture=tiny.dropout_config(name, 0.3))
+    plain_steps = train_steps(name, plain_state, sampler, 2000)
+    state, sampler = build_state(name, architecture=tiny.dropout_config(name, 0.3))
+    family = tiny.model_config(name).family
+    validation_sampler = build_state(name)[1]
     losses = []
-    for step in train(run, family.objective, stream, course(2000)):
+    for step in train(state, family.objective, sampler, build_plan(2000)):
         losses.append(step.loss)
-        one, two = (
-            validate(run.model, family.objective, held, max_batches=3, precision="fp32")
+        first, second = (
+            validate(
+                state.model, family.objective, validation_sampler, max_batches=3, precision="fp32"
+            )
             for _ in range(2)
         )  # type: ignore[arg-type]
-        assert one == two
+        assert first == second
         torch.rand(7)
-        assert run.model.training
-    assert losses == [step.loss for step in plain] and len(losses) > 2
+        assert state.model.training
+    assert losses == [step.loss for step in plain_steps] and len(losses) > 2
 
 
-def test_a_run_without_bias_correction_is_saved_and_loaded_whole(tmp_path: Path) -> None:
-    def fresh() -> tuple[TrainState, Any]:
-        run, stream = run_of("gpt")
-        groups = build_param_groups([[*run.model.parameters()]], weight_decay=0.01)
+def test_a_training_with_bert_adam_resumes_exactly(tmp_path: Path) -> None:
+    def new_state() -> tuple[TrainState, Any]:
+        state, sampler = build_state("gpt")
+        groups = build_param_groups([[*state.model.parameters()]], weight_decay=0.01)
         return TrainState(
-            run.model, BertAdam(groups, betas=(0.9, 0.999), epsilon=1e-6), RngState(3)
-        ), stream
+            state.model, BertAdam(groups, betas=(0.9, 0.999), epsilon=1e-6), RngState(3)
+        ), sampler
 
-    whole, stream = fresh()
-    objective = tiny.variant("gpt").family.objective
+    uninterrupted, sampler = new_state()
+    objective = tiny.model_config("gpt").family.objective
     assert objective is not None
-    for number, _ in enumerate(train(whole, objective, stream, course(4000))):
-        if number == 3:
-            whole.save(tmp_path / "run")
-    again, stream = fresh()
-    again.load(tmp_path / "run")
+    for step_index, _ in enumerate(train(uninterrupted, objective, sampler, build_plan(4000))):
+        if step_index == 3:
+            uninterrupted.save(tmp_path / "run")
+    resumed, sampler = new_state()
+    resumed.load(tmp_path / "run")
+    assert resumed.counters.steps == 4
     assert (
-        again.counters.steps == 4
-        and len([*train(again, objective, stream, course(4000))]) == whole.counters.steps - 4
+        len([*train(resumed, objective, sampler, build_plan(4000))])
+        == uninterrupted.counters.steps - 4
     )
-    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(
+        uninterrupted.model.parameters(), resumed.model.parameters(), strict=True
+    ):
+        assert torch.equal(expected, actual)
 
 
 @pytest.mark.parametrize("tensors", [1, 2, 3])
-def test_a_state_of_any_number_of_tensors_a_layer_is_saved_and_loaded_whole(
+def test_recurrent_state_with_any_number_of_tensors_per_layer_is_saved_and_loaded(
     tensors: int, tmp_path: Path
 ) -> None:
-    carried = tuple(
-        tuple(torch.full((1, 3, 5), 10.0 * layer + own) for own in range(tensors))
+    # With 12 layers, sorting names as text would put 10 before 2.
+    recurrent_state = tuple(
+        tuple(torch.full((1, 3, 5), 10.0 * layer + tensor_index) for tensor_index in range(tensors))
         for layer in range(12)
-    )  # as numbers 10 follows 9
-    run, again = run_of("gpt")[0], run_of("gpt")[0]
-    run.recurrent_state = carried
-    run.save(tmp_path / "run")
-    again.load(tmp_path / "run")
-    assert [[float(one[0, 0, 0]) for one in layer] for layer in again.recurrent_state] == [
-        [float(one[0, 0, 0]) for one in layer] for layer in carried
+    )
+    state = build_state("gpt")[0]
+    loaded = build_state("gpt")[0]
+    state.recurrent_state = recurrent_state
+    state.save(tmp_path / "run")
+    loaded.load(tmp_path / "run")
+    assert [[float(tensor[0, 0, 0]) for tensor in layer] for layer in loaded.recurrent_state] == [
+        [float(tensor[0, 0, 0]) for tensor in layer] for layer in recurrent_state
     ]
 
 
-def test_dropout_draws_anew_each_step_and_the_world_is_left_alone() -> None:
-    run, stream = run_of("gpt", architecture={"dropout": 0.5})
+def test_training_leaves_the_global_rng_alone_and_advances_its_own() -> None:
+    state, sampler = build_state("gpt", architecture={"dropout": 0.5})
     before = torch.get_rng_state()
-    steps("gpt", run, stream, 2000)
+    train_steps("gpt", state, sampler, 2000)
     assert torch.equal(before, torch.get_rng_state())
-    states = [run.rng_state.state.clone()]
-    with run.rng_state.activate(tiny.CPU):
+    states = [state.rng_state.state.clone()]
+    with state.rng_state.activate(tiny.CPU):
         torch.rand(1)
-    assert not torch.equal(states[0], run.rng_state.state)
+    assert not torch.equal(states[0], state.rng_state.state)
 
 
-def test_accumulated_batches_are_one_larger_batch() -> None:
-    one, stream = run_of("gpt", pretrain={"batch_size": 6})
-    large = steps("gpt", one, stream, 3000)
-    two, stream = run_of("gpt", pretrain={"batch_size": 3})
-    small = steps("gpt", two, stream, 3000, grad_accum_steps=2)
-    assert len(large) == len(small)
-    for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-3)
+def test_accumulated_batches_equal_one_larger_batch() -> None:
+    large_state, sampler = build_state("gpt", pretrain={"batch_size": 6})
+    large_steps = train_steps("gpt", large_state, sampler, 3000)
+    small_state, sampler = build_state("gpt", pretrain={"batch_size": 3})
+    small_steps = train_steps("gpt", small_state, sampler, 3000, grad_accum_steps=2)
+    assert len(large_steps) == len(small_steps)
+    for large_parameter, small_parameter in zip(
+        large_state.model.parameters(), small_state.model.parameters(), strict=True
+    ):
+        torch.testing.assert_close(large_parameter, small_parameter, atol=2e-5, rtol=1e-3)
 
 
-def test_the_budget_ends_on_a_whole_step_and_a_step_takes_the_rate_of_where_it_begins() -> None:
-    run, stream = run_of("gpt")
-    found = steps("gpt", run, stream, 3000, grad_accum_steps=7)
-    assert found[-1].progress == 1.0 and found[-1].counters == run.counters
-    begun = [0.0, *(step.progress for step in found[:-1])]
-    assert [step.learning_rate for step in found] == pytest.approx(
-        [0.003 * linear_schedule_with_warmup(0.1)(progress) for progress in begun]
+def test_the_budget_ends_on_a_whole_step_and_steps_use_their_starting_rate() -> None:
+    state, sampler = build_state("gpt")
+    steps = train_steps("gpt", state, sampler, 3000, grad_accum_steps=7)
+    assert steps[-1].progress == 1.0 and steps[-1].counters == state.counters
+    start_progress = [0.0, *(step.progress for step in steps[:-1])]
+    assert [step.learning_rate for step in steps] == pytest.approx(
+        [0.003 * linear_schedule_with_warmup(0.1)(progress) for progress in start_progress]
     )
 
 
-def test_a_loss_that_is_not_finite_stops_with_its_step() -> None:
-    run, stream = run_of("gpt")
+def test_a_non_finite_loss_stops_training_and_names_the_step() -> None:
+    state, sampler = build_state("gpt")
 
-    def bad(model: torch.nn.Module, batch: object, carry: object) -> LossOutput:
-        out = tiny.variant("gpt").family.objective(model, batch, carry)
+    def bad_objective(model: torch.nn.Module, batch: object, recurrent_state: object) -> LossOutput:
+        output = tiny.model_config("gpt").family.objective(model, batch, recurrent_state)
         return dataclasses.replace(
-            out, loss=out.loss * (float("nan") if run.counters.steps == 4 else 1.0)
+            output, loss=output.loss * (float("nan") if state.counters.steps == 4 else 1.0)
         )
 
     with pytest.raises(EvaluationError, match="nan after 4 steps"):
-        for _ in train(run, bad, stream, course(9000)):
+        for _ in train(state, bad_objective, sampler, build_plan(9000)):
             pass
 
 
-def test_bf16_trains_near_fp32() -> None:
-    results = []
+def test_bf16_training_has_nearly_the_loss_of_fp32() -> None:
+    losses = []
     for precision in ("fp32", "bf16"):
-        run, stream = run_of("gpt")
-        results.append(
-            [s.loss for s in steps("gpt", run, stream, 20_000, precision=precision)][-20:]
+        state, sampler = build_state("gpt")
+        losses.append(
+            [step.loss for step in train_steps("gpt", state, sampler, 20_000, precision=precision)][
+                -20:
+            ]
         )
-    assert results[0] != results[1]
-    assert np.mean(results[1]) == pytest.approx(np.mean(results[0]), rel=0.03)
+    assert losses[0] != losses[1]
+    assert np.mean(losses[1]) == pytest.approx(np.mean(losses[0]), rel=0.03)
 
 
 @pytest.mark.parametrize("total", [100, 105, 37])
-def test_the_slanted_triangle_has_its_ends_and_its_peak(total: int) -> None:
-    """Also where total x cut is not whole: the paper's own denominator would turn negative there."""
-    rate = slanted_triangular_schedule(0.1, 32.0)
-    values = [rate(t / total) for t in range(total + 1)]
-    assert (
-        values[0] == pytest.approx(1 / 32)
-        and values[-1] == pytest.approx(1 / 32)
-        and rate(0.1) == pytest.approx(1.0)
-    )
+def test_the_slanted_triangular_schedule_has_its_ends_and_peak(total: int) -> None:
+    """If total x cut is not a whole number, the paper's denominator would become negative."""
+    schedule = slanted_triangular_schedule(0.1, 32.0)
+    values = [schedule(step / total) for step in range(total + 1)]
+    assert values[0] == pytest.approx(1 / 32)
+    assert values[-1] == pytest.approx(1 / 32)
+    assert schedule(0.1) == pytest.approx(1.0)
     assert min(values) >= 1 / 32 - 1e-12 and max(values) <= 1.0
-    assert rate(0.55) == pytest.approx((1 + 1 / 32) / 2), "a straight line down, to the very end"
+    assert schedule(0.55) == pytest.approx((1 + 1 / 32) / 2), "the decay is linear to the end"
 
 
-def test_warmup_rises_and_falls_to_nothing() -> None:
-    rate = linear_schedule_with_warmup(0.25)
-    assert [rate(p) for p in (0.0, 0.125, 0.25, 0.625, 1.0)] == pytest.approx(
+def test_linear_warmup_rises_and_then_decays_to_zero() -> None:
+    schedule = linear_schedule_with_warmup(0.25)
+    assert [schedule(progress) for progress in (0.0, 0.125, 0.25, 0.625, 1.0)] == pytest.approx(
         [0, 0.5, 1.0, 0.5, 0.0]
     )
 
 
-def test_layers_have_rates_that_fall_by_the_factor_and_only_matrices_decay() -> None:
+def test_layer_decay_scales_the_rate_and_only_matrices_have_weight_decay() -> None:
     model = tiny.model("bert")
-    groups = build_param_groups(model.layer_groups(), weight_decay=0.1, layer_lr_decay=2.6)
+    groups = build_param_groups(model.layer_groups(), weight_decay=0.1, layer_lr_decay=1 / 2.6)
     optimizer = build_adamw(groups)
     set_learning_rates(optimizer, 1.0)
     by_depth = {group["depth"]: group["lr"] for group in optimizer.param_groups}
@@ -293,115 +314,135 @@ def test_layers_have_rates_that_fall_by_the_factor_and_only_matrices_decay() -> 
         2: pytest.approx(1 / 2.6**2),
     }
     for group in optimizer.param_groups:
-        assert all((p.dim() > 1) == (group["weight_decay"] > 0) for p in group["params"])
-
-
-def test_spending_adds_up() -> None:
-    stream = run_of("bert")[1]
-    stream.set_epoch(0)  # type: ignore[attr-defined]
-    batches = [stream.get_batch(i) for i in range(4)]  # type: ignore[attr-defined]
-    spent = TrainCounters()
-    for batch in batches:
-        spent = spent.add_batch(batch, steps=1)
-    assert spent.text_bytes == sum(b.text_bytes for b in batches) and spent.steps == 4
-    assert spent.tokens == sum(int(b.mask_BT.sum()) for b in batches) <= spent.tokens_with_padding
-    words = tiny.reader("elmo").collate(
-        tiny.reader("elmo").encode_batch(["one", "two words of it"])
-    )
-    padded = dataclasses.replace(
-        words, targets_BT=words.ids_BT, num_tokens=int(words.mask_BT.sum())
-    )
-    assert (
-        TrainCounters().add_batch(padded, steps=1).tokens_with_padding
-        == words.ids_BT.numel()
-        > padded.num_tokens
-    ), "padding of words read by their letters too"
-
-
-def test_the_rate_of_a_step_of_several_windows_follows_all_of_their_lengths() -> None:
-    run, stream = run_of("ulmfit", pretrain={"seq_len": 12, "variable_bptt": True})
-    shares = [stream.get_batch(i).learning_rate_scale for i in range(stream.set_epoch(0))]
-    objective = tiny.variant("ulmfit").family.objective
-    assert objective is not None and len({*shares[:6]}) > 1
-    flat = dataclasses.replace(
-        course(10**9), grad_accum_steps=3, lr_schedule=lambda progress: 1.0, learning_rate=0.01
-    )
-    found = [
-        step.learning_rate
-        for step, _ in zip(train(run, objective, stream, flat), range(2), strict=False)
-    ]
-    assert found == pytest.approx([0.01 * sum(shares[i : i + 3]) / 3 for i in (0, 3)])
-
-
-def test_looking_late_changes_no_weight_and_finds_the_same_step(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """As on a GPU, where to look at a value is to wait for it."""
-    weights = []
-    for looks in (1, 64):
-        monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "cpu", looks)
-        run, stream = run_of("gpt", architecture=tiny.dropping("gpt", 0.3))
-        steps("gpt", run, stream, 4000)
-        weights.append([*run.model.parameters()])
-        assert not run.pending_finite_checks
-    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
-
-    run, stream = run_of("gpt")
-    objective = tiny.variant("gpt").family.objective
-
-    def bad(model: torch.nn.Module, batch: object, carry: object) -> LossOutput:
-        out = objective(model, batch, carry)  # type: ignore[misc]
-        return dataclasses.replace(
-            out, loss=out.loss * (float("inf") if run.counters.steps == 4 else 1.0)
+        assert all(
+            (parameter.dim() > 1) == (group["weight_decay"] > 0) for parameter in group["params"]
         )
 
-    for _, number in zip(train(run, bad, stream, course(9000)), range(9), strict=False):
+
+def test_counters_add_up_bytes_steps_and_tokens() -> None:
+    sampler = build_state("bert")[1]
+    sampler.set_epoch(0)  # type: ignore[attr-defined]
+    batches = [sampler.get_batch(index) for index in range(4)]  # type: ignore[attr-defined]
+    counters = TrainCounters()
+    for batch in batches:
+        counters = counters.add_batch(batch, steps=1)
+    assert counters.text_bytes == sum(b.text_bytes for b in batches) and counters.steps == 4
+    assert (
+        counters.tokens
+        == sum(int(b.mask_BT.sum()) for b in batches)
+        <= counters.tokens_with_padding
+    )
+    word_batch = tiny.tokenizer("elmo").collate(
+        tiny.tokenizer("elmo").encode_batch(["one", "two words of it"])
+    )
+    padded_batch = dataclasses.replace(
+        word_batch, targets_BT=word_batch.ids_BT, num_tokens=int(word_batch.mask_BT.sum())
+    )
+    assert (
+        TrainCounters().add_batch(padded_batch, steps=1).tokens_with_padding
+        == word_batch.ids_BT.numel()
+        > padded_batch.num_tokens
+    ), "padding also counts for character-based words"
+
+
+def test_the_rate_of_an_accumulated_step_averages_over_its_window_lengths() -> None:
+    state, sampler = build_state("ulmfit", pretrain={"seq_len": 12, "variable_bptt": True})
+    scales = [sampler.get_batch(index).learning_rate_scale for index in range(sampler.set_epoch(0))]
+    objective = tiny.model_config("ulmfit").family.objective
+    assert objective is not None and len({*scales[:6]}) > 1
+    plan = dataclasses.replace(
+        build_plan(10**9), grad_accum_steps=3, lr_schedule=lambda progress: 1.0, learning_rate=0.01
+    )
+    learning_rates = [
+        step.learning_rate
+        for step, _ in zip(train(state, objective, sampler, plan), range(2), strict=False)
+    ]
+    assert learning_rates == pytest.approx(
+        [0.01 * sum(scales[index : index + 3]) / 3 for index in (0, 3)]
+    )
+
+
+def test_checking_for_finite_values_less_often_gives_the_same_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a GPU, reading a value means waiting for it."""
+    weights = []
+    for interval in (1, 64):
+        monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "cpu", interval)
+        state, sampler = build_state("gpt", architecture=tiny.dropout_config("gpt", 0.3))
+        train_steps("gpt", state, sampler, 4000)
+        weights.append([*state.model.parameters()])
+        assert not state.pending_finite_checks
+    assert all(
+        torch.equal(parameter, other_parameter)
+        for parameter, other_parameter in zip(*weights, strict=True)
+    )
+
+    state, sampler = build_state("gpt")
+    objective = tiny.model_config("gpt").family.objective
+
+    def bad_objective(model: torch.nn.Module, batch: object, recurrent_state: object) -> LossOutput:
+        output = objective(model, batch, recurrent_state)  # type: ignore[misc]
+        return dataclasses.replace(
+            output, loss=output.loss * (float("inf") if state.counters.steps == 4 else 1.0)
+        )
+
+    for _, number in zip(
+        train(state, bad_objective, sampler, build_plan(9000)), range(9), strict=False
+    ):
         assert number < 9
-    assert run.counters.steps > 6  # it went on
+    assert state.counters.steps > 6  # training continued after the bad loss
     with pytest.raises(EvaluationError, match=r"the loss is (inf|nan) after 4 steps"):
-        run.save(tmp_path / "run")
+        state.save(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_gradient_that_is_not_finite_is_found_at_the_end_at_the_latest(
+def test_a_non_finite_gradient_is_found_by_the_end_of_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "cpu", 10**6)
-    run, stream = run_of("gpt")
-    next(run.model.parameters()).register_hook(
-        lambda gradient: gradient * (float("nan") if run.counters.steps == 3 else 1.0)
+    state, sampler = build_state("gpt")
+    next(state.model.parameters()).register_hook(
+        lambda gradient: gradient * (float("nan") if state.counters.steps == 3 else 1.0)
     )
     with pytest.raises(EvaluationError, match="the gradient is nan after 4 steps"):
-        steps("gpt", run, stream, 4000)
+        train_steps("gpt", state, sampler, 4000)
 
 
 @pytest.mark.parametrize("name", ["elmo", "ulmfit", "gpt", "bert", "taglm", "seq2seq"])
-def test_no_step_asks_the_device_for_a_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the meta device there are no values: whatever would make a GPU be waited for (a branch, a size, a number) raises."""
+def test_a_training_step_reads_no_value_from_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The meta device has no values, so any operation that would wait for a GPU raises."""
     monkeypatch.setitem(state_module.FINITE_CHECK_INTERVAL, "meta", 10**6)
-    monkeypatch.setattr(
-        torch, "is_autocast_enabled", lambda kind: False
-    )  # which knows no meta device
+    # `is_autocast_enabled` does not support the meta device.
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    over = {
-        "architecture": tiny.dropping(name, 0.3)
+    overrides = {
+        "architecture": tiny.dropout_config(name, 0.3)
         | ({"softmax_samples": 50} if name == "elmo" else {}),
         "pretrain": {"batch_size": 3},
     }
-    run, stream = run_of(name, **over)
-    meta = run.model.to("meta")
-    run.optimizer = torch.optim.SGD([{"params": [*meta.parameters()], "lr_scale": 1.0}], lr=0.0)
-    objective = tiny.variant(name).family.objective
+    state, sampler = build_state(name, **overrides)
+    meta_model = state.model.to("meta")
+    state.optimizer = torch.optim.SGD(
+        [{"params": [*meta_model.parameters()], "lr_scale": 1.0}], lr=0.0
+    )
+    objective = tiny.model_config(name).family.objective
     assert objective is not None
-    clipped = (
-        run.model.grad_clip_groups()
-    )  # of seq2seq two language models, of which a step trains one
-    found = [
+    # seq2seq has two language models; a step trains one of them.
+    clip_groups = state.model.grad_clip_groups()
+    steps = [
         step
         for step, _ in zip(
-            train(run, objective, stream, dataclasses.replace(course(10**9), clip_groups=clipped)),
+            train(
+                state,
+                objective,
+                sampler,
+                dataclasses.replace(build_plan(10**9), clip_groups=clip_groups),
+            ),
             range(4),
             strict=False,
         )
     ]
-    assert len(found) == 4 and found[-1].loss.is_meta
+    assert len(steps) == 4 and steps[-1].loss.is_meta

@@ -1,4 +1,4 @@
-"""A task of translation: from a user's tables to rows, and two language models that read a language each."""
+"""Translation tasks are built from tables, scored by BLEU, reported, and learned by two LMs."""
 
 import dataclasses
 from collections import Counter
@@ -42,14 +42,13 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import linear_schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests import tiny
-from tests.study_rows import overlap
+from tests.study_rows import write_overlap
 
-ROOT = Path(__file__).parent.parent
-BASE = tiny.variant("seq2seq").evaluate
+BASE = tiny.model_config("seq2seq").evaluate
 
 
-def made(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: Any) -> TaskItems:
-    """A task of csv tables with the columns en and de."""
+def build_task(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: Any) -> TaskItems:
+    """Build a translation task from csv tables with the columns en and de."""
     train.to_csv(root / "train.csv", index=False)
     test.to_csv(root / "test.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv"}
@@ -83,12 +82,10 @@ TEST = pd.DataFrame(
 )
 
 
-def test_a_users_table_becomes_pairs_and_nothing_is_lost_in_silence(tmp_path: Path) -> None:
-    items = made(tmp_path, TRAIN, TEST, max_tokens=5, validation_share=0.2)
-    assert (
-        items.info["counts"] == {"train": 32, "test": 2, "validation": 8}
-        and items.info["carved"] == 8
-    )
+def test_a_users_table_becomes_pairs_and_truncation_is_counted(tmp_path: Path) -> None:
+    items = build_task(tmp_path, TRAIN, TEST, max_words=5, validation_share=0.2)
+    assert items.info["counts"] == {"train": 32, "test": 2, "validation": 8}
+    assert items.info["held_out_from_train"] == 8
     assert items.info["metric"] == ["bleu", "chrf"] and items.info["labels"] == []
     assert items.splits["test"].to_dict("records")[1] == {
         "id": "test-2",
@@ -96,264 +93,275 @@ def test_a_users_table_becomes_pairs_and_nothing_is_lost_in_silence(tmp_path: Pa
         "target": TEST["de"][1],
         "group": "all",
     }
-    assert items.info["cut"]["test"] == 1 and items.info["repeated_in_train"]["test"] == int(
+    assert items.info["truncated"]["test"] == 1
+    assert items.info["duplicates_of_train"]["test"] == int(
         TEST["en"][0] in set(items.splits["train"]["source"])
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         ({"de": ["x", ""]}, r"test\.csv: row 2.*column 'de': the target is blank"),
         ({"en": [" ", "x"]}, r"test\.csv: row 1.*'en'.*blank"),
     ],
 )
-def test_an_empty_side_names_its_file_and_row(
-    tmp_path: Path, change: dict[str, list[str]], what: str
+def test_a_blank_source_or_target_names_its_file_and_row(
+    tmp_path: Path, change: dict[str, list[str]], message: str
 ) -> None:
-    with pytest.raises(InputError, match=what):
-        made(tmp_path, TRAIN, TEST.assign(**change))
+    with pytest.raises(InputError, match=message):
+        build_task(tmp_path, TRAIN, TEST.assign(**change))
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
+def test_a_missing_column_or_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"test\.csv.*'de'"):
-        made(tmp_path, TRAIN, TEST.drop(columns="de"))
+        build_task(tmp_path, TRAIN, TEST.drop(columns="de"))
     with pytest.raises(InputError, match="'target' is missing"):
-        made(tmp_path, TRAIN, TEST, target=None)
+        build_task(tmp_path, TRAIN, TEST, target=None)
 
 
-def test_bleu_is_sacrebleus_and_the_shares_of_examples_are_what_it_loses_without_them() -> None:
+def test_bleu_equals_sacrebleu_and_contributions_match_leave_one_out() -> None:
     rng = np.random.default_rng(4)
-    gold = np.array(
+    references = np.array(
         [" ".join(rng.choice([*"abcdefg"], rng.integers(5, 12))) for _ in range(23)], object
     )
-    said = np.array(
-        [" ".join(word if rng.random() < 0.8 else "z" for word in text.split()) for text in gold],
+    translations = np.array(
+        [
+            " ".join(word if rng.random() < 0.8 else "z" for word in text.split())
+            for text in references
+        ],
         object,
     )
-    score = BLEU(force=True).corpus_score(list(said), [list(gold)]).score
-    assert bleu(gold, said) == pytest.approx(score) and 20 < score < 80
-    without = [
+    score = BLEU(force=True).corpus_score(list(translations), [list(references)]).score
+    assert bleu(references, translations) == pytest.approx(score) and 20 < score < 80
+    leave_one_out = [
         BLEU(force=True)
-        .corpus_score([*said[:i], *said[i + 1 :]], [[*gold[:i], *gold[i + 1 :]]])
+        .corpus_score(
+            [*translations[:i], *translations[i + 1 :]], [[*references[:i], *references[i + 1 :]]]
+        )
         .score
         for i in range(23)
     ]
-    shares = bleu_contributions(gold, said)
-    assert shares.mean() == pytest.approx(score / 100, abs=1e-12)
-    np.testing.assert_allclose(np.diff(shares), -22 * np.diff(without) / 100, atol=1e-9)
+    contributions = bleu_contributions(references, translations)
+    assert contributions.mean() == pytest.approx(score / 100, abs=1e-12)
+    np.testing.assert_allclose(
+        np.diff(contributions), -22 * np.diff(leave_one_out) / 100, atol=1e-9
+    )
     chinese = np.array(["我喜欢读书和写字", "今天的天气很好"], object)
     japanese = np.array(["これはペンです。", "それは本です。"], object)
     assert bleu(japanese, np.array(["それはペンです。", "それは本です。"], object)) > 50, (
-        "of characters, kana too"
+        "Japanese is scored by characters"
     )
-    assert bleu(chinese, chinese) == pytest.approx(100) and METRICS["chrf"](
-        gold, gold
-    ) == pytest.approx(100)
+    assert bleu(chinese, chinese) == pytest.approx(100)
+    assert METRICS["chrf"](references, references) == pytest.approx(100)
 
 
-def small(**over: Any) -> EvaluateSettings:
+def small_settings(**overrides: Any) -> EvaluateSettings:
+    """Return evaluation settings for a short translation training."""
     assert BASE.translation is not None
     return dataclasses.replace(
         BASE,
         translation=dataclasses.replace(
-            BASE.translation, **{"epochs": 2, "max_new_tokens": 40, **over}
+            BASE.translation, **{"epochs": 2, "max_new_tokens": 40, **overrides}
         ),
     )
 
 
 @pytest.fixture(scope="module")
 def task() -> TaskData:
-    """Short sentences, and the same with the letters of their first word moved on."""
+    """Return short sentences; in the targets, the letters of the first word are shifted."""
     texts = [" ".join(document.split()[:4]) for document in tiny.documents()]
     table = pd.DataFrame(
         {
             "id": [str(i) for i in range(len(texts))],
             "source": texts,
-            "target": [tiny.moved(t.split()[0]) + t[len(t.split()[0]) :] for t in texts],
+            "target": [
+                tiny.shift_letters(text.split()[0]) + text[len(text.split()[0]) :] for text in texts
+            ],
             "group": "all",
         }
     )
-    facts = {
+    info = {
         "name": "mt",
         "kind": "translation",
         "answer": None,
         "labels": [],
         "metric": ["bleu", "chrf"],
-        "max_tokens": 20,
+        "max_words": 20,
         "language": "en",
     }
-    return TaskData(facts, {"train": table[:40], "validation": table[40:47], "test": table[47:]})
+    return TaskData(info, {"train": table[:40], "validation": table[40:47], "test": table[47:]})
 
 
-def setting(name: str, task: TaskData, folder: Path, **over: Any) -> EvalContext:
-    """A tiny model of which trained weights are there: those of another start."""
+def build_context(name: str, task: TaskData, folder: Path, **overrides: Any) -> EvalContext:
+    """Return a context of a tiny model whose pretrained weights come from another seed."""
     if not (folder / "tokens").exists():
         with artifacts.create_artifact(folder / "tokens", "tokens") as draft:
             tiny.two_languages().save(draft, "train")
-        other = dataclasses.replace(tiny.checkpoint("seq2seq"), seed=12).build(
+        other_model = dataclasses.replace(tiny.checkpoint("seq2seq"), seed=12).build(
             tiny.CPU, load_weights=False
         )
-        save_file(other.state_dict(), folder / "model.safetensors")
+        save_file(other_model.state_dict(), folder / "model.safetensors")
     pretrain = {"source_language": "en", "target_language": "xx"} if name == "seq2seq" else {}
     checkpoint = dataclasses.replace(
         tiny.checkpoint(name, pretrain=pretrain), weights_path=folder / "model.safetensors"
     )
-    settings = small(**over) if name == "seq2seq" else tiny.variant(name).evaluate
+    settings = (
+        small_settings(**overrides) if name == "seq2seq" else tiny.model_config(name).evaluate
+    )
     return EvalContext(
         checkpoint, task, settings, 0, 1000, "fp32", tiny.CPU, tokens_dir=folder / "tokens"
     )
 
 
-def test_rows_are_corpus_bleu_and_a_killed_evaluation_ends_in_the_same(
+def test_rows_hold_corpus_bleu_and_a_killed_evaluation_ends_the_same(
     task: TaskData, tmp_path: Path
 ) -> None:
-    found, some = (
-        setting("seq2seq", task, tmp_path),
-        [*list_runs(tiny.asked("translation"), ("pretrained", "random"), (10, "all"), (0,))],
-    )
-    assert [(cell.init, cell.transfer, cell.label_count) for cell in some] == [
-        (init, "finetuned", labels) for init in ("pretrained", "random") for labels in (10, "all")
+    context = build_context("seq2seq", task, tmp_path)
+    runs = [*list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))]
+    assert [(run.init, run.transfer, run.label_count) for run in runs] == [
+        (init, "finetuned", label_count)
+        for init in ("pretrained", "random")
+        for label_count in (10, "all")
     ]
-    for place, first in (("whole", some), ("killed", some[:1])):
-        (tmp_path / place).mkdir()
-        evaluate_runs(found, first, cache_dir=tmp_path / place, report_progress=lambda *_: None)
+    for folder, first_runs in (("whole", runs), ("killed", runs[:1])):
+        (tmp_path / folder).mkdir()
+        evaluate_runs(
+            context, first_runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None
+        )
     evaluated = [
-        evaluate_runs(found, some, cache_dir=tmp_path / place, report_progress=lambda *_: None)
-        for place in ("whole", "killed")
+        evaluate_runs(context, runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None)
+        for folder in ("whole", "killed")
     ]
-    assert results.results_frame(evaluated[0][0]).equals(
-        results.results_frame(evaluated[1][0])
-    ) and evaluated[0][1].equals(evaluated[1][1])
-    frame, predictions = results.results_frame(evaluated[0][0]), evaluated[0][1]
-    assert (
-        set(frame["metric"]) == {"bleu", "chrf"}
-        and set(frame["split"]) == {"validation", "test"}
-        and set(frame["train_examples"]) == {10, 40}
-    )
-    assert set(frame["head"]) == {"decoder"} and set(frame["recipe"]) == {
-        "both+lm_losses+residual+first_and_top"
-    }
+    assert results.results_frame(evaluated[0][0]).equals(results.results_frame(evaluated[1][0]))
+    assert evaluated[0][1].equals(evaluated[1][1])
+    frame = results.results_frame(evaluated[0][0])
+    predictions = evaluated[0][1]
+    assert set(frame["metric"]) == {"bleu", "chrf"}
+    assert set(frame["split"]) == {"validation", "test"}
+    assert set(frame["train_examples"]) == {10, 40}
+    assert set(frame["head"]) == {"decoder"}
+    assert set(frame["recipe"]) == {"both+lm_losses+residual+first_and_top"}
     for row in frame[frame["metric"] == "bleu"].itertuples():
-        own = predictions[
+        own_predictions = predictions[
             (predictions["init"] == row.init)
             & (predictions["label_count"] == row.label_count)
             & (predictions["split"] == row.split)
         ]
         assert row.value == pytest.approx(
-            bleu(own["label"].to_numpy(), own["prediction"].to_numpy())
+            bleu(own_predictions["label"].to_numpy(), own_predictions["prediction"].to_numpy())
         )
-        assert (
-            row.value == pytest.approx(100 * own["correct"].mean(), abs=1e-9)
-            and 0 <= row.value <= 100
-        )
+        assert row.value == pytest.approx(100 * own_predictions["correct"].mean(), abs=1e-9)
+        assert 0 <= row.value <= 100
         assert format_reason(row.reason).startswith(
             "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
         )
 
 
-def test_translations_without_an_end_are_counted(task: TaskData, tmp_path: Path) -> None:
-    found = setting("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
-    list_of_rows, predictions = evaluate_runs(
-        found,
+def test_translations_that_reach_the_length_limit_are_counted(
+    task: TaskData, tmp_path: Path
+) -> None:
+    context = build_context("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
+    rows, predictions = evaluate_runs(
+        context,
         [EvalRun("random", "finetuned", 10, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
     share = predictions[predictions["split"] == "test"]["score"].isna().mean()
-    assert share > 0, "an untrained network writes on and on"
+    assert share > 0, "an untrained model does not stop"
     assert f"{share:.1%} of the translations had not ended after 40 tokens" in next(
-        format_notes(row.reason) for row in list_of_rows if row.split == "test"
+        format_notes(row.reason) for row in rows if row.split == "test"
     )
 
 
-def test_a_target_that_could_not_be_written_is_a_failed_cell_with_its_reason(
+def test_targets_longer_than_the_limit_give_a_failed_row_with_a_reason(
     task: TaskData, tmp_path: Path
 ) -> None:
-    found = setting("seq2seq", task, tmp_path, max_new_tokens=3)
+    context = build_context("seq2seq", task, tmp_path, max_new_tokens=3)
     (row,), _ = evaluate_runs(
-        found,
+        context,
         [EvalRun("random", "finetuned", "all", 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert (
-        row.status == "failed"
-        and "more than evaluate.translation.max_new_tokens, 3" in format_notes(row.reason)
-    )
+    assert row.status == "failed"
+    assert "more than evaluate.translation.max_new_tokens, 3" in format_notes(row.reason)
 
 
 @pytest.mark.parametrize("name", ["gpt", "word2vec", "bert"])
-def test_families_without_a_decoder_say_so(name: str, task: TaskData, tmp_path: Path) -> None:
-    found = setting(name, task, tmp_path)
-    some, predictions = evaluate_runs(
-        found,
-        [*list_runs(tiny.asked("translation"), ("random",), ("all",), (0,))],
+def test_families_without_a_decoder_are_not_applicable(
+    name: str, task: TaskData, tmp_path: Path
+) -> None:
+    context = build_context(name, task, tmp_path)
+    rows, predictions = evaluate_runs(
+        context,
+        [*list_runs(tiny.task_info("translation"), ("random",), ("all",), (0,))],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
-    assert (
-        [(row.status, row.metric) for row in some] == [("not_applicable", "bleu")]
-        and "no decoder" in format_notes(some[0].reason)
-        and predictions.empty
-    )
+    assert [(row.status, row.metric) for row in rows] == [("not_applicable", "bleu")]
+    assert "no decoder" in format_notes(rows[0].reason)
+    assert predictions.empty
 
 
-def test_no_trace_of_the_language_models_text_is_left_where_their_losses_are_off(
+def test_without_auxiliary_losses_the_pretraining_text_does_not_matter(
     task: TaskData, tmp_path: Path
 ) -> None:
-    found = setting("seq2seq", task, tmp_path)
-    models = []
-    for count in (1, 2):
-        with artifacts.create_artifact(tmp_path / f"other-{count}", "tokens") as draft:
-            tiny.two_languages().select_language(None if count == 1 else "en").save(draft, "train")
-    assert found.settings.translation is not None
-    settings = dataclasses.replace(found.settings.translation, aux_lm_losses=False, epochs=1)
+    context = build_context("seq2seq", task, tmp_path)
+    weights = []
+    for number in (1, 2):
+        with artifacts.create_artifact(tmp_path / f"other-{number}", "tokens") as draft:
+            tiny.two_languages().select_language(None if number == 1 else "en").save(draft, "train")
+    assert context.settings.translation is not None
+    settings = dataclasses.replace(context.settings.translation, aux_lm_losses=False, epochs=1)
     pretrain = dataclasses.replace(
-        found.checkpoint.pretrain, source_language=None, target_language=None
+        context.checkpoint.pretrain, source_language=None, target_language=None
     )
-    checkpoint = dataclasses.replace(found.checkpoint, pretrain=pretrain)
-    for count in (1, 2):
-        both = checkpoint.build(tiny.CPU), checkpoint.build(tiny.CPU, load_weights=False)
+    checkpoint = dataclasses.replace(context.checkpoint, pretrain=pretrain)
+    for number in (1, 2):
+        start_models = checkpoint.build(tiny.CPU), checkpoint.build(tiny.CPU, load_weights=False)
         pairs = task.splits["train"][:12]
-        models.append(
+        weights.append(
             build_trained_translator(
                 checkpoint,
-                both,
-                tmp_path / f"other-{count}",
+                start_models,
+                tmp_path / f"other-{number}",
                 pairs,
                 settings,
                 seed=0,
                 precision="fp32",
             ).state_dict()
         )
-    assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-def control_cells(
+def run_baselines(
     task: TaskData, split: str = "test"
 ) -> list[tuple[list[results.ResultRow], pd.DataFrame]]:
+    """Return the rows and predictions of each baseline."""
     kind = load_kind("translation")
     return [
         *evaluate_baselines(kind, task, split=split, finetune_seeds=(0,), label_counts=(10, "all"))
     ]  # type: ignore[arg-type]
 
 
-def test_controls_copy_the_source_and_remember_translations(task: TaskData) -> None:
+def test_baselines_copy_the_source_and_recall_translations(task: TaskData) -> None:
     repeated = TaskData(
         task.info, {"train": task.splits["train"], "test": task.splits["train"][:9]}
     )
-    found = results.results_frame(row for some, _ in control_cells(repeated) for row in some)
-    by = found[(found["label_count"] == "all") & (found["metric"] == "bleu")].set_index("model")
-    assert by.loc["tfidf", "value"] == pytest.approx(100), "all of these sources were seen"
+    rows = results.results_frame(row for own_rows, _ in run_baselines(repeated) for row in own_rows)
+    bleu_rows = rows[(rows["label_count"] == "all") & (rows["metric"] == "bleu")].set_index("model")
+    assert bleu_rows.loc["tfidf", "value"] == pytest.approx(100), "all these sources are in train"
     table = repeated.splits["test"]
-    assert by.loc["copy", "value"] == pytest.approx(
+    assert bleu_rows.loc["copy", "value"] == pytest.approx(
         bleu(table["target"].to_numpy(object), table["source"].to_numpy(object))
     )
-    assert by.loc["majority", "status"] == "not_applicable" and by.loc["majority", "reason"]
+    assert bleu_rows.loc["majority", "status"] == "not_applicable"
+    assert bleu_rows.loc["majority", "reason"]
 
 
-def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
+def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     grid = Grid(
         models=("seq2seq", "gpt"),
         tasks=("mt",),
@@ -363,104 +371,111 @@ def test_the_report_shows_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         finetune_seeds=(0,),
         label_counts=(10, "all"),
     )
-    folder, some = (
-        tmp_path / "results",
-        [*list_runs(tiny.asked("translation"), ("pretrained", "random"), (10, "all"), (0,))],
-    )
+    folder = tmp_path / "results"
+    runs = [*list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))]
     for name in grid.models:
-        found, predictions = evaluate_runs(
-            setting(name, task, tmp_path),
-            some,
+        rows, predictions = evaluate_runs(
+            build_context(name, task, tmp_path),
+            runs,
             cache_dir=tmp_path / name,
             report_progress=lambda *_: None,
         )
         artifacts.write_table(
-            folder / "rows" / f"evaluate-{name}-0-mt.parquet", results.results_frame(found)
+            folder / "rows" / f"evaluate-{name}-0-mt.parquet", results.results_frame(rows)
         )
         artifacts.write_table(folder / "predictions" / f"evaluate-{name}-0-mt.parquet", predictions)
-    controls = control_cells(task)
+    baselines = run_baselines(task)
     artifacts.write_table(
         folder / "rows" / "baselines-mt.parquet",
-        results.results_frame(row for some_rows, _ in controls for row in some_rows),
+        results.results_frame(row for own_rows, _ in baselines for row in own_rows),
     )
     artifacts.write_table(
         folder / "predictions" / "baselines-mt.parquet",
-        build_predictions_table([one for _, one in controls]),
+        build_predictions_table([predictions for _, predictions in baselines]),
     )
-    overlap(folder, "mt", ())
+    write_overlap(folder, "mt", ())
     splits = {"train": SplitStats(1), "test": SplitStats(1)}
     stats = DatasetStats("mt", "translation", splits, {}, None)
     write_dataset_stats(folder / "statistics/baselines-mt.json", stats)
     table, analysis = build_results(folder, grid, ReportParams())
     assert {one.metric for one in analysis.comparisons} == {"bleu"}
-    copied = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
-    assert copied["value"] > 1, "else this shows nothing"
-    shown = page.render_report(analysis)
-    assert (
-        f"| copy | **{copied['value']:.1f}** |" in shown["md"]
-        and "| system | BLEU | interval" in shown["md"]
-        and "% correct" not in shown["md"]
-    )
-    assert (
-        'class="n start">BLEU</th>' in shown["html"]
-        and "no decoder" in shown["html"]
-        and "points" in shown["md"]
-    )
+    copy_row = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
+    assert copy_row["value"] > 1, "the score must be visible in the report"
+    pages = page.render_report(analysis)
+    assert f"| copy | **{copy_row['value']:.1f}** |" in pages["md"]
+    assert "| system | BLEU | interval" in pages["md"]
+    assert "% correct" not in pages["md"]
+    assert 'class="n start">BLEU</th>' in pages["html"]
+    assert "no decoder" in pages["html"]
+    assert "points" in pages["md"]
 
 
-def invented(count: int) -> list[str]:
-    """Sentences of the synthetic language in its hundred commonest words, in a random order."""
+def synthetic_sentences(count: int) -> list[str]:
+    """Return sentences of the synthetic language's hundred commonest words, shuffled."""
     documents = grammar.generate_documents(1500, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED)
-    every = list(
+    sentences = list(
         dict.fromkeys(
-            document[a:b] for document in documents for a, b in sentence_spans(document, "en")
+            document[start:end]
+            for document in documents
+            for start, end in sentence_spans(document, "en")
         )
     )
-    common = {
-        word for word, _ in Counter(word for s in every for word in s.split()).most_common(100)
-    }
-    few = [s for s in every if set(s.split()) <= common and 4 <= len(s.split()) <= 9]
-    return [few[i] for i in np.random.default_rng(0).permutation(len(few))[:count]]
+    word_counts = Counter(word for sentence in sentences for word in sentence.split())
+    common = {word for word, _ in word_counts.most_common(100)}
+    common_sentences = [
+        sentence
+        for sentence in sentences
+        if set(sentence.split()) <= common and 4 <= len(sentence.split()) <= 9
+    ]
+    return [
+        common_sentences[index]
+        for index in np.random.default_rng(0).permutation(len(common_sentences))[:count]
+    ]
 
 
 @pytest.mark.slow
-def test_it_learns_to_translate_and_pretraining_pays_where_pairs_are_few(tmp_path: Path) -> None:
-    """Word by word into another language: near perfect with 1000 pairs, and with 300 far above the untrained twin, which has the same steps."""
-    texts = invented(2200)
-    test, pairs, running = (
-        texts[:100],
-        pd.DataFrame(
-            {"source": texts[100:1100], "target": [tiny.moved(s) for s in texts[100:1100]]}
-        ),
-        texts[1100:],
+def test_translation_is_learned_and_pretraining_helps_when_pairs_are_few(tmp_path: Path) -> None:
+    """Translate word by word: near perfect with 1000 pairs.
+
+    With 300 pairs, pretraining is far above the random-init baseline, which takes the same steps.
+    """
+    texts = synthetic_sentences(2200)
+    test = texts[:100]
+    pairs = pd.DataFrame(
+        {
+            "source": texts[100:1100],
+            "target": [tiny.shift_letters(sentence) for sentence in texts[100:1100]],
+        }
     )
-    half = len(running) // 2
+    corpus_texts = texts[1100:]
+    half = len(corpus_texts) // 2
+    # No sentence is in both languages.
     corpus = [
-        *running[:half],
-        *(tiny.moved(s) for s in running[half:]),
-    ]  # no sentence in both languages
-    reader = train_tokenizer(
+        *corpus_texts[:half],
+        *(tiny.shift_letters(sentence) for sentence in corpus_texts[half:]),
+    ]
+    tokenizer = train_tokenizer(
         corpus, TokenizerSettings(vocab_size=500), tokenizer_type="byte_bpe", language="en"
     )
-    tokens = encode_corpus(corpus, reader, languages=["en"] * half + ["xx"] * (len(corpus) - half))
+    tokens = encode_corpus(
+        corpus, tokenizer, languages=["en"] * half + ["xx"] * (len(corpus) - half)
+    )
     with artifacts.create_artifact(tmp_path / "tokens", "tokens") as draft:
         tokens.save(draft, "train")
-    found = tiny.bilingual(batch_size=16, seq_len=12)
+    pretrain = tiny.bilingual_settings(batch_size=16, seq_len=12)
     checkpoint = Checkpoint(
         "s",
-        tiny.variant("seq2seq").family,
+        tiny.model_config("seq2seq").family,
         Seq2SeqConfig(dropout=0.0, hidden_size=48),
-        found,
-        reader,
+        pretrain,
+        tokenizer,
         seed=1,
         weights_path=tmp_path / "w",
     )
-    model, stream = (
-        checkpoint.build(tiny.CPU, load_weights=False),
-        TwoLanguageBpttBatches(tokens, reader, found, seed=1),
-    )
-    course = TrainPlan(
-        lambda spent: spent.text_bytes / (6 * tokens.text_bytes),
+    model = checkpoint.build(tiny.CPU, load_weights=False)
+    sampler = TwoLanguageBpttBatches(tokens, tokenizer, pretrain, seed=1)
+    plan = TrainPlan(
+        lambda counters: counters.text_bytes / (6 * tokens.text_bytes),
         linear_schedule_with_warmup(0.05),
         learning_rate=0.005,
         max_grad_norm=1.0,
@@ -473,23 +488,21 @@ def test_it_learns_to_translate_and_pretraining_pays_where_pairs_are_few(tmp_pat
             RngState(1),
         ),
         one_language_lm_loss,
-        stream,
-        course,
+        sampler,
+        plan,
     ):
         pass
     save_file(model.state_dict(), tmp_path / "w")
-    settings, gold = (
-        small(epochs=35, learning_rate=0.005).translation,
-        np.array([tiny.moved(s) for s in test], object),
-    )
+    settings = small_settings(epochs=35, learning_rate=0.005).translation
+    references = np.array([tiny.shift_letters(sentence) for sentence in test], object)
     scores = {}
-    for count, trained in ((1000, True), (300, True), (300, False)):
+    for count, is_pretrained in ((1000, True), (300, True), (300, False)):
         models = (
-            checkpoint.build(tiny.CPU, load_weights=trained),
+            checkpoint.build(tiny.CPU, load_weights=is_pretrained),
             checkpoint.build(tiny.CPU, load_weights=False),
         )
         assert settings is not None
-        tuned = build_trained_translator(
+        translator = build_trained_translator(
             checkpoint,
             models,
             tmp_path / "tokens",
@@ -498,5 +511,7 @@ def test_it_learns_to_translate_and_pretraining_pays_where_pairs_are_few(tmp_pat
             seed=0,
             precision="fp32",
         )
-        scores[count, trained] = bleu(gold, translate(tuned, reader, test, precision="fp32")[0])
+        scores[count, is_pretrained] = bleu(
+            references, translate(translator, tokenizer, test, precision="fp32")[0]
+        )
     assert scores[1000, True] > 95 and scores[300, True] > scores[300, False] + 20, scores

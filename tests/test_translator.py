@@ -1,4 +1,4 @@
-"""The translation model against a case written out in numpy, and what it promises: what is pretrained, no peeking, padding, greedy reading."""
+"""The translator matches numpy, uses pretrained weights, and decodes the likeliest text."""
 
 import dataclasses
 import itertools
@@ -28,19 +28,19 @@ SETTINGS = TranslationSettings(
 Weights = dict[str, np.ndarray]
 
 
-def language_models(seed: int) -> Seq2SeqModel:
-    """Two language models of three units."""
+def build_language_models(seed: int) -> Seq2SeqModel:
+    """Return two language models with three units."""
     model = Seq2SeqModel(Seq2SeqConfig(dropout=0.0, hidden_size=D), vocab_size=V)
     model.init_weights(torch.Generator().manual_seed(seed))
     return model
 
 
-def translator(**over: Any) -> Translator:
-    """In double precision."""
+def build_small_translator(**overrides: Any) -> Translator:
+    """Return a translator in double precision."""
     return build_translator(
-        language_models(1),
-        language_models(2),
-        dataclasses.replace(SETTINGS, **over),
+        build_language_models(1),
+        build_language_models(2),
+        dataclasses.replace(SETTINGS, **overrides),
         generator=torch.Generator().manual_seed(3),
     ).double()
 
@@ -49,8 +49,8 @@ def ids(*rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows)
 
 
-def pairs() -> PairBatch:
-    """Two pairs of unequal lengths, and a window of text for each language model."""
+def make_pair_batch() -> PairBatch:
+    """Return two pairs of unequal lengths, and a window of text for each language model."""
     sources = Batch(ids([1, 4, 5, 6], [1, 7, 2, 0]), ids([1, 1, 1, 1], [1, 1, 1, 0]).bool())
     windows = tuple(
         Batch(ids([3, 4, 5]), ids([1, 1, 1]).bool(), targets_BT=ids([4, 5, 6 + side]))
@@ -68,21 +68,24 @@ def pairs() -> PairBatch:
     )
 
 
-def lstm(x_TD: np.ndarray, weights: Weights, name: str) -> np.ndarray:
-    """One item through one layer, gate by gate (torch's order: in, forget, update, out)."""
-    W, U, bias = (
-        weights[f"{name}.weight_ih"],
-        weights[f"{name}.weight_hh"],
-        weights[f"{name}.bias_ih"] + weights[f"{name}.bias_hh"],
-    )
-    h, c, found = np.zeros(D), np.zeros(D), []
+def lstm_by_hand(x_TD: np.ndarray, weights: Weights, name: str) -> np.ndarray:
+    """Return one layer's states (T, D) of one item.
+
+    torch orders the gates as input, forget, update, output.
+    """
+    W = weights[f"{name}.weight_ih"]
+    U = weights[f"{name}.weight_hh"]
+    bias = weights[f"{name}.bias_ih"] + weights[f"{name}.bias_hh"]
+    h = np.zeros(D)
+    c = np.zeros(D)
+    states = []
     for x in x_TD:
         gates = W @ x + U @ h + bias
         i, f, o = (1 / (1 + np.exp(-gates[k * D : (k + 1) * D])) for k in (0, 1, 3))
         c = f * c + i * np.tanh(gates[2 * D : 3 * D])
         h = o * np.tanh(c)
-        found.append(h)
-    return np.array(found)
+        states.append(h)
+    return np.array(states)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -91,42 +94,51 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def logits_by_hand(
-    w: Weights, source: list[int], read: list[int], settings: TranslationSettings
+    weights: Weights, source: list[int], target_inputs: list[int], settings: TranslationSettings
 ) -> np.ndarray:
-    """(T, V) of one pair."""
-    first = lstm(w["source_lm.embedding.weight"][source], w, "source_lm.lstm")
-    top = lstm(first, w, "encoder.0")
-    state = lstm(w["target_lm.embedding.weight"][read], w, "target_lm.lstm")
-    above = lstm(state, w, "decoder.0")
-    found = []
+    """Return the (T, V) logits of one pair."""
+    first = lstm_by_hand(weights["source_lm.embedding.weight"][source], weights, "source_lm.lstm")
+    top = lstm_by_hand(first, weights, "encoder.0")
+    state = lstm_by_hand(
+        weights["target_lm.embedding.weight"][target_inputs], weights, "target_lm.lstm"
+    )
+    above = lstm_by_hand(state, weights, "decoder.0")
+    logits = []
     for lm_state, query in zip(state, above, strict=True):
-        alpha = softmax(np.array([(w["query.weight"] @ query) @ h for h in top]))
+        alpha = softmax(np.array([(weights["query.weight"] @ query) @ h for h in top]))
         context = (
             [alpha @ first, alpha @ top] if settings.attention == "first_and_top" else [alpha @ top]
         )
-        x = np.tanh(w["combine.weight"] @ np.concatenate([query, *context]) + w["combine.bias"])
+        x = np.tanh(
+            weights["combine.weight"] @ np.concatenate([query, *context]) + weights["combine.bias"]
+        )
         x = x + lm_state if settings.residual else x
-        found.append(w["target_lm.softmax.weight"] @ x + w["target_lm.softmax.bias"])
-    return np.array(found)
+        logits.append(weights["target_lm.softmax.weight"] @ x + weights["target_lm.softmax.bias"])
+    return np.array(logits)
 
 
-def nats(logits_TV: np.ndarray, targets: list[int]) -> float:
+def nats_by_hand(logits_TV: np.ndarray, targets: list[int]) -> float:
     return -sum(
         float(np.log(softmax(row)[target])) for row, target in zip(logits_TV, targets, strict=True)
     )
 
 
-def loss_by_hand(w: Weights, settings: TranslationSettings) -> float:
-    """Nats a target piece, plus nats a piece of each language model: one to one to one."""
-    task = nats(logits_by_hand(w, [1, 4, 5, 6], [1, 8, 9, 10], settings), [8, 9, 10, 1])
-    task += nats(logits_by_hand(w, [1, 7, 2], [1, 3], settings), [3, 1])
+def loss_by_hand(weights: Weights, settings: TranslationSettings) -> float:
+    """Return the nats per target piece plus the nats per piece of each language model."""
+    task = nats_by_hand(
+        logits_by_hand(weights, [1, 4, 5, 6], [1, 8, 9, 10], settings), [8, 9, 10, 1]
+    )
+    task += nats_by_hand(logits_by_hand(weights, [1, 7, 2], [1, 3], settings), [3, 1])
     total = task / 6
-    for name, last in (("source", 6), ("target", 7)) if settings.aux_lm_losses else ():
-        states = lstm(w[f"{name}_lm.embedding.weight"][[3, 4, 5]], w, f"{name}_lm.lstm")
+    for name, last_target in (("source", 6), ("target", 7)) if settings.aux_lm_losses else ():
+        states = lstm_by_hand(
+            weights[f"{name}_lm.embedding.weight"][[3, 4, 5]], weights, f"{name}_lm.lstm"
+        )
         total += (
-            nats(
-                states @ w[f"{name}_lm.softmax.weight"].T + w[f"{name}_lm.softmax.bias"],
-                [4, 5, last],
+            nats_by_hand(
+                states @ weights[f"{name}_lm.softmax.weight"].T
+                + weights[f"{name}_lm.softmax.bias"],
+                [4, 5, last_target],
             )
             / 3
         )
@@ -137,13 +149,14 @@ def weights_of(model: Translator) -> Weights:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
 
 
-CASES = [{}, {"residual": False}, {"attention": "top"}, {"aux_lm_losses": False}]
+SETTING_OVERRIDES = [{}, {"residual": False}, {"attention": "top"}, {"aux_lm_losses": False}]
 
 
-@pytest.mark.parametrize("over", CASES)
-def test_logits_loss_and_gradient_are_those_written_out_by_hand(over: dict[str, Any]) -> None:
-    model = translator(**over)
-    batch, w = pairs(), weights_of(model)
+@pytest.mark.parametrize("overrides", SETTING_OVERRIDES)
+def test_logits_loss_and_gradients_match_numpy(overrides: dict[str, Any]) -> None:
+    model = build_small_translator(**overrides)
+    batch = make_pair_batch()
+    weights = weights_of(model)
     assert batch.sources is not None
     logits, _ = model.decode(
         batch.ids_BT,
@@ -152,39 +165,45 @@ def test_logits_loss_and_gradient_are_those_written_out_by_hand(over: dict[str, 
     )
     np.testing.assert_allclose(
         logits[0].detach().numpy(),
-        logits_by_hand(w, [1, 4, 5, 6], [1, 8, 9, 10], model.settings),
+        logits_by_hand(weights, [1, 4, 5, 6], [1, 8, 9, 10], model.settings),
         atol=1e-12,
     )
     np.testing.assert_allclose(
         logits[1, :2].detach().numpy(),
-        logits_by_hand(w, [1, 7, 2], [1, 3], model.settings),
+        logits_by_hand(weights, [1, 7, 2], [1, 3], model.settings),
         atol=1e-12,
     )
-    out = translation_loss(model, batch)
-    assert float(out.loss.detach()) == pytest.approx(loss_by_hand(w, model.settings), abs=1e-12)
-    out.loss.backward()
-    rng, step = np.random.default_rng(0), 1e-5
+    output = translation_loss(model, batch)
+    assert float(output.loss.detach()) == pytest.approx(
+        loss_by_hand(weights, model.settings), abs=1e-12
+    )
+    output.loss.backward()
+    rng = np.random.default_rng(0)
+    step = 1e-5
     for name, parameter in model.named_parameters():
-        for place in {tuple(rng.integers(0, size) for size in parameter.shape) for _ in range(3)}:
-            kept, sides = w[name][place], []
-            for way in (step, -step):
-                w[name][place] = kept + way
-                sides.append(loss_by_hand(w, model.settings))
-            w[name][place] = kept
-            found = 0.0 if parameter.grad is None else float(parameter.grad[place])
-            assert found == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8), (
-                f"{name}{place}"
+        for index in {tuple(rng.integers(0, size) for size in parameter.shape) for _ in range(3)}:
+            value = weights[name][index]
+            losses = []
+            for change in (step, -step):
+                weights[name][index] = value + change
+                losses.append(loss_by_hand(weights, model.settings))
+            weights[name][index] = value
+            gradient = 0.0 if parameter.grad is None else float(parameter.grad[index])
+            assert gradient == pytest.approx((losses[0] - losses[1]) / (2 * step), abs=1e-8), (
+                f"{name}{index}"
             )
 
 
-def test_the_three_losses_weigh_the_same() -> None:
-    out = translation_loss(translator(), pairs())
-    each = {name: float(out.nats[name]) / out.target_counts[name] for name in out.nats}
-    assert set(each) == {"task", "source", "target"} and min(each.values()) > 0
-    assert float(out.loss.detach()) == pytest.approx(sum(each.values()), abs=1e-12)
+def test_the_three_losses_have_equal_weight() -> None:
+    output = translation_loss(build_small_translator(), make_pair_batch())
+    loss_by_name = {
+        name: float(output.nats[name]) / output.target_counts[name] for name in output.nats
+    }
+    assert set(loss_by_name) == {"task", "source", "target"} and min(loss_by_name.values()) > 0
+    assert float(output.loss.detach()) == pytest.approx(sum(loss_by_name.values()), abs=1e-12)
 
 
-TAKEN = {
+PRETRAINED_MODULES = {
     "both": {
         "source_lm.embedding",
         "source_lm.lstm",
@@ -205,31 +224,35 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("pretrained", TAKEN)
-def test_first_layers_come_from_the_language_model_of_their_side_and_upper_ones_from_none(
+@pytest.mark.parametrize("pretrained", PRETRAINED_MODULES)
+def test_only_the_first_layers_are_pretrained_each_by_its_own_language_model(
     pretrained: Any,
 ) -> None:
     settings = dataclasses.replace(SETTINGS, pretrained=pretrained, num_layers=3)
-    trained, twin = (language_models(seed).state_dict() for seed in (1, 2))
-    one, other = (
+    pretrained_weights, random_weights = (
+        build_language_models(seed).state_dict() for seed in (1, 2)
+    )
+    translator, other_translator = (
         build_translator(
-            language_models(1),
-            language_models(2),
+            build_language_models(1),
+            build_language_models(2),
             settings,
             generator=torch.Generator().manual_seed(seed),
         )
         for seed in (3, 4)
     )
-    for name, value in one.state_dict().items():
+    for name, value in translator.state_dict().items():
         if name.startswith(("source_lm.", "target_lm.")):
             module = name.rsplit(".", 1)[0]
-            expected = trained if module in TAKEN[pretrained] else twin
+            expected = (
+                pretrained_weights if module in PRETRAINED_MODULES[pretrained] else random_weights
+            )
             assert torch.equal(value, expected[name.replace("_lm.", ".", 1)]), name
         else:
-            assert not torch.equal(value, other.state_dict()[name]), (
-                f"{name} is random: by the generator, of no language model"
+            assert not torch.equal(value, other_translator.state_dict()[name]), (
+                f"{name} must be random, from the generator"
             )
-    assert {name.split(".")[0] for name in one.state_dict()} == {
+    assert {name.split(".")[0] for name in translator.state_dict()} == {
         "source_lm",
         "target_lm",
         "encoder",
@@ -239,9 +262,10 @@ def test_first_layers_come_from_the_language_model_of_their_side_and_upper_ones_
     }
 
 
-def test_without_its_random_parts_the_decoder_is_the_targets_language_model() -> None:
-    """What the residual is for: the pretrained softmax sees the state that it was trained on."""
-    model, batch = translator(), pairs()
+def test_with_a_zero_combine_layer_the_decoder_is_the_target_language_model() -> None:
+    """Thanks to the residual, the pretrained softmax sees the states it was trained on."""
+    model = build_small_translator()
+    batch = make_pair_batch()
     torch.nn.init.zeros_(model.combine.weight)
     torch.nn.init.zeros_(model.combine.bias)
     assert batch.sources is not None
@@ -250,13 +274,15 @@ def test_without_its_random_parts_the_decoder_is_the_targets_language_model() ->
         model.initial_states(),
         model.encode(batch.sources.ids_BT, batch.sources.mask_BT),
     )
-    lm = language_models(1).double().target
-    torch.testing.assert_close(logits, lm.softmax(lm.run_lstm(batch.ids_BT, None, dropout=0.0)[1]))
+    language_model = build_language_models(1).double().target
+    torch.testing.assert_close(
+        logits, language_model.softmax(language_model.run_lstm(batch.ids_BT, None, dropout=0.0)[1])
+    )
 
 
-def tiny_translator(**over: Any) -> Translator:
-    """With the tiny tokenizer's vocabulary, untrained but for larger weights, so that it writes something."""
-    settings = dataclasses.replace(SETTINGS, **{"max_new_tokens": 12, **over})
+def build_tiny_translator(**overrides: Any) -> Translator:
+    """Return an untrained translator with larger weights, so that it writes something."""
+    settings = dataclasses.replace(SETTINGS, **{"max_new_tokens": 12, **overrides})
     model = build_translator(
         tiny.model("seq2seq"),
         tiny.model("seq2seq"),
@@ -269,88 +295,99 @@ def tiny_translator(**over: Any) -> Translator:
     return model
 
 
-def encoded(count: int, *, shortest: int = 2) -> list[Encoding]:
+def encode_texts(count: int, *, shortest: int = 2) -> list[Encoding]:
+    """Return encodings of texts, each one word longer than the one before."""
     texts = [
-        " ".join(document.split()[: shortest + row])
-        for row, document in enumerate(tiny.documents()[:count])
+        " ".join(document.split()[: shortest + extra_words])
+        for extra_words, document in enumerate(tiny.documents()[:count])
     ]
-    return tiny.reader("seq2seq").encode_batch(texts)
+    return tiny.tokenizer("seq2seq").encode_batch(texts)
 
 
-def remembered(model: Translator, items: list[Encoding]) -> EncoderMemory:
-    batch = tiny.reader("seq2seq").collate(items)
+def encode_memory(model: Translator, items: list[Encoding]) -> EncoderMemory:
+    batch = tiny.tokenizer("seq2seq").collate(items)
     return model.encode(batch.ids_BT, batch.mask_BT)
 
 
-def test_padding_and_neighbours_change_nothing() -> None:
-    model, reader, items = tiny_translator(), tiny.reader("seq2seq"), encoded(7)
-    together = collate_pairs(reader, items, items[::-1])
-    logits, _ = model.decode(together.ids_BT, model.initial_states(), remembered(model, items))
-    written, scores = beam_search(model, remembered(model, items), end_id=0)
+def test_padding_and_other_items_of_a_batch_change_nothing() -> None:
+    model = build_tiny_translator()
+    tokenizer = tiny.tokenizer("seq2seq")
+    items = encode_texts(7)
+    batch = collate_pairs(tokenizer, items, items[::-1])
+    logits, _ = model.decode(batch.ids_BT, model.initial_states(), encode_memory(model, items))
+    written, scores = beam_search(model, encode_memory(model, items), end_id=0)
     for row, (source, target) in enumerate(zip(items, items[::-1], strict=True)):
-        alone = collate_pairs(reader, [source], [target])
-        own, _ = model.decode(alone.ids_BT, model.initial_states(), remembered(model, [source]))
-        torch.testing.assert_close(
-            logits[row, : own.shape[1]].softmax(-1), own[0].softmax(-1), atol=1e-6, rtol=0
+        single = collate_pairs(tokenizer, [source], [target])
+        own_logits, _ = model.decode(
+            single.ids_BT, model.initial_states(), encode_memory(model, [source])
         )
-        (pieces,), score = beam_search(model, remembered(model, [source]), end_id=0)
+        torch.testing.assert_close(
+            logits[row, : own_logits.shape[1]].softmax(-1),
+            own_logits[0].softmax(-1),
+            atol=1e-6,
+            rtol=0,
+        )
+        (pieces,), score = beam_search(model, encode_memory(model, [source]), end_id=0)
         assert list(pieces) == list(written[row])
         np.testing.assert_allclose(score[0], scores[row], rtol=2e-6)
 
 
-def test_the_decoder_never_sees_what_comes_later() -> None:
-    model, items = tiny_translator(), encoded(1)
-    read = torch.tensor([[0, 5, 9, 13, 17, 21]])
-    before, _ = model.decode(read, model.initial_states(), remembered(model, items))
-    for place in range(1, 6):
-        changed = read.clone()
-        changed[0, place] += 1
-        after, _ = model.decode(changed, model.initial_states(), remembered(model, items))
-        assert torch.equal(before[0, :place], after[0, :place]) and not torch.allclose(
-            before[0, place:], after[0, place:]
-        )
+def test_the_decoder_does_not_see_later_pieces() -> None:
+    model = build_tiny_translator()
+    items = encode_texts(1)
+    target_ids = torch.tensor([[0, 5, 9, 13, 17, 21]])
+    before, _ = model.decode(target_ids, model.initial_states(), encode_memory(model, items))
+    for position in range(1, 6):
+        changed = target_ids.clone()
+        changed[0, position] += 1
+        after, _ = model.decode(changed, model.initial_states(), encode_memory(model, items))
+        assert torch.equal(before[0, :position], after[0, :position])
+        assert not torch.allclose(before[0, position:], after[0, position:])
 
 
-def test_greedy_reading_is_the_likeliest_next_piece_under_teacher_forcing() -> None:
-    model, items = tiny_translator(), encoded(6)
-    written, scores = beam_search(model, remembered(model, items), end_id=0)
-    assert len({tuple(pieces) for pieces in written}) > 1, "else this shows nothing"
+def test_greedy_search_takes_the_likeliest_next_piece() -> None:
+    model = build_tiny_translator()
+    items = encode_texts(6)
+    written, scores = beam_search(model, encode_memory(model, items), end_id=0)
+    assert len({tuple(pieces) for pieces in written}) > 1, "the items must have different outputs"
     for item, pieces, score in zip(items, written, scores, strict=True):
         logits, _ = model.decode(
-            torch.tensor([[0, *pieces]]), model.initial_states(), remembered(model, [item])
+            torch.tensor([[0, *pieces]]), model.initial_states(), encode_memory(model, [item])
         )
-        wanted = [*pieces, 0] if np.isfinite(score) else [*pieces]
-        assert logits[0, : len(wanted)].argmax(-1).tolist() == wanted
+        expected = [*pieces, 0] if np.isfinite(score) else [*pieces]
+        assert logits[0, : len(expected)].argmax(-1).tolist() == expected
         assert len(pieces) == 12 or np.isfinite(score)
 
 
-def all_of(
-    step: Callable[[list[int]], np.ndarray], longest: int, *, pieces: int
+def score_all_texts(
+    step: Callable[[list[int]], np.ndarray], max_length: int, *, pieces: int
 ) -> dict[tuple[int, ...], float]:
-    """The log-probability a piece of every text that ends in time."""
-    found: dict[tuple[int, ...], float] = {}
-    for length in range(longest):
+    """Return the log-probability per piece of every text that ends within the limit."""
+    scores: dict[tuple[int, ...], float] = {}
+    for length in range(max_length):
         for text in itertools.product(range(1, pieces), repeat=length):
-            log_p = step([0, *text])
-            wanted = [*text, 0]
-            found[text] = sum(log_p[t, piece] for t, piece in enumerate(wanted)) / len(wanted)
-    return found
+            log_probs = step([0, *text])
+            targets = [*text, 0]
+            scores[text] = sum(
+                log_probs[position, piece] for position, piece in enumerate(targets)
+            ) / len(targets)
+    return scores
 
 
-def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_of_them() -> None:
-    model = translator(num_beams=V**3, max_new_tokens=3).eval()
+def test_a_beam_as_wide_as_all_texts_finds_the_likeliest_text() -> None:
+    model = build_small_translator(num_beams=V**3, max_new_tokens=3).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
     memory = model.encode(ids([1, 4, 5]), ids([1, 1, 1]).bool())
 
-    def step(read: list[int]) -> np.ndarray:
+    def step(target_ids: list[int]) -> np.ndarray:
         with torch.no_grad():
             return torch.log_softmax(
-                model.decode(ids(read), model.initial_states(), memory)[0][0], -1
+                model.decode(ids(target_ids), model.initial_states(), memory)[0][0], -1
             ).numpy()
 
-    every = all_of(step, 3, pieces=V)
-    best = max(every, key=lambda text: every[text])
+    scores = score_all_texts(step, 3, pieces=V)
+    best = max(scores, key=lambda text: scores[text])
     (pieces,), score = beam_search(model, memory, end_id=0)
-    assert tuple(pieces) == best and score[0] == pytest.approx(every[best], rel=1e-5)
+    assert tuple(pieces) == best and score[0] == pytest.approx(scores[best], rel=1e-5)

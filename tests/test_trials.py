@@ -1,4 +1,4 @@
-"""Trials of an arm: each is a row of validation, the best one is taken, by the first seed for all, and the test split is read by it alone."""
+"""The first seed chooses a trial on validation, and only the chosen trial reads test."""
 
 import dataclasses
 from functools import partial
@@ -29,17 +29,18 @@ from lineage.results import UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny, user_project
 
-FROZEN = LinearProbeSettings(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
-TUNED = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
+PROBE = LinearProbeSettings(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
+FINETUNE = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                       max_grad_norm=1.0, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
-FACTS: dict[str, Any] = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
+INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
                          "metric": ["accuracy", "macro_f1"]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def data() -> TaskData:
+    """Return texts of two words whose label is the second word."""
     words = sorted(
-        word for word in tiny.reader("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
+        word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
     )[:20]
     rng = np.random.default_rng(4)
     splits = {}
@@ -54,113 +55,119 @@ def data() -> TaskData:
                 "group": "all",
             }
         )
-    return TaskData(FACTS, splits)
+    return TaskData(INFO, splits)
 
 
-def run(
-    data: TaskData, keep: Path, settings: EvaluateSettings, *, seeds: tuple[int, ...] = (3, 5)
+def evaluate_tiny_gpt(
+    data: TaskData, cache_dir: Path, settings: EvaluateSettings, *, seeds: tuple[int, ...] = (3, 5)
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    found = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    keep.mkdir(exist_ok=True)
+    """Return the rows and predictions of an untrained tiny GPT."""
+    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    cache_dir.mkdir(exist_ok=True)
     rows, predictions = evaluate_runs(
-        found,
-        [*list_runs(FACTS, ("random",), (40,), seeds)],
-        cache_dir=keep,
+        context,
+        [*list_runs(INFO, ("random",), (40,), seeds)],
+        cache_dir=cache_dir,
         report_progress=lambda *_: None,
     )
     return results_frame(rows), predictions
 
 
 @pytest.fixture(scope="module")
-def whole(
+def all_trials(
     data: TaskData, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows and predictions of both seeds with all trials."""
-    return run(
+    """Return the rows and predictions of both seeds with all trials."""
+    return evaluate_tiny_gpt(
         data,
         tmp_path_factory.mktemp("whole"),
-        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
+        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
     )
 
 
-def test_validation_chooses_and_test_is_read_once(whole: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    rows, predictions = whole
-    tried = rows[rows["trial"] != "chosen"]
-    assert set(tried["split"]) == {"validation"} and set(tried["finetune_seed"]) == {3}, (
-        "the first seed decides"
+def test_the_trial_is_chosen_on_validation_and_only_it_is_tested(
+    all_trials: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    rows, predictions = all_trials
+    trial_rows = rows[rows["trial"] != "chosen"]
+    assert set(trial_rows["split"]) == {"validation"} and set(trial_rows["finetune_seed"]) == {3}, (
+        "the first seed chooses"
     )
-    assert tried.groupby(["transfer", "metric"])["trial"].apply(sorted).to_dict() == {
+    assert trial_rows.groupby(["transfer", "metric"])["trial"].apply(sorted).to_dict() == {
         ("frozen", "accuracy"): ["0", "1"], ("frozen", "macro_f1"): ["0", "1"],
         ("finetuned", "accuracy"): ["0", "1", "2"], ("finetuned", "macro_f1"): ["0", "1", "2"]}  # fmt: skip
     assert set(predictions[predictions["trial"] != "chosen"]["split"]) == {"validation"}
     chosen = rows[(rows["trial"] == "chosen") & (rows["metric"] == "accuracy")]
     assert len(chosen) == 2 * 2 * 2 and set(chosen["split"]) == {"validation", "test"}
-    said = {
+    reasons = {
         (row.transfer, row.finetune_seed): format_reason(row.reason) for row in chosen.itertuples()
     }
-    first, second = (
-        "trial 1 (of 2, from 0): l2 0.001",
-        "trial 1 (of 3, from 0): learning_rate 0.02, epochs 12",
-    )
-    assert said == {
-        ("frozen", 3): first,
-        ("frozen", 5): first,
-        ("finetuned", 3): second,
-        ("finetuned", 5): second,
+    probe_reason = "trial 1 (of 2, from 0): l2 0.001"
+    finetune_reason = "trial 1 (of 3, from 0): learning_rate 0.02, epochs 12"
+    assert reasons == {
+        ("frozen", 3): probe_reason,
+        ("frozen", 5): probe_reason,
+        ("finetuned", 3): finetune_reason,
+        ("finetuned", 5): finetune_reason,
     }
     for transfer in ("frozen", "finetuned"):
-        own = tried[(tried["transfer"] == transfer) & (tried["metric"] == "accuracy")].set_index(
-            "trial"
-        )["value"]
-        best = chosen[
+        trial_values = trial_rows[
+            (trial_rows["transfer"] == transfer) & (trial_rows["metric"] == "accuracy")
+        ].set_index("trial")["value"]
+        chosen_value = chosen[
             (chosen["transfer"] == transfer)
             & (chosen["finetune_seed"] == 3)
             & (chosen["split"] == "validation")
         ]["value"].item()
-        assert own["1"] == own.max() == best > own["0"]
+        assert trial_values["1"] == trial_values.max() == chosen_value > trial_values["0"]
 
 
-def test_what_is_chosen_is_what_it_would_be_alone(
-    data: TaskData, whole: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
+def test_the_chosen_trial_predicts_as_if_it_were_the_only_one(
+    data: TaskData, all_trials: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
-    _, alone = run(
+    _, alone = evaluate_tiny_gpt(
         data,
         tmp_path,
         EvaluateSettings(
-            linear_probe=FROZEN.with_trial(1),
-            bilstm_probe=tiny.NETWORK,
-            finetune=TUNED.with_trial(1),
+            linear_probe=PROBE.with_trial(1),
+            bilstm_probe=tiny.BILSTM_PROBE,
+            finetune=FINETUNE.with_trial(1),
         ),
     )
-    _, tried = whole
+    _, with_trials = all_trials
     keys = ["transfer", "finetune_seed", "split", "id"]
-    one, other = (
-        some[some["trial"] == "chosen"].sort_values(keys, ignore_index=True)
-        for some in (alone, tried)
+    expected, actual = (
+        frame[frame["trial"] == "chosen"].sort_values(keys, ignore_index=True)
+        for frame in (alone, with_trials)
     )
-    pd.testing.assert_frame_equal(one, other)
+    pd.testing.assert_frame_equal(expected, actual)
 
 
-def test_an_evaluation_that_is_killed_between_seeds_goes_on_with_the_same_choice(
-    data: TaskData, whole: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
+def test_an_evaluation_killed_between_seeds_resumes_with_the_same_choice(
+    data: TaskData, all_trials: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
-    settings = EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED)
-    run(data, tmp_path, settings, seeds=(3,))
-    pd.testing.assert_frame_equal(run(data, tmp_path, settings)[0], whole[0])
-
-
-def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_path: Path) -> None:
-    wild = dataclasses.replace(
-        TUNED, trials=(Trial(learning_rate=1e30), Trial(learning_rate=0.02, epochs=12))
+    settings = EvaluateSettings(
+        linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE
     )
-    rows, _ = run(
+    evaluate_tiny_gpt(data, tmp_path, settings, seeds=(3,))
+    pd.testing.assert_frame_equal(evaluate_tiny_gpt(data, tmp_path, settings)[0], all_trials[0])
+
+
+def test_a_failed_trial_has_a_row_and_the_others_are_compared(
+    data: TaskData, tmp_path: Path
+) -> None:
+    settings = dataclasses.replace(
+        FINETUNE, trials=(Trial(learning_rate=1e30), Trial(learning_rate=0.02, epochs=12))
+    )
+    rows, _ = evaluate_tiny_gpt(
         data,
         tmp_path,
-        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=wild),
+        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=settings),
         seeds=(3,),
     )
     (failed,) = rows[rows["status"] == "failed"].itertuples()
-    assert failed.trial == "0" and format_reason(failed.reason).startswith(
+    assert failed.trial == "0"
+    assert format_reason(failed.reason).startswith(
         "trial 0 (of 2, from 0): learning_rate 1e+30: the loss is nan after 1 steps"
     )
     assert set(
@@ -170,110 +177,105 @@ def test_a_trial_that_fails_says_so_and_the_others_count(data: TaskData, tmp_pat
     ) == {"trial 1 (of 2, from 0): learning_rate 0.02, epochs 12"}
 
 
-def test_a_trial_that_fails_says_why_also_when_its_cell_is_read_again(
+def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
     data: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def learning(subject: Any, cell: Any, how: Any, *rest: Any) -> Any:
-        if how.l2 == 500.0:
+    def failing_fit_head(encoder: Any, run: Any, settings: Any, *rest: Any) -> Any:
+        if settings.l2 == 500.0:
             raise EvaluationError("the moon was full")
-        return fit_head(subject, cell, how, *rest)
+        return fit_head(encoder, run, settings, *rest)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", learning)
-    found = EvalContext(
+    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", failing_fit_head)
+    context = EvalContext(
         tiny.checkpoint("gpt"),
         data,
-        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
+        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
         0,
         1000,
         "fp32",
         tiny.CPU,
     )
-    some = [
-        cell for cell in list_runs(FACTS, ("random",), (40,), (3,)) if cell.transfer == "frozen"
-    ]
-    for _ in range(2):  # the second time from what is kept
-        rows, _ = evaluate_runs(found, some, cache_dir=tmp_path, report_progress=lambda *_: None)
+    runs = [run for run in list_runs(INFO, ("random",), (40,), (3,)) if run.transfer == "frozen"]
+    for _ in range(2):  # the second time from the cache
+        rows, _ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
         assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [
             "trial 0 (of 2, from 0): l2 500: the moon was full"
         ]
 
 
-def test_controls_have_trials_as_arms_have(tmp_path: Path, data: TaskData) -> None:
-    """Chosen on validation by the first seed, a row each; with one penalty nothing is tried."""
-    facts = FACTS | {"counts": {}}
+def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data: TaskData) -> None:
+    """The first seed chooses and each trial has a row; a single penalty is not a trial."""
+    info = INFO | {"counts": {}}
     splits = data.splits
     noisy = splits["train"].assign(
         label=np.where(
             np.arange(60) % 5 == 0, 1 - splits["train"]["label"], splits["train"]["label"]
         )
     )
-    told = partial(
+    evaluate = partial(
         evaluate_baselines,
         load_kind("text_classification"),
-        TaskData(facts, {**splits, "train": noisy}),
+        TaskData(info, {**splits, "train": noisy}),
         split="test",
         finetune_seeds=[3, 5],
         label_counts=[40],
     )
-    plain = [row for some, _ in told() for row in some]
-    assert {row.trial for row in plain} == {"chosen"} and not any(row.reason for row in plain)
-    cells_ = list(told(tfidf_C=(1e-9, 10.0, 1e-8)))
-    rows = results_frame(row for some, _ in cells_ for row in some)
-    own = rows[(rows["model"] == "tfidf") & (rows["metric"] == "accuracy")]
-    tried = own[own["trial"] != "chosen"]
-    assert (
-        [*tried["trial"]] == ["0", "1", "2"]
-        and {*tried["split"]} == {"validation"}
-        and {*tried["finetune_seed"]} == {3}
-    )
-    assert tried["value"].max() == tried["value"].iloc[1] > tried["value"].iloc[0]
-    chosen = own[own["trial"] == "chosen"]
-    assert (
-        {*chosen["reason"].map(format_reason)} == {"trial 1 (of 3, from 0): C 10"}
-        and {*chosen["split"]} == {"test"}
-        and len(chosen) == 2
-    )
+    single_rows = [row for result_rows, _ in evaluate() for row in result_rows]
+    assert {row.trial for row in single_rows} == {"chosen"}
+    assert not any(row.reason for row in single_rows)
+    results = list(evaluate(tfidf_C=(1e-9, 10.0, 1e-8)))
+    rows = results_frame(row for result_rows, _ in results for row in result_rows)
+    tfidf_rows = rows[(rows["model"] == "tfidf") & (rows["metric"] == "accuracy")]
+    trial_rows = tfidf_rows[tfidf_rows["trial"] != "chosen"]
+    assert [*trial_rows["trial"]] == ["0", "1", "2"]
+    assert {*trial_rows["split"]} == {"validation"}
+    assert {*trial_rows["finetune_seed"]} == {3}
+    assert trial_rows["value"].max() == trial_rows["value"].iloc[1] > trial_rows["value"].iloc[0]
+    chosen = tfidf_rows[tfidf_rows["trial"] == "chosen"]
+    assert {*chosen["reason"].map(format_reason)} == {"trial 1 (of 3, from 0): C 10"}
+    assert {*chosen["split"]} == {"test"}
+    assert len(chosen) == 2
     assert [*chosen["value"]] == [
-        row.value for row in plain if row.model == "tfidf" and row.metric == "accuracy"
+        row.value for row in single_rows if row.model == "tfidf" and row.metric == "accuracy"
     ]
     assert build.count_trials(rows) == TrialCounts(3, 3)
-    assert build.count_trials(results_frame(plain)) == TrialCounts(1, 1)
+    assert build.count_trials(results_frame(single_rows)) == TrialCounts(1, 1)
     assert "TF-IDF too" in sentences.describe_trials(TrialCounts(3, 3))
 
 
-@pytest.mark.parametrize(("trial", "said"), [
+@pytest.mark.parametrize(("trial", "message"), [
     ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is not a key of this block"),
     ({}, "models.gpt.evaluate.finetune: trials: one of them is empty"),
     ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: learning_rate is -1.0; it must be above zero"),
     ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, learning_rate"),
 ])  # fmt: skip
-def test_a_trial_of_no_use_is_refused_before_anything_runs(
-    trial: dict[str, float], said: str
+def test_an_invalid_trial_is_refused_when_the_config_is_read(
+    trial: dict[str, float], message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        tiny.variant("gpt", evaluate={"finetune": {"trials": [trial]}})
-    assert said in str(caught.value)
+        tiny.model_config("gpt", evaluate={"finetune": {"trials": [trial]}})
+    assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("over", "said"), [
+@pytest.mark.parametrize(("overrides", "message"), [
     ({"pretrain": {"weight_decay": -0.1}}, "pretrain: weight_decay is -0.1; it must be 0 or more"),
     ({"evaluate": {"finetune": {"weight_decay": -0.1}}}, "evaluate.finetune: weight_decay is -0.1; it must be 0 or more"),
     ({"evaluate": {"finetune": {"ratio": 0.01}}}, "evaluate.finetune: ratio is 0.01; it is the highest learning rate over the lowest, 1 or more"),
     ({"evaluate": {"bilstm_probe": {"ratio": 0.01}}}, "evaluate.bilstm_probe: ratio is 0.01; it is the highest learning rate over the lowest, 1 or more"),
     ({"evaluate": {"bilstm_probe": {"weight_decay": -0.1}}}, "evaluate.bilstm_probe: weight_decay is -0.1; it must be 0 or more"),
 ])  # fmt: skip
-def test_settings_that_would_train_the_wrong_way_round_are_refused(
-    over: dict[str, Any], said: str
+def test_negative_weight_decay_and_inverted_rate_ratios_are_refused(
+    overrides: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        tiny.variant("gpt", **over)
-    assert said in str(caught.value)
+        tiny.model_config("gpt", **overrides)
+    assert message in str(caught.value)
 
 
-def test_an_arm_learns_from_the_labels_that_it_names_alone(
+def test_finetuning_uses_only_the_label_counts_in_its_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tree = user_project.make(tmp_path)
+    tree = user_project.make_project(tmp_path)
     tree["grid"] |= {
         "label_counts": [20, 40, "all"],
         "finetune_seeds": [0],
@@ -286,7 +288,7 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
         "min_steps": None,
         "label_counts": [20, "all"],
     }
-    user_project.write(tmp_path, tree)
+    user_project.write_params(tmp_path, tree)
     for command in (
         ("sources",),
         ("corpus", "general"),
@@ -295,8 +297,10 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
         ("pretrain", "gpt", "0"),
         ("evaluate", "gpt", "0", "mood"),
     ):
-        code, said = user_project.stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, said
+        code, output = user_project.run_stage(
+            tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys
+        )
+        assert code == 0, output
     rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
     learned = {
         (row.transfer, row.label_count)
@@ -311,61 +315,65 @@ def test_an_arm_learns_from_the_labels_that_it_names_alone(
         ("finetuned", "all"),
     }
     tree["models"]["gpt"]["evaluate"]["finetune"]["label_counts"] = [20, 30]
-    user_project.write(tmp_path, tree)
-    code, said = user_project.stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    user_project.write_params(tmp_path, tree)
+    code, output = user_project.run_stage(
+        tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys
+    )
+    assert code == 2
     assert (
-        code == 2
-        and "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or remove it here"
-        in said
+        "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or remove it here"
+        in output
     )
 
 
-def test_the_untrained_twin_learns_as_its_pretrained_model_does(
-    data: TaskData, tmp_path: Path, never_trained: None, monkeypatch: pytest.MonkeyPatch
+def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
+    data: TaskData, tmp_path: Path, without_weights: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same trials of the same steps and rates, from the same labels, and as many rows."""
-    asked: dict[str, list[Any]] = {"pretrained": [], "random": []}
+    """Both use the same trials, steps, learning rates and labels, and have as many rows."""
+    calls: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
-    def learning(subject: Any, cell: Any, how: Any, chosen: np.ndarray, *rest: Any) -> Any:
-        asked[cell.init].append(
-            (cell.transfer, cell.label_count, cell.finetune_seed, how, chosen.tolist())
+    def recording_fit_head(
+        encoder: Any, run: Any, settings: Any, label_indices: np.ndarray, *rest: Any
+    ) -> Any:
+        calls[run.init].append(
+            (run.transfer, run.label_count, run.finetune_seed, settings, label_indices.tolist())
         )
-        return fit_head(subject, cell, how, chosen, *rest)
+        return fit_head(encoder, run, settings, label_indices, *rest)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", learning)
-    found = EvalContext(
+    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", recording_fit_head)
+    context = EvalContext(
         tiny.checkpoint("gpt"),
         data,
-        EvaluateSettings(linear_probe=FROZEN, bilstm_probe=tiny.NETWORK, finetune=TUNED),
+        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
         0,
         1000,
         "fp32",
         tiny.CPU,
     )
     rows: list[Any] = []
-    for init in asked:
+    for init in calls:
         (tmp_path / init).mkdir()
         rows += evaluate_runs(
-            found,
-            [*list_runs(FACTS, (init,), (40,), (3, 5))],
+            context,
+            [*list_runs(INFO, (init,), (40,), (3, 5))],
             cache_dir=tmp_path / init,
             report_progress=lambda *_: None,
         )[0]  # type: ignore[arg-type]
-    assert asked["pretrained"] == asked["random"] and len(asked["random"]) == (2 + 3) + 2
-    one, other = (
+    assert calls["pretrained"] == calls["random"] and len(calls["random"]) == (2 + 3) + 2
+    pretrained_rows, random_rows = (
         [
             (
-                r.transfer,
-                r.finetune_seed,
-                r.split,
-                r.trial,
-                r.metric,
-                r.label_count,
-                r.train_examples,
+                row.transfer,
+                row.finetune_seed,
+                row.split,
+                row.trial,
+                row.metric,
+                row.label_count,
+                row.train_examples,
             )
-            for r in rows
-            if r.init == init
+            for row in rows
+            if row.init == init
         ]
-        for init in asked
+        for init in calls
     )
-    assert one == other
+    assert pretrained_rows == random_rows

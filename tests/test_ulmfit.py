@@ -1,4 +1,4 @@
-"""ULMFiT's own mechanisms: new words of the target at the mean row, and texts read from their ends."""
+"""ULMFiT starts new target words at the mean row, reads backward, and fine-tunes as published."""
 
 import dataclasses
 import functools
@@ -40,19 +40,22 @@ BACKWARD = {"tokenizer": {"direction": "backward"}}
 
 
 @functools.cache
-def strange() -> tuple[str, ...]:
-    """A target's texts: known words, and zebras."""
-    one, two, three = [word for word in vocab_words(tiny.reader("ulmfit")) if word.isalpha()][:3]
+def target_texts() -> tuple[str, ...]:
+    """Return a target's texts with known and new words."""
+    first, second, third = [
+        word for word in vocab_words(tiny.tokenizer("ulmfit")) if word.isalpha()
+    ][:3]
     return (
-        f"Zebras {one} quokkas . Zebras {two} .",
-        f"quokkas {three} zebras {one} Zebras .",
-        f"quokkas ! quokkas {two} .",
+        f"Zebras {first} quokkas . Zebras {second} .",
+        f"quokkas {third} zebras {first} Zebras .",
+        f"quokkas ! quokkas {second} .",
     )
 
 
 def trained_checkpoint(folder: Path) -> Checkpoint:
-    """A checkpoint with weights on disk; its biases are not all alike, as they are at the start."""
-    weights, state = folder / "model.safetensors", tiny.model("ulmfit").state_dict()
+    """Return a checkpoint with weights on disk; its softmax biases differ, unlike at the start."""
+    weights = folder / "model.safetensors"
+    state = tiny.model("ulmfit").state_dict()
     state["softmax_bias"] = torch.randn(
         state["softmax_bias"].shape, generator=torch.Generator().manual_seed(4)
     )
@@ -60,21 +63,25 @@ def trained_checkpoint(folder: Path) -> Checkpoint:
     return dataclasses.replace(tiny.checkpoint("ulmfit"), weights_path=weights)
 
 
-def test_new_words_are_the_target_s_most_frequent_ones_that_the_vocabulary_lacks() -> None:
-    reader = tiny.reader("ulmfit")
-    assert find_new_words(strange(), reader, max_words=9, min_frequency=2) == ["quokkas", "Zebras"]
-    assert find_new_words(strange(), reader, max_words=1, min_frequency=1) == ["quokkas"]
-    assert find_new_words(strange(), reader, max_words=9, min_frequency=1)[:3] == [
+def test_new_words_are_the_most_frequent_ones_missing_from_the_vocabulary() -> None:
+    tokenizer = tiny.tokenizer("ulmfit")
+    assert find_new_words(target_texts(), tokenizer, max_words=9, min_frequency=2) == [
+        "quokkas",
+        "Zebras",
+    ]
+    assert find_new_words(target_texts(), tokenizer, max_words=1, min_frequency=1) == ["quokkas"]
+    assert find_new_words(target_texts(), tokenizer, max_words=9, min_frequency=1)[:3] == [
         "quokkas",
         "Zebras",
         "!",
     ]
 
 
-def test_new_words_begin_as_the_mean_of_all_rows_and_the_old_rows_stay(tmp_path: Path) -> None:
+def test_new_rows_are_the_mean_of_all_rows_and_old_rows_stay(tmp_path: Path) -> None:
     before = trained_checkpoint(tmp_path)
     grown = before.with_added_words(["quokkas", "Zebras"])
-    old, new = before.build(tiny.CPU).state_dict(), grown.build(tiny.CPU).state_dict()
+    old = before.build(tiny.CPU).state_dict()
+    new = grown.build(tiny.CPU).state_dict()
     V = before.tokenizer.vocab_size
     assert old.keys() == new.keys() and grown.tokenizer.vocab_size == V + 2
     for name in old:
@@ -85,86 +92,84 @@ def test_new_words_begin_as_the_mean_of_all_rows_and_the_old_rows_stay(tmp_path:
             torch.testing.assert_close(row.double(), mean, atol=1e-7, rtol=0)
 
 
-def test_the_softmax_of_a_grown_model_is_still_its_table(tmp_path: Path) -> None:
+def test_added_words_keep_the_softmax_tied_to_the_embedding(tmp_path: Path) -> None:
     model = trained_checkpoint(tmp_path).with_added_words(["quokkas"]).build(tiny.CPU)
     assert isinstance(model, ULMFiTModel)
     width = model.hidden_sizes()[-1]
     torch.testing.assert_close(
         model.logits(torch.eye(width)) - model.softmax_bias, model.body.embedding_weight.T
     )
-    assert len(model.state_dict()) == len(tiny.model("ulmfit").state_dict()), "no second table"
+    assert len(model.state_dict()) == len(tiny.model("ulmfit").state_dict()), (
+        "there must be no second table"
+    )
 
 
-def test_the_reader_of_a_grown_model_knows_the_new_words_and_reads_all_else_as_before() -> None:
-    old = tiny.reader("ulmfit")
+def test_a_tokenizer_with_added_words_encodes_other_words_as_before() -> None:
+    old = tiny.tokenizer("ulmfit")
     new = old.with_added_words(["quokkas", "Zebras"])
     V = old.vocab_size
-    first, second = old.encode(f"{TEXT} quokkas").ids, new.encode(f"{TEXT} quokkas").ids
-    assert (
-        list(first[:-2]) == list(second[:-2])
-        and first[-2] == old.special_token_ids["<unk>"]
-        and second[-2] == V
-    )
+    old_ids, new_ids = old.encode(f"{TEXT} quokkas").ids, new.encode(f"{TEXT} quokkas").ids
+    assert list(old_ids[:-2]) == list(new_ids[:-2])
+    assert old_ids[-2] == old.special_token_ids["<unk>"]
+    assert new_ids[-2] == V
     assert encode_corpus(["Zebras ."], new).ids[1] == V + 1
     with pytest.raises(AssertionError, match="already"):
         new.with_added_words(["quokkas"])
 
 
-def adapted(
+def adapt_checkpoint(
     checkpoint: Checkpoint, folder: Path, text_bytes: int = 3000
 ) -> tuple[TrainOutput, HeldOutMetrics]:
+    """Adapt a checkpoint to the target texts."""
     settings = AdaptSettings(
         learning_rate=0.02,
-        layer_lr_decay=1.3,
+        layer_lr_decay=1 / 1.3,
         cut_frac=0.1,
         ratio=32.0,
         weight_decay=0.0,
         max_grad_norm=1.0,
     )
-    shipped = read_params(Path(__file__).parent.parent / "params.yaml")
+    demo_params = read_params(Path(__file__).parent.parent / "params.yaml")
     params = Params(
-        **{**vars(shipped), "adapt": AdaptationBudget(text_bytes=text_bytes, max_epochs=100)}
+        **{**vars(demo_params), "adapt": AdaptationBudget(text_bytes=text_bytes, max_epochs=100)}
     )
-    conditions = TrainContext(
+    context = TrainContext(
         tiny.CPU,
         MlflowTracker(None),
         folder / "resume",
         checkpoint_seconds=99,
         report_progress=lambda *_: None,
     )
-    return adapt(checkpoint, settings, [*strange()] * 8, [*strange()], params, conditions)
+    return adapt(checkpoint, settings, [*target_texts()] * 8, [*target_texts()], params, context)
 
 
-def test_an_adapted_model_carries_its_own_tokenizer_and_has_learned_its_words(
+def test_an_adapted_model_saves_its_tokenizer_and_learns_its_new_words(
     tmp_path: Path,
 ) -> None:
     before = trained_checkpoint(tmp_path)
     grown = before.with_added_words(
-        find_new_words(strange(), before.tokenizer, max_words=9, min_frequency=2)
+        find_new_words(target_texts(), before.tokenizer, max_words=9, min_frequency=2)
     )
-    outcome, held = adapted(grown, tmp_path)
-    assert (
-        outcome.status == "ok"
-        and held.after["bits_per_byte_forward"] < 0.9 * held.before["bits_per_byte_forward"]
-    )
+    output, heldout = adapt_checkpoint(grown, tmp_path)
+    assert output.status == "ok"
+    assert heldout.after["bits_per_byte_forward"] < 0.9 * heldout.before["bits_per_byte_forward"]
     with create_artifact(tmp_path / "adapted", "model") as draft:
-        grown.save(draft, outcome.model)
-    again = Checkpoint.load(tmp_path / "adapted")
-    assert (
-        again.tokenizer.vocab_size == before.tokenizer.vocab_size + 2 and again.num_new_words == 0
-    )
-    for name, value in again.build(tiny.CPU).state_dict().items():
-        assert torch.equal(value, outcome.model.state_dict()[name])
+        grown.save(draft, output.model)
+    loaded = Checkpoint.load(tmp_path / "adapted")
+    assert loaded.tokenizer.vocab_size == before.tokenizer.vocab_size + 2
+    assert loaded.num_new_words == 0
+    for name, value in loaded.build(tiny.CPU).state_dict().items():
+        assert torch.equal(value, output.model.state_dict()[name])
     rows = load_file(tmp_path / "adapted" / "model.safetensors")["body.embedding_weight"][-2:]
-    assert not torch.allclose(rows[0], rows[1], atol=1e-3), "they began alike"
+    assert not torch.allclose(rows[0], rows[1], atol=1e-3), "both rows started equal"
     assert (
         Checkpoint.load(tmp_path / "adapted").tokenizer.encode("quokkas").ids[1]
         == before.tokenizer.vocab_size
     )
 
 
-def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
-    """Files that cannot be read stand in their places; new words come from the text that is adapted to, not from what is held out."""
+def test_adaptation_reads_neither_test_nor_validation(tmp_path: Path) -> None:
+    """Those files are unreadable. New words come from the training text, not the held-out text."""
     with create_artifact(tmp_path / "t", "task") as draft:
         write_table(
             draft / "train.parquet",
@@ -177,15 +182,15 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         )
         for split in ("test", "validation"):
             (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
-    texts, held = split_target_texts(
+    texts, heldout_texts = split_target_texts(
         tmp_path / "t", AdaptationBudget(text_bytes=10**6, max_epochs=4), seed=7
     )
-    found = find_new_words(texts, tiny.reader("ulmfit"), max_words=99, min_frequency=2)
-    assert len(found) == 18 and not {*found} & {text.split()[0] for text in held}
+    new_words = find_new_words(texts, tiny.tokenizer("ulmfit"), max_words=99, min_frequency=2)
+    assert len(new_words) == 18 and not {*new_words} & {text.split()[0] for text in heldout_texts}
 
 
 @pytest.mark.parametrize(
-    ("name", "over", "message"),
+    ("name", "overrides", "message"),
     [
         (
             "elmo",
@@ -220,149 +225,174 @@ def test_adaptation_reads_no_item_of_test_or_validation(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_family_cannot_do_is_refused_with_its_key(
-    name: str, over: dict[str, Any], message: str
+def test_a_setting_that_a_family_does_not_support_is_refused(
+    name: str, overrides: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        tiny.variant(name, **over)
+        tiny.model_config(name, **overrides)
 
 
-# --- texts read from their ends
+# --- backward reading
 
 
-def back() -> Tokenizer:
-    """The reader of the tests, the other way round."""
-    found = tiny.reader("ulmfit")
+def backward_tokenizer() -> Tokenizer:
+    """Return the tests' tokenizer with direction backward."""
+    tokenizer = tiny.tokenizer("ulmfit")
     return Tokenizer(
-        found.backend_tokenizer, dataclasses.replace(found.config, direction="backward")
+        tokenizer.backend_tokenizer, dataclasses.replace(tokenizer.config, direction="backward")
     )
 
 
-def test_a_backward_reader_turns_texts_round_and_keeps_every_word_s_place(tmp_path: Path) -> None:
-    forward, backward = tiny.reader("ulmfit"), back()
-    one, other = forward.encode(TEXT), backward.encode(TEXT)
-    assert list(one.ids) == list(other.ids[::-1]) and one.words == other.words[::-1]
+def test_a_backward_tokenizer_reverses_ids_and_finds_the_target_word(tmp_path: Path) -> None:
+    forward = tiny.tokenizer("ulmfit")
+    backward = backward_tokenizer()
+    forward_encoding = forward.encode(TEXT)
+    backward_encoding = backward.encode(TEXT)
+    assert list(forward_encoding.ids) == list(backward_encoding.ids[::-1])
+    assert forward_encoding.words == backward_encoding.words[::-1]
     words = TEXT.split()
     for target in (0, 5, len(words) - 1):
         items = [
-            encode_word_in_context(words, target, reader, max_length=None, language="en")
-            for reader in (forward, backward)
+            encode_word_in_context(words, target, tokenizer, max_length=None, language="en")
+            for tokenizer in (forward, backward)
         ]
-        here, there = (item.word_pieces[0][:, 0] for item in items)
+        forward_positions, backward_positions = (item.word_pieces[0][:, 0] for item in items)
         assert (
-            [items[0].encoded.words[i] for i in here]
-            == [items[1].encoded.words[i] for i in there]
+            [items[0].encoded.words[position] for position in forward_positions]
+            == [items[1].encoded.words[position] for position in backward_positions]
             == [words[target]]
         )
-        assert list(there) == [len(one.ids) - 1 - i for i in here[::-1]]
+        assert list(backward_positions) == [
+            len(forward_encoding.ids) - 1 - position for position in forward_positions[::-1]
+        ]
     backward.save(tmp_path)
-    assert Tokenizer.load(tmp_path).direction == "backward" and list(
-        Tokenizer.load(tmp_path).encode(TEXT).ids
-    ) == list(other.ids)
+    assert Tokenizer.load(tmp_path).direction == "backward"
+    assert list(Tokenizer.load(tmp_path).encode(TEXT).ids) == list(backward_encoding.ids)
 
 
 def test_a_backward_corpus_holds_the_same_sentences_and_bytes() -> None:
-    one, other = tiny.tokens("ulmfit"), encode_corpus(tiny.documents(), back())
-    assert one.text_bytes == other.text_bytes and np.array_equal(
-        one.document_starts, other.document_starts
-    )
-    for a, b in zip(one.document_starts[:-1], one.document_starts[1:], strict=True):
-        assert np.array_equal(one.ids[a:b][::-1], other.ids[a:b]) and np.array_equal(
-            one.byte_counts[a:b][::-1], other.byte_counts[a:b]
+    forward = tiny.corpus("ulmfit")
+    backward = encode_corpus(tiny.documents(), backward_tokenizer())
+    assert forward.text_bytes == backward.text_bytes
+    assert np.array_equal(forward.document_starts, backward.document_starts)
+    for start, stop in zip(forward.document_starts[:-1], forward.document_starts[1:], strict=True):
+        assert np.array_equal(forward.ids[start:stop][::-1], backward.ids[start:stop])
+        assert np.array_equal(
+            forward.byte_counts[start:stop][::-1], backward.byte_counts[start:stop]
         )
         starts = [
-            tokens.sentence_starts[(tokens.sentence_starts >= a) & (tokens.sentence_starts < b)] - a
-            for tokens in (one, other)
+            corpus.sentence_starts[
+                (corpus.sentence_starts >= start) & (corpus.sentence_starts < stop)
+            ]
+            - start
+            for corpus in (forward, backward)
         ]
-        ends = [*starts[0][1:], b - a]
-        assert sorted(int(b - a - end) for end in ends) == list(starts[1])
+        ends = [*starts[0][1:], stop - start]
+        assert sorted(int(stop - start - end) for end in ends) == list(starts[1])
 
 
-def test_a_backward_model_learns_to_say_the_word_before() -> None:
-    found, reader = tiny.variant("ulmfit", **BACKWARD), back()
-    assert (
-        found.family.batch_sampler is not None and found.mechanism["direction"] == "right to left"
-    )
-    tokens = encode_corpus([TEXT] * 4, reader)
-    stream = found.family.batch_sampler(
-        tokens,
-        reader,
-        dataclasses.replace(found.pretrain, batch_size=1, variable_bptt=False),
+def test_a_backward_model_predicts_the_previous_word() -> None:
+    config = tiny.model_config("ulmfit", **BACKWARD)
+    tokenizer = backward_tokenizer()
+    assert config.family.batch_sampler is not None
+    assert config.mechanism["direction"] == "right to left"
+    corpus = encode_corpus([TEXT] * 4, tokenizer)
+    sampler = config.family.batch_sampler(
+        corpus,
+        tokenizer,
+        dataclasses.replace(config.pretrain, batch_size=1, variable_bptt=False),
         seed=1,
     )
-    stream.set_epoch(0)
-    batch = stream.get_batch(1)
+    sampler.set_epoch(0)
+    batch = sampler.get_batch(1)
     assert batch.targets_BT is not None and batch.is_backward
     pairs = set(
         zip(
-            tiny.reader("ulmfit").encode(TEXT).ids[1:].tolist(),
-            tiny.reader("ulmfit").encode(TEXT).ids[:-1].tolist(),
+            tiny.tokenizer("ulmfit").encode(TEXT).ids[1:].tolist(),
+            tiny.tokenizer("ulmfit").encode(TEXT).ids[:-1].tolist(),
             strict=True,
         )
     )
     assert {*zip(batch.ids_BT[0].tolist(), batch.targets_BT[0].tolist(), strict=True)} <= pairs
-    out = regularized_lm_loss(tiny.model("ulmfit"), batch)
-    assert [*out.nats] == [*out.target_counts] == ["backward"], (
-        "its bits per byte stand apart from forward ones"
+    output = regularized_lm_loss(tiny.model("ulmfit"), batch)
+    assert [*output.nats] == [*output.target_counts] == ["backward"], (
+        "bits per byte are reported apart from forward ones"
     )
 
 
-def test_a_backward_model_has_read_what_comes_later_and_ends_at_the_beginning() -> None:
-    model, reader = tiny.model("ulmfit").eval(), back()
+def test_a_backward_state_depends_on_later_words_and_pools_at_the_text_start() -> None:
+    model = tiny.model("ulmfit").eval()
+    tokenizer = backward_tokenizer()
     words = TEXT.split()[:12]
     changed = ["." if words[0] != "." else "a", *words[1:]]
-    one, other = (reader.encode(" ".join(some)) for some in (words, changed))
-    first, second = (model.encode(reader.collate([encoded]))[-1][0] for encoded in (one, other))
-    place = next(
-        place for place, (start, end) in enumerate(one.offsets) if start < len(words[0]) and end > 0
+    original, modified = (tokenizer.encode(" ".join(text_words)) for text_words in (words, changed))
+    states, modified_states = (
+        model.encode(tokenizer.collate([encoded]))[-1][0] for encoded in (original, modified)
     )
-    assert torch.equal(first[:place], second[:place]) and not torch.allclose(
-        first[place], second[place]
+    position = next(
+        position
+        for position, (start, end) in enumerate(original.offsets)
+        if start < len(words[0]) and end > 0
     )
-    batch = reader.collate([one, reader.encode(words[3])])
+    assert torch.equal(states[:position], modified_states[:position])
+    assert not torch.allclose(states[position], modified_states[position])
+    batch = tokenizer.collate([original, tokenizer.encode(words[3])])
     pooled = model.pool(model.encode(batch), batch)
     width = model.hidden_sizes()[-1]
-    torch.testing.assert_close(pooled[0, :width], first[-1])
-    assert one.offsets[-2][0] == 0, "behind it stands only the mark before the text's first word"
+    torch.testing.assert_close(pooled[0, :width], states[-1])
+    assert original.offsets[-2][0] == 0, "only the special token before the first word follows it"
 
 
-def test_backward_scores_are_the_chance_of_each_word_after_the_later_ones() -> None:
-    model, reader = tiny.model("ulmfit").eval(), back()
+def test_backward_scores_sum_log_probabilities_given_the_later_words() -> None:
+    model = tiny.model("ulmfit").eval()
+    tokenizer = backward_tokenizer()
     assert isinstance(model, ULMFiTModel)
-    family, texts = tiny.variant("ulmfit").family, [" ".join(TEXT.split()[:n]) for n in (4, 9)]
+    family = tiny.model_config("ulmfit").family
+    texts = [" ".join(TEXT.split()[:n]) for n in (4, 9)]
     assert family.score_texts is not None
-    found = family.score_texts(model, reader, texts, limit=None)[:, 0]
-    for text, score in zip(texts, found, strict=True):
-        ids = tiny.reader("ulmfit").encode(text).ids[::-1].copy()
+    scores = family.score_texts(model, tokenizer, texts, limit=None)[:, 0]
+    for text, score in zip(texts, scores, strict=True):
+        ids = tiny.tokenizer("ulmfit").encode(text).ids[::-1].copy()
         outputs, _, _ = model.run_layers(torch.from_numpy(ids)[None], None)
-        log_p = torch.log_softmax(model.logits(outputs[-1][0]), -1)
+        log_probs = torch.log_softmax(model.logits(outputs[-1][0]), -1)
         assert score == pytest.approx(
-            sum(float(log_p[t - 1, ids[t]].detach()) for t in range(1, len(ids))), rel=1e-5
+            sum(
+                float(log_probs[position - 1, ids[position]].detach())
+                for position in range(1, len(ids))
+            ),
+            rel=1e-5,
         )
 
 
-def test_the_head_s_norms_have_the_statistics_of_all_training_items_together() -> None:
-    """Not a mean over batches, which hold texts of like length: an average over a long text varies less than one over a short one."""
-    reader, rng = tiny.reader("ulmfit"), np.random.default_rng(0)
-    words = [word for word in reader.backend_tokenizer.get_vocab() if word.isalpha()]
+def test_batch_norm_statistics_cover_all_training_items_together() -> None:
+    """A mean over batches would differ: they group texts by length, and long texts vary less."""
+    tokenizer = tiny.tokenizer("ulmfit")
+    rng = np.random.default_rng(0)
+    words = [word for word in tokenizer.backend_tokenizer.get_vocab() if word.isalpha()]
     items = encode_items(
-        pd.DataFrame({"text": [" ".join(rng.choice(words, n)) for n in rng.integers(2, 80, 150)]}),
-        reader,
+        pd.DataFrame(
+            {
+                "text": [
+                    " ".join(rng.choice(words, num_words)) for num_words in rng.integers(2, 80, 150)
+                ]
+            }
+        ),
+        tokenizer,
         max_length=None,
         language="en",
     )
-    settings = tiny.variant("ulmfit").evaluate.finetune
+    settings = tiny.model_config("ulmfit").evaluate.finetune
     model = FinetunedModel(
-        tiny.model("ulmfit"), tiny.labels(2), settings, seed=0, example_item=items[0]
+        tiny.model("ulmfit"), tiny.label_answer(2), settings, seed=0, example_item=items[0]
     )
-    update_batch_norm(model, reader, items, precision="fp32")
+    update_batch_norm(model, tokenizer, items, precision="fp32")
     batches = batch_by_length(items)
-    assert len(batches) > 1, "else this shows nothing"
+    assert len(batches) > 1, "there must be several batches"
     with torch.no_grad():
         pooled = torch.cat(
             [
-                model.pooled_vectors(collate_items(reader, [items[i] for i in some]))[0]
-                for some in batches
+                model.pooled_vectors(collate_items(tokenizer, [items[i] for i in indices]))[0]
+                for indices in batches
             ]
         )
     assert isinstance(model.head, PoolingClassifier)
@@ -374,46 +404,47 @@ def test_the_head_s_norms_have_the_statistics_of_all_training_items_together() -
     )
 
 
-def classifier(**over: Any) -> PoolingClassifier:
-    """The head of a classifier that is tuned so."""
+def build_classifier(**overrides: Any) -> PoolingClassifier:
+    """Return the classifier head of a model fine-tuned with these settings."""
     item = encode_items(
-        pd.DataFrame({"text": [TEXT]}), tiny.reader("ulmfit"), max_length=None, language="en"
+        pd.DataFrame({"text": [TEXT]}), tiny.tokenizer("ulmfit"), max_length=None, language="en"
     )[0]
-    settings = dataclasses.replace(tiny.variant("ulmfit").evaluate.finetune, **over)
+    settings = dataclasses.replace(tiny.model_config("ulmfit").evaluate.finetune, **overrides)
     head = FinetunedModel(
-        tiny.model("ulmfit"), tiny.labels(2), settings, seed=0, example_item=item
+        tiny.model("ulmfit"), tiny.label_answer(2), settings, seed=0, example_item=item
     ).head.train()
     assert isinstance(head, PoolingClassifier)
     return head
 
 
-@pytest.mark.parametrize(("over", "shares"), [
+@pytest.mark.parametrize(("overrides", "shares"), [
     ({"dropout": 0.5}, (0.5, 0.5)), ({"dropout": 0.5, "classifier_hidden_dropout": 0.0}, (0.5, 0.0)), ({"dropout": 0.0, "classifier_hidden_dropout": 0.25}, (0.0, 0.25)),
 ])  # fmt: skip
-def test_the_classifier_s_hidden_layer_has_a_dropout_of_its_own_where_one_is_given(
-    over: dict[str, float], shares: tuple[float, float]
+def test_classifier_hidden_dropout_sets_the_dropout_before_the_output_layer(
+    overrides: dict[str, float], shares: tuple[float, float]
 ) -> None:
-    head, read = classifier(**over), dict[str, torch.Tensor]()
+    head = build_classifier(**overrides)
+    inputs = dict[str, torch.Tensor]()
     for name in ("hidden_layer", "output_layer"):
         getattr(head, name).register_forward_pre_hook(
-            lambda _, given, name=name: read.__setitem__(name, given[0])
+            lambda _, arguments, name=name: inputs.__setitem__(name, arguments[0])
         )
     torch.manual_seed(1)
     head(torch.randn(400, head.hidden_layer.in_features))
     for name, share in zip(("hidden_layer", "output_layer"), shares, strict=True):
-        assert float((read[name] == 0).float().mean()) == pytest.approx(share, abs=0.05), name
+        assert float((inputs[name] == 0).float().mean()) == pytest.approx(share, abs=0.05), name
 
 
 @pytest.mark.parametrize(("epochs", "share"), [(5, 0.8), (5, 0.4), (10, 0.3), (7, 1.0), (3, 1.0)])
-def test_a_layer_thaws_at_its_very_step(epochs: int, share: float) -> None:
+def test_each_layer_unfreezes_at_its_exact_step(epochs: int, share: float) -> None:
     layers = [[torch.nn.Parameter(torch.zeros(1))] for _ in range(5)]
-    optimizer, steps, thawed = (
-        build_adamw(build_param_groups(layers, weight_decay=0.0)),
-        20 * epochs,
-        list[int](),
-    )
+    optimizer = build_adamw(build_param_groups(layers, weight_decay=0.0))
+    steps = 20 * epochs
+    unfreeze_steps = list[int]()
     for step in range(steps + 1):
         unfreeze_layers(optimizer, Fraction(step, steps), share)
-        thawed += [step] * (sum(layer[0].requires_grad for layer in layers) - len(thawed))
-    whole = 2 * epochs * round(10 * share)  # the step at which all have thawed
-    assert thawed == [-(-whole * depth // 4) for depth in range(5)]
+        unfreeze_steps += [step] * (
+            sum(layer[0].requires_grad for layer in layers) - len(unfreeze_steps)
+        )
+    last_step = 2 * epochs * round(10 * share)  # the step at which all layers are unfrozen
+    assert unfreeze_steps == [-(-last_step * depth // 4) for depth in range(5)]

@@ -1,4 +1,4 @@
-"""Files of word vectors: equal to gensim's both ways, and whatever is wrong with one is said with file and line, and nothing half-loaded."""
+"""Word vector files equal gensim's; an invalid file is refused with its line."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests import tiny
 
 STATIC = ("word2vec", "fasttext", "glove")
-SMALL = WordVectors(
+VECTORS = WordVectors(
     ["the", "Käse", "乳酪", "naïve'"],
     np.array([[1, -2.5, 3e-7], [0.1, 0, 4], [7, 8, 9.25], [-1e10, 1 / 3, 2]], np.float32),
 )
@@ -30,84 +30,91 @@ SMALL = WordVectors(
 
 @pytest.mark.parametrize("name", STATIC)
 @pytest.mark.parametrize("binary", [False, True])
-def test_gensim_reads_what_is_written(name: str, tmp_path: Path, *, binary: bool) -> None:
-    model, reader = tiny.model(name).eval(), tiny.reader(name)
-    write_word2vec(get_word_vectors(model, reader), tmp_path / "v", binary=binary)
-    theirs = KeyedVectors.load_word2vec_format(str(tmp_path / "v"), binary=binary)
-    assert theirs.index_to_key == vocab_words(reader)
-    words = [word for word in theirs.index_to_key if word != "."][:9]  # a stop would end a sentence
-    batch = reader.collate([reader.encode(" ".join(words))])
+def test_gensim_reads_our_files(name: str, tmp_path: Path, *, binary: bool) -> None:
+    model = tiny.model(name).eval()
+    tokenizer = tiny.tokenizer(name)
+    write_word2vec(get_word_vectors(model, tokenizer), tmp_path / "v", binary=binary)
+    gensim_vectors = KeyedVectors.load_word2vec_format(str(tmp_path / "v"), binary=binary)
+    assert gensim_vectors.index_to_key == vocab_words(tokenizer)
+    # Leave out the full stop, which would end the sentence.
+    words = [word for word in gensim_vectors.index_to_key if word != "."][:9]
+    batch = tokenizer.collate([tokenizer.encode(" ".join(words))])
     layer = model.encode(batch)[0][0, 1:-1].detach().numpy()
-    np.testing.assert_array_equal(layer, np.stack([theirs[word] for word in words]))
+    np.testing.assert_array_equal(layer, np.stack([gensim_vectors[word] for word in words]))
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_files_are_gensim_s_byte_by_byte_and_are_read_back_equal(
+def test_files_equal_gensim_s_byte_for_byte_and_are_read_back(
     tmp_path: Path, *, binary: bool
 ) -> None:
-    theirs = KeyedVectors(3)
-    theirs.add_vectors(SMALL.words, SMALL.vectors_WD)
-    theirs.save_word2vec_format(str(tmp_path / "theirs"), binary=binary)
-    write_word2vec(SMALL, tmp_path / "ours", binary=binary)
+    gensim_vectors = KeyedVectors(3)
+    gensim_vectors.add_vectors(VECTORS.words, VECTORS.vectors_WD)
+    gensim_vectors.save_word2vec_format(str(tmp_path / "theirs"), binary=binary)
+    write_word2vec(VECTORS, tmp_path / "ours", binary=binary)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    found = read_word2vec(tmp_path / "theirs", binary=binary)
-    assert found.words == SMALL.words
-    np.testing.assert_array_equal(found.vectors_WD, SMALL.vectors_WD)
-    assert found.vectors_WD.dtype == np.float32
+    loaded = read_word2vec(tmp_path / "theirs", binary=binary)
+    assert loaded.words == VECTORS.words
+    np.testing.assert_array_equal(loaded.vectors_WD, VECTORS.vectors_WD)
+    assert loaded.vectors_WD.dtype == np.float32
 
 
-def test_the_original_program_s_line_ends_are_read(tmp_path: Path) -> None:
-    """It writes a space after the last number of a line, and a line end after each binary vector."""
+def test_files_with_the_line_ends_of_the_original_program_are_read(tmp_path: Path) -> None:
+    """It writes a space after the last number of a line, and a newline after each binary vector."""
     (tmp_path / "t").write_bytes(b"2 2\na 1.0 2.0 \nb 3.0 4.0 \n")
-    numbers = [np.array(v, "<f4").tobytes() for v in ([1, 2], [3, 4])]
-    (tmp_path / "b").write_bytes(b"2 2\na " + numbers[0] + b"\nb " + numbers[1] + b"\n")
+    binary_vectors = [np.array(vector, "<f4").tobytes() for vector in ([1, 2], [3, 4])]
+    (tmp_path / "b").write_bytes(
+        b"2 2\na " + binary_vectors[0] + b"\nb " + binary_vectors[1] + b"\n"
+    )
     for file, binary in (("t", False), ("b", True)):
-        found = read_word2vec(tmp_path / file, binary=binary)
-        assert found.words == ["a", "b"] and found.vectors_WD.tolist() == [[1, 2], [3, 4]]
+        loaded = read_word2vec(tmp_path / file, binary=binary)
+        assert loaded.words == ["a", "b"] and loaded.vectors_WD.tolist() == [[1, 2], [3, 4]]
 
 
-TEXT = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
-WRONG = {
+VALID_TEXT = b"3 2\na 1 2\nb 3 4\nc 5 6\n"
+INVALID_TEXTS = {
     "no header": (b"a 1 2\nb 3 4\n", "line 1 is not the number of words .*; write both there"),
     "empty": (b"", "line 1 is not the number"),
     "nothing": (b"0 2\n", "line 1: 0 words"),
-    "too few": (TEXT.replace(b"c 5 6\n", b""), "line 1 says 3 words, and 2 lines follow"),
-    "too many": (TEXT + b"d 7 8\n", "line 1 says 3 words, and 4 lines follow"),
+    "too few": (VALID_TEXT.replace(b"c 5 6\n", b""), "line 1 says 3 words, and 2 lines follow"),
+    "too many": (VALID_TEXT + b"d 7 8\n", "line 1 says 3 words, and 4 lines follow"),
     "no words": (b"3 2\n", "line 1 says 3 words of 2 units, more numbers than bytes follow"),
-    "far more words": (TEXT.replace(b"3 2", b"999999999999 2"), "more numbers than bytes follow"),
+    "far more words": (
+        VALID_TEXT.replace(b"3 2", b"999999999999 2"),
+        "more numbers than bytes follow",
+    ),
     "narrow": (
-        TEXT.replace(b"b 3 4", b"b 3"),
+        VALID_TEXT.replace(b"b 3 4", b"b 3"),
         "line 3: 1 numbers follow the word 'b', and line 1 says 2; complete the line",
     ),
     "a space in a word": (
-        TEXT.replace(b"b 3 4", b"b b 3 4"),
+        VALID_TEXT.replace(b"b 3 4", b"b b 3 4"),
         "line 3: 3 numbers follow the word 'b', and line 1 says 2; a word cannot have a space",
     ),
     "no number": (
-        TEXT.replace(b"4", b"four"),
+        VALID_TEXT.replace(b"4", b"four"),
         "line 3: could not convert .*; write a number there",
     ),
     "not finite": (
-        TEXT.replace(b"6", b"nan"),
+        VALID_TEXT.replace(b"6", b"nan"),
         "line 4: the vector of 'c' has a number that is not finite",
     ),
     "too large": (
-        TEXT.replace(b"6", b"1e60"),
+        VALID_TEXT.replace(b"6", b"1e60"),
         "line 4: the vector of 'c' has a number that is not finite",
     ),
-    "twice": (TEXT.replace(b"c 5", b"a 5"), "line 4: the word 'a' stands at line 2 already"),
-    "no word": (TEXT.replace(b"c 5 6", b" 5 6"), "line 4: there is no word; remove"),
+    "twice": (VALID_TEXT.replace(b"c 5", b"a 5"), "line 4: the word 'a' stands at line 2 already"),
+    "no word": (VALID_TEXT.replace(b"c 5 6", b" 5 6"), "line 4: there is no word; remove"),
     "not UTF-8": (
-        TEXT.replace(b"b ", b"\xff "),
+        VALID_TEXT.replace(b"b ", b"\xff "),
         "line 3: the word is not UTF-8: .*; save the file",
     ),
 }
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_text_file_is_named_with_its_line(case: str, tmp_path: Path) -> None:
-    content, message = WRONG[case]
+@pytest.mark.parametrize("case", INVALID_TEXTS)
+def test_an_invalid_text_file_is_refused_with_its_line(case: str, tmp_path: Path) -> None:
+    content, message = INVALID_TEXTS[case]
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(InputError, match=message) as error:
         read_word2vec(tmp_path / "v.txt")
@@ -122,10 +129,10 @@ def test_a_wrong_text_file_is_named_with_its_line(case: str, tmp_path: Path) -> 
         (0, 20, "word 2 of 4: the file ends before"),
     ],
 )
-def test_a_binary_file_that_is_cut_short_is_named_with_its_word(
+def test_a_truncated_binary_file_is_refused_with_the_word(
     start: int, end: int, message: str, tmp_path: Path
 ) -> None:
-    write_word2vec(SMALL, tmp_path / "whole", binary=True)
+    write_word2vec(VECTORS, tmp_path / "whole", binary=True)
     (tmp_path / "v.bin").write_bytes((tmp_path / "whole").read_bytes()[start:end])
     with pytest.raises(InputError, match=message):
         read_word2vec(tmp_path / "v.bin", binary=True)
@@ -138,18 +145,18 @@ def test_a_binary_file_that_is_cut_short_is_named_with_its_word(
      (np.float32(9.25).tobytes(), np.float32(np.inf).tobytes(), "word 3: the vector of '乳酪' has a number that is not finite"),
      ("Käse".encode(), b"the", "word 2: the word 'the' stands at word 1 already")],
 )  # fmt: skip
-def test_a_wrong_binary_file_is_refused(
+def test_an_invalid_binary_file_is_refused(
     old: bytes, new: bytes, message: str, tmp_path: Path
 ) -> None:
-    write_word2vec(SMALL, tmp_path / "whole", binary=True)
+    write_word2vec(VECTORS, tmp_path / "whole", binary=True)
     (tmp_path / "v.bin").write_bytes((tmp_path / "whole").read_bytes().replace(old, new))
     with pytest.raises(InputError, match=message):
         read_word2vec(tmp_path / "v.bin", binary=True)
 
 
-def test_one_kind_taken_for_the_other_is_refused(tmp_path: Path) -> None:
+def test_reading_text_as_binary_or_binary_as_text_is_refused(tmp_path: Path) -> None:
     for binary in (False, True):
-        write_word2vec(SMALL, tmp_path / "v", binary=binary)
+        write_word2vec(VECTORS, tmp_path / "v", binary=binary)
         with pytest.raises(InputError, match=str(tmp_path)):
             read_word2vec(tmp_path / "v", binary=not binary)
     with pytest.raises(InputError, match="there is no such file; correct the path"):
@@ -157,7 +164,7 @@ def test_one_kind_taken_for_the_other_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["two words", "", "a\nb"])
-def test_a_word_that_the_format_cannot_hold_is_refused_and_nothing_written(
+def test_a_word_that_the_format_cannot_hold_is_refused_and_nothing_is_written(
     word: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="is empty or has a space"):
@@ -165,20 +172,24 @@ def test_a_word_that_the_format_cannot_hold_is_refused_and_nothing_written(
     assert not [*tmp_path.iterdir()]
 
 
-def test_vectors_of_a_file_take_their_places_in_a_model() -> None:
-    model, reader = tiny.model("word2vec"), tiny.reader("word2vec")
+def test_vectors_of_a_file_replace_those_of_the_same_words() -> None:
+    model = tiny.model("word2vec")
+    tokenizer = tiny.tokenizer("word2vec")
     assert isinstance(model, StaticVectors)
-    words, before = vocab_words(reader), model.words.weight.detach().clone()
-    given = np.random.default_rng(1).normal(size=(3, 17)).astype(np.float32)
+    words = vocab_words(tokenizer)
+    before = model.words.weight.detach().clone()
+    file_vectors = np.random.default_rng(1).normal(size=(3, 17)).astype(np.float32)
     assert (
-        set_word_vectors(WordVectors([words[5], "zwölfzylinder", words[2]], given), model, reader)
+        set_word_vectors(
+            WordVectors([words[5], "zwölfzylinder", words[2]], file_vectors), model, tokenizer
+        )
         == 2
     )
-    first = len(SPECIAL_TOKENS["word"])
+    first_row = len(SPECIAL_TOKENS["word"])
     np.testing.assert_array_equal(
-        model.words.weight[[first + 5, first + 2]].detach().numpy(), given[[0, 2]]
+        model.words.weight[[first_row + 5, first_row + 2]].detach().numpy(), file_vectors[[0, 2]]
     )
-    assert torch.equal(model.words.weight[first + 6 :], before[first + 6 :])
+    assert torch.equal(model.words.weight[first_row + 6 :], before[first_row + 6 :])
     torch.testing.assert_close(
         model.words.weight[SPECIAL_TOKENS["word"].index("<unk>")], model.words.weight[-100:].mean(0)
     )
@@ -187,18 +198,19 @@ def test_vectors_of_a_file_take_their_places_in_a_model() -> None:
 def test_the_code_of_the_docs_writes_and_reads_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint, model = tiny.checkpoint("word2vec"), tiny.model("word2vec")
+    checkpoint = tiny.checkpoint("word2vec")
+    model = tiny.model("word2vec")
     with create_artifact(tmp_path / "artifacts/pretrained/word2vec/0", "model") as draft:
         checkpoint.save(draft, model)
     monkeypatch.chdir(tmp_path)
-    first, second = re.findall(
+    write_code, read_code = re.findall(
         r"```python\n(.*?)```",
         (Path(__file__).parent.parent / "docs/how-to/models-in-and-out.md").read_text(),
         re.DOTALL,
     )[:2]
     names: dict[str, object] = {}
-    exec(first.partition("trained =")[0] + second, names)
-    assert names["known"] == len(vocab_words(tiny.reader("word2vec")))
+    exec(write_code.partition("trained =")[0] + read_code, names)
+    assert names["known"] == len(vocab_words(tiny.tokenizer("word2vec")))
     words = KeyedVectors.load_word2vec_format("vectors.bin", binary=True)
     np.testing.assert_array_equal(
         words.vectors, model.words.weight[len(SPECIAL_TOKENS["word"]) :].detach().numpy()
@@ -208,8 +220,8 @@ def test_the_code_of_the_docs_writes_and_reads_vectors(
 def test_vectors_of_another_width_or_a_model_of_another_kind_are_refused() -> None:
     vectors = WordVectors(["a"], np.zeros((1, 5), np.float32))
     with pytest.raises(InputError, match="5 units and the model 17"):
-        set_word_vectors(vectors, tiny.model("word2vec"), tiny.reader("word2vec"))
+        set_word_vectors(vectors, tiny.model("word2vec"), tiny.tokenizer("word2vec"))
     with pytest.raises(InputError, match="fastText's are made of n-grams"):
-        set_word_vectors(vectors, tiny.model("fasttext"), tiny.reader("fasttext"))
+        set_word_vectors(vectors, tiny.model("fasttext"), tiny.tokenizer("fasttext"))
     with pytest.raises(InputError, match="depend on the context"):
-        get_word_vectors(tiny.model("elmo"), tiny.reader("elmo"))
+        get_word_vectors(tiny.model("elmo"), tiny.tokenizer("elmo"))

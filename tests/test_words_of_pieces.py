@@ -1,4 +1,4 @@
-"""Words that are several pieces: which of them stands for the word is the one at which the model has read all of it."""
+"""A word of several pieces is represented by the piece at which the model has read all of it."""
 
 import dataclasses
 from typing import Any
@@ -15,49 +15,49 @@ from lineage.evaluation.encoding import (
 from lineage.models.batch import Batch
 from tests import tiny
 
-SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third is five pieces at least, of words too
-ASKED = 2
+SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third word has at least five pieces
+TARGET_WORD = 2
 BACKWARD = {"tokenizer": {"direction": "backward"}}
-ONE_WAY: list[tuple[str, dict[str, Any]]] = [
+ONE_DIRECTION_MODELS: list[tuple[str, dict[str, Any]]] = [
     ("gpt", {}), ("seq2seq", {}), ("left_transformer", {}), ("left_lstm", {}), ("sa_lstm", {}), ("sa_lstm", {"architecture": {"objective": "language_model"}}),
     ("ulmfit", {}), ("ulmfit", BACKWARD), ("taglm", {"architecture": {"directions": "forward"}}), ("taglm", {"architecture": {"directions": "backward"}}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "over"), ONE_WAY)
-def test_where_one_way_is_read_the_piece_that_has_read_the_whole_word_stands_for_it(
-    name: str, over: dict[str, Any]
+@pytest.mark.parametrize(("name", "overrides"), ONE_DIRECTION_MODELS)
+def test_one_direction_models_represent_a_word_by_its_last_read_piece(
+    name: str, overrides: dict[str, Any]
 ) -> None:
-    model, reader = tiny.model(name, **over).eval(), tiny.reader(name)
-    if over is BACKWARD:
-        reader = type(reader)(
-            reader.backend_tokenizer, dataclasses.replace(reader.config, direction="backward")
+    model = tiny.model(name, **overrides).eval()
+    tokenizer = tiny.tokenizer(name)
+    if overrides is BACKWARD:
+        tokenizer = type(tokenizer)(
+            tokenizer.backend_tokenizer, dataclasses.replace(tokenizer.config, direction="backward")
         )
     batch = collate_items(
-        reader, [encode_sentence(SENTENCE, reader, max_length=None, language="en")]
+        tokenizer, [encode_sentence(SENTENCE, tokenizer, max_length=None, language="en")]
     )
     assert batch.answer_pieces_P2 is not None
-    pieces = [int(place) for place, word in batch.answer_pieces_P2 if word == ASKED]
+    pieces = [int(position) for position, word in batch.answer_pieces_P2 if word == TARGET_WORD]
     assert len(pieces) >= 5
     top_BTD = model.encode(batch)[-1]
-    word_D = pool_words(model, top_BTD, batch)[ASKED]
-    assert any(torch.equal(word_D, top_BTD[0, place]) for place in pieces), "one of its pieces"
-    for place in pieces:
-        other = batch.ids_BT.clone()
-        other[0, place] = 8 if other[0, place] != 8 else 9
-        after = dataclasses.replace(batch, ids_BT=other)
-        assert not torch.equal(pool_words(model, model.encode(after)[-1], after)[ASKED], word_D), (
-            f"it has not read the piece at {place}"
-        )
+    word_D = pool_words(model, top_BTD, batch)[TARGET_WORD]
+    assert any(torch.equal(word_D, top_BTD[0, position]) for position in pieces), (
+        "the word must equal one of its pieces"
+    )
+    for position in pieces:
+        changed_ids = batch.ids_BT.clone()
+        changed_ids[0, position] = 8 if changed_ids[0, position] != 8 else 9
+        changed_batch = dataclasses.replace(batch, ids_BT=changed_ids)
+        assert not torch.equal(
+            pool_words(model, model.encode(changed_batch)[-1], changed_batch)[TARGET_WORD], word_D
+        ), f"the word vector ignores the piece at {position}"
 
 
-def test_the_last_piece_of_a_word_is_read_in_a_causal_model_and_their_mean_where_both_sides_are() -> (
-    None
-):
+def test_causal_models_use_the_last_piece_and_bidirectional_ones_the_mean() -> None:
     x = torch.arange(5.0).view(1, 5, 1)
-    pieces = torch.tensor(
-        [[1, 0], [2, 0], [2, 1]]
-    )  # the first word has two, of which the second shares one; the third has none
+    # The first word has two pieces and shares one with the second; the third word has none.
+    pieces = torch.tensor([[1, 0], [2, 0], [2, 1]])
     batch = Batch(
         torch.zeros(1, 5, dtype=torch.long),
         torch.ones(1, 5, dtype=torch.bool),
@@ -69,18 +69,18 @@ def test_the_last_piece_of_a_word_is_read_in_a_causal_model_and_their_mean_where
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_word_at_the_edge_of_a_cut_text_is_read_in_a_window_that_holds_all_of_it(
+def test_the_window_of_a_target_word_holds_all_of_its_pieces(
     direction: str,
 ) -> None:
-    reader = tiny.reader("ulmfit")
-    reader = type(reader)(
-        reader.backend_tokenizer, dataclasses.replace(reader.config, direction=direction)
+    tokenizer = tiny.tokenizer("ulmfit")
+    tokenizer = type(tokenizer)(
+        tokenizer.backend_tokenizer, dataclasses.replace(tokenizer.config, direction=direction)
     )  # type: ignore[arg-type]
     tokens = ["here", "is", "again", "ab-cd.ef", "here", "is"]
-    alone = len(
-        encode_word_in_context(tokens, 3, reader, max_length=None, language="en").word_pieces[0]
+    num_pieces = len(
+        encode_word_in_context(tokens, 3, tokenizer, max_length=None, language="en").word_pieces[0]
     )
-    assert alone >= 5
-    for limit in range(alone + 4, 14):
-        item = encode_word_in_context(tokens, 3, reader, max_length=limit, language="en")
-        assert len(item.word_pieces[0]) == alone and len(item.encoded.ids) <= limit, limit
+    assert num_pieces >= 5
+    for limit in range(num_pieces + 4, 14):
+        item = encode_word_in_context(tokens, 3, tokenizer, max_length=limit, language="en")
+        assert len(item.word_pieces[0]) == num_pieces and len(item.encoded.ids) <= limit, limit

@@ -1,11 +1,11 @@
-"""What the cosines of words say of pairs and analogies, beside a few lines of numpy; shares of a correlation of ranks; words that are unknown."""
+"""Cosines of words, analogies and rank-correlation contributions match numpy and scipy."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from lineage.analysis.cells import ResultCell as Compared
+from lineage.analysis.cells import ResultCell
 from lineage.analysis.records import System
 from lineage.errors import EvaluationError
 from lineage.evaluation.metrics import (
@@ -29,9 +29,10 @@ SIMILARITY = load_kind("word_similarity")
 ANALOGY = load_kind("word_analogy")
 
 
-def items_of(
+def make_items(
     *rows: tuple[str, ...], label: list[float] | None = None, group: str | list[str] = "all"
 ) -> pd.DataFrame:
+    """Return a table with these words per item."""
     table = pd.DataFrame(
         {
             "id": [str(i) for i in range(len(rows))],
@@ -42,80 +43,82 @@ def items_of(
     return table if label is None else table.assign(label=label)
 
 
-def by_hand(vectors_VLD: np.ndarray) -> np.ndarray:
-    """Vectors of length 1 of the mean over centred layers."""
+def unit_vectors_by_hand(vectors_VLD: np.ndarray) -> np.ndarray:
+    """Return the mean over centred layers, scaled to length 1."""
     x_VD = np.mean(
         [layer - layer.mean(0) for layer in vectors_VLD.transpose(1, 0, 2).astype(float)], 0
     )
     return x_VD / np.linalg.norm(x_VD, axis=1, keepdims=True)
 
 
-def test_a_pairs_score_is_the_cosine_of_the_mean_of_centred_layers() -> None:
+def test_a_pair_scores_the_cosine_of_the_mean_of_centred_layers() -> None:
     rng = np.random.default_rng(3)
-    vectors = (
-        rng.normal(size=(7, 3, 5)) + np.array([40, -3, 7])[:, None]
-    )  # nearly all in one direction
-    table = items_of(("c", "a"), ("b", "g"), ("d", "d"), ("e", "f"), label=[1.0, 5.0, 9.0, 2.0])
+    # All vectors point in nearly the same direction.
+    vectors = rng.normal(size=(7, 3, 5)) + np.array([40, -3, 7])[:, None]
+    table = make_items(("c", "a"), ("b", "g"), ("d", "d"), ("e", "f"), label=[1.0, 5.0, 9.0, 2.0])
     assert list_distinct_words(table) == list("abcdefg")
-    found = answer_items(
+    answers = answer_items(
         SIMILARITY, table, cosines_by_layer(vectors, np.ones(7, bool)), np.ones(7, bool)
     )
-    x = by_hand(vectors)
+    x = unit_vectors_by_hand(vectors)
     expected = [x[2] @ x[0], x[1] @ x[6], 1.0, x[4] @ x[5]]
-    np.testing.assert_allclose(found["score"], expected, atol=1e-9)
-    np.testing.assert_array_equal(found["prediction"].astype(float), found["score"])
+    np.testing.assert_allclose(answers["score"], expected, atol=1e-9)
+    np.testing.assert_array_equal(answers["prediction"].astype(float), answers["score"])
     for layer in range(3):
-        x = by_hand(vectors[:, layer : layer + 1])
+        x = unit_vectors_by_hand(vectors[:, layer : layer + 1])
         np.testing.assert_allclose(
-            found[f"layer {layer}"].astype(float),
+            answers[f"layer {layer}"].astype(float),
             [x[2] @ x[0], x[1] @ x[6], 1.0, x[4] @ x[5]],
             atol=1e-9,
         )
-    assert found["correct"].mean() == pytest.approx(
+    assert answers["correct"].mean() == pytest.approx(
         stats.spearmanr([1, 5, 9, 2], expected).statistic
     )
     assert cosine_matrix(np.array([[4.0, 0.0], [0.0, 0.0]])).tolist() == [[1, 0], [0, 0]], (
-        "a vector without a length is like nothing"
+        "a zero vector has cosine 0 with everything"
     )
 
 
-def test_an_analogy_is_the_nearest_word_to_b_minus_a_plus_c_but_these() -> None:
+def test_an_analogy_answers_the_word_nearest_to_b_minus_a_plus_c() -> None:
     rng = np.random.default_rng(4)
-    words, vectors = [f"w{n:02d}" for n in range(30)], rng.normal(size=(30, 2, 6))
+    words = [f"w{n:02d}" for n in range(30)]
+    vectors = rng.normal(size=(30, 2, 6))
     rows = [tuple(rng.choice(words, 4, replace=False)) for _ in range(50)]
-    table = items_of(*rows)
+    table = make_items(*rows)
     assert list_distinct_words(table) == words
-    found = answer_items(
+    answers = answer_items(
         ANALOGY, table, cosines_by_layer(vectors, np.ones(30, bool)), np.ones(30, bool)
     )
-    x, expected = dict(zip(words, by_hand(vectors), strict=True)), []
+    x = dict(zip(words, unit_vectors_by_hand(vectors), strict=True))
+    expected = []
     for a, b, c, _ in rows:
-        aim = x[b] - x[a] + x[c]
+        target = x[b] - x[a] + x[c]
         expected.append(
             max(
-                (w for w in words if w not in (a, b, c)),
-                key=lambda w: x[w] @ aim / np.linalg.norm(aim),
+                (word for word in words if word not in (a, b, c)),
+                key=lambda word: x[word] @ target / np.linalg.norm(target),
             )
         )
-    assert found["prediction"].tolist() == expected
-    assert found["label"].tolist() == [d for *_, d in rows]
-    assert found["correct"].tolist() == [
-        float(d == said) for (*_, d), said in zip(rows, expected, strict=True)
+    assert answers["prediction"].tolist() == expected
+    assert answers["label"].tolist() == [d for *_, d in rows]
+    assert answers["correct"].tolist() == [
+        float(d == answer) for (*_, d), answer in zip(rows, expected, strict=True)
     ]
     np.testing.assert_allclose(
-        found["score"], [x[d] @ (x[b] - x[a] + x[c]) for a, b, c, d in rows], atol=1e-9
+        answers["score"], [x[d] @ (x[b] - x[a] + x[c]) for a, b, c, d in rows], atol=1e-9
     )
 
 
-def test_analogies_that_hold_are_found() -> None:
-    """A country is its place and what makes a country, a capital the place and what makes a capital; all is moved far off."""
-    capitals, countries = ("paris", "rome", "oslo"), ("france", "italy", "norway")
-    places = {
+def test_exact_analogies_are_answered_correctly() -> None:
+    """Each vector is a place plus its type, country or capital; all are shifted far from zero."""
+    capitals = ("paris", "rome", "oslo")
+    countries = ("france", "italy", "norway")
+    vector_by_word = {
         word: np.r_[np.eye(3)[i], np.eye(2)[j]] + 9
-        for j, some in enumerate((capitals, countries))
-        for i, word in enumerate(some)
+        for j, words in enumerate((capitals, countries))
+        for i, word in enumerate(words)
     }
-    table = items_of(
+    table = make_items(
         *[
             (capitals[i], countries[i], capitals[j], countries[j])
             for i in range(3)
@@ -123,76 +126,88 @@ def test_analogies_that_hold_are_found() -> None:
             if i != j
         ]
     )
-    vectors = np.array([places[word] for word in list_distinct_words(table)])[:, None]
-    found = answer_items(
+    vectors = np.array([vector_by_word[word] for word in list_distinct_words(table)])[:, None]
+    answers = answer_items(
         ANALOGY, table, cosines_by_layer(vectors, np.ones(6, bool)), np.ones(6, bool)
     )
-    assert found["correct"].tolist() == [1.0] * 6
+    assert answers["correct"].tolist() == [1.0] * 6
 
 
-def test_shares_are_the_jackknifes_of_ranks_and_their_mean_is_the_mean_over_groups() -> None:
+def test_spearman_contributions_match_the_jackknife_and_average_over_groups() -> None:
     rng = np.random.default_rng(5)
     group = np.array(["a"] * 40 + ["b"] * 10 + ["c"] * 3, object)
-    gold, said = rng.integers(0, 7, 53).astype(float), rng.normal(size=53)
-    gold[-3:], said[-3:] = (
-        (1, 1, 2),
-        (0.1, 0.3, 0.2),
-    )  # without the last one there is no order among the others
-    each = {
-        name: stats.spearmanr(gold[group == name], said[group == name]).statistic for name in "abc"
+    labels = rng.integers(0, 7, 53).astype(float)
+    predictions = rng.normal(size=53)
+    # Without the last item the labels have no order.
+    labels[-3:] = 1, 1, 2
+    predictions[-3:] = 0.1, 0.3, 0.2
+    value_by_group = {
+        name: stats.spearmanr(labels[group == name], predictions[group == name]).statistic
+        for name in "abc"
     }
-    shares = spearman_contributions(gold, said, group)
-    assert shares.mean() == pytest.approx(np.mean([*each.values()]), abs=1e-12)
-    assert mean_spearman_by_group(gold, said, group) == pytest.approx(shares.mean(), abs=1e-12)
-    for name, value in each.items():
-        assert shares[group == name].sum() * 3 / 53 == pytest.approx(value, abs=1e-12)
-    x, y = (stats.rankdata(values[:40]) for values in (gold, said))
-    without = np.array([pearson(np.delete(x, i), np.delete(y, i)) for i in range(40)])
-    jackknife = each["a"] + 39 * (without.mean() - without)
-    np.testing.assert_allclose(shares[:40] * (3 * 40 / 53), jackknife, atol=1e-9)
+    contributions = spearman_contributions(labels, predictions, group)
+    assert contributions.mean() == pytest.approx(np.mean([*value_by_group.values()]), abs=1e-12)
+    assert mean_spearman_by_group(labels, predictions, group) == pytest.approx(
+        contributions.mean(), abs=1e-12
+    )
+    for name, value in value_by_group.items():
+        assert contributions[group == name].sum() * 3 / 53 == pytest.approx(value, abs=1e-12)
+    x, y = (stats.rankdata(values[:40]) for values in (labels, predictions))
+    leave_one_out = np.array([pearson(np.delete(x, i), np.delete(y, i)) for i in range(40)])
+    jackknife = value_by_group["a"] + 39 * (leave_one_out.mean() - leave_one_out)
+    np.testing.assert_allclose(contributions[:40] * (3 * 40 / 53), jackknife, atol=1e-9)
     order = rng.permutation(53)
     np.testing.assert_allclose(
-        spearman_contributions(gold[order], said[order], group[order]), shares[order], atol=1e-9
+        spearman_contributions(labels[order], predictions[order], group[order]),
+        contributions[order],
+        atol=1e-9,
     )
 
 
-def test_a_pair_of_an_unknown_word_has_the_mean_and_an_analogy_of_one_is_wrong() -> None:
+def test_pairs_with_an_unknown_word_score_the_mean_and_such_analogies_are_wrong() -> None:
     rng = np.random.default_rng(6)
-    vectors, known = rng.normal(size=(6, 1, 4)), np.array([True] * 5 + [False])  # f
-    vectors[5] = 1000  # must move nothing, the centre neither
-    table = items_of(
+    vectors = rng.normal(size=(6, 1, 4))
+    is_known = np.array([True] * 5 + [False])  # f is unknown
+    vectors[5] = 1000  # it must not change any score, nor the centre
+    table = make_items(
         ("a", "b"), ("c", "d"), ("f", "a"), ("e", "a"), ("f", "f"), label=[1.0, 2.0, 3.0, 4.0, 5.0]
     )
-    found = answer_items(SIMILARITY, table, cosines_by_layer(vectors, known), known)
-    x = by_hand(vectors[:5])
-    own = [x[0] @ x[1], x[2] @ x[3], x[4] @ x[0]]
+    answers = answer_items(SIMILARITY, table, cosines_by_layer(vectors, is_known), is_known)
+    x = unit_vectors_by_hand(vectors[:5])
+    known_scores = [x[0] @ x[1], x[2] @ x[3], x[4] @ x[0]]
     np.testing.assert_allclose(
-        found["score"], [own[0], own[1], np.mean(own), own[2], np.mean(own)], atol=1e-9
+        answers["score"],
+        [
+            known_scores[0],
+            known_scores[1],
+            np.mean(known_scores),
+            known_scores[2],
+            np.mean(known_scores),
+        ],
+        atol=1e-9,
     )
-    frame = pd.DataFrame(found)
+    frame = pd.DataFrame(answers)
     assert (
         format_note(unknown_words_note(SIMILARITY, frame))
         == "2 of 5 pairs have a word that the model does not know; each was given the mean cosine of the others"
     )
     assert unknown_words_note(SIMILARITY, frame[:2]) is None
-    table = items_of(
+    table = make_items(
         ("a", "b", "c", "f"), ("f", "b", "c", "d"), ("a", "b", "c", "d"), ("a", "c", "b", "e")
     )
-    found = answer_items(ANALOGY, table, cosines_by_layer(vectors, known), known)
+    answers = answer_items(ANALOGY, table, cosines_by_layer(vectors, is_known), is_known)
+    assert answers["prediction"][:2].tolist() == ["", ""]
+    assert answers["correct"][:2].tolist() == [0, 0]
+    assert np.isnan(answers["score"][:2]).all()
+    assert set(answers["prediction"][2:]) <= {"d", "e"}, "an unknown word is not a candidate"
     assert (
-        found["prediction"][:2].tolist() == ["", ""]
-        and found["correct"][:2].tolist() == [0, 0]
-        and np.isnan(found["score"][:2]).all()
-    )
-    assert set(found["prediction"][2:]) <= {"d", "e"}, "a word that is not known is no candidate"
-    assert (
-        format_note(unknown_words_note(ANALOGY, pd.DataFrame(found)))
+        format_note(unknown_words_note(ANALOGY, pd.DataFrame(answers)))
         == "2 of 4 analogies have a word that the model does not know; none of them is right"
     )
 
 
-def test_where_no_order_exists_the_group_says_why() -> None:
-    table = items_of(
+def test_a_group_whose_scores_are_all_equal_has_no_value_and_a_reason() -> None:
+    table = make_items(
         ("a", "b"),
         ("c", "d"),
         ("a", "d"),
@@ -203,34 +218,31 @@ def test_where_no_order_exists_the_group_says_why() -> None:
         group=["x"] * 3 + ["y"] * 3,
     )
     vectors = np.random.default_rng(7).normal(size=(6, 1, 4))
-    known = np.array([True] * 4 + [False] * 2)
-    found = pd.DataFrame(
-        answer_items(SIMILARITY, table, cosines_by_layer(vectors, known), known)
+    is_known = np.array([True] * 4 + [False] * 2)
+    answers = pd.DataFrame(
+        answer_items(SIMILARITY, table, cosines_by_layer(vectors, is_known), is_known)
     ).assign(group=table["group"].to_numpy())
-    assert found["correct"].isna().tolist() == [False] * 3 + [True] * 3 and np.isnan(
-        SIMILARITY.score("spearman", found)
+    assert answers["correct"].isna().tolist() == [False] * 3 + [True] * 3
+    assert np.isnan(SIMILARITY.score("spearman", answers))
+    assert format_note(missing_value_note(answers)).startswith(
+        "every pair of group 'y' has the same cosine"
     )
-    assert (
-        format_note(missing_value_note(found)).startswith(
-            "every pair of group 'y' has the same cosine"
-        )
-        and SIMILARITY.score("spearman", found[:3]) == 0.5
-    )
-    for known, said in (
+    assert SIMILARITY.score("spearman", answers[:3]) == 0.5
+    for is_known, message in (
         (np.array([True] + [False] * 5), "knows both words of no pair; raise"),
         (np.zeros(6, bool), "knows none of the task's words; raise"),
     ):
-        with pytest.raises(EvaluationError, match=said):
-            answer_items(SIMILARITY, table, cosines_by_layer(vectors, known), known)
+        with pytest.raises(EvaluationError, match=message):
+            answer_items(SIMILARITY, table, cosines_by_layer(vectors, is_known), is_known)
 
 
-def test_a_correlation_of_ranks_is_compared_where_no_other_metric_comes_first() -> None:
+def test_spearman_ranks_after_pearson_and_gets_an_interval() -> None:
     assert list(RANKING_METRICS).index("pearson") < list(RANKING_METRICS).index("spearman"), (
-        "a task of numbers is compared by pearson"
+        "a regression task is compared by pearson"
     )
-    way = System("gpt", "gpt", "pretrained", "none", "zero_shot", "none", "none", "none")
-    cell = Compared(way, "x", "word_similarity", "none", "spearman", 0, {(0, None): -0.4})
+    system = System("gpt", "gpt", "pretrained", "none", "zero_shot", "none", "none", "none")
+    cell = ResultCell(system, "x", "word_similarity", "none", "spearman", 0, {(0, None): -0.4})
     cell.item_scores[0, None] = pd.Series([-0.4, -0.9, 0.1, -0.4], [*"abcd"])
-    found = cell.summarize()
-    assert found.ci_low is not None and found.ci_high is not None
-    assert -1 <= found.ci_low < -0.4 < found.ci_high <= 1
+    summary = cell.summarize()
+    assert summary.ci_low is not None and summary.ci_high is not None
+    assert -1 <= summary.ci_low < -0.4 < summary.ci_high <= 1

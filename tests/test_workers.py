@@ -1,4 +1,4 @@
-"""A real Prefect server and real workers, each in its own process on a free loopback port, with toy stages."""
+"""Stages run on a real Prefect server and real workers, each a process on a free local port."""
 
 import json
 import signal
@@ -14,18 +14,25 @@ import psutil
 import pytest
 
 from lineage.config.records import read_yaml
-from tests.toy_project import Project, below, free_port, lock, make_project, wait_until
+from tests.toy_project import (
+    Project,
+    free_port,
+    make_project,
+    project_processes,
+    read_dvc_lock,
+    wait_until,
+)
 
 
 @dataclass(frozen=True)
 class Site:
-    """A project whose servers are up."""
+    """A project whose servers are running."""
 
     project: Project
     port: int
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer of Prefect's API."""
+        """Return the answer of Prefect's API."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/api/{path}",
             data=json.dumps(body or {}).encode(),
@@ -38,7 +45,7 @@ class Site:
         return self.ask("flow_runs/filter")
 
     def worker(self, pool: str) -> int:
-        """The process id of a pool's worker."""
+        """Return the process id of a pool's worker."""
         return int(
             json.loads(
                 (self.project.root / ".lineage" / "servers" / f"worker-{pool}.json").read_text()
@@ -46,55 +53,66 @@ class Site:
         )
 
 
-def up(project: Project) -> Site:
+def start_servers(project: Project) -> Site:
+    """Start the servers and workers of a project."""
     port = free_port()
-    answer = project.run("up", module="flows.servers", LINEAGE_PREFECT_PORT=str(port))
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    completed = project.run("up", module="flows.servers", LINEAGE_PREFECT_PORT=str(port))
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     return Site(project, port)
+
+
+def wait_for_stage(project: Project, name: str) -> int:
+    """Wait until a stage has started, and return its process id."""
+    wait_until(lambda: project.trace.is_file() and name in project.trace.read_text(), seconds=60)
+    record = next(record for record in project.read_trace() if record["stage"] == name)
+    return int(record["pid"])  # type: ignore[call-overload]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Servers that all tests of this file share. At the end nothing may be left."""
+    """Share servers between the tests of this file, and check that stopping leaves nothing."""
     project = make_project(tmp_path_factory.mktemp("site"))
     try:
-        yield up(project)
+        yield start_servers(project)
     finally:
-        answer = project.run("down", module="flows.servers")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert below(project) == [], "make down leaves no process"
+        completed = project.run("down", module="flows.servers")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert project_processes(project) == [], "make down must leave no process"
     assert not list((project.root / ".lineage" / "servers").glob("*.json"))
 
 
-def test_stages_run_on_workers_in_other_processes_and_clones_and_come_back_through_the_remote(
+def test_stages_run_in_clones_on_workers_and_return_outputs_through_the_remote(
     site: Site, tmp_path: Path
 ) -> None:
     project = site.project
-    answer = project.run("--profile", "small", "--pools")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "THE TABLE" in answer.stdout
-    where = {str(entry["stage"]): entry for entry in project.traced()}
+    completed = project.run("--profile", "small", "--pools")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "THE TABLE" in completed.stdout
+    trace_by_stage = {str(entry["stage"]): entry for entry in project.read_trace()}
     root = project.root.resolve()
-    home = root / ".lineage" / "workers"
-    assert {name: entry["cwd"] for name, entry in where.items()} == {
+    workers_dir = root / ".lineage" / "workers"
+    assert {name: entry["cwd"] for name, entry in trace_by_stage.items()} == {
         "sources": str(root / ".runs" / "small"),
-        "make@a": str(home / "cpu" / "0" / "clone"),
-        "train@a": str(home / "gpu" / "0" / "clone"),
+        "make@a": str(workers_dir / "cpu" / "0" / "clone"),
+        "train@a": str(workers_dir / "gpu" / "0" / "clone"),
         "report": str(root / ".runs" / "small"),
         "publish": str(root / ".runs" / "small"),
-    }, "each stage ran once, where its meta says"
+    }, "each stage ran once, in the pool of its meta"
     for stage, pool in (("make@a", "cpu"), ("train@a", "gpu")):
-        assert not where[stage]["user"], "a worker sees none of the user's data"
-        assert (home / pool / "0" / "clone" / ".dvc" / "cache").is_dir(), "a cache of its own"
-        side = json.loads(
+        assert not trace_by_stage[stage]["user"], "a worker cannot see the user's data"
+        assert (workers_dir / pool / "0" / "clone" / ".dvc" / "cache").is_dir(), (
+            "each worker has its own cache"
+        )
+        metadata = json.loads(
             (
                 project.root / ".runs" / "small" / ".lineage" / "metadata" / f"{stage}.json"
             ).read_text()
         )
-        assert side["pid"] == where[stage]["pid"] and side["cwd"] == where[stage]["cwd"], (
-            "its side file came back"
-        )
-    assert len({entry["pid"] for entry in where.values()}) == 5
+        assert (
+            metadata["pid"] == trace_by_stage[stage]["pid"]
+            and metadata["cwd"] == trace_by_stage[stage]["cwd"]
+        ), "its metadata was sent back"
+    assert len({entry["pid"] for entry in trace_by_stage.values()}) == 5
     runs = {run["name"]: run for run in site.flow_runs() if not run["auto_scheduled"]}
     assert runs["make@a"]["work_pool_name"] == "cpu" and runs["train@a"]["work_pool_name"] == "gpu"
     assert {run["state_type"] for run in runs.values()} == {"COMPLETED"}
@@ -104,45 +122,47 @@ def test_stages_run_on_workers_in_other_processes_and_clones_and_come_back_throu
             "task_runs/filter", {"flow_runs": {"id": {"any_": [runs["pipeline small"]["id"]]}}}
         )
     }
-    assert {"sources", "make@a", "train@a", "report", "publish"} <= tasks, "one task a stage"
-    # the same from an empty cache without Prefect
-    alone = make_project(tmp_path)
-    assert alone.run("--local", "--profile", "small").returncode == 0
-    assert lock(alone.root / ".runs" / "small") == lock(project.root / ".runs" / "small")
-    assert read_yaml(alone.root / ".runs" / "small" / "params.yaml") == read_yaml(
+    assert {"sources", "make@a", "train@a", "report", "publish"} <= tasks, "one task per stage"
+    # A local run from an empty cache gives the same result.
+    local_project = make_project(tmp_path)
+    assert local_project.run("--local", "--profile", "small").returncode == 0
+    assert read_dvc_lock(local_project.root / ".runs" / "small") == read_dvc_lock(
+        project.root / ".runs" / "small"
+    )
+    assert read_yaml(local_project.root / ".runs" / "small" / "params.yaml") == read_yaml(
         project.root / ".runs" / "small" / "params.yaml"
     )
     results = Path(".runs") / "small" / "reports" / "results.csv"
-    assert (alone.root / results).read_bytes() == (project.root / results).read_bytes()
+    assert (local_project.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
 @pytest.mark.slow
-def test_bad_input_on_a_worker_is_not_tried_again_and_ends_the_run_with_2(site: Site) -> None:
-    site.project.set(
+def test_an_input_error_on_a_worker_is_not_retried_and_exits_with_2(site: Site) -> None:
+    site.project.set_params(
         file="profiles/bad.yaml",
         grid={"models": ["a"]},
         models={"a": {"make": {"value": 3, "exit": 2}}},
     )
     site.project.commit()
-    site.project.traced()
-    answer = site.project.run("--profile", "bad", "--pools")
-    assert answer.returncode == 2
-    assert "make@a: params.yaml: models: something is wrong; mend it" in answer.stderr
-    assert "Traceback" not in answer.stdout + answer.stderr
-    assert site.project.ran() == ["make@a", "sources"]
+    site.project.read_trace()
+    completed = site.project.run("--profile", "bad", "--pools")
+    assert completed.returncode == 2
+    assert "make@a: params.yaml: models: something is wrong; mend it" in completed.stderr
+    assert "Traceback" not in completed.stdout + completed.stderr
+    assert site.project.stages_run() == ["make@a", "sources"]
 
 
 def test_pools_without_a_server_are_refused(tmp_path: Path) -> None:
-    answer = make_project(tmp_path).run("--profile", "small", "--pools")
-    assert answer.returncode == 2
-    assert "make up" in answer.stderr
+    completed = make_project(tmp_path).run("--profile", "small", "--pools")
+    assert completed.returncode == 2
+    assert "make up" in completed.stderr
 
 
 @pytest.mark.slow
-def test_what_a_killed_git_left_is_taken_away_and_what_breaks_on_a_worker_is_told(
+def test_a_stale_git_lock_is_removed_and_a_broken_clone_is_reported(
     site: Site,
 ) -> None:
-    site.project.set(
+    site.project.set_params(
         file="profiles/left.yaml", grid={"models": ["a"]}, models={"a": {"make": {"value": 41}}}
     )
     site.project.commit()
@@ -150,34 +170,34 @@ def test_what_a_killed_git_left_is_taken_away_and_what_breaks_on_a_worker_is_tol
     if not clone.is_dir():
         assert site.project.run("--profile", "small", "--pools").returncode == 0
     (clone / ".git" / "index.lock").touch()
-    answer = site.project.run("--profile", "left", "--pools")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    site.project.set(
+    completed = site.project.run("--profile", "left", "--pools")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    site.project.set_params(
         file="profiles/left.yaml", grid={"models": ["a"]}, models={"a": {"make": {"value": 42}}}
     )
     site.project.commit()
     head = (clone / ".git" / "HEAD").read_text()
     (clone / ".git" / "HEAD").write_text("no head")
-    answer = site.project.run("--profile", "left", "--pools")
+    completed = site.project.run("--profile", "left", "--pools")
     (clone / ".git" / "HEAD").write_text(head)
-    assert (
-        answer.returncode == 1
-        and "make@a: on its worker: " in answer.stdout + answer.stderr
-        and "`git " in answer.stdout + answer.stderr
-    )
+    assert completed.returncode == 1
+    assert "make@a: on its worker: " in completed.stdout + completed.stderr
+    assert "`git " in completed.stdout + completed.stderr
 
 
 @pytest.mark.slow
-def test_a_run_that_was_about_to_begin_when_the_power_failed_is_swept_with_the_others(
+def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(
     site: Site,
 ) -> None:
     deployment = next(one for one in site.ask("deployments/filter") if one["name"] == "nightly")
     runs = [
-        site.ask(f"deployments/{deployment['id']}/create_flow_run", {"state": {"type": kind}})["id"]
-        for kind in ("SCHEDULED", "SCHEDULED")
+        site.ask(f"deployments/{deployment['id']}/create_flow_run", {"state": {"type": state}})[
+            "id"
+        ]
+        for state in ("SCHEDULED", "SCHEDULED")
     ]
-    for run, kind in zip(runs, ("PENDING", "RUNNING"), strict=True):
-        site.ask(f"flow_runs/{run}/set_state", {"state": {"type": kind}, "force": True})
+    for run, state in zip(runs, ("PENDING", "RUNNING"), strict=True):
+        site.ask(f"flow_runs/{run}/set_state", {"state": {"type": state}, "force": True})
     command = [
         sys.executable,
         "-c",
@@ -192,72 +212,66 @@ def test_a_run_that_was_about_to_begin_when_the_power_failed_is_swept_with_the_o
 
 
 @pytest.mark.slow
-def test_a_killed_stage_runs_again_on_its_worker(site: Site) -> None:
-    site.project.set(
+def test_a_killed_stage_is_retried_on_its_worker(site: Site) -> None:
+    site.project.set_params(
         file="profiles/once.yaml",
         grid={"models": ["a"]},
         models={"a": {"make": {"value": 4, "once": True}}},
     )
     site.project.commit()
-    site.project.traced()
-    answer = site.project.run("--profile", "once", "--pools")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert site.project.ran().count("make@a") == 2
+    site.project.read_trace()
+    completed = site.project.run("--profile", "once", "--pools")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert site.project.stages_run().count("make@a") == 2
 
 
 @pytest.mark.slow
-def test_a_stage_whose_worker_is_lost_is_found_crashed_and_runs_again(site: Site) -> None:
+def test_a_stage_whose_worker_dies_is_marked_crashed_and_retried(site: Site) -> None:
     project = site.project
-    project.set(
+    project.set_params(
         file="profiles/lost.yaml",
         grid={"models": ["a"]},
         models={"a": {"make": {"value": 5, "seconds": 30}}},
     )
     project.commit()
-    project.traced()
-    child = project.start("--profile", "lost", "--pools")
-    wait_until(
-        lambda: project.trace.is_file() and "make@a" in project.trace.read_text(), seconds=60
-    )
-    stage = psutil.Process(
-        int(next(entry["pid"] for entry in project.traced() if entry["stage"] == "make@a"))
-    )  # type: ignore[call-overload]
-    engine = [
+    project.read_trace()
+    pipeline = project.start("--profile", "lost", "--pools")
+    stage = psutil.Process(wait_for_stage(project, "make@a"))
+    engine_processes = [
         process
         for process in psutil.Process(site.worker("cpu")).children(recursive=True)
         if process.pid != stage.pid
     ]
-    for process in [*engine, stage]:
+    for process in [*engine_processes, stage]:
         process.send_signal(signal.SIGKILL)
-    said, _ = child.communicate(timeout=300)
-    assert child.returncode == 0, said
+    output, _ = pipeline.communicate(timeout=300)
+    assert pipeline.returncode == 0, output
     assert "CRASHED" in {run["state_type"] for run in site.flow_runs() if run["name"] == "make@a"}
-    assert project.ran().count("make@a") == 1, "and once more, before"
+    assert project.stages_run().count("make@a") == 1, (
+        "the first attempt was read from the trace before"
+    )
 
 
 @pytest.mark.slow
 def test_stopping_the_pipeline_stops_its_stages_on_workers(site: Site) -> None:
     project = site.project
-    project.set(
+    project.set_params(
         file="profiles/long.yaml",
         grid={"models": ["a"]},
         models={"a": {"make": {"value": 6, "seconds": 120}}},
     )
     project.commit()
-    project.traced()
-    child = project.start("--profile", "long", "--pools")
-    wait_until(
-        lambda: project.trace.is_file() and "make@a" in project.trace.read_text(), seconds=60
-    )
-    pid = int(next(entry["pid"] for entry in project.traced() if entry["stage"] == "make@a"))  # type: ignore[call-overload]
-    child.terminate()
-    said, _ = child.communicate(timeout=60)
-    assert child.returncode == 1, said
+    project.read_trace()
+    pipeline = project.start("--profile", "long", "--pools")
+    pid = wait_for_stage(project, "make@a")
+    pipeline.terminate()
+    output, _ = pipeline.communicate(timeout=60)
+    assert pipeline.returncode == 1, output
     wait_until(lambda: not psutil.pid_exists(pid), seconds=60)
 
 
 @pytest.mark.slow
-def test_nightly_fires_by_its_schedule_and_a_second_one_is_cancelled_while_it_runs(
+def test_the_nightly_schedule_fires_and_an_overlapping_run_is_cancelled(
     tmp_path: Path,
 ) -> None:
     project = make_project(tmp_path)
@@ -266,17 +280,19 @@ def test_nightly_fires_by_its_schedule_and_a_second_one_is_cancelled_while_it_ru
     (project.root / "prefect.yaml").write_text(
         text.replace('cron: "0 2 * * *"', 'cron: "* * * * *"')
     )
-    project.set(file="profiles/demo.yaml", grid={"models": ["a"]}, models__a__make__seconds=55)
+    project.set_params(
+        file="profiles/demo.yaml", grid={"models": ["a"]}, models__a__make__seconds=55
+    )
     project.commit()
     before = project.git("rev-parse", "main")
-    site = up(project)
+    site = start_servers(project)
     try:
         wait_until(
             lambda: any(run["state_type"] == "CANCELLED" for run in site.flow_runs()), seconds=240
         )
         assert "RUNNING" in {
             run["state_type"] for run in site.flow_runs() if run["name"] == "pipeline demo"
-        }, "the first goes on"
+        }, "the first run continues"
         wait_until(
             lambda: any(
                 run["state_type"] == "COMPLETED" and run["name"] == "pipeline demo"
@@ -289,25 +305,25 @@ def test_nightly_fires_by_its_schedule_and_a_second_one_is_cancelled_while_it_ru
             for run in site.flow_runs()
             if run["name"].startswith("pipeline") or run["auto_scheduled"]
         )
-        assert project.git("rev-parse", "main") == before, "a scheduled run never commits to main"
+        assert project.git("rev-parse", "main") == before, "a scheduled run must not commit to main"
         assert "results of" in project.git("log", "-1", "--format=%s", "runs/demo")
     finally:
         project.run("down", module="flows.servers")
-    assert below(project) == []
+    assert project_processes(project) == []
 
 
 @pytest.mark.slow
-def test_a_flow_runs_without_any_server(tmp_path: Path) -> None:
+def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    answer = project.run("--jobs", "2")
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    completed = project.run("--jobs", "2")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
     assert (project.root / ".lineage" / "prefect" / "prefect.db").is_file(), (
-        "its history is kept here"
+        "its history is in the project"
     )
-    assert below(project) == [], "its server has ended with it"
+    assert project_processes(project) == [], "its temporary server must have ended"
 
 
-CANNOT = """
+FAILING_SUBMIT_SCRIPT = """
 from prefect import flow
 from flows.execute import StageResult
 from flows.flow import as_prefect_tasks
@@ -333,10 +349,10 @@ three()
 
 
 @pytest.mark.slow
-def test_a_stage_that_could_not_even_be_begun_fails_alone_and_says_why(tmp_path: Path) -> None:
+def test_a_stage_that_cannot_be_submitted_fails_alone_with_a_reason(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    command = [sys.executable, "-c", CANNOT]
-    done = subprocess.run(
+    command = [sys.executable, "-c", FAILING_SUBMIT_SCRIPT]
+    completed = subprocess.run(
         command,
         cwd=project.root,
         env=project.environment(),
@@ -345,9 +361,9 @@ def test_a_stage_that_could_not_even_be_begun_fails_alone_and_says_why(tmp_path:
         check=False,
         timeout=120,
     )
-    said = [line for line in done.stdout.splitlines() if line.count("|") == 3]
-    assert said == [
+    result_lines = [line for line in completed.stdout.splitlines() if line.count("|") == 3]
+    assert result_lines == [
         "a|ran|0|",
         "b|failed|2|b: no deployment 'gpu'; make up",
         "c|failed|1|c: the index is locked",
-    ], done.stderr
+    ], completed.stderr

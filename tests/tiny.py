@@ -1,4 +1,4 @@
-"""Tiny variants of every family on a few generated documents, for the tests of models and training. Odd sizes on purpose."""
+"""Tiny models of every family on a few generated documents. Sizes are odd on purpose."""
 
 import functools
 from collections.abc import Iterable, Mapping
@@ -24,26 +24,19 @@ from lineage.tokenizers.train import train_tokenizer
 from lineage.training.budget import match_parameter_budget
 
 ROOT = Path(__file__).parent.parent
-TRAINED = (
-    "elmo",
-    "ulmfit",
-    "gpt",
-    "bert",
-    "taglm",
-    "context2vec",
-    "sa_lstm",
-    "seq2seq",
-)  # by the one loop
+# Models that the training loop trains.
+TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")
+# Models of the profile `cells`, which the training loop trains too.
 CELLS = tuple(
     f"{direction}_{extractor}"
     for direction in ("left", "joined", "masked")
     for extractor in ("transformer", "lstm")
-)  # so too
+)
 STATIC = ("word2vec", "fasttext", "glove")
 FAMILIES = (*TRAINED, *CELLS, *STATIC)
-PARAMETERS = 12_000
+BODY_PARAMETERS = 12_000
 CPU = torch.device("cpu")
-NETWORK = BilstmProbeSettings(
+BILSTM_PROBE = BilstmProbeSettings(
     hidden_size=11,
     epochs=10,
     batch_size=8,
@@ -54,7 +47,7 @@ NETWORK = BilstmProbeSettings(
     dropout=0.0,
     max_grad_norm=5.0,
 )
-SMALL: dict[str, dict[str, dict[str, Any]]] = {
+SMALL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {
         "tokenizer": {"vocab_size": 301},
         "architecture": {"filters": [[1, 5], [2, 7]], "char_embedding_size": 5},
@@ -89,138 +82,142 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
     },
     "glove": {"tokenizer": {"vocab_size": 401}, "architecture": {"hidden_size": 17}},
 }
-SMALL |= dict.fromkeys(CELLS, SMALL["bert"])
+SMALL_SETTINGS |= dict.fromkeys(CELLS, SMALL_SETTINGS["bert"])
 
 
-def slow(names: Iterable[str]) -> list[Any]:
-    """The names as parameters of tests, each marked slow."""
+def mark_slow(names: Iterable[str]) -> list[Any]:
+    """Return the names as test parameters that are marked slow."""
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-def dropping(name: str, share: float) -> dict[str, Any]:
-    """What to override in the block `model` for dropout everywhere."""
+def dropout_config(name: str, share: float) -> dict[str, Any]:
+    """Return the keys of `architecture` that set every dropout."""
     places = ("embedding", "input", "weight", "hidden", "output")
     return {"dropouts": dict.fromkeys(places, share)} if name == "ulmfit" else {"dropout": share}
 
 
-def composed(profile: str) -> dict[str, Any]:
-    """A profile's params.yaml with the defaults of the families filled in."""
+def profile_params(profile: str) -> dict[str, Any]:
+    """Return a profile's params.yaml with the defaults of the families filled in."""
     return resolve_tree(compose_profile(ROOT / "profiles", profile), "params.yaml")
 
 
-def shipped() -> dict[str, Any]:
-    """The demo's params.yaml with the defaults of the families filled in."""
+def demo_params() -> dict[str, Any]:
+    """Return the demo's params.yaml with the defaults of the families filled in."""
     return resolve_tree(read_yaml(ROOT / "params.yaml"), "params.yaml")
 
 
 @functools.cache
-def blocks() -> dict[str, Any]:
-    """The families' blocks of profiles/base.yaml, and those of profiles/cells.yaml."""
-    return {name: {} for name in (*TRAINED, *STATIC)} | composed("cells")["models"]
+def model_blocks() -> dict[str, Any]:
+    """Return an empty block for each family, and the blocks of profiles/cells.yaml."""
+    return {name: {} for name in (*TRAINED, *STATIC)} | profile_params("cells")["models"]
 
 
 @functools.cache
 def documents() -> tuple[str, ...]:
-    """Sixty documents of the microworld."""
+    """Return sixty documents of the synthetic language."""
     return tuple(grammar.generate_documents(60, seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED))
 
 
-def variant(name: str, **over: Mapping[str, Any]) -> ModelConfig:
-    """A variant's block, made small."""
-    block = fill_in_defaults(name, merge_params(merge_params(blocks()[name], SMALL[name]), over))
+def model_config(name: str, **overrides: Mapping[str, Any]) -> ModelConfig:
+    """Return a model's config with small sizes."""
+    block = fill_in_defaults(
+        name, merge_params(merge_params(model_blocks()[name], SMALL_SETTINGS[name]), overrides)
+    )
     return parse_model_config(name, block, f"models.{name}")
 
 
-def reader(name: str) -> Tokenizer:
-    """The family's tokenizer, trained on the documents."""
-    found = variant(name)
-    return _trained(found.tokenizer, found.tokenizer_type)
+def tokenizer(name: str) -> Tokenizer:
+    """Return the family's tokenizer, trained on the documents."""
+    config = model_config(name)
+    return _cached_tokenizer(config.tokenizer, config.tokenizer_type)
 
 
-def tokens(name: str) -> TokenizedCorpus:
-    """The documents as the family's ids."""
-    found = variant(name)
-    return _encoded(found.tokenizer, found.tokenizer_type)
+def corpus(name: str) -> TokenizedCorpus:
+    """Return the documents as the family's token ids."""
+    config = model_config(name)
+    return _cached_corpus(config.tokenizer, config.tokenizer_type)
 
 
 @functools.cache
-def _trained(settings: TokenizerSettings, unit: TokenizerType) -> Tokenizer:
+def _cached_tokenizer(settings: TokenizerSettings, unit: TokenizerType) -> Tokenizer:
     return train_tokenizer(documents(), settings, tokenizer_type=unit, language="en")
 
 
 @functools.cache
-def _encoded(settings: TokenizerSettings, unit: TokenizerType) -> TokenizedCorpus:
-    return encode_corpus(documents(), _trained(settings, unit))
+def _cached_corpus(settings: TokenizerSettings, unit: TokenizerType) -> TokenizedCorpus:
+    return encode_corpus(documents(), _cached_tokenizer(settings, unit))
 
 
-def batch(name: str, index: int, **over: Mapping[str, Any]) -> Batch:
-    """A batch of the first pass over the documents, as the family is pretrained on."""
-    found = variant(name, **over)
-    assert isinstance(found.family, LanguageModelFamily)
-    stream = found.family.batch_sampler(tokens(name), reader(name), found.pretrain, seed=1)
-    stream.set_epoch(0)
-    given: Batch = stream.get_batch(index)
-    return given
+def batch(name: str, index: int, **overrides: Mapping[str, Any]) -> Batch:
+    """Return a batch of the first pretraining epoch over the documents."""
+    config = model_config(name, **overrides)
+    assert isinstance(config.family, LanguageModelFamily)
+    sampler = config.family.batch_sampler(corpus(name), tokenizer(name), config.pretrain, seed=1)
+    sampler.set_epoch(0)
+    result: Batch = sampler.get_batch(index)
+    return result
 
 
-fitted = functools.cache(match_parameter_budget)  # tests ask for the same few models
+match_budget = functools.cache(match_parameter_budget)  # tests use the same few models
 
 
-def checkpoint(name: str, **over: Mapping[str, Any]) -> Checkpoint:
-    """A model of about PARAMETERS in its body."""
-    found = variant(name, **over)
-    config = fitted(
-        found.family,
-        found.architecture,
-        vocab_size=reader(name).vocab_size,
-        body_parameters=PARAMETERS,
+def checkpoint(name: str, **overrides: Mapping[str, Any]) -> Checkpoint:
+    """Return a checkpoint without weights, with about BODY_PARAMETERS parameters."""
+    config = model_config(name, **overrides)
+    architecture = match_budget(
+        config.family,
+        config.architecture,
+        vocab_size=tokenizer(name).vocab_size,
+        body_parameters=BODY_PARAMETERS,
     )
-    return Checkpoint(name, found.family, config, found.pretrain, reader(name), seed=11)
+    return Checkpoint(name, config.family, architecture, config.pretrain, tokenizer(name), seed=11)
 
 
-def model(name: str, **over: Mapping[str, Any]) -> Encoder:
-    """An untrained model."""
-    return checkpoint(name, **over).build(CPU, load_weights=False)
+def model(name: str, **overrides: Mapping[str, Any]) -> Encoder:
+    """Return an untrained model."""
+    return checkpoint(name, **overrides).build(CPU, load_weights=False)
 
 
-def moved(text: str) -> str:
-    """The text in another language: its small letters, each moved on by seven."""
-    return "".join(chr((ord(c) - 97 + 7) % 26 + 97) if "a" <= c <= "z" else c for c in text)
+def shift_letters(text: str) -> str:
+    """Return the text in "another language": each lower-case letter moves on by seven."""
+    return "".join(
+        chr((ord(letter) - 97 + 7) % 26 + 97) if "a" <= letter <= "z" else letter for letter in text
+    )
 
 
 def two_languages() -> TokenizedCorpus:
-    """The documents, of which every other one is in another language."""
-    texts = [moved(text) if number % 2 else text for number, text in enumerate(documents())]
-    return encode_corpus(texts, reader("seq2seq"), languages=["en", "xx"] * (len(texts) // 2))
+    """Return the documents, every other one in another language."""
+    texts = [shift_letters(text) if index % 2 else text for index, text in enumerate(documents())]
+    return encode_corpus(texts, tokenizer("seq2seq"), languages=["en", "xx"] * (len(texts) // 2))
 
 
-def bilingual(**over: Any) -> Any:
-    """The block `pretrain` for them."""
-    return variant(
-        "seq2seq", pretrain={"source_language": "en", "target_language": "xx", **over}
+def bilingual_settings(**overrides: Any) -> Any:
+    """Return pretraining settings for two languages."""
+    return model_config(
+        "seq2seq", pretrain={"source_language": "en", "target_language": "xx", **overrides}
     ).pretrain
 
 
-def asked(kind: str, *heads: str) -> dict[str, Any]:
-    """What task.json says of a kind, as far as the cells of a stage depend on it."""
-    return {"kind": kind, "probes": heads or ("linear",)}
+def task_info(kind: str, *probes: str) -> dict[str, Any]:
+    """Return the part of a task's info that decides which evaluations a stage runs."""
+    return {"kind": kind, "probes": probes or ("linear",)}
 
 
-def labels(count: int, *, choices: bool = False) -> LabelAnswer:
-    """What a task of so many labels is answered with."""
+def label_answer(count: int, *, choices: bool = False) -> LabelAnswer:
+    """Return the answer format of a task with this many labels."""
     return LabelAnswer(tuple(map(str, range(count))), is_multiple_choice=choices)
 
 
-class OneBatch:
-    """A stream of one batch."""
+class OneBatchSampler:
+    """A sampler with a single batch."""
 
     carries_state = False
 
     def __init__(self, batch: Batch) -> None:
-        self.only = batch
+        self.batch = batch
 
     def set_epoch(self, epoch: int) -> int:
         return 1
 
     def get_batch(self, index: int) -> Batch:
-        return self.only
+        return self.batch

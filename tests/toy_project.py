@@ -1,4 +1,4 @@
-"""A small project with the real flows and toy stages that take no time: what orchestration does is seen without training anything."""
+"""A small project with the real flows and toy stages that take no time."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 from ruamel.yaml import YAML
 
-HERE = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 DVC_YAML = """
 stages:
@@ -58,19 +58,19 @@ stages:
 """
 
 STAGES = {
-    # the user's file lies outside of the repository; a worker must never look for it
+    # The user's file is not in git; a worker must never read it.
     "sources": """
 from stages import toy
 name = toy.begin("sources")
 params = toy.params()
 if "grid" not in params:
-    toy.bad(name, "params.yaml: the key 'grid' is missing; add it")
+    toy.fail(name, "params.yaml: the key 'grid' is missing; add it")
 text = (toy.find_main_checkout() / "user" / "text.txt")
 if not text.is_file():
-    toy.bad(name, f"{text}: there is no such file; create it")
+    toy.fail(name, f"{text}: there is no such file; create it")
 for family in params["grid"]["models"]:
     if family not in params["models"]:
-        toy.bad(name, f"params.yaml: grid.models: '{family}' has no entry in models; add it")
+        toy.fail(name, f"params.yaml: grid.models: '{family}' has no entry in models; add it")
     toy.write(f"artifacts/sources/{family}.json", text.read_text())
 """,
     "step": """
@@ -78,31 +78,31 @@ import os, signal, subprocess, sys, time
 from stages import toy
 verb, item = sys.argv[1:]
 name = toy.begin(f"{verb}@{item}")
-asked = toy.params()["models"][item].get(verb, {})
+options = toy.params()["models"][item].get(verb, {})
 print(f"{name} begins", flush=True)
-if asked.get("child"):
-    subprocess.Popen(["sleep", str(asked["child"])])
-if asked.get("deaf"):
+if options.get("child"):
+    subprocess.Popen(["sleep", str(options["child"])])
+if options.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-elif asked.get("checkpoint"):
+elif options.get("checkpoint"):
     def save(*_):
         toy.write(".lineage/checkpoint", "saved")
         sys.exit(1)
     signal.signal(signal.SIGTERM, save)
-if asked.get("meet"):
+if options.get("meet"):
     toy.write(f".lineage/here-{item}", "")
-    while not (toy.Path(".lineage") / f"here-{asked['meet']}").exists():
+    while not (toy.Path(".lineage") / f"here-{options['meet']}").exists():
         time.sleep(0.05)
-time.sleep(asked.get("seconds", 0))
-if asked.get("once") and not toy.Path(".lineage/killed").exists():
+time.sleep(options.get("seconds", 0))
+if options.get("once") and not toy.Path(".lineage/killed").exists():
     toy.write(".lineage/killed", "once")
     os.kill(os.getpid(), 9)
-if asked.get("exit") == 2:
-    toy.bad(name, "params.yaml: models: something is wrong; mend it")
-if asked.get("exit"):
-    sys.exit(asked["exit"])
-home = {"make": "artifacts/made/{}", "train": "artifacts/results/{}.json", "extra": "artifacts/extra/{}"}[verb]
-toy.write(home.format(item), f"{name} {asked.get('value', 0)} {asked.get('status', 'ok')}")
+if options.get("exit") == 2:
+    toy.fail(name, "params.yaml: models: something is wrong; mend it")
+if options.get("exit"):
+    sys.exit(options["exit"])
+patterns = {"make": "artifacts/made/{}", "train": "artifacts/results/{}.json", "extra": "artifacts/extra/{}"}
+toy.write(patterns[verb].format(item), f"{name} {options.get('value', 0)} {options.get('status', 'ok')}")
 toy.end(name)
 """,
     "report": """
@@ -141,7 +141,7 @@ def params():
 def write(path, text):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
-def bad(name, message):
+def fail(name, message):
     print(f"{name}: {message}", file=sys.stderr)
     sys.exit(2)
 """,
@@ -161,7 +161,7 @@ PARAMS = {
 
 @dataclass(frozen=True)
 class Project:
-    """A checkout, and the file in which its stages say that they ran."""
+    """A checkout, and the file in which its stages record that they ran."""
 
     root: Path
 
@@ -180,7 +180,7 @@ class Project:
     def run(
         self, *arguments: str, module: str = "flows.pipeline", **more: str
     ) -> subprocess.CompletedProcess[str]:
-        """One command of the project."""
+        """Run one command of the project."""
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.run(
             command,
@@ -198,36 +198,37 @@ class Project:
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
-    def traced(self) -> list[dict[str, object]]:
-        """What ran since the last look."""
-        found = (
+    def read_trace(self) -> list[dict[str, object]]:
+        """Return and delete the records of the stages that ran since the last call."""
+        records = (
             [json.loads(line) for line in self.trace.read_text().splitlines()]
             if self.trace.is_file()
             else []
         )
         self.trace.unlink(missing_ok=True)
-        return found
+        return records
 
-    def ran(self) -> list[str]:
-        return sorted(str(entry["stage"]) for entry in self.traced())
+    def stages_run(self) -> list[str]:
+        """Return the names of the stages that ran since the last call, sorted."""
+        return sorted(str(entry["stage"]) for entry in self.read_trace())
 
     def params(self) -> dict:
         return YAML(typ="safe", pure=True).load((self.root / "params.yaml").read_text())
 
-    def set(self, *, file: str = "params.yaml", **values: object) -> None:
-        """Set parameters by dotted name, with __ for the dots."""
+    def set_params(self, *, file: str = "params.yaml", **values: object) -> None:
+        """Set parameters by dotted name, written with __ for the dots."""
         path = self.root / file
         tree = YAML(typ="safe", pure=True).load(path.read_text()) if path.is_file() else {}
         for key, value in values.items():
-            *above, last = key.split("__")
-            place = tree
-            for name in above:
-                place = place.setdefault(name, {})
-            place[last] = value
-        dump(path, tree)
+            *parents, last = key.split("__")
+            node = tree
+            for name in parents:
+                node = node.setdefault(name, {})
+            node[last] = value
+        write_yaml(path, tree)
 
     def git(self, *arguments: str) -> str:
-        answer = subprocess.run(
+        completed = subprocess.run(
             ["git", *arguments],
             cwd=self.root,
             env=self.environment(),
@@ -235,7 +236,7 @@ class Project:
             text=True,
             check=True,
         )
-        return answer.stdout.strip()
+        return completed.stdout.strip()
 
     def commit(self) -> None:
         self.git("add", "--all")
@@ -251,22 +252,24 @@ class Project:
         )
 
 
-def dump(path: Path, tree: object) -> None:
+def write_yaml(path: Path, tree: object) -> None:
     with path.open("w") as stream:
         YAML(typ="safe", pure=True).dump(tree, stream)
 
 
-def lock(root: Path) -> dict:
-    """dvc.lock as parsed: its order is the order of finishing."""
+def read_dvc_lock(root: Path) -> dict:
+    """Return the parsed dvc.lock; its stages are in the order in which they finished."""
     return YAML(typ="safe", pure=True).load((root / "dvc.lock").read_text())
 
 
 def make_project(folder: Path) -> Project:
-    """A committed project in `folder`/project."""
+    """Create a committed project in `folder`/project."""
     root = folder / "project"
     for name in ("stages", "profiles", "user", "lineage/runtime", "lineage/config"):
         (root / name).mkdir(parents=True)
-    shutil.copytree(HERE / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        REPOSITORY / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for name in (
         "__init__",
         "errors",
@@ -277,25 +280,25 @@ def make_project(folder: Path) -> Project:
         "runtime/provenance",
         "runtime/settings",
     ):
-        shutil.copy(HERE / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
-    # Toy stages do without torch.
-    forkserver = (HERE / "lineage" / "runtime" / "forkserver.py").read_text()
+        shutil.copy(REPOSITORY / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
+    # Toy stages do not need torch.
+    forkserver = (REPOSITORY / "lineage" / "runtime" / "forkserver.py").read_text()
     (root / "lineage" / "runtime" / "forkserver.py").write_text(
         re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', forkserver, flags=re.DOTALL)
     )
-    shutil.copy(HERE / "stages" / "__init__.py", root / "stages")
+    shutil.copy(REPOSITORY / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "prefect.yaml"):
         (root / name).parent.mkdir(exist_ok=True)
-        shutil.copy(HERE / name, root / name)
+        shutil.copy(REPOSITORY / name, root / name)
     for name, text in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(text)
     (root / ".gitignore").write_text((root / ".gitignore").read_text() + "/user/\n")
     (root / "user" / "text.txt").write_text("some text")
     (root / "dvc.yaml").write_text(DVC_YAML)
-    dump(root / "params.yaml", PARAMS)
-    dump(root / "profiles" / "base.yaml", {**PARAMS, "seed": 2})
-    dump(root / "profiles" / "demo.yaml", {"seed": 1})
-    dump(
+    write_yaml(root / "params.yaml", PARAMS)
+    write_yaml(root / "profiles" / "base.yaml", {**PARAMS, "seed": 2})
+    write_yaml(root / "profiles" / "demo.yaml", {"seed": 1})
+    write_yaml(
         root / "profiles" / "small.yaml",
         {"grid": {"models": ["a"]}, "models": {"a": {"train": {"value": 7}}}},
     )
@@ -305,46 +308,46 @@ def make_project(folder: Path) -> Project:
     return project
 
 
-def assert_one_message(answer: subprocess.CompletedProcess[str], *words: str) -> None:
-    """One line on stderr with these words, and no traceback."""
-    assert "Traceback" not in answer.stdout + answer.stderr
-    lines = [line for line in answer.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1, answer.stderr
+def assert_one_message(completed: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Check that stderr has one line with these words, and that there is no traceback."""
+    assert "Traceback" not in completed.stdout + completed.stderr
+    lines = [line for line in completed.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, completed.stderr
     assert all(word in lines[0] for word in words), lines
 
 
-def below(project: Project) -> list[psutil.Process]:
-    """The living processes whose folder is the project's."""
-    found = []
+def project_processes(project: Project) -> list[psutil.Process]:
+    """Return the live processes whose working directory is in the project."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(
                 str(project.root)
             ):
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
-def sleeps(project: Project) -> bool:
-    """Whether a child of one of the project's stages sleeps. Any process may end while it is looked at."""
-    for process in below(project):
-        with contextlib.suppress(psutil.Error):
+def has_sleeping_child(project: Project) -> bool:
+    """Return whether a child of one of the project's stages sleeps."""
+    for process in project_processes(project):
+        with contextlib.suppress(psutil.Error):  # the process may just have ended
             if "sleep" in " ".join(process.cmdline()):
                 return True
     return False
 
 
 def free_port() -> int:
-    """A port of loopback on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port on the loopback interface."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def wait_until(check: Callable[[], bool], *, seconds: float = 30) -> None:
-    """Wait for what must come true."""
+    """Wait until the check is true, and fail after the time limit."""
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline, "waited too long"

@@ -1,4 +1,4 @@
-"""A user's own project, small and good: a folder of .txt, a csv task, one family. Tests spoil it in one place at a time."""
+"""A small valid user project: a folder of .txt files, a csv task and one family."""
 
 import atexit
 import copy
@@ -17,9 +17,9 @@ from lineage.config.records import read_yaml
 from lineage.config.resolve import resolve_tree
 from lineage.synthetic.grammar import generate_documents
 
-HERE = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENTS = 40
-TREE: dict[str, Any] = {
+PARAMS: dict[str, Any] = {
     "corpora": {"general": {"language": "en", "sources": [{"files": "texts/*.txt"}]}},
     "budget": {
         "corpus": "general",
@@ -47,28 +47,28 @@ TREE: dict[str, Any] = {
 
 
 @functools.cache
-def told() -> tuple[str, ...]:
-    """The texts of the corpus."""
+def corpus_texts() -> tuple[str, ...]:
+    """Return the texts of the corpus."""
     return tuple(generate_documents(DOCUMENTS, seed=1))
 
 
-def make(folder: Path) -> dict[str, Any]:
-    """Write the data and params.yaml; the parameters are given back for changing."""
+def make_project(folder: Path) -> dict[str, Any]:
+    """Write the data and params.yaml, and return the parameters."""
     (folder / "texts").mkdir(parents=True)
-    for number, text in enumerate(told()):
+    for number, text in enumerate(corpus_texts()):
         (folder / f"texts/{number:02d}.txt").write_text(text + "\n", encoding="utf-8")
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
-        moods(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
-    tree = merge_params(read_yaml(HERE / "profiles/base.yaml"), copy.deepcopy(TREE))
+        mood_reviews(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
+    tree = merge_params(read_yaml(REPOSITORY / "profiles/base.yaml"), copy.deepcopy(PARAMS))
     tree = copy.deepcopy(resolve_tree(tree, "params.yaml"))
     tree["models"]["gpt"]["tokenizer"]["vocab_size"] = 400
-    write(folder, tree)
+    write_params(folder, tree)
     return tree
 
 
-def moods(count: int, first: int = 0) -> pd.DataFrame:
-    """Reviews with two labels."""
+def mood_reviews(count: int, first: int = 0) -> pd.DataFrame:
+    """Return reviews with two labels."""
     rows = [
         (
             f"the {'good' if n % 2 else 'bad'} film number {n} , which was seen by {n % 7} friends of mine .",
@@ -79,37 +79,37 @@ def moods(count: int, first: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["review", "stars"])
 
 
-def write(folder: Path, tree: Mapping[str, Any]) -> None:
+def write_params(folder: Path, tree: Mapping[str, Any]) -> None:
     """Write params.yaml."""
-    yaml = YAML(typ="safe")  # written in C, since a hundred tests write theirs
+    yaml = YAML(typ="safe")  # the C writer, because many tests write this file
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
     with (folder / "params.yaml").open("w", encoding="utf-8") as stream:
         yaml.dump(dict(tree), stream)
 
 
 @functools.cache
-def tracked() -> str:
-    """One MLflow store for the stages of all projects in this process: to make one takes longer than a small stage."""
+def tracking_uri() -> str:
+    """Return one MLflow store for all stages in this process; creating a store is slow."""
     folder = tempfile.mkdtemp(prefix="tracked-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return f"sqlite:///{folder}/mlflow.db"
 
 
-def stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
-    """Run a stage in this process, as `python -m stages.NAME ARGUMENTS` would in `folder`; its exit code and what it said."""
+def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
+    """Run `python -m stages.NAME ARGUMENTS` in this process; return exit code and stderr."""
     import importlib
     import sys
 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("LINEAGE_MAIN", str(folder))
-    monkeypatch.setenv("LINEAGE_TRACKING_URI", tracked())
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", tracking_uri())
     monkeypatch.delenv("LINEAGE_STAGE", raising=False)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
     capsys.readouterr()
     code: object = None
     try:
         importlib.import_module(f"stages.{name}").main()
-    except SystemExit as end:
-        code = end.code
+    except SystemExit as error:
+        code = error.code
     assert isinstance(code, int)
     return code, capsys.readouterr().err

@@ -1,6 +1,6 @@
-"""Results and predictions -> the analysis, as a pure function of them.
+"""Build the analysis from results and predictions, as a pure function of them.
 
-No clock, host name or path enters here.
+It does not depend on a clock, a host name or a path.
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,7 +139,7 @@ def build_results(
 def _rank_systems(
     cells: list[ResultCell], grid: Grid
 ) -> tuple[list[list[ResultCell]], list[PlannedComparison]]:
-    """Return the best systems of each setting, and the comparisons of their leader."""
+    """Return the best systems of each setting, and the planned comparisons of the leaders."""
     ranked_systems = []
     planned: list[PlannedComparison] = []
     for group in group_by_setting(cells).values():
@@ -171,7 +171,7 @@ def write_results_csv(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_results_csv(path: Path) -> list[Row]:
-    """Read the rows of such a file, with None for missing values."""
+    """Read what `write_results_csv` wrote, with None for missing values."""
     numbers = {**dict.fromkeys(results.INTEGER_COLUMNS, "Int64"), "value": "Float64"}
     types = {name: numbers.get(name, "str") for name in results.RESULT_COLUMNS}
     missing = {name: [""] for name in numbers}
@@ -184,17 +184,17 @@ def count_trials(table: pd.DataFrame) -> TrialCounts:
     """Return the fewest and the most configurations that systems were tried with on validation.
 
     It is 1 for a system with only its default. Failed trials count, and so does TF-IDF. A system
-    without any score, such as one whose trials all failed, does not count: it is listed apart.
+    without any score, such as one whose trials all failed, does not count: it is listed as a
+    failure.
     """
     is_trained = table["transfer"].isin(["frozen", "finetuned"])
     is_trained &= table["init"].isin(["pretrained", "adapted", "random"])
     is_tfidf = (table["model"] == "tfidf") & (table["train_examples"] > 0)
     # Nothing is chosen on validation for ensembles and translators.
     is_translated = [load_kind(kind).answered_by == "translator" for kind in table["kind"]]
-    has_choice = (table["family"] != ENSEMBLE_FAMILY) & ~pd.Series(
-        is_translated, table.index, dtype=bool
-    )
-    tried = table[(is_trained | is_tfidf) & has_choice]
+    has_no_trials = pd.Series(is_translated, table.index, dtype=bool)
+    has_no_trials |= table["family"] == ENSEMBLE_FAMILY
+    tried = table[(is_trained | is_tfidf) & ~has_no_trials]
     columns = ["model", "init", "transfer", "head", "task", "label_count"]
     has_score = (tried["status"] == "ok").groupby([tried[name] for name in columns])
     tried = tried[has_score.transform("any")]
@@ -206,10 +206,10 @@ def count_trials(table: pd.DataFrame) -> TrialCounts:
 
 def _list_ceilings(table: pd.DataFrame) -> list[Ceiling]:
     is_ceiling = (table["family"] == "ceiling") & (table["group"] == "all")
-    found = table[is_ceiling & (table["status"] == "ok")]
-    columns = found[["task", "features", "value"]]
+    rows = table[is_ceiling & (table["status"] == "ok")]
     return [
-        Ceiling(task, features, float(v)) for task, features, v in columns.itertuples(index=False)
+        Ceiling(task, features, float(value))
+        for task, features, value in rows[["task", "features", "value"]].itertuples(index=False)
     ]
 
 
@@ -218,13 +218,13 @@ def _adaptation_effects(
 ) -> list[AdaptationEffect]:
     """Return one effect per model, task and metric, over the pretraining seeds with both values."""
     heldout = table[(table["test_set"] == HELDOUT_TEST_SET) & (table["status"] == "ok")]
-    found = []
+    effects = []
     for (model, task, metric), group in heldout.groupby(["model", "task", "metric"], sort=True):
         before, after = _values_before_and_after(group)
         if not len(before):
             continue  # all adaptations failed
         improved = after > before if str(metric).endswith("_accuracy") else after < before
-        found.append(
+        effects.append(
             AdaptationEffect(
                 model=str(model),
                 task=str(task),
@@ -239,7 +239,7 @@ def _adaptation_effects(
                 ),
             )
         )
-    return found
+    return effects
 
 
 def _values_before_and_after(group: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -248,19 +248,19 @@ def _values_before_and_after(group: pd.DataFrame) -> tuple[pd.Series, pd.Series]
         group[group["init"] == init].groupby("pretrain_seed")["value"].mean()
         for init in ("pretrained", "adapted")
     )
-    both = before.align(after, join="inner")
-    return both[0], both[1]
+    aligned_before, aligned_after = before.align(after, join="inner")
+    return aligned_before, aligned_after
 
 
 def _merge_notes(reasons: pd.Series) -> tuple[results.Note, ...]:
-    """Return the distinct notes of all rows; that the loss did not fall is counted instead."""
+    """Return the distinct notes of all rows, except no_improvement: `num_improved` counts it."""
     notes = [note for text in sorted(set(reasons)) for note in results.notes_from_json(text)]
     distinct = {results.notes_to_json([note]): note for note in notes}
     return tuple(note for note in distinct.values() if note.kind != "no_improvement")
 
 
 def _adaptation_text_bytes(results_dir: Path, grid: Grid, *, model: str, task: str) -> float | None:
-    """Return the bytes of target text at the end of the adaptation curves: mean over seeds."""
+    """Return the bytes of target text at the end of the adaptation curves, the mean over seeds."""
     counts = []
     for seed in grid.pretrain_seeds:
         path = results_dir / "curves" / f"adapt-{model}-{seed}-{task}.parquet"
@@ -276,21 +276,23 @@ def _pretraining_budgets(results_dir: Path, grid: Grid) -> list[PretrainingBudge
     A model has the means over seeds, which differ by a batch at most. Seeds that failed count
     only if all of them did.
     """
-    found: dict[str, PretrainingBudget] = {}
+    budgets: dict[str, PretrainingBudget] = {}
     for model in grid.models:
         records = {}
         for seed in grid.pretrain_seeds:
             path = results_dir / "budgets" / f"pretrain-{model}-{seed}.json"
             if path.is_file():
                 records[seed] = artifacts.read_json(path)
-        succeeded = {s: one for s, one in records.items() if one.get("status", "ok") == "ok"}
+        succeeded = {
+            seed: record for seed, record in records.items() if record.get("status", "ok") == "ok"
+        }
         used = succeeded or records
         if used:
-            found[model] = _mean_budget(model, used)
+            budgets[model] = _mean_budget(model, used)
     for name, members in grid.two_budget_systems.items():
-        if found.keys() >= {*members}:
-            found[name] = _sum_budgets(name, [found[member] for member in members])
-    return list(found.values())
+        if budgets.keys() >= {*members}:
+            budgets[name] = _sum_budgets(name, [budgets[member] for member in members])
+    return list(budgets.values())
 
 
 def _mean_budget(model: str, records: Mapping[int, Row]) -> PretrainingBudget:
@@ -321,25 +323,25 @@ def _sum_budgets(name: str, members: Sequence[PretrainingBudget]) -> Pretraining
 
 def _loss_curves(results_dir: Path, grid: Grid) -> list[LossCurve]:
     """Return the validation curves of all pretrained models."""
-    found = []
+    curves = []
     for model in grid.models:
         for seed in grid.pretrain_seeds:
             path = results_dir / "curves" / f"pretrain-{model}-{seed}.parquet"
             if path.is_file():
-                found += _read_curves(path, model, seed)
-    return found
+                curves += _read_curves(path, model, seed)
+    return curves
 
 
 def _read_curves(path: Path, model: str, seed: int) -> list[LossCurve]:
     table = artifacts.read_table(path)
-    found = []
+    curves = []
     for column in [name for name in table.columns if name.startswith(VALIDATION_PREFIX)]:
         measured = table[np.isfinite(table[column].astype(float))]
         if not len(measured):
             continue
-        places = np.linspace(0, len(measured) - 1, MAX_CURVE_POINTS).round().astype(int)
-        points = measured.iloc[np.unique(places)]
-        found.append(
+        positions = np.linspace(0, len(measured) - 1, MAX_CURVE_POINTS).round().astype(int)
+        points = measured.iloc[np.unique(positions)]
+        curves.append(
             LossCurve(
                 model=model,
                 pretrain_seed=seed,
@@ -348,33 +350,37 @@ def _read_curves(path: Path, model: str, seed: int) -> list[LossCurve]:
                 value=tuple(points[column].astype(float).tolist()),
             )
         )
-    return found
+    return curves
 
 
 def unknown_token_shares(table: pd.DataFrame, split: str) -> list[UnknownTokenShare]:
     """Return the share of a task's tokens that each model does not know: means over seeds."""
-    own = disambiguate(table[(table["metric"] == UNKNOWN_TOKEN_METRIC) & (table["split"] == split)])
+    is_share = (table["metric"] == UNKNOWN_TOKEN_METRIC) & (table["split"] == split)
+    groups = disambiguate(table[is_share]).groupby(["task", "model", "init"], sort=True)
     return [
-        UnknownTokenShare(str(task), str(model), str(init), float(some["value"].mean()))
-        for (task, model, init), some in own.groupby(["task", "model", "init"], sort=True)
+        UnknownTokenShare(str(task), str(model), str(init), float(rows["value"].mean()))
+        for (task, model, init), rows in groups
     ]
 
 
 def swap_consistency(table: pd.DataFrame, split: str) -> list[SwapConsistency]:
     """Return how often answers stay the same when the two texts are swapped: means over seeds."""
-    own = table[
+    is_consistency = (
         (table["metric"] == "swap_consistency")
         & (table["group"] == "all")
         & (table["split"] == split)
         & (table["trial"] == "chosen")
-    ]
+    )
     columns = ["task", "label_count", "model", "family", "init", "transfer", "head"]
-    found = []
-    for key, some in disambiguate(own).groupby(columns, sort=True):
+    groups = disambiguate(table[is_consistency]).groupby(columns, sort=True)
+    shares = []
+    for key, rows in groups:
         task, label_count, model, family, init, transfer, head = map(str, key)
-        value = float(some["value"].mean())
-        found.append(SwapConsistency(task, label_count, model, family, init, transfer, head, value))
-    return found
+        share = float(rows["value"].mean())
+        shares.append(
+            SwapConsistency(task, label_count, model, family, init, transfer, head, share)
+        )
+    return shares
 
 
 def list_failures(table: pd.DataFrame) -> list[Failure]:
@@ -398,12 +404,14 @@ def list_failures(table: pd.DataFrame) -> list[Failure]:
     for columns_and_seed, rows in groups:
         *key, pretrain_seed = cast(tuple[Any, ...], columns_and_seed)
         finetune_seeds = tuple(sorted({int(seed) for seed in rows["finetune_seed"].dropna()}))
-        own = pretrain_seeds.setdefault((*key, finetune_seeds), [])
+        seeds = pretrain_seeds.setdefault((*key, finetune_seeds), [])
         if not pd.isna(pretrain_seed):
-            own.append(int(pretrain_seed))
-    found = []
+            seeds.append(int(pretrain_seed))
+    failures = []
     for (*key, finetune_seeds), seeds in pretrain_seeds.items():
         values = dict(zip(columns, key, strict=True))
         values["reason"] = tuple(results.notes_from_json(values["reason"]))
-        found.append(Failure(**values, finetune_seeds=finetune_seeds, pretrain_seeds=tuple(seeds)))
-    return found
+        failures.append(
+            Failure(**values, finetune_seeds=finetune_seeds, pretrain_seeds=tuple(seeds))
+        )
+    return failures

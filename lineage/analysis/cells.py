@@ -1,4 +1,7 @@
-"""Rows and predictions of the grid's stages -> result cells, compared by item and by seed."""
+"""Read the rows and predictions of the grid's stages into result cells.
+
+A cell holds its scores by seed and by item, so that two cells can be compared on the same ones.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
@@ -172,7 +175,7 @@ def _add_predictions(
     for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
         cell = cells.get(tuple(map(str, key)))
         if cell is None or items["correct"].isna().any():
-            continue  # the score does not exist, and the row says why
+            continue  # there is no score, and the row says why
         seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
         if seeds not in cell.seed_values:
             continue  # one fold failed, so the other folds of this repetition do not count
@@ -201,16 +204,16 @@ def drop_duplicate_label_counts(
     """
     groups = group_by_setting(cells)
     train_examples = {
-        setting: max(cell.train_examples for cell in own) for setting, own in groups.items()
+        setting: max(cell.train_examples for cell in group) for setting, group in groups.items()
     }
     kept: list[ResultCell] = []
     dropped = []
-    for setting, own in groups.items():
+    for setting, group in groups.items():
         count = train_examples[setting]
         same_as = _representative_setting(setting, train_examples)
         scored = {cell.system for cell in groups[same_as] if cell.seed_values}
-        if same_as == setting or not {cell.system for cell in own} <= scored:
-            kept += own
+        if same_as == setting or not {cell.system for cell in group} <= scored:
+            kept += group
         else:
             dropped.append(
                 DuplicateLabelCount(setting.task, setting.label_count, count, same_as.label_count)
@@ -219,24 +222,24 @@ def drop_duplicate_label_counts(
 
 
 def _representative_setting(setting: Setting, train_examples: Mapping[Setting, int]) -> Setting:
-    """Return the setting of the same task that stands for all with as many labels."""
+    """Return the setting of the same task that represents all with as many labels."""
     count = train_examples[setting]
     if not count:
         return setting
-    same = [
+    label_counts = [
         other.label_count
-        for other, number in train_examples.items()
-        if other.task == setting.task and number == count
+        for other, other_count in train_examples.items()
+        if other.task == setting.task and other_count == count
     ]
-    if "all" in same:
+    if "all" in label_counts:
         return Setting(setting.task, "all")
-    return Setting(setting.task, min(same, key=int))
+    return Setting(setting.task, min(label_counts, key=int))
 
 
 def _drop_redundant_chance(cells: Iterable[ResultCell]) -> list[ResultCell]:
-    """Drop chance among labels if it scores no more than the majority class.
+    """Drop the chance level if it is not above the majority class, except in multiple choice.
 
-    With balanced labels the two are equal. Multiple choice keeps both.
+    With balanced labels the two are equal.
     """
     kept = []
     for group in group_by_setting(cells).values():
@@ -246,14 +249,14 @@ def _drop_redundant_chance(cells: Iterable[ResultCell]) -> list[ResultCell]:
         for cell in group:
             is_chance = cell.system.model == "chance"
             has_choices = load_kind(cell.kind).answer_type == "choice"
-            if is_chance and not has_choices and _any_reaches(cell, majority_means):
+            if is_chance and not has_choices and not _exceeds_all(cell, majority_means):
                 continue
             kept.append(cell)
     return kept
 
 
-def _any_reaches(cell: ResultCell, means: list[float]) -> bool:
-    return not all(cell.mean > mean + MEAN_TOLERANCE for mean in means)
+def _exceeds_all(cell: ResultCell, means: list[float]) -> bool:
+    return all(cell.mean > mean + MEAN_TOLERANCE for mean in means)
 
 
 def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
@@ -263,7 +266,7 @@ def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
     """
     named = (task.metric or ()) if task else ()
     order = [*named, *RANKING_METRICS]
-    return min((name for name in {*metrics} if name in RANKING_METRICS), key=order.index)
+    return min({*metrics} & RANKING_METRICS.keys(), key=order.index)
 
 
 def disambiguate(table: pd.DataFrame) -> pd.DataFrame:
@@ -284,8 +287,8 @@ def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
     """Return `correct` by item id, sorted.
 
     If folds keep groups together, items of a group are not independent, and the result is by
-    group: the overall mean, plus the group's deviations from it in total, scaled so that the mean
-    over groups is the mean over items. A group does not stand out by its size alone.
+    group: the overall mean plus the sum of the group's deviations from it, scaled so that the mean
+    over groups is the mean over items. The size of a group alone does not make its score extreme.
     """
     if not by_group:
         correct = predictions["correct"].to_numpy(dtype=np.float64)
@@ -296,7 +299,7 @@ def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
 
 
 def _hash_predictions(predictions: pd.DataFrame) -> int:
-    """Return a number for all predictions by item, in whatever order they stand."""
+    """Return a hash of the predictions by item id, whatever their order."""
     predicted = pd.Series(
         predictions["prediction"].astype(str).to_numpy(),
         index=pd.Index(predictions["id"].astype(str)),
@@ -311,10 +314,10 @@ def _build_cells(
     scored = _rows_of_comparison_metric(table, tasks)
     cells = {}
     for key, group in _group_rows_by_key(scored):
-        own = [row for row in group if row["split"] == split]
-        if not own:
+        rows = [row for row in group if row["split"] == split]
+        if not rows:
             continue
-        cell = _build_cell(System(*key[: len(SYSTEM_COLUMNS)]), own)
+        cell = _build_cell(System(*key[: len(SYSTEM_COLUMNS)]), rows)
         for row in group:
             if row["split"] == "validation" and row["status"] == "ok":
                 value = float(row["value"]) / RANKING_METRICS[row["metric"]]
@@ -327,20 +330,24 @@ def _build_cells(
     return cells
 
 
-def _rows_of_comparison_metric(table: pd.DataFrame, tasks: Mapping[str, Task]) -> pd.DataFrame:
-    whole_task = (
+def is_whole_task(table: pd.DataFrame) -> pd.Series:
+    """Mark the rows of chosen trials that score all items of a task, by all layers together."""
+    return (
         (table["trial"] == "chosen")
         & (table["item_filter"] == "all")
         & (table["group"] == "all")
         & (table["layer"] == "none")
     )
+
+
+def _rows_of_comparison_metric(table: pd.DataFrame, tasks: Mapping[str, Task]) -> pd.DataFrame:
     is_system = (table["family"] != "ceiling") & (table["test_set"] != HELDOUT_TEST_SET)
     is_ranking = table["metric"].isin(list(RANKING_METRICS))
-    scored = disambiguate(table[whole_task & is_system & is_ranking])
+    scored = disambiguate(table[is_whole_task(table) & is_system & is_ranking])
     metrics = {}
-    for name, own in scored.groupby("task"):
+    for name, rows in scored.groupby("task"):
         task = tasks.get(split_test_set(str(name))[0])
-        metrics[str(name)] = choose_comparison_metric(task, own["metric"])
+        metrics[str(name)] = choose_comparison_metric(task, rows["metric"])
     return scored[scored["metric"] == scored["task"].map(metrics)]
 
 
@@ -349,11 +356,11 @@ def _group_rows_by_key(table: pd.DataFrame) -> list[tuple[CellKey, list[Row]]]:
 
     A cell has a handful of rows, and a table for each of them would be slow.
     """
-    found: dict[CellKey, list[Row]] = {}
+    rows_by_key: dict[CellKey, list[Row]] = {}
     for row in table.to_dict("records"):
         key = tuple(row[name] for name in RESULT_KEY)
-        found.setdefault(key, []).append({str(name): value for name, value in row.items()})
-    return sorted(found.items(), key=lambda one: one[0])
+        rows_by_key.setdefault(key, []).append({str(name): value for name, value in row.items()})
+    return sorted(rows_by_key.items(), key=lambda item: item[0])
 
 
 def _build_cell(system: System, rows: list[Row]) -> ResultCell:
@@ -445,8 +452,8 @@ def system_key(system: System) -> tuple[str, ...]:
 def stack_scores(item_scores: list[pd.Series]) -> np.ndarray:
     """Return (R, N) scores of the items that all repetitions share."""
     shared = item_scores[0].index
-    if all(one.index.equals(shared) for one in item_scores):
+    if all(scores.index.equals(shared) for scores in item_scores):
         # Nearly always true, and much faster than joining.
-        return np.stack([one.to_numpy(dtype=np.float64) for one in item_scores])
+        return np.stack([scores.to_numpy(dtype=np.float64) for scores in item_scores])
     joined = pd.concat(item_scores, axis=1, join="inner").sort_index()
     return joined.to_numpy(dtype=np.float64).T

@@ -25,8 +25,8 @@ from lineage.config.params import Grid
 from lineage.evaluation.metrics import MIN_SCORES
 from lineage.results import ENSEMBLE_FAMILY, PUBLIC_FAMILY
 
-# The chance level of a correlation: a model whose predictions follow nothing.
-ZERO_CORRELATION = System("chance", "chance", *["none"] * 6)
+# Scores zero: the chance level of correlations, and of tasks where no baseline guesses.
+ZERO_BASELINE = System("chance", "chance", *["none"] * 6)
 CORRELATIONS = ("pearson", "spearman")
 FamilyOfTests = tuple[Any, ...]
 
@@ -38,8 +38,8 @@ class PlannedComparison:
     comparison_type: ComparisonType
     first: ResultCell
     second: ResultCell
-    # From how many comparisons this one was chosen. Which system leads is known only after
-    # scoring, so all the comparisons that could have been made count.
+    # From how many comparisons this one was chosen. The leader is known only after scoring, so all
+    # comparisons that could have been made count.
     multiplicity: float = 1.0
 
     @property
@@ -186,10 +186,10 @@ def _estimate_difference(
     num_comparisons: int,
     seed_variances: list[statistics.SeedVariances],
 ) -> statistics.Estimate:
-    """Estimate the first cell less the second.
+    """Estimate the score of the first cell minus that of the second.
 
-    The comparison with chance is about the models at hand: it is over items, of the mean over
-    seeds. With two seeds, an interval over seeds would exclude nothing.
+    The comparison with chance is about the models at hand, so its interval is over items only, for
+    the mean over seeds. With two seeds, an interval over seeds would exclude nothing.
     """
     max_difference = 1.0 - MIN_SCORES.get(pair.first.metric, 0.0)
     num_grouped_items = pair.first.num_grouped_items
@@ -217,9 +217,9 @@ def plan_leader_comparisons(
 ) -> list[PlannedComparison]:
     """Compare the leader of a setting with its rivals, with chance, and with public checkpoints.
 
-    `ranked` has the best system of each model, best first; `cells` are all of the setting. Which
-    system leads was seen on the scored items. So all pairs of the ranked systems count as
-    compared, and each of them as compared with chance.
+    `ranked` has the best system of each model, best first; `cells` are all of the setting. The
+    leader was chosen on the scored items. So all pairs of the ranked systems count as compared,
+    and each of them as compared with chance.
     """
     leader = ranked[0]
     num_systems = len(ranked)
@@ -241,30 +241,30 @@ def plan_leader_comparisons(
 def _chance_baselines(cell: ResultCell, cells: list[ResultCell]) -> list[ResultCell]:
     """Return the cells that a cell must beat to be above chance: the majority class and chance.
 
-    For correlations it is zero, and also where the two have no score, as in translation.
+    For correlations, and if the two have no score, as in translation, return a score of zero.
     """
     if cell.metric in CORRELATIONS:
         return [_zero_scores(cell)]
-    found = [
+    baselines = [
         other
         for other in cells
         if other.system.model in CHANCE_BASELINES and other.item_scores and other is not cell
     ]
-    if found or cell.system.model in CHANCE_BASELINES:
-        return found
+    if baselines or cell.system.model in CHANCE_BASELINES:
+        return baselines
     return [_zero_scores(cell)]
 
 
 def _zero_scores(cell: ResultCell) -> ResultCell:
     zeros = {seeds: scores * 0.0 for seeds, scores in cell.item_scores.items()}
-    return replace(cell, system=ZERO_CORRELATION, item_scores=zeros)
+    return replace(cell, system=ZERO_BASELINE, item_scores=zeros)
 
 
 def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
     """Return whether a cell is significantly better than the chance level.
 
-    The test is that of a leader, on the same items, but for this cell alone. `cells` are all of
-    the setting.
+    The test is the same as for a leader, without correction for other comparisons. `cells` are all
+    of the setting.
     """
     if not cell.item_scores or cell.system.model in CHANCE_BASELINES:
         return False
@@ -280,11 +280,7 @@ def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
 
 
 def plan_comparisons(cells: list[ResultCell], grid: Grid) -> list[PlannedComparison]:
-    """Plan all comparisons within settings, except those of leaders.
-
-    They are: pretrained with random init, adapted with pretrained, models in pairs, and each
-    system with TF-IDF.
-    """
+    """Plan all comparisons within settings, except those of leaders. See `ComparisonType`."""
     planned = []
     for group in group_by_setting(cells).values():
         scored = [cell for cell in group if cell.item_scores]
@@ -319,7 +315,7 @@ def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | 
 def _plan_ablation(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
     """Compare a model with the one it is an ablation of, if both are used in the same way.
 
-    Their features may differ: which layers are read may be what is ablated.
+    Their features may differ, because the ablation may be of the layers that are read.
     """
     for one, other in ((a, b), (b, a)):
         is_ablation = grid.ablation_of.get(one.system.model) == other.system.model
@@ -329,10 +325,7 @@ def _plan_ablation(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedCompariso
 
 
 def _plan_member_comparison(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
-    """Compare a system of two budgets with one of its members, whatever features each reads.
-
-    It is compared with nothing else.
-    """
+    """Compare a system of two budgets with one of its members only; their features may differ."""
     for one, other in ((a, b), (b, a)):
         members = grid.two_budget_systems.get(one.system.model, ())
         if other.system.model in members and _same_trained_usage(one, other):
@@ -351,8 +344,8 @@ def best_systems(cells: list[ResultCell], *, public: bool = False) -> list[Resul
     Systems of two budgets are left out, since they have more than the others. With `public`,
     the best systems of the public checkpoints are returned instead.
 
-    A model's system is chosen on validation if all of its systems have a score there: choosing on
-    the test items would flatter it.
+    A model's system is chosen on validation if all of its systems have a score there, because
+    choosing on the test items would overestimate its score.
     """
     baselines = []
     cells_by_model: dict[str, list[ResultCell]] = {}

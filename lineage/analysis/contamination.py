@@ -1,6 +1,7 @@
 """Scores without the contaminated items, which occur in text that models have read.
 
-What a model has memorised may flatter its score. `lineage.data.contamination` finds the items.
+A model may have memorized them, which would raise its score. `lineage.data.contamination` finds
+the items.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from lineage.analysis.cells import (
     SYSTEM_COLUMNS,
     ResultCell,
     disambiguate,
+    is_whole_task,
     normalize_seeds,
     read_predictions,
     read_table,
@@ -46,19 +48,19 @@ def read_contamination(results_dir: Path, grid: Grid) -> pd.DataFrame:
 
 def count_contaminated_items(contamination: pd.DataFrame) -> list[ContaminationCounts]:
     """Count the contaminated items of each task."""
-    found = []
-    for task, own in contamination.groupby("task", sort=False):
-        has_unlabelled = bool(own["unlabelled"].notna().any())
-        found.append(
+    counts = []
+    for task, items in contamination.groupby("task", sort=False):
+        has_unlabelled = bool(items["unlabelled"].notna().any())
+        counts.append(
             ContaminationCounts(
                 task=str(task),
-                items=len(own),
-                too_short=int((~own["long_enough"]).sum()),
-                in_corpus=int(own["corpus"].sum()),
-                in_unlabelled=int(own["unlabelled"].sum()) if has_unlabelled else None,
+                items=len(items),
+                too_short=int((~items["long_enough"]).sum()),
+                in_corpus=int(items["corpus"].sum()),
+                in_unlabelled=int(items["unlabelled"].sum()) if has_unlabelled else None,
             )
         )
-    return found
+    return counts
 
 
 def score_clean_items(
@@ -76,12 +78,12 @@ def score_clean_items(
     """
     is_contaminated = contamination["corpus"] | contamination["unlabelled"].fillna(False)
     contaminated_ids = {
-        str(task): {*own["id"]} for task, own in contamination[is_contaminated].groupby("task")
+        str(task): {*items["id"]} for task, items in contamination[is_contaminated].groupby("task")
     }
     if not contaminated_ids:
         return table.iloc[:0]
-    rows = _rows_by_cell(_scored_rows(table, [*contaminated_ids], split=split))
-    found: list[Row] = []
+    rows_by_key = _rows_by_result_key(_scored_rows(table, [*contaminated_ids], split=split))
+    clean_rows: list[Row] = []
     for predictions in (*read_predictions(results_dir, grid), *ensemble_predictions):
         selected = predictions.assign(setting_task=disambiguate(predictions)["task"])
         selected = selected[
@@ -90,35 +92,29 @@ def score_clean_items(
             & selected["setting_task"].isin(contaminated_ids)
         ]
         columns = [*results.RESULT_KEY_COLUMNS, "setting_task"]
-        for (*cell_key, task), items in selected.groupby(columns, dropna=False):
+        for (*key, task), items in selected.groupby(columns, dropna=False):
             clean_items = items[~items["id"].isin(contaminated_ids[str(task)])]
-            own = rows.get(_hashable_key(cell_key), ())
-            found += [row | _score_row(clean_items, row) for row in own]
-    return results.sort_results(pd.DataFrame(found, columns=list(results.RESULT_COLUMNS)))
+            rows = rows_by_key.get(_hashable_key(key), ())
+            clean_rows += [row | _score_row(clean_items, row) for row in rows]
+    return results.sort_results(pd.DataFrame(clean_rows, columns=list(results.RESULT_COLUMNS)))
 
 
 def _scored_rows(table: pd.DataFrame, tasks: list[str], *, split: str) -> pd.DataFrame:
-    whole_task = (
-        (table["split"] == split)
-        & (table["trial"] == "chosen")
-        & (table["item_filter"] == "all")
-        & (table["group"] == "all")
-        & (table["layer"] == "none")
-    )
     return table[
-        whole_task
+        is_whole_task(table)
+        & (table["split"] == split)
         & (table["status"] == "ok")
         & table["metric"].isin(list(METRICS))
         & disambiguate(table)["task"].isin(tasks)
     ]
 
 
-def _rows_by_cell(table: pd.DataFrame) -> dict[tuple[str, ...], list[Row]]:
-    found: dict[tuple[str, ...], list[Row]] = {}
+def _rows_by_result_key(table: pd.DataFrame) -> dict[tuple[str, ...], list[Row]]:
+    rows_by_key: dict[tuple[str, ...], list[Row]] = {}
     for row in table.to_dict("records"):
         key = _hashable_key(row[name] for name in results.RESULT_KEY_COLUMNS)
-        found.setdefault(key, []).append({str(name): value for name, value in row.items()})
-    return found
+        rows_by_key.setdefault(key, []).append({str(name): value for name, value in row.items()})
+    return rows_by_key
 
 
 def _hashable_key(values: Iterable[Any]) -> tuple[str, ...]:
@@ -147,7 +143,7 @@ def _score_row(clean_items: pd.DataFrame, row: Row) -> Row:
 def _score_items(items: pd.DataFrame, row: Row) -> float:
     metric = row["metric"]
     if row["model"] == "chance":
-        # One prediction stands for all answers; `score` is the share of them that is right.
+        # The item's one prediction represents all answers; `score` is the share that is right.
         return float(items["score"].mean()) if metric == "accuracy" else float("nan")
     if load_kind(row["kind"]).has_ties:  # a tie counts half
         return float(items["correct"].mean())
@@ -157,10 +153,10 @@ def _score_items(items: pd.DataFrame, row: Row) -> float:
 def build_clean_scores(
     clean_rows: pd.DataFrame, best_systems: Sequence[Sequence[ResultCell]]
 ) -> list[CleanScores]:
-    """Return, for each setting, the scores of its best systems with and without these items."""
+    """Return the scores of each setting's best systems, with and without contaminated items."""
     key_columns = [*SYSTEM_COLUMNS, "task", "label_count", "metric"]
     rows_by_cell = dict(iter(disambiguate(clean_rows).groupby(key_columns)))
-    found = []
+    clean_scores = []
     for cells in best_systems:
         scores = []
         for cell in cells:
@@ -169,7 +165,7 @@ def build_clean_scores(
             if rows is not None:
                 scores.append(_clean_score(cell, rows))
         if scores:
-            found.append(
+            clean_scores.append(
                 CleanScores(
                     task=cells[0].task,
                     label_count=cells[0].label_count,
@@ -178,7 +174,7 @@ def build_clean_scores(
                     systems=tuple(scores),
                 )
             )
-    return found
+    return clean_scores
 
 
 def _clean_score(cell: ResultCell, rows: pd.DataFrame) -> CleanScore:
@@ -201,7 +197,7 @@ def _mean_over_seeds(rows: pd.DataFrame, metric: str) -> float | None:
     if (rows["status"] != "ok").any():
         return None
     means = [
-        np.average(one["value"], weights=one["num_examples"].astype(float))
-        for _, one in rows.groupby(["pretrain_seed", "finetune_seed"], dropna=False)
+        np.average(folds["value"], weights=folds["num_examples"].astype(float))
+        for _, folds in rows.groupby(["pretrain_seed", "finetune_seed"], dropna=False)
     ]
     return float(np.mean(means)) / RANKING_METRICS[metric]

@@ -7,8 +7,8 @@ from lineage.analysis.records import Analysis, Comparison, System
 
 
 @dataclass(frozen=True)
-class LabelCount:
-    """A label count of the grid, and how many labels it is for a task."""
+class TaskLabelCount:
+    """A label count of the grid, and how many training examples that is for a task."""
 
     label_count: str
     train_examples: int
@@ -18,14 +18,14 @@ class LabelCount:
 class CrossoverLine:
     """A system's comparisons with TF-IDF; None at a label count without one.
 
-    The system is better than TF-IDF at `crossover` labels and at every larger number that was
-    compared; None if there is no such point. Numbers of labels count training examples.
+    The system is better than TF-IDF with `crossover` training examples and with every larger number
+    that was compared; None if there is no such point.
     """
 
     system: System
     comparisons: tuple[Comparison | None, ...]
     crossover: int | None
-    better_at: tuple[int, ...]
+    better_at: tuple[int, ...]  # training examples, as is `largest_compared`
     largest_compared: int
 
 
@@ -34,40 +34,40 @@ class CrossoverTable:
     """The crossover points of one task."""
 
     task: str
-    label_counts: tuple[LabelCount, ...]  # ascending
+    label_counts: tuple[TaskLabelCount, ...]  # ascending
     lines: tuple[CrossoverLine, ...]
 
 
 def build_crossover_tables(analysis: Analysis) -> list[CrossoverTable]:
     """Return a table for each task with at least two numbers of labels."""
-    found = []
-    for task in dict.fromkeys(one.task for one in analysis.scores):
+    tables = []
+    for task in dict.fromkeys(score.task for score in analysis.scores):
         train_examples = {
-            one.label_count: one.train_examples
-            for one in analysis.scores_of_task(task)
-            if one.system.family == "tfidf"
+            score.label_count: score.train_examples
+            for score in analysis.scores_of_task(task)
+            if score.system.family == "tfidf"
         }
-        comparisons = [
-            one
-            for one in analysis.comparisons
-            if one.comparison_type == "tfidf" and one.task == task
-        ]
-        if len(set(train_examples.values())) < 2 or not comparisons:
+        comparisons_by_system: dict[tuple[str, ...], list[Comparison]] = {}
+        for comparison in analysis.comparisons:
+            if comparison.comparison_type == "tfidf" and comparison.task == task:
+                key = comparison.first.line_key
+                comparisons_by_system.setdefault(key, []).append(comparison)
+        if len(set(train_examples.values())) < 2 or not comparisons_by_system:
             continue
-        label_counts = [LabelCount(*pair) for pair in train_examples.items()]
-        label_counts.sort(key=lambda one: one.train_examples)
-        by_system: dict[tuple[str, ...], list[Comparison]] = {}
-        for one in comparisons:
-            by_system.setdefault(one.first.line_key, []).append(one)
-        lines = [_crossover_line(own, label_counts) for own in by_system.values()]
-        found.append(CrossoverTable(task, tuple(label_counts), tuple(lines)))
-    return found
+        label_counts = [TaskLabelCount(*pair) for pair in train_examples.items()]
+        label_counts.sort(key=lambda count: count.train_examples)
+        lines = [
+            _crossover_line(comparisons, label_counts)
+            for comparisons in comparisons_by_system.values()
+        ]
+        tables.append(CrossoverTable(task, tuple(label_counts), tuple(lines)))
+    return tables
 
 
 def _crossover_line(
-    comparisons: Sequence[Comparison], label_counts: Sequence[LabelCount]
+    comparisons: Sequence[Comparison], label_counts: Sequence[TaskLabelCount]
 ) -> CrossoverLine:
-    by_count = {one.label_count: one for one in comparisons}
+    by_count = {comparison.label_count: comparison for comparison in comparisons}
     compared = []
     for count in label_counts:
         if count.label_count in by_count:

@@ -53,16 +53,17 @@ class Disagreements:
 def find_disagreements(
     analysis: Analysis, *, results_dir: Path, tasks_dir: Path, show_text: bool
 ) -> list[Disagreements]:
-    """Return, for each task at its largest label count, the items of most disagreement.
+    """Return the items of most disagreement for each task, at its largest label count.
 
-    These are items that one system has right in more of its repetitions than the other. Only
-    kinds whose answers are names have them. Texts are read only with `show_text`.
+    These are items on which one system is right in more of its repetitions than the other. Kinds of
+    task without named answers are left out. Texts are read only with `show_text`.
     """
     largest_settings: dict[str, SettingSummary] = {}
-    for setting in sorted(summarize_settings(analysis), key=lambda one: one.train_examples):
+    settings = sorted(summarize_settings(analysis), key=lambda setting: setting.train_examples)
+    for setting in settings:
         if setting.rivals and load_kind(setting.score.kind).has_named_answers:
             largest_settings[setting.task] = setting
-    found = []
+    disagreements = []
     for task, setting in largest_settings.items():
         systems = (setting.leader, _best_rival(analysis, setting))
         predictions = _read_predictions(results_dir, analysis, setting.setting)
@@ -77,9 +78,11 @@ def find_disagreements(
         if show_text:
             texts = _read_texts(tasks_dir / split_test_set(task)[0], ids)
         rows = paired.loc[ids].to_dict("index")
-        items = tuple(_disagreement_item(rows[one], one, texts.get(one, "")) for one in ids)
-        found.append(Disagreements(task, systems, items))
-    return found
+        items = tuple(
+            _disagreement_item(rows[item_id], item_id, texts.get(item_id, "")) for item_id in ids
+        )
+        disagreements.append(Disagreements(task, systems, items))
+    return disagreements
 
 
 def _best_rival(analysis: Analysis, setting: SettingSummary) -> System:
@@ -122,22 +125,21 @@ def _disagreement_item(row: dict[Any, Any], item_id: str, text: str) -> Disagree
 
 
 def _shorten_label(label: object) -> str:
-    """Return a label that is a name; of a text, which may be private, only its beginning."""
+    """Return a label in full if it is a short name. Shorten other texts, which may be private."""
     return str(label) if is_short_name(str(label), is_label=True) else shorten_value(label)
 
 
 def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFrame:
     """Return each item's accuracy over repetitions, its label, and the first prediction."""
-    is_own = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
-    own = table[is_own].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
-    # `correct` is a share of the metric, which need not be a mean over items, unless there are
-    # ties, which count half.
-    accuracy = own["correct"]
+    is_system = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
+    rows = table[is_system].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
+    # `correct` is 0, 1/2 or 1 in kinds with ties. In others it is a contribution to the metric.
+    accuracy = rows["correct"]
     if not load_kind(kind).has_ties:
         is_chance = system.model == "chance"
-        accuracy = own["score"] if is_chance else own["prediction"] == own["label"]
-    own = own.assign(accuracy=accuracy.astype(float))
-    return own.groupby("id").agg(
+        accuracy = rows["score"] if is_chance else rows["prediction"] == rows["label"]
+    rows = rows.assign(accuracy=accuracy.astype(float))
+    return rows.groupby("id").agg(
         accuracy=("accuracy", "mean"), label=("label", "first"), prediction=("prediction", "first")
     )
 
@@ -147,8 +149,7 @@ def _read_texts(task_dir: Path, ids: list[str]) -> dict[str, str]:
     record = artifacts.read_json(task_dir / "task.json")
     names = [name for name in record["has"] if name != "unlabelled"]
     tables = [artifacts.read_table(task_dir / f"{name}.parquet") for name in names]
-    own = [table[table["id"].isin(ids)] for table in tables]
-    items = pd.concat(own, ignore_index=True)
+    items = pd.concat([table[table["id"].isin(ids)] for table in tables], ignore_index=True)
     columns = load_kind(record["kind"]).extract_texts(items, record["language"])
     parts_by_id = zip(items["id"], *columns, strict=True)
     return {item_id: _shorten_text(" | ".join(parts)) for item_id, *parts in parts_by_id}

@@ -1,7 +1,7 @@
-"""Ensembles: the mean of two models' class probabilities, such as of a forward and a backward
-model (Howard and Ruder 2018, section 3.3).
+"""Ensembles: the mean of the class probabilities of two models.
 
-An ensemble has used two budgets. It appears in the tables, marked as such, and never leads.
+They may be a forward and a backward model (Howard and Ruder 2018, section 3.3). An ensemble has
+used two budgets. It appears in the tables, marked as such, and is never the leader.
 """
 
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,8 @@ def _average_predictions(
 
     `correct` is the contribution to the metric.
     """
-    columns = [str(c) for c in first if str(c).startswith(PROBABILITY_PREFIX) and c in second]
+    shared = [str(name) for name in first if name in second]
+    columns = [name for name in shared if name.startswith(PROBABILITY_PREFIX)]
     if not columns:
         return pd.DataFrame(columns=list(PREDICTION_COLUMNS))
     merged = first.merge(
@@ -104,22 +105,22 @@ def _average_predictions(
         for column in columns
     }
     probabilities = pd.DataFrame(means)
-    places_N = probabilities.columns.get_indexer(pd.Index(labels))
+    label_indices_N = probabilities.columns.get_indexer(pd.Index(labels))
     predicted = probabilities.idxmax(axis=1)
     labels_N = labels.to_numpy()
     predicted_N = predicted.to_numpy()
     correct_N = np.full(len(merged), np.nan)
     for rows in merged.groupby(MERGE_KEY).indices.values():
         correct_N[rows] = CONTRIBUTIONS[metric](labels_N[rows], predicted_N[rows])
-    found = merged.assign(
+    averaged = merged.assign(
         model=name,
         family=ENSEMBLE_FAMILY,
         recipe=_merge_recipes(merged),
         prediction=predicted,
-        score=probabilities.to_numpy()[np.arange(len(merged)), places_N],
+        score=probabilities.to_numpy()[np.arange(len(merged)), label_indices_N],
         correct=correct_N,
     )
-    return found[list(PREDICTION_COLUMNS)]
+    return averaged[list(PREDICTION_COLUMNS)]
 
 
 def _ensemble_rows(
@@ -127,7 +128,7 @@ def _ensemble_rows(
 ) -> pd.DataFrame:
     """Build the rows of one stage from those of its members; `text_bytes` is their sum.
 
-    A metric without a value for one member has none here. Metrics that need more than
+    The ensemble has no value for a metric if a member has none. Metrics that need more than
     predictions, such as swap consistency, are left out.
     """
     if not all(load_kind(kind).is_classification for kind in first["kind"].unique()):
@@ -161,7 +162,7 @@ def _metric_rows(table: pd.DataFrame) -> pd.DataFrame:
 def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
     """Return a row's value from the predictions of its cell, or the reason why it has none.
 
-    The status is empty if the task has no classes to choose from.
+    The status is empty if there are no predictions to average.
     """
     failed = [suffix for suffix in ("", SECOND_SUFFIX) if row[f"status{suffix}"] != "ok"]
     if failed:

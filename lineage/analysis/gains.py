@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import product
+from typing import Literal, get_args
 
 from lineage.analysis.records import Analysis, Comparison, Outcome, Setting
 from lineage.analysis.settings import baseline_is_near_chance, comparison_outcome
@@ -102,42 +103,51 @@ def summarize_gains(analysis: Analysis) -> list[GainSummary]:
 
     The tables have the largest label count of each task.
     """
-    found = []
-    gain_types: tuple[GainType, ...] = ("pretraining", "adaptation")
-    for gain_type in gain_types:
-        comparisons = [one for one in analysis.comparisons if one.comparison_type == gain_type]
+    summaries = []
+    for gain_type in get_args(GainType):
+        comparisons = [
+            comparison
+            for comparison in analysis.comparisons
+            if comparison.comparison_type == gain_type
+        ]
         if comparisons:
-            found.append(_summarize(analysis, gain_type, comparisons))
-    return found
+            summaries.append(_summarize(analysis, gain_type, comparisons))
+    return summaries
 
 
 def _summarize(
     analysis: Analysis, gain_type: GainType, comparisons: Sequence[Comparison]
 ) -> GainSummary:
-    kind_of = {score.task: score.kind for score in analysis.scores}
-    kind_counts = []
-    for kind in dict.fromkeys(kind_of[one.task] for one in comparisons):
-        own = [one for one in comparisons if kind_of[one.task] == kind]
-        kind_counts.append(KindCounts(kind, _count_outcomes(analysis, own)))
-    compared = {one.first.model for one in comparisons}
+    kind_of_task = {score.task: score.kind for score in analysis.scores}
+    by_kind: dict[str, list[Comparison]] = {}
+    by_method: dict[Method, list[Comparison]] = {}
+    by_use: dict[tuple[str, Method], list[Comparison]] = {}
+    for comparison in comparisons:
+        model = comparison.first.model
+        method = Method.of(comparison)
+        by_kind.setdefault(kind_of_task[comparison.task], []).append(comparison)
+        by_method.setdefault(method, []).append(comparison)
+        by_use.setdefault((model, method), []).append(comparison)
+    compared = {model for model, _ in by_use}
     models = tuple(name for name in analysis.model_names if name in compared)
-    methods = sorted({Method.of(one) for one in comparisons}, key=lambda method: method.order)
-    model_counts = []
-    for model in models:
-        for method in methods:
-            own = [one for one in comparisons if one.first.model == model]
-            own = [one for one in own if Method.of(one) == method]
-            if own:
-                model_counts.append(ModelCounts(model, method, _count_outcomes(analysis, own)))
-    tables = []
-    for method in methods:
-        own = [one for one in comparisons if Method.of(one) == method]
-        tables.append(GainTable(method, models, _table_lines(analysis, own, models)))
+    methods = sorted(by_method, key=lambda method: method.order)
+    kind_counts = [
+        KindCounts(kind, _count_outcomes(analysis, group)) for kind, group in by_kind.items()
+    ]
+    model_counts = [
+        ModelCounts(*use, _count_outcomes(analysis, by_use[use]))
+        for use in product(models, methods)
+        if use in by_use
+    ]
+    tables = [
+        GainTable(method, models, _table_lines(analysis, by_method[method], models))
+        for method in methods
+    ]
     return GainSummary(gain_type, tuple(kind_counts), tuple(model_counts), tuple(tables))
 
 
 def _count_outcomes(analysis: Analysis, comparisons: Iterable[Comparison]) -> OutcomeCounts:
-    gains = [_gain(analysis, one) for one in comparisons]
+    gains = [_gain(analysis, comparison) for comparison in comparisons]
     counts = Counter(gain.outcome for gain in gains)
     return OutcomeCounts(
         num_comparisons=len(gains),
@@ -165,10 +175,14 @@ def _table_lines(
 ) -> tuple[GainLine, ...]:
     train_examples = {score.setting: score.train_examples for score in analysis.scores}
     lines = []
-    for task in dict.fromkeys(one.task for one in comparisons):
-        own = [one for one in comparisons if one.task == task]
-        setting = max((one.setting for one in own), key=train_examples.__getitem__)
-        by_model = {one.first.model: one for one in own if one.setting == setting}
+    for task in dict.fromkeys(comparison.task for comparison in comparisons):
+        settings = [comparison.setting for comparison in comparisons if comparison.task == task]
+        setting = max(settings, key=train_examples.__getitem__)
+        by_model = {
+            comparison.first.model: comparison
+            for comparison in comparisons
+            if comparison.setting == setting
+        }
         gains = tuple(
             _gain(analysis, by_model[model]) if model in by_model else None for model in models
         )

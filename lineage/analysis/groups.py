@@ -1,4 +1,4 @@
-"""Scores by group of items, such as the paradigms of BLiMP: the mean over groups hides them."""
+"""Scores by group of items, such as the paradigms of BLiMP, which the mean over groups hides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,23 +25,23 @@ def build_group_scores(
     largest_settings = {}
     for cells in sorted(best_systems, key=_max_train_examples):
         largest_settings[cells[0].task] = cells
-    rows = _group_rows(table, split=split)
-    found = []
+    all_rows = _group_rows(table, split=split)
+    group_scores = []
     for task, cells in largest_settings.items():
-        own = rows[(rows["task"] == task) & (rows["metric"] == cells[0].metric)]
-        if own.empty:
+        rows = all_rows[(all_rows["task"] == task) & (all_rows["metric"] == cells[0].metric)]
+        if rows.empty:
             continue
-        found.append(
+        group_scores.append(
             GroupScores(
                 task=task,
                 label_count=cells[0].label_count,
                 train_examples=_max_train_examples(cells),
                 metric=cells[0].metric,
                 systems=tuple(cell.system for cell in cells),
-                groups=_score_groups(own, cells),
+                groups=_score_groups(rows, cells),
             )
         )
-    return found
+    return group_scores
 
 
 def _group_rows(table: pd.DataFrame, *, split: str) -> pd.DataFrame:
@@ -50,7 +50,7 @@ def _group_rows(table: pd.DataFrame, *, split: str) -> pd.DataFrame:
         & (table["split"] == split)
         & (table["trial"] == "chosen")
         & (table["layer"] == "none")
-        & (table["family"] != "ceiling")  # its rows count the items of all groups
+        & (table["family"] != "ceiling")  # num_examples of a ceiling counts all groups
     )
     return disambiguate(table[is_group])
 
@@ -58,11 +58,12 @@ def _group_rows(table: pd.DataFrame, *, split: str) -> pd.DataFrame:
 def _score_groups(rows: pd.DataFrame, cells: Sequence[ResultCell]) -> tuple[GroupScore, ...]:
     means = _group_means(rows)
     num_examples = rows.groupby("group")["num_examples"].max()
-    found = []
-    for name, count in sort_groups({str(g): n for g, n in num_examples.items()}).items():
+    counts = sort_groups({str(name): count for name, count in num_examples.items()})
+    scores = []
+    for name, count in counts.items():
         values = tuple(_normalized_mean(means, cell, name) for cell in cells)
-        found.append(GroupScore(name, int(count), values))
-    return tuple(found)
+        scores.append(GroupScore(name, int(count), values))
+    return tuple(scores)
 
 
 def sort_groups(groups: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def _group_means(rows: pd.DataFrame) -> dict[tuple[str, ...], float]:
     columns = [*SYSTEM_COLUMNS, "label_count", "group", "value"]
     for *key, value in rows[columns].itertuples(index=False):
         values.setdefault(tuple(map(str, key)), []).append(float(value))
-    return {key: float(np.mean(some)) for key, some in values.items()}
+    return {key: float(np.mean(repetitions)) for key, repetitions in values.items()}
 
 
 def _normalized_mean(

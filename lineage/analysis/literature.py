@@ -1,8 +1,8 @@
 """Published results, for orientation.
 
 literature.csv holds the numbers that the papers of ELMo, ULMFiT, GPT and BERT print for their
-models and baselines. A task names its benchmark (`benchmark`), and which of the benchmark's
-splits our test items are (`official_split`). The numbers on that split are shown next to ours.
+models and baselines. A task names its benchmark (`benchmark`), and which split of the benchmark
+our test items are (`official_split`). The published numbers on that split are shown next to ours.
 """
 
 import csv
@@ -14,20 +14,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from lineage.analysis.cells import ResultCell
+from lineage.analysis.cells import ResultCell, is_whole_task
 from lineage.analysis.records import BenchmarkScore, OurBenchmarkScore
 from lineage.config.data import Task
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-
-# Rows that cover all of a task's items.
-WHOLE_TASK_FILTER = {
-    "trial": "chosen",
-    "item_filter": "all",
-    "group": "all",
-    "layer": "none",
-    "status": "ok",
-}
 
 
 @dataclass(frozen=True)
@@ -74,22 +65,23 @@ PUBLISHED_METRICS = {
 def read_published_results() -> tuple[PublishedResult, ...]:
     """Return every row of literature.csv, in its order."""
     text = (resources.files("lineage.analysis") / "literature.csv").read_text(encoding="utf-8")
-    found = []
+    published = []
     for row in csv.DictReader(text.splitlines()):
         values: dict[str, Any] = {**row, "training_examples": int(row["training_examples"])}
-        found.append(PublishedResult(**values))
-    return tuple(found)
+        published.append(PublishedResult(**values))
+    return tuple(published)
 
 
 def check_benchmark_name(task: Task, where: str) -> None:
     """Raise InputError if a task names a benchmark, or a split, without published results."""
-    known = {one.task for one in read_published_results()}
+    published = read_published_results()
+    known = {result.task for result in published}
     if task.benchmark is not None and task.benchmark not in known:
         raise InputError(
             f"{where}.benchmark: there are no published results for '{task.benchmark}'"
             f"{suggest_nearest(task.benchmark, known)}"
         )
-    splits = {one.split for one in read_published_results() if one.task == task.benchmark}
+    splits = {result.split for result in published if result.task == task.benchmark}
     if task.official_split and task.official_split not in splits:
         raise InputError(
             f"{where}.official_split: there are no published results for {task.benchmark} on "
@@ -111,38 +103,39 @@ def find_benchmark_scores(
     given only if the scored split is one that papers report.
     """
     leaders = [cells[0] for cells in best_systems]
-    found = []
+    scores = []
     for name, task in tasks.items():
         if task.benchmark is None:
             continue
         official_split: str | Literal[False] = False
-        own = []
+        candidates = []
         if split == "test" and task.official_split:
             official_split = task.official_split
-            own = [cell for cell in leaders if cell.task == name]
-        best = max(own, key=lambda cell: cell.mean, default=None)
+            candidates = [cell for cell in leaders if cell.task == name]
+        best = max(candidates, key=lambda cell: cell.mean, default=None)
         ours = None if best is None else _score_all_metrics(best, table, split=split)
-        found.append(BenchmarkScore(name, task.benchmark, official_split, ours))
-    return found
+        scores.append(BenchmarkScore(name, task.benchmark, official_split, ours))
+    return scores
 
 
 def _score_all_metrics(cell: ResultCell, table: pd.DataFrame, *, split: str) -> OurBenchmarkScore:
     """Return the means of a cell over its repetitions, by metric."""
     where = {
         **asdict(cell.system),
-        **WHOLE_TASK_FILTER,
         "task": cell.task,
         "test_set": cell.task,
         "label_count": cell.label_count,
         "split": split,
+        "status": "ok",
     }
-    own = table[(table[list(where)] == pd.Series(where)).all(axis=1)]
-    means = own.groupby("metric")["value"].mean()
+    is_cell = (table[list(where)] == pd.Series(where)).all(axis=1)
+    rows = table[is_cell & is_whole_task(table)]
+    means = rows.groupby("metric")["value"].mean()
     return OurBenchmarkScore(
         system=cell.system,
         label_count=cell.label_count,
         train_examples=cell.train_examples,
-        num_examples=int(own["num_examples"].max()),
+        num_examples=int(rows["num_examples"].max()),
         metric=cell.metric,
         values={str(metric): float(value) for metric, value in means.items()},
     )

@@ -1,6 +1,6 @@
-"""The records of the analysis, and reports/results.json, which is their serialisation.
+"""The records of the analysis, which reports/results.json stores.
 
-Scores are shares of a perfect score, from 0 to 1 (correlations from -1), as are differences.
+Scores are shares of a perfect score, from 0 to 1 (correlations from -1), and so are differences.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 4
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted")
 BASELINES = ("tfidf", "majority", "chance", "copy")
-CHANCE_BASELINES = ("majority", "chance")  # they know nothing of an item; a lead must beat both
+CHANCE_BASELINES = ("majority", "chance")  # they read no item; above chance is above both
 TWO_BUDGET_FAMILIES = (ENSEMBLE_FAMILY, JOINED_FAMILY)
 # Families without exactly one budget: shown, but never a leader.
 UNMATCHED_FAMILIES = (*TWO_BUDGET_FAMILIES, PUBLIC_FAMILY)
@@ -57,10 +57,7 @@ class System:
 
     @property
     def method(self) -> tuple[str, str, str]:
-        """Return the part that two systems share if only their models differ.
-
-        Recipes are not part of it: they differ with the model.
-        """
+        """Return what two systems share if only their models differ. Recipes differ too."""
         return self.transfer, self.features, self.head
 
     @property
@@ -84,7 +81,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SeedScore:
-    """The score of one repetition; a seed is None if it plays no part."""
+    """The score of one repetition; a seed is None if it has no effect."""
 
     pretrain_seed: int | None
     finetune_seed: int | None
@@ -415,7 +412,7 @@ class Analysis:
 
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:
-        return {(one.system, one.setting): one for one in self.scores}
+        return {(score.system, score.setting): score for score in self.scores}
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -428,11 +425,11 @@ class Analysis:
 
     def scores_of(self, setting: Setting) -> list[SystemScore]:
         """Return all scores of a setting."""
-        return [one for one in self.scores if one.setting == setting]
+        return [score for score in self.scores if score.setting == setting]
 
     def scores_of_task(self, task: str) -> list[SystemScore]:
         """Return all scores of a task."""
-        return [one for one in self.scores if one.task == task]
+        return [score for score in self.scores if score.task == task]
 
 
 def record_to_json(record: Any) -> Any:

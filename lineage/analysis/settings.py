@@ -18,7 +18,7 @@ from lineage.analysis.records import (
     SystemScore,
 )
 
-# A baseline with less than this share of the other system's lead over chance has next to none.
+# A baseline is near chance if its lead over chance is less than this share of the other system's.
 NEAR_CHANCE_SHARE = 0.1
 
 
@@ -27,7 +27,7 @@ class Rival:
     """The comparison of the leader with a rival."""
 
     comparison: Comparison
-    planned_repetitions: int  # that there would be if nothing had failed
+    planned_repetitions: int  # how many there would be if nothing had failed
 
     @property
     def system(self) -> System:
@@ -113,45 +113,54 @@ class _SettingComparisons:
 
 def summarize_settings(analysis: Analysis) -> list[SettingSummary]:
     """Return the summaries of all settings in which two systems could be compared."""
-    found = {one.setting: _SettingComparisons() for one in analysis.scores}
-    for one in analysis.comparisons:
-        own = found[one.setting]
-        if one.comparison_type == "leader":
-            own.leader = one.first
-            own.rivals.append(one)
-        elif one.comparison_type == "chance":
-            own.leader = one.first
-            own.chance.append(one)
-        elif one.comparison_type == "public":
-            own.leader = own.leader or one.second
-            own.public.append(one)
+    by_setting = {score.setting: _SettingComparisons() for score in analysis.scores}
+    for comparison in analysis.comparisons:
+        group = by_setting[comparison.setting]
+        if comparison.comparison_type == "leader":
+            group.leader = comparison.first
+            group.rivals.append(comparison)
+        elif comparison.comparison_type == "chance":
+            group.leader = comparison.first
+            group.chance.append(comparison)
+        elif comparison.comparison_type == "public":
+            group.leader = group.leader or comparison.second
+            group.public.append(comparison)
     for pair in analysis.not_compared:
-        found[pair.setting].leader = pair.first
-        found[pair.setting].not_compared.append(pair.second)
+        by_setting[pair.setting].leader = pair.first
+        by_setting[pair.setting].not_compared.append(pair.second)
     return [
-        _summarize(analysis, setting, own.leader, own)
-        for setting, own in found.items()
-        if own.leader is not None
+        _summarize(analysis, setting, group.leader, group)
+        for setting, group in by_setting.items()
+        if group.leader is not None
     ]
 
 
 def _summarize(
-    analysis: Analysis, setting: Setting, leader: System, own: _SettingComparisons
+    analysis: Analysis, setting: Setting, leader: System, comparisons: _SettingComparisons
 ) -> SettingSummary:
     score = analysis.find_score(leader, setting)
-    vs_chance = min(own.chance, key=lambda one: one.ci_low, default=None)
+    vs_chance = min(comparisons.chance, key=lambda comparison: comparison.ci_low, default=None)
     is_chance_baseline = leader.model in CHANCE_BASELINES
     not_above = vs_chance is not None and vs_chance.verdict != "better"
-    others = [*(one.second for one in own.rivals), *own.not_compared]
+    rivals = [comparison.second for comparison in comparisons.rivals]
     return SettingSummary(
         setting=setting,
-        train_examples=max(one.train_examples for one in analysis.scores_of(setting)),
+        train_examples=max(score.train_examples for score in analysis.scores_of(setting)),
         leader=leader,
         score=score,
-        tied_leaders=(leader, *_tied_systems(analysis, score, others)),
-        rivals=tuple(Rival(one, _planned_repetitions(analysis, one)) for one in own.rivals),
-        not_compared=tuple(own.not_compared),
-        public=tuple(PublicRival(one, _mean(analysis, one.first, setting)) for one in own.public),
+        tied_leaders=(
+            leader,
+            *_tied_systems(analysis, score, [*rivals, *comparisons.not_compared]),
+        ),
+        rivals=tuple(
+            Rival(comparison, _planned_repetitions(analysis, comparison))
+            for comparison in comparisons.rivals
+        ),
+        not_compared=tuple(comparisons.not_compared),
+        public=tuple(
+            PublicRival(comparison, _mean(analysis, comparison.first, setting))
+            for comparison in comparisons.public
+        ),
         vs_chance=vs_chance,
         vs_random_init=_random_init_comparison(analysis, leader, setting),
         higher_scores=tuple(_higher_scores(analysis, score)),
@@ -198,22 +207,22 @@ def _planned_repetitions(analysis: Analysis, comparison: Comparison) -> int:
 def _higher_scores(analysis: Analysis, leader: SystemScore) -> list[SystemScore]:
     """Return the best ablation and the best random-init baseline above the leader, if any.
 
-    They are no rivals of it.
+    They are not among its rivals.
     """
     leader_mean = _mean(analysis, leader.system, leader.setting)
     higher = [
-        one
-        for one in analysis.scores_of(leader.setting)
-        if one.mean is not None and one.mean > leader_mean + MEAN_TOLERANCE
+        score
+        for score in analysis.scores_of(leader.setting)
+        if score.mean is not None and score.mean > leader_mean + MEAN_TOLERANCE
     ]
-    higher = [one for one in higher if one.system.family not in UNMATCHED_FAMILIES]
-    higher.sort(key=lambda one: -(one.mean or 0.0))
+    higher = [score for score in higher if score.system.family not in UNMATCHED_FAMILIES]
+    higher.sort(key=lambda score: -(score.mean or 0.0))
     ablations = [
-        one
-        for one in higher
-        if one.system.model in analysis.grid.ablation_of and one.system.init in TRAINED_INITS
+        score
+        for score in higher
+        if score.system.model in analysis.grid.ablation_of and score.system.init in TRAINED_INITS
     ]
-    baselines = [one for one in higher if one.system.init == "random"]
+    baselines = [score for score in higher if score.system.init == "random"]
     return [*ablations[:1], *baselines[:1]]
 
 
@@ -221,33 +230,35 @@ def _random_init_comparison(
     analysis: Analysis, leader: System, setting: Setting
 ) -> BaselineComparison | None:
     """Return the comparison of the leader, before any adaptation, with its random-init baseline."""
-    for one in analysis.comparisons:
-        same_system = (one.first.model, one.first.method) == (leader.model, leader.method)
-        if one.comparison_type == "pretraining" and one.setting == setting and same_system:
-            return BaselineComparison(one, baseline_is_near_chance(analysis, one))
+    for comparison in analysis.comparisons:
+        first = comparison.first
+        is_leader = (first.model, first.method) == (leader.model, leader.method)
+        is_pretraining = comparison.comparison_type == "pretraining"
+        if is_pretraining and is_leader and comparison.setting == setting:
+            return BaselineComparison(comparison, baseline_is_near_chance(analysis, comparison))
     return None
 
 
 def count_wins(settings: Iterable[SettingSummary]) -> Counter[str]:
     """Return how many settings each model wins."""
-    return Counter(one.leader.model for one in settings if one.has_winner)
+    return Counter(setting.leader.model for setting in settings if setting.has_winner)
 
 
 def chance_level(analysis: Analysis, setting: Setting) -> float:
-    """Return the score without looking at an item: the majority class or chance.
+    """Return the higher score of the majority class and of chance.
 
     It is zero if neither has a score, as for correlations.
     """
     means = [
-        one.mean
-        for one in analysis.scores_of(setting)
-        if one.system.family in CHANCE_BASELINES and one.mean is not None
+        score.mean
+        for score in analysis.scores_of(setting)
+        if score.system.family in CHANCE_BASELINES and score.mean is not None
     ]
     return max(means, default=0.0)
 
 
 def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
-    """Return the verdict, or "both at chance": then the difference says nothing."""
+    """Return the verdict, or "both at chance" if neither system is above chance."""
     scores = [
         analysis.find_score(system, comparison.setting)
         for system in (comparison.first, comparison.second)

@@ -4,17 +4,17 @@ The scores of a system are a table of repetitions (R) by items (N). Both are sam
 and other items would have given another mean. Items and repetitions are crossed, so the variance
 of the mean is that of a random-effects layout: the sum of the components, less the residual that
 each of them contains (Owen 2007, The pigeonhole bootstrap), with Satterthwaite's (1946) degrees
-of freedom. A bootstrap over three seeds has intervals that are too short by design. This
-estimate holds its level, and needs no random numbers.
+of freedom. A bootstrap over three seeds has intervals that are too short by design. The intervals
+of this estimate have their nominal coverage, and it needs no random numbers.
 
 Repetitions are pretraining seeds, fine-tuning seeds, or both, crossed in the same way. A
 fine-tuning seed draws the labels that all pretrained models learn from. So more pretraining seeds
 do not make the variance of the fine-tuning seeds smaller, and the fine-tuning seeds of one
 pretrained model do not tell how another pretraining would turn out.
 
-Among many comparisons, the seeds of a few agree by luck, and such a comparison alone would not
-hold its level. So comparisons that are read together share their seed variance (as in limma:
-Smyth 2004): none of them assumes less seed variance than the group has on average.
+Among many comparisons, the seeds of a few agree by chance, and the interval of such a comparison
+alone would be too short. So comparisons that are read together share their seed variance (as in
+limma: Smyth 2004): each assumes at least the average seed variance of the group.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ Verdict = Literal[
     "better", "worse", "equivalent", "no significant difference", "identical predictions"
 ]
 CONFIDENCE_LEVEL = 0.95
-# At most so many comparisons, the one at hand included, add to the degrees of freedom of the
-# seeds. Not all of them, because their variances are not the same.
+# At most this many comparisons, the one at hand included, add to the degrees of freedom of the
+# seeds. More would assume that their variances are the same.
 MAX_POOLED_COMPARISONS = 4
 EQUIVALENCE_MARGIN = 0.02  # "equivalent": an equivalence test puts it within ±2 points
 
@@ -178,9 +178,9 @@ def estimate_seed_variances(scores: Scores, seeds: Seeds | None = None) -> SeedV
     A variance is NaN if there is only one such seed.
     """
     pretrain_levels_R, finetune_levels_R = _resolve_seeds(scores, seeds).T
-    return _variance_of_levels(scores, pretrain_levels_R), _variance_of_levels(
-        scores, finetune_levels_R
-    )
+    pretrain_variance = _variance_of_levels(scores, pretrain_levels_R)
+    finetune_variance = _variance_of_levels(scores, finetune_levels_R)
+    return pretrain_variance, finetune_variance
 
 
 def _variance_of_levels(scores: Scores, levels_R: npt.NDArray[np.integer]) -> float:
@@ -194,9 +194,9 @@ def _resolve_seeds(scores: Scores, seeds: Seeds | None) -> Seeds:
     if seeds is None:
         repetitions = len(scores)
         seeds = np.stack([np.zeros(repetitions, int), np.arange(repetitions)], 1)
-    found = np.asarray(seeds)
-    assert found.shape == (len(scores), 2), (found.shape, scores.shape)
-    return found
+    seeds_R2 = np.asarray(seeds)
+    assert seeds_R2.shape == (len(scores), 2), (seeds_R2.shape, scores.shape)
+    return seeds_R2
 
 
 def _level_means(scores: Scores, levels_R: npt.NDArray[np.integer]) -> Scores:
@@ -209,10 +209,10 @@ def _variance_component(
 ) -> _VarianceComponent | None:
     """Return the component of a source from the (L, N) means of its levels.
 
-    With one level it is borrowed from the other comparisons. None if they do not know it either.
+    With a single level it is taken from the other comparisons; None if they have one level too.
     """
     levels, num_items = table.shape
-    known = [one for one in seed_variances if np.isfinite(one)]
+    known = [variance for variance in seed_variances if np.isfinite(variance)]
     pooled_variance = float(np.mean(known)) if known else 0.0
     if levels == 1:
         if not known:
@@ -221,8 +221,8 @@ def _variance_component(
     between = float(table.mean(axis=1).var(ddof=1))
     residual = table - table.mean(axis=1)[:, None] - table.mean(axis=0)[None, :] + table.mean()
     residual_freedom = (levels - 1) * (num_items - 1)
-    # A comparison that varies more than the average borrows fewer degrees of freedom from the
-    # others: its variance is not theirs.
+    # A comparison that varies more than the average takes fewer degrees of freedom from the others,
+    # because its variance is not theirs.
     similarity = 1.0
     if between:
         similarity = min(1.0, pooled_variance / between)
@@ -263,23 +263,23 @@ def _total_variance(
     """Return the variance of the mean and its degrees of freedom."""
     num_items = scores.shape[1]
     components = []
-    for number, levels_R in enumerate(seeds.T):
-        own_variances = [pair[number] for pair in seed_variances]
-        component = _variance_component(_level_means(scores, levels_R), own_variances)
+    for source, levels_R in enumerate(seeds.T):
+        source_variances = [pair[source] for pair in seed_variances]
+        component = _variance_component(_level_means(scores, levels_R), source_variances)
         if component is not None:
             components.append(component)
     interaction = _interaction_component(scores, seeds) if len(components) == 2 else None
     shared_variance = max(interaction.net_variance, 0.0) if interaction else 0.0
-    net_variances = [one.net_variance for one in components]
+    net_variances = [component.net_variance for component in components]
     seed_variance = max([0.0, *net_variances, sum(net_variances) - shared_variance])
     if seed_variance == 0:  # repetitions differ by no more than their items explain
         return item_variance, num_items - 1.0
-    terms = [one.satterthwaite_term for one in components]
+    terms = [component.satterthwaite_term for component in components]
     if interaction:
         terms.append(interaction.satterthwaite_term)
     variance = item_variance + seed_variance
     freedom = variance**2 / (item_variance**2 / (num_items - 1) + sum(terms))
-    # Subtracting the residual can take the formula below the degrees of freedom of every part,
-    # and there are never fewer than those.
-    smallest = min(num_items - 1, *(one.degrees_of_freedom for one in components))
+    # Because the residual is subtracted, the formula can fall below the degrees of freedom of every
+    # component, which are the minimum.
+    smallest = min(num_items - 1, *(component.degrees_of_freedom for component in components))
     return variance, max(freedom, float(smallest))

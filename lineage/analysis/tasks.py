@@ -14,7 +14,7 @@ from lineage.data.language import is_spaceless
 from lineage.results import notes_from_json, notes_to_json
 from lineage.tasks.base import load_kind
 
-# Notes on items that a model could not read whole, of a task's items.
+# Kinds of notes on a task's items that a model could not read in full.
 TRUNCATION_NOTES = ("truncated", "unreadable_words", "answers_cut_off")
 
 
@@ -33,18 +33,19 @@ def build_task_summaries(
     """
     rows = disambiguate(table[["task", "test_set", "model", "split", "status", "reason"]])
     scored = rows[(rows["split"] == split) & (rows["status"] == "ok") & (rows["reason"] != "")]
-    found = []
-    for own in stats:
-        task = tasks.get(own.task)
-        found.append(_summarize(own.task, own, own.splits, task, scored))
-        for name in sorted(own.extra_test_sets):
+    summaries = []
+    for task_stats in stats:
+        task_name = task_stats.task
+        task = tasks.get(task_name)
+        summaries.append(_summarize(task_name, task_stats, task_stats.splits, task, scored))
+        for name in sorted(task_stats.extra_test_sets):
             extra = None
             if task is not None:
-                extra = extra_test_task(task, name, f"params.yaml: tasks.{own.task}")
-            full_name = f"{own.task}{TEST_SET_SEPARATOR}{name}"
-            splits = {"test": own.extra_test_sets[name]}
-            found.append(_summarize(full_name, own, splits, extra, scored))
-    return found
+                extra = extra_test_task(task, name, f"params.yaml: tasks.{task_name}")
+            full_name = f"{task_name}{TEST_SET_SEPARATOR}{name}"
+            splits = {"test": task_stats.extra_test_sets[name]}
+            summaries.append(_summarize(full_name, task_stats, splits, extra, scored))
+    return summaries
 
 
 def _summarize(
@@ -60,7 +61,7 @@ def _summarize(
         task=name,
         kind=stats.kind,
         may_truncate=kind.may_truncate,
-        max_words=task.max_tokens if task and kind.may_truncate else None,
+        max_words=task.max_words if task and kind.may_truncate else None,
         unit="characters" if task and is_spaceless(task.language) else "words",
         generated=task is not None and task.generated is not None,
         averages_groups=kind.averages_groups,

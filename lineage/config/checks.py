@@ -269,11 +269,11 @@ def _check_positions(params: Params, model: ModelConfig, max_positions: int) -> 
             # Sentences are read in windows, contexts in parts, a word with the context that fits.
             continue
         num_special = 3 if task.is_text_pair else 2
-        if task.max_tokens + num_special > seq_len:
+        if task.max_words + num_special > seq_len:
             raise InputError(
-                f"{key}: {seq_len} is less than tasks.{name}.max_tokens, {task.max_tokens}, plus "
+                f"{key}: {seq_len} is less than tasks.{name}.max_words, {task.max_words}, plus "
                 f"{num_special} special tokens, so the positions beyond it would never be trained; "
-                "raise seq_len (and lower batch_size), or lower max_tokens"
+                "raise seq_len (and lower batch_size), or lower max_words"
             )
 
 

@@ -174,9 +174,10 @@ class Task:
     probes: tuple[Literal["linear", "bilstm"], ...] = ("linear",)  # over frozen features
     limit: SplitLimits = field(default_factory=SplitLimits)
     max_per_group: int | None = None  # maximum number of items of a group
-    # Longer texts are truncated and counted, except in token_classification. An item with two
-    # texts has this limit for both together.
-    max_tokens: int = 128
+    # Longer texts are truncated, the same for every model, and counted, except in
+    # token_classification. In words, or characters of Chinese and Japanese; two texts of an item
+    # have this limit together.
+    max_words: int = 128
     # Split off train with the seed where no validation split is given.
     validation_share: float = 0.1
     # A benchmark of lineage/analysis/literature.csv, whose published numbers the report may show.
@@ -187,7 +188,7 @@ class Task:
     def __post_init__(self) -> None:
         check_origin(self)
         check_language(self)
-        check_positive(self, "max_tokens", "max_per_group")
+        check_positive(self, "max_words", "max_per_group")
         check_fraction(self, "validation_share")
         if not self.probes or len(set(self.probes)) < len(self.probes):
             raise ValueError(

@@ -86,6 +86,7 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "max_passes": ("max_epochs",),
     "microworld": ("synthetic",),
     "minimum_characters": ("min_characters",),
+    "max_tokens": ("max_words",),
     "minimum_count": ("min_frequency",),
     "mix": ("scalar_mix",),
     "mix_l2": ("scalar_mix_l2",),

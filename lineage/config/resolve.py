@@ -7,6 +7,7 @@ lists and single values replace.
 
 import copy
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from lineage.results import PUBLIC_FAMILY
 
 Tree = Mapping[str, Any]
 MODELS_DIR = Path(lineage.models.__path__[0])
+FAMILY_LINE = re.compile(r"^FAMILY\b.*=", re.MULTILINE)
 
 
 def family_names() -> list[str]:
     """Return the names of the files in `lineage/models` that define a family, sorted."""
     files = sorted(MODELS_DIR.glob("*.py"))
-    return [file.stem for file in files if "\nFAMILY = " in file.read_text(encoding="utf-8")]
+    return [file.stem for file in files if FAMILY_LINE.search(file.read_text(encoding="utf-8"))]
 
 
 def family_of(name: str, block: Tree) -> str:

@@ -1,7 +1,8 @@
 """The resolved values that each stage depends on.
 
 dvc.yaml tracks these records instead of keys of params.yaml, so params.yaml can be short, and a
-changed default re-runs exactly the stages that it affects.
+changed default re-runs exactly the stages that it affects. Only DVC reads them; a stage parses
+params.yaml itself.
 """
 
 import dataclasses

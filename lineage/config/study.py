@@ -193,7 +193,7 @@ def _check_tokenizer(model: ModelConfig, tokenizer: TokenizerSettings, where: st
     supported = None
     if family.tokenizer_type != "word":
         supported = "ftfy"
-    elif family.unidirectional:
+    elif family.supports_windows:
         supported = "fastai"
     if tokenizer.normalizer not in (None, supported):
         advice = f"supports only {supported}; set it to that, or remove it"
@@ -237,7 +237,7 @@ def _check_layer_settings(model: ModelConfig, where: str) -> None:
 def _check_family_options(family: Family, block: Mapping[str, Any], where: str) -> None:
     """Raise InputError if a key of the shared blocks needs something that the family lacks."""
     needs_new_words = bool(family.vocab_parameters), "has no table of words to extend"
-    needs_state = family.unidirectional, "does not read words in one direction with a state"
+    needs_state = family.supports_windows, "does not read words in one direction with a state"
     needs_hidden_layer = (
         "classifier_hidden_size" in family.architecture_class.__dataclass_fields__,
         "has no hidden layer in its classifier",

@@ -102,7 +102,7 @@ def _has_span_keys(annotation: dict[str, Any]) -> bool:
 
 
 def _split_columns(annotation: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return one object a span; `datasets` keeps lists of objects as an object of lists."""
+    """Return one object per span; `datasets` keeps lists of objects as an object of lists."""
     columns = list(annotation.values())
     if not all(isinstance(column, list) for column in columns):
         raise ValueError("starts, ends and labels of spans are not lists of one length")
@@ -122,8 +122,8 @@ def _parse_entry(text: str, entry: Any) -> Span:
     in_text = are_integers and 0 <= start <= end <= len(text)
     if not in_text or (span_text is None and start == end):
         raise ValueError(
-            f"a span is no [start, end, type] within its text of {len(text)} characters, "
-            "the end the one after the last"
+            f"a span is not [start, end, type] within its text of {len(text)} characters, "
+            "with an exclusive end"
         )
     return Span(start, _exclusive_end(text, start, end, span_text, str(span_type)), str(span_type))
 
@@ -169,14 +169,14 @@ def _first_value(span: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((span[key] for key in keys if span.get(key) is not None), None)
 
 
-def _exclusive_end(text: str, first: int, last: int, span_text: str | None, span_type: str) -> int:
-    """Return the position after a span: `last`, or last + 1 where the span's text says so."""
+def _exclusive_end(text: str, start: int, end: int, span_text: str | None, span_type: str) -> int:
+    """Return the position after a span. The span's text tells whether `end` is inclusive."""
     if span_text is None:
-        return last
-    matches = text[first : first + len(span_text)] == span_text
-    if not matches or last - first not in (len(span_text) - 1, len(span_text)):
+        return end
+    matches = text[start : start + len(span_text)] == span_text
+    if not matches or end - start not in (len(span_text) - 1, len(span_text)):
         raise ValueError(
-            f"a span of type '{shorten_value(span_type)}', characters {first} to {last}, does not "
+            f"a span of type '{shorten_value(span_type)}', characters {start} to {end}, does not "
             "match the text given with it"
         )
-    return first + len(span_text)
+    return start + len(span_text)

@@ -31,12 +31,12 @@ MIN_BYTES_PER_TOKEN = 20
 # A subword vocabulary holds the whole words, and some pieces on the way to each.
 TOKENS_PER_WORD = 4
 NUMBERED_TAGS = (
-    "numbers without names, which are scored by the share that is right, and not by spans; give "
-    "their names, such as label_map: [O, B-PER, I-PER]"
+    "integers without names, so token accuracy is scored instead of span F1; name them, such as "
+    "label_map: [O, B-PER, I-PER]"
 )
 PLAIN_TAGS = (
-    "plain ones, one of them such as O: no spans are read, and tokens that are right are counted; "
-    "if they are of spans, write B-PER and I-PER, or name each: label_map: {PER: I-PER}"
+    "in no IOB scheme although one looks like O, so token accuracy is scored instead of span F1; "
+    "if they mark spans, write B-PER and I-PER, or name each: label_map: {PER: I-PER}"
 )
 
 
@@ -166,12 +166,12 @@ def check_task_data(
 
 def _warn_unread_spans(measures: TaskMeasures, where: str) -> None:
     for count, explanation in (
-        (measures.numbered_tags, NUMBERED_TAGS),
-        (measures.plain_tags, PLAIN_TAGS),
+        (measures.numeric_tags, NUMBERED_TAGS),
+        (measures.tags_without_scheme, PLAIN_TAGS),
     ):
         if count:
             print(
-                f"{where}.label: its {count} tags are {explanation}, or say metric: "
+                f"{where}.label: its {count} tags are {explanation}, or set metric: "
                 "[token_accuracy]",
                 file=sys.stderr,
             )
@@ -184,9 +184,9 @@ def _warn_few_labels(name: str, params: Params, measures: TaskMeasures) -> None:
     fewest = min(counts, default=num_classes)
     if fewest < num_classes:
         print(
-            f"params.yaml: grid.label_counts: with {fewest} of them at least "
-            f"{num_classes - fewest} of the {num_classes} classes of '{name}' have no example to "
-            "learn from, and are never right; give as many labels as classes, or more",
+            f"params.yaml: grid.label_counts: with {fewest} labels at least "
+            f"{num_classes - fewest} of the {num_classes} classes of '{name}' have no training "
+            f"example and are never predicted; use at least {num_classes}",
             file=sys.stderr,
         )
 

@@ -26,7 +26,7 @@ def ignore_progress(done: float, note: str) -> None:
 class CorpusDocuments:
     """The documents that a corpus keeps, and how many it dropped."""
 
-    table: pd.DataFrame  # columns document, source, language, text; one row a document
+    table: pd.DataFrame  # columns document, source, language, text; one row per document
     num_read: int
     dropped: dict[str, int]  # by reason
 

@@ -9,18 +9,18 @@ from lineage import artifacts
 from lineage.config.records import parse_record
 from lineage.data.task_data import EXTRA_TEST_PREFIX, TaskData, fold_numbers
 
-# The facts of task.json that count items of each split, and the statistic that each of them is.
-COUNTED_FACTS = {
-    "cut": "truncated",
-    "repeated_in_train": "duplicates_of_train",
-    "repeated_in_folds": "duplicates_in_folds",
-    "group_in_train": "groups_in_train",
-    "mended_tags": "invalid_tags",
-    "blank_words": "blank_words",
-    "unlearned_tags": "tags_not_in_train",
-    "numbered_tags": "numeric_tags",
-    "plain_tags": "tags_without_scheme",
-}
+# Counts that task.json has for each split, by the names of SplitStats.
+SPLIT_COUNTS = (
+    "truncated",
+    "duplicates_of_train",
+    "duplicates_in_folds",
+    "groups_in_train",
+    "invalid_tags",
+    "blank_words",
+    "tags_not_in_train",
+    "numeric_tags",
+    "tags_without_scheme",
+)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def compute_dataset_stats(task: TaskData, finetune_seeds: Sequence[int]) -> Data
 
 def compute_split_stats(facts: Mapping[str, Any], name: str) -> SplitStats:
     """Collect the counts of one split, or of an extra test set, from the facts of a task."""
-    counts = {stat: facts[fact].get(name, 0) for fact, stat in COUNTED_FACTS.items()}
+    counts = {stat: facts[stat].get(name, 0) for stat in SPLIT_COUNTS}
     dropped = {reason: n for reason, n in facts["dropped"].get(name, {}).items() if n}
     return SplitStats(
         items=facts["counts"][name],
-        held_out_from_train=name == "validation" and bool(facts["carved"]),
+        held_out_from_train=name == "validation" and bool(facts["held_out_from_train"]),
         dropped=dropped,
         **counts,
     )

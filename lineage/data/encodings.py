@@ -6,11 +6,11 @@ import re
 from charset_normalizer import from_bytes
 
 NON_UTF8_BYTE = re.compile("[\udc80-\udcff]")  # as `surrogateescape` decodes it
-# A UTF-8 file with a few wrong bytes has far more valid multi-byte letters than wrong bytes.
-# In a file of another encoding hardly any letter is valid by chance.
+# A UTF-8 file with a few wrong bytes has far more valid multi-byte characters than wrong bytes.
+# In a file of another encoding hardly any character is valid by chance.
 MIN_VALID_PER_STRAY = 10
 MAX_MESS = 0.1  # charset-normalizer's share of implausible characters; real text has less
-TIE_MESS = 0.05  # of a short text several encodings make nearly equal sense
+TIE_MESS = 0.05  # several encodings fit a short text almost equally well
 # Python's name of an encoding -> (its usual name, iconv's name). Ties go to the first multi-byte
 # encoding: the most common one; CP949 last, since most Chinese and Japanese text is valid in it.
 MULTI_BYTE_ENCODINGS = {
@@ -31,12 +31,12 @@ ENCODINGS = MULTI_BYTE_ENCODINGS | SINGLE_BYTE_ENCODINGS
 LATIN1 = ("LATIN1", "LATIN1")
 
 
-def suggest_encoding_fix(block: bytes, *, first: bool) -> str:
+def suggest_encoding_fix(block: bytes, *, is_first_block: bool) -> str:
     """Return what to do about a block that is not valid UTF-8.
 
-    `first` says whether the block begins the file, where a byte order mark may stand.
+    A byte order mark is only looked for in the first block of a file.
     """
-    if first and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    if is_first_block and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return (
             "it begins with the byte order mark of UTF-16; convert it with iconv -f UTF-16 -t UTF-8"
         )
@@ -45,7 +45,7 @@ def suggest_encoding_fix(block: bytes, *, first: bool) -> str:
     num_valid = _count_non_ascii(NON_UTF8_BYTE.sub("", text))
     if MIN_VALID_PER_STRAY * num_stray < num_valid:
         return (
-            "nearly all other letters are UTF-8; correct that letter, or drop such bytes with "
+            "nearly all other characters are UTF-8; correct that one, or drop such bytes with "
             "iconv -c -f UTF-8 -t UTF-8"
         )
     last_line_end = block.rfind(b"\n")

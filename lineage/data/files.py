@@ -37,18 +37,16 @@ FORMATS = {
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN_FORMATS = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
-JSON_FORMAT_HINT = "a .json or .jsonl file holds an object a line, or one list of objects"
+JSON_FORMAT_HINT = "a .json or .jsonl file has one object per line, or one list of objects"
 LIST_FORMAT_HINT = (
-    "and lists, such as a sentence a row with its tokens and tags, as jsonl or parquet"
+    "and lists, such as one sentence per row with its tokens and tags, as jsonl or parquet"
 )
 TXT_COLUMN_HINT = (
-    "; a txt does not name its columns: give 'columns', such as columns: [label, text]; a word a "
-    "line with its tags is read so too; where each file is an item, document_unit: file with "
-    "text: [text], and label: folder where the folders are named so"
+    "; a txt has no header: list its columns, such as columns: [label, text], also for one word "
+    "per line with its tags; if each file is one item, set document_unit: file, text: [text] and, "
+    "if folders are labels, label: folder"
 )
-CSV_COLUMN_HINT = (
-    "; where its first line is a row already, give 'columns', the names of all of them"
-)
+CSV_COLUMN_HINT = "; if the file has no header, list all its columns under 'columns'"
 DAMAGED_HINT = "the file is damaged or of another format; make it again"
 # Column names look like identifiers. The first row of a file without a header may hold private
 # text, so a message lists the cells of a first line only if all of them look like this.
@@ -58,7 +56,7 @@ COLUMN_SAMPLE_ROWS = 100  # rows of a jsonl whose keys are its columns
 DIGESTS_FILE = STATE_DIR / "digests.json"
 GLOB_CHARACTERS = set("*?[")
 BLOCK_BYTES = 1 << 20
-csv.field_size_limit(2**31 - 1)  # by default 131,072 letters; pandas has no such limit
+csv.field_size_limit(2**31 - 1)  # by default 131,072 characters; pandas has no such limit
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ class DataFiles:
 
     @property
     def csv_quoting_mode(self) -> Literal[0, 3]:
-        """csv.QUOTE_MINIMAL or csv.QUOTE_NONE, for `csv` and pandas."""
-        return 0 if self.csv_quoting else 3
+        """The constant of the module csv: QUOTE_MINIMAL or QUOTE_NONE."""
+        return csv.QUOTE_MINIMAL if self.csv_quoting else csv.QUOTE_NONE
 
     def fingerprint(self) -> list[dict[str, object]]:
         """Return name, size and sha256 of each file."""
@@ -277,6 +275,7 @@ def _check_file_readable(path: Path, name: str, where: str) -> None:
 
 
 def _is_empty_file(path: Path, name: str, where: str) -> bool:
+    """Return whether a file has no rows or text. Raises InputError if text is not UTF-8."""
     with open_decompressed(path) as stream:
         if data_suffix(path) != ".parquet":
             return not _has_text(stream, name, where)
@@ -302,7 +301,7 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
             whole = pending + block
             byte = num_bytes - len(pending) + error.start
             line = num_lines + 1 + whole[: error.start].count(b"\n")
-            fix = suggest_encoding_fix(whole, first=num_bytes == 0)
+            fix = suggest_encoding_fix(whole, is_first_block=num_bytes == 0)
             raise InputError(
                 f"{where}: {name} is not UTF-8 at byte {byte}, line {line}; {fix}"
             ) from error
@@ -422,7 +421,7 @@ def _suggest_column(column: str, columns: Sequence[str]) -> str:
 
 
 def iter_json_rows(path: Path, place: str) -> Iterator[dict[str, object]]:
-    """Yield the rows of a .jsonl or .json file: an object a line, or one list of objects.
+    """Yield the rows of a .jsonl or .json file: one object per line, or one list of objects.
 
     Raises InputError.
     """

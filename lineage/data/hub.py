@@ -36,14 +36,14 @@ def download_snapshot(
     ValueError for an incomplete folder, as an interrupted download leaves it; the download then
     continues. Raises InputError, which suggests the `alternative`.
     """
-    # These imports take a second, which only readers of the Hub pay.
+    # These imports take a second, which only users of the Hub pay.
     import huggingface_hub
     from huggingface_hub import utils
 
     # A transfer that breaks for good raises an error of the HTTP library that the Hub's uses.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-    utils.logging.set_verbosity(logging.CRITICAL)  # the user gets one message, not one a try
+    utils.logging.set_verbosity(logging.CRITICAL)  # the user gets one message, not one per attempt
     if not sys.stderr.isatty():
         utils.disable_progress_bars()  # type: ignore[attr-defined] # exported, but lazily
     last_error: Exception

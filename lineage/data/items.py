@@ -167,7 +167,7 @@ def build_items(
             read.tables, read.tasks, kind, splits, seed=seed
         )
     info = _describe_items(name, task, kind, read, splits, labels, dropped, where)
-    info |= counters | {"carved": num_validation_taken}
+    info |= counters | {"held_out_from_train": num_validation_taken}
     _labels_to_ids(splits, labels, kind)
     return TaskItems(splits, info)
 
@@ -197,11 +197,11 @@ def _describe_items(
         "probes": list(read.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
-        "unlearned_tags": count_unseen_tags(splits, kind),
+        "tags_not_in_train": count_unseen_tags(splits, kind),
         **count_unread_spans(labels, kind, read.task),
-        "repeated_in_train": count_repeats_in_train(splits, read.task, kind),
-        "repeated_in_folds": count_repeats_in_folds(splits, task, kind),
-        "group_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, read)),
+        "duplicates_of_train": count_repeats_in_train(splits, read.task, kind),
+        "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
+        "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, read)),
         "has": sorted(splits),
         "extra_test_sets": list(task.extra_test_sets),
         "folds": task.folds,
@@ -228,17 +228,17 @@ def _check_limited_items(
 def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
     """Remove the columns that only count something from the items, and return their sums."""
     counters: dict[str, dict[str, int]] = {
-        "cut": {},
-        "lost": {},
-        "mended_tags": {},
+        "truncated": {},
+        "truncated_answers": {},
+        "invalid_tags": {},
         "blank_words": {},
     }
     for split, table in splits.items():
-        counters["cut"][split] = int(table.pop("cut").sum())
+        counters["truncated"][split] = int(table.pop("truncated").sum())
         if kind.answer_type == "span":
-            counters["lost"][split] = int((table["label"].map(len) == 0).sum())
-        if "mended" in table:
-            counters["mended_tags"][split] = int(table.pop("mended").sum())
+            counters["truncated_answers"][split] = int((table["label"].map(len) == 0).sum())
+        if "has_invalid_tags" in table:
+            counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
         if "blank" in table:
             counters["blank_words"][split] = int(table.pop("blank").sum())
     return counters
@@ -415,8 +415,8 @@ def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: 
         may_be_one_group and units.nunique().min() < 2
     ):
         raise InputError(
-            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, or "
-            "a single group with the same number in all, so that it has no correlation; use fewer "
+            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
+            "or a single group with the same number in all, so that it has no correlation; use fewer "
             "folds, or give more items"
         )
 
@@ -463,7 +463,7 @@ def _make_items(
     table.index = pd.Index([rows[row] for row in table.index])
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if len(table) < len(rows):
-        dropped["of_no_use"] = len(rows) - len(table)
+        dropped["unusable"] = len(rows) - len(table)
     if table.empty:
         raise InputError(
             f"{where}: no row can be used by kind {kind.name}; check which columns are named"

@@ -1,6 +1,6 @@
 """Check the labels of a task over all its splits, and name them.
 
-Labels are names, places of choices, numbers or tags.
+Labels are names, positions of choices, numbers or tags.
 """
 
 import difflib
@@ -25,8 +25,8 @@ from lineage.tasks.columns import row_error, sort_labels
 CONLL2012_BRACKETS = re.compile(r"(\([^()*]*)*\*?\)*")  # such as (PERSON*, *, *) and (GPE)
 MAX_SHOWN_LABELS = 3
 NAME_SIMILARITY_CUTOFF = 0.6  # of difflib: one name may be meant by the other
-# The largest chance of a label distribution that is still not taken for hidden labels.
-MAX_CHANCE_PROBABILITY = 1e-6
+# A constant label column that is less probable than this, given train, means withheld labels.
+MIN_PLAUSIBLE_PROBABILITY = 1e-6
 MAX_SUGGESTED_LABELS = 10  # labels that train lacks, to be copied into label_map
 MIN_KNOWN_SHARE = 0.5  # of a split's labels: if train has fewer, the others may be texts
 MIN_CONSTANT_LABELS = 20  # so many equal numbers or right choices are no chance
@@ -74,15 +74,15 @@ def _check_label_map(labels: list["pd.Series[Any]"], task: Task, where: str) -> 
     all_labels = pd.concat(labels).explode().to_list()
     known = sort_labels(all_labels)
     keys = task.label_names_by_value
-    strange = [key for key in keys if key not in known]
-    if not strange or all(label in keys for label in known):
+    unknown = [key for key in keys if key not in known]
+    if not unknown or all(label in keys for label in known):
         return
-    if len(strange) < len(keys):
+    if len(unknown) < len(keys):
         fix = "correct it, or remove it"
     else:
         fix = "correct them, or remove 'label_map'"
     raise InputError(
-        f"{where}: no label of any split is '{shorten_value(strange[0])}'; there are "
+        f"{where}: no label of any split is '{shorten_value(unknown[0])}'; there are "
         f"{_describe_labels(known, len(all_labels), MAX_SUGGESTED_LABELS)}; {fix}"
     )
 
@@ -113,10 +113,10 @@ def _check_numbered_labels(table: pd.DataFrame, task: Task, where: str) -> None:
     names = task.label_names_by_value
     for item_label, item_id in zip(table["label"], table["id"], strict=True):
         labels = [item_label] if isinstance(item_label, str) else item_label
-        strange = [label for label in labels if label not in names]
-        if not strange:
+        unknown = [label for label in labels if label not in names]
+        if not unknown:
             continue
-        if strange[0].lstrip("-").isdecimal():
+        if unknown[0].lstrip("-").isdecimal():
             problem = (
                 f"none of 0 to {len(names) - 1} of 'label_map'; give the names of all labels, "
                 "from 0 on, or as 'label: name'"
@@ -129,7 +129,7 @@ def _check_numbered_labels(table: pd.DataFrame, task: Task, where: str) -> None:
         raise row_error(
             _row_number(item_id) - 1,
             where,
-            f"column '{task.label}': '{shorten_value(strange[0])}' is {problem}",
+            f"column '{task.label}': '{shorten_value(unknown[0])}' is {problem}",
         )
 
 
@@ -176,35 +176,35 @@ def _check_labels(
 
 
 def _describe_unknown_labels(
-    strange: list[str], labels: Sequence[str], *, are_names: bool, too_many: bool
+    unknown: list[str], labels: Sequence[str], *, are_names: bool, too_many: bool
 ) -> tuple[str, str]:
     """Return the beginning of a sentence about labels that train lacks, and what to do.
 
     `are_names` says that they are names for sure: then they are shown whole, to be copied.
     """
-    count = f"{len(strange):,} labels"
+    count = f"{len(unknown):,} labels"
     if too_many:
-        subject = "its label does" if len(strange) == 1 else f"{count} do"
+        subject = "its label does" if len(unknown) == 1 else f"{count} do"
         return subject, "give its name there in 'label_map'"
-    suggested = strange[:MAX_SUGGESTED_LABELS]
+    suggested = unknown[:MAX_SUGGESTED_LABELS]
     if are_names and all(is_short_name(label, is_label=True) for label in suggested):
         shown = suggested
     else:
-        shown = [shorten_value(label) for label in strange[:MAX_SHOWN_LABELS]]
-    num_others = len(strange) - len(shown)
+        shown = [shorten_value(label) for label in unknown[:MAX_SHOWN_LABELS]]
+    num_others = len(unknown) - len(shown)
     rest = f", and {num_others:,} more" if num_others else ""
-    if len(strange) == 1:
+    if len(unknown) == 1:
         subject = f"label '{shown[0]}' does"
     else:
         subject = f"{count} ({', '.join(shown)}{rest}) do"
-    if shown != strange[: len(shown)]:
+    if shown != unknown[: len(shown)]:
         return subject, (
             "say in 'label_map' what it is, written out: null, which leaves such items out, or a "
             "label of train"
         )
     dropped = ", ".join(f'"{label}": null' for label in shown)
     fix = f"leave such items out, label_map: {{{dropped}{rest}}}"
-    return subject, fix + _suggest_merge(strange[0], labels, shown[0])
+    return subject, fix + _suggest_merge(unknown[0], labels, shown[0])
 
 
 def _suggest_merge(label: str, labels: Sequence[str], shown: str) -> str:
@@ -233,7 +233,7 @@ def _check_labels_hidden(
         labels = splits[split]["label"].explode()
         if len(labels) < 2 or labels.nunique() != 1:
             continue
-        if shares.get(labels.iloc[0], 0.0) ** len(labels) < MAX_CHANCE_PROBABILITY:
+        if shares.get(labels.iloc[0], 0.0) ** len(labels) < MIN_PLAUSIBLE_PROBABILITY:
             raise InputError(
                 f"{places[split]}: column '{columns[split]}': all {len(labels):,} are "
                 f"'{shorten_value(labels.iloc[0])}', as if labels were held back; name a split "
@@ -262,10 +262,10 @@ def _describe_labels(labels: Sequence[str], num_rows: int, most: int = MAX_SHOWN
 def _check_choices(
     splits: dict[str, pd.DataFrame], places: dict[str, str], columns: dict[str, str]
 ) -> list[str]:
-    """Return the places of the choices: these are labels even if train lacks one.
+    """Return the positions of the choices: these are labels even if train lacks one.
 
     Raises InputError if splits differ in the number of choices, and if all right choices
-    of a scored split stand in one place.
+    of a scored split have the same position.
     """
     counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
     for split, count in counts.items():
@@ -286,7 +286,7 @@ def _check_choices(
                 f"{labels.iloc[0]} in all {len(labels):,} items, so a model that learns only "
                 "the position would be right; shuffle the choices of each item, of train too"
             )
-    return [str(place) for place in range(counts["train"])]
+    return [str(position) for position in range(counts["train"])]
 
 
 def _check_numbers(
@@ -355,7 +355,7 @@ def _distinct_tags(table: pd.DataFrame) -> set[str]:
 def _convert_table_to_iob2(table: pd.DataFrame, where: str, column: str) -> None:
     """Convert the tags of a table in place, and mark the sentences whose scheme was repaired."""
     violations = pd.Series(find_scheme_violations(list(table["label"])), table.index)
-    table["mended"] = table.get("mended", False) | violations
+    table["has_invalid_tags"] = table.get("has_invalid_tags", False) | violations
     converted = []
     for tags, item_id in zip(table["label"], table["id"], strict=True):
         try:
@@ -444,14 +444,14 @@ def count_unread_spans(labels: Sequence[str], kind: Kind, task: Task) -> dict[st
     These are unnamed numbers, and plain tags of which one is such as O. Nothing is counted where
     the task itself asks for token_accuracy.
     """
-    unread: dict[str, dict[str, int]] = {"numbered_tags": {}, "plain_tags": {}}
+    unread: dict[str, dict[str, int]] = {"numeric_tags": {}, "tags_without_scheme": {}}
     requested = task.metric or ()
     if kind.answer_type != "tags" or are_span_tags(labels) or "token_accuracy" in requested:
         return unread
     if all(map(str.isdecimal, labels)):
-        unread["numbered_tags"] = {"train": len(labels)}
+        unread["numeric_tags"] = {"train": len(labels)}
     if not OUTSIDE_TAGS.isdisjoint(map(str.lower, labels)):
-        unread["plain_tags"] = {"train": len(labels)}
+        unread["tags_without_scheme"] = {"train": len(labels)}
     return unread
 
 
@@ -462,7 +462,7 @@ def drop_unanswerable(
     *,
     folds: int | None,
 ) -> None:
-    """Drop and count training questions whose answer max_tokens cut off: none can be learned.
+    """Drop and count training questions whose answer max_words cut off: none can be learned.
 
     They stay in other splits, and cannot be answered there. With folds they stay in train too,
     since each is scored (`TaskData.split_items` trains on none of them). Raises InputError if
@@ -473,13 +473,13 @@ def drop_unanswerable(
     if folds and has_answer.mean() < 0.5:
         raise InputError(
             f"{places['train']}: {num_unanswerable:,} of {len(has_answer):,} questions have no "
-            "answer within the first max_tokens words, and with folds each is scored; raise "
-            "max_tokens"
+            "answer within the first max_words words, and with folds each is scored; raise "
+            "max_words"
         )
     if not has_answer.any():
         raise InputError(
-            f"{places['train']}: no answer is within the first max_tokens words of its "
-            "context; raise max_tokens"
+            f"{places['train']}: no answer is within the first max_words words of its "
+            "context; raise max_words"
         )
     if folds:
         return

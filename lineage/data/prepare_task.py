@@ -27,10 +27,10 @@ class TaskMeasures:
     text_bytes: int  # of these
     num_classes: int  # 0 where items have no labels
     num_train: int
-    longest_words: int  # words between spaces of the longest text that is read as a whole
-    longest_characters: int  # its Chinese characters, each of which is a piece
-    numbered_tags: int  # see `lineage.data.labels.count_unread_spans`
-    plain_tags: int
+    longest_words: int  # words between spaces, of a text that must not be truncated
+    longest_characters: int  # Chinese characters of such a text; each is a token
+    numeric_tags: int  # see `lineage.data.labels.count_unread_spans`
+    tags_without_scheme: int
 
 
 def kind_digest(kind: Kind) -> str:
@@ -75,8 +75,8 @@ def prepare_task(
         num_train=items.info["counts"].get("train", 0),
         longest_words=max((len(text.split()) for text in whole_texts), default=0),
         longest_characters=max(map(_count_han, whole_texts), default=0),
-        numbered_tags=items.info["numbered_tags"].get("train", 0),
-        plain_tags=items.info["plain_tags"].get("train", 0),
+        numeric_tags=items.info["numeric_tags"].get("train", 0),
+        tags_without_scheme=items.info["tags_without_scheme"].get("train", 0),
     )
     return asdict(measures)
 
@@ -103,10 +103,11 @@ def _texts_to_adapt_to(items: TaskItems, task: Task, kind: Kind) -> set[str]:
 
 
 def _whole_texts(items: TaskItems, kind: Kind) -> list[str]:
-    """Return the texts that are read as a whole: of train, or of the scored splits without one."""
+    """Return the texts that must not be truncated: of train, or else of the scored splits."""
     texts: list[str] = []
     for split, table in items.splits.items():
-        if (split == "train") != kind.has_train_split:
+        is_measured = split == "train" if kind.has_train_split else split != "train"
+        if not is_measured:
             continue
         for column in kind.whole_text_columns:
             if column in table:

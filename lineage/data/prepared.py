@@ -1,4 +1,4 @@
-"""Hand data that the sources stage has read and validated over to the stages corpus and task.
+"""Pass data that the sources stage has validated on to the stages corpus and task.
 
 User data is read once. The sources stage prepares each corpus and task, so that bad input fails
 before any training. It writes the files of the artifact to .lineage/prepared and the measures that
@@ -43,7 +43,7 @@ class PreparedData:
         return MEASURES_FOLDER / f"{self.key}.json"
 
     def prepare(self, build: Callable[[Path], Measures]) -> Measures:
-        """Return the measures of the data; `build` reads it and writes the files, unless known.
+        """Return the cached measures; otherwise call `build`, which reads data and writes files.
 
         A build that fails raises again each time.
         """

@@ -46,7 +46,7 @@ def nested_stratified_subset(
 
 
 def choose_heldout(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
-    """Return the ascending indices of `count` items that training can do without.
+    """Choose `count` held-out items, stratified by label; return their ascending indices.
 
     There are fewer if a label would otherwise lose all its items. Of many labels with few items
     only some are held out: one item of each would be too many.

@@ -1,10 +1,9 @@
-"""Read files that do not name their columns, and rows of JSON.
+"""Read tables whose columns are named in params.yaml, and rows of JSON.
 
-The former are tables without a header, a label and a text a line, a word a line with its tags,
-and a text a file. The task names their columns: a list, in the order in which commas, tabs or
-spaces separate them, or a regular expression of a line, whose named groups they are. A file that
-is an item as a whole has the name of its folder and its text. Rows of JSON name their columns,
-but no two need the same ones. Documents between blank lines are read here too.
+Such tables have no header: one row per line, one word per line with its tags (CoNLL), or one text
+per file. `columns` lists the names in order, or is a regular expression of a line whose named
+groups are the columns. A file that is one item has its folder's name and its text as columns. Rows
+of JSON name their columns, and may differ in them. Documents between blank lines are read here too.
 """
 
 import csv
@@ -38,9 +37,9 @@ Cells = Sequence[str | None]
 class TextTableFormat:
     """The columns of files that do not name them, and what a row is.
 
-    A `line` is a row; of a `spaced` line, such as a sentence and its tags, only tabs separate the
-    cells. A `sentence` has a list for each column, with an entry a line, up to a blank line. A
-    `file` is a row as a whole.
+    `line` is one row per line. `spaced` is one sentence per line: tabs separate the columns, and
+    spaces the words. `sentence` is one word per line: a row ends at a blank line and has a list for
+    each column. `file` is one row per file.
     """
 
     columns: tuple[str, ...] | str  # names, or a regular expression of a line

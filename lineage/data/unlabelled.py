@@ -170,7 +170,7 @@ def _cell_words(value: Any) -> list[str]:
 
 def _truncated_key(text: str, task: Task) -> str:
     """Return the key of a text that is cut as most items are."""
-    return _remove_spaces(truncate_to_words(text, task.max_tokens, task.language))
+    return _remove_spaces(truncate_to_words(text, task.max_words, task.language))
 
 
 def _remove_spaces(text: str) -> str:

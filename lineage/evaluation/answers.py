@@ -1,4 +1,4 @@
-"""The types of answer that a task can ask for: how each is learned, read off and reported.
+"""The types of answer that a task can ask for: the labels, loss and predictions of each.
 
 An answer is a label, one of several choices, a number, a tag for each word, or a span of words.
 A head of any kind gives `num_outputs` scores for each row. A row is an item; for tags and spans it
@@ -8,7 +8,7 @@ Shapes: N items, M rows, K outputs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,10 @@ from lineage.evaluation.predictions import (
     format_span_predictions,
     format_tag_predictions,
 )
+from lineage.tasks.base import AnswerType
 
-AnswerType = Literal["label", "choice", "number", "tags", "span"]
-# Bits of a span label, for each word of a context: the first word of its item, the first word of
-# the answer, and the last word of the answer.
+# Bits of the label of a word in a context: it is the first word of its item, the first word of the
+# answer, the last word of the answer.
 ITEM_START = 1
 ANSWER_START = 2
 ANSWER_END = 4
@@ -33,10 +33,10 @@ ANSWER_END = 4
 
 @dataclass(frozen=True)
 class _ClassAnswer:
-    """One of several classes, learned by cross entropy."""
+    """One of several classes, trained with cross entropy."""
 
     label_names: tuple[str, ...]
-    mean_over_items: ClassVar[bool] = False  # if false, the loss is a mean over rows
+    mean_over_items: ClassVar[bool] = False  # False: the loss is a mean over rows
 
     @property
     def num_outputs(self) -> int:
@@ -67,13 +67,13 @@ class _ClassAnswer:
 
 @dataclass(frozen=True)
 class LabelAnswer(_ClassAnswer):
-    """One of several labels, or the position of one of several choices, each scored by itself."""
+    """One of several labels, or the position of the right choice."""
 
     is_multiple_choice: bool = False
 
     @property
     def num_outputs(self) -> int:
-        """One score for each label; each choice has one."""
+        """One score for each label; choices are scored one by one."""
         return 1 if self.is_multiple_choice else len(self.label_names)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
@@ -89,7 +89,7 @@ class LabelAnswer(_ClassAnswer):
 
 @dataclass(frozen=True)
 class NumberAnswer:
-    """A number, learned in standard deviations from the mean of the training items."""
+    """A number, standardized by the mean and standard deviation of the training labels."""
 
     mean: float
     std: float
@@ -150,7 +150,7 @@ class TagsAnswer(_ClassAnswer):
     ) -> PredictionColumns:
         """Return the columns of the predictions.
 
-        Each word gets its most probable tag, or that in `decoded_M`, the best sequences by a CRF.
+        Each word gets its most probable tag, or with `decoded_M` the tag that a CRF decoded.
         """
         predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
         lengths = [len(tags) for tags in table["label"]]
@@ -161,12 +161,12 @@ class TagsAnswer(_ClassAnswer):
 
 @dataclass(frozen=True)
 class SpanAnswer:
-    """A span of a context: each word has a score for being the first of it, and one for the last.
+    """A span of a context: each word has a score as its first word, and one as its last word.
 
-    Each of the two is a softmax over all words of the context, in however many windows it was read
-    (Devlin et al. 2019, section 4.2; shared by the parts of a document: Clark and Gardner 2018,
-    section 3.2). The code released with Devlin et al. has a softmax for each window, and teaches
-    a window without the answer to point at [CLS]. One softmax over all windows does not need that.
+    Each score goes into a softmax over all words of the context (Devlin et al. 2019, section 4.2),
+    even if the context is split into windows (shared normalization: Clark and Gardner 2018,
+    section 3.2). The code released with Devlin et al. has a softmax for each window, and trains a
+    window without the answer to predict [CLS]. One softmax over all windows does not need that.
     """
 
     num_outputs: ClassVar[int] = 2
@@ -175,7 +175,7 @@ class SpanAnswer:
     def labels(self, table: pd.DataFrame) -> np.ndarray:
         """Return (M,) sums of ITEM_START, ANSWER_START and ANSWER_END.
 
-        If the answer was truncated, no word has one of the last two.
+        If the answer was truncated, no word has ANSWER_START or ANSWER_END.
         """
         labels_by_item = []
         for starts, label in zip(table["starts"], table["label"], strict=True):
@@ -205,7 +205,7 @@ class SpanAnswer:
         return torch.where(is_target_M2, total_M2.log() + max_M2 - scores_M2, 0.0).sum()
 
     def postprocess(self, scores_M2: torch.Tensor) -> np.ndarray:
-        """Return the (M, 2) scores, float64; they are normalized where the items are known."""
+        """Return the (M, 2) scores, float64; `prediction_columns` normalizes them."""
         return scores_M2.double().cpu().numpy()
 
     def prediction_columns(

@@ -1,6 +1,7 @@
-"""Baselines that need no pretraining, on the same label subsets and seeds as every family.
+"""Baselines that need no pretraining, on the same label subsets and seeds as every model.
 
-They are the majority class, TF-IDF, chance level, and the ceilings that nobody can pass.
+They are the majority class, TF-IDF, the chance level and, for translation, a copy of the source.
+Ceilings, the best possible scores on generated tasks, are written as rows too.
 Shapes: V distinct words, F features, N items, K labels.
 """
 
@@ -26,6 +27,7 @@ from lineage.evaluation.predictions import (
     split_by_group,
     truncated_answers_notes,
 )
+from lineage.evaluation.settings import LabelCount
 from lineage.evaluation.tfidf import Baseline, BaselineProblem, predict, tfidf_vectors
 from lineage.evaluation.word_vectors import (
     answer_items,
@@ -44,7 +46,6 @@ from lineage.tasks.base import Kind, load_kind
 
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
 SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
-LabelCount = int | Literal["all"]
 
 
 class BaselineResult(NamedTuple):
@@ -84,7 +85,7 @@ class BaselineRun:
     def empty_row(self, metric: str, note: Note, *, group: str = "all") -> ResultRow:
         """Return a row without a value, with the reason."""
         return ResultRow(
-            **vars(dataclasses.replace(self, reason=[note])),
+            **vars(self.replace(reason=[note])),
             family=self.model,
             metric=metric,
             value=None,
@@ -133,8 +134,8 @@ def _head_baselines(
     label_counts: Sequence[LabelCount],
     tfidf_C: Sequence[float],
 ) -> Iterator[BaselineResult]:
-    """Yield the majority class, TF-IDF and, among classes, the chance level."""
-    chosen_trials: dict[Any, int] = {}
+    """Yield the majority class, TF-IDF and, for classification, the chance level."""
+    chosen_trials: dict[Any, int] = {}  # by selection key
     chance_levels: dict[Any, BaselineResult] = {}
     for count, seed, fold in product(label_counts, finetune_seeds, fold_numbers(task.info)):
         parts = task.split_items(seed=seed, fold=fold)
@@ -203,8 +204,8 @@ class _BaselineEvaluator:
 
 
 def _best_trial(trials: Sequence[BaselineResult]) -> int:
-    """Return the trial with the highest score, the first of equals; NaN is never the best."""
-    scores = [np.nan_to_num(one.predictions["correct"].mean(), nan=-np.inf) for one in trials]
+    """Return the trial with the highest score; ties go to the first, and NaN is the lowest."""
+    scores = [np.nan_to_num(trial.predictions["correct"].mean(), nan=-np.inf) for trial in trials]
     return int(np.argmax(scores))
 
 
@@ -250,7 +251,7 @@ def _with_run_columns(row: ResultRow, predictions: pd.DataFrame) -> pd.DataFrame
 def _chance_level(
     run: BaselineRun, task: TaskData, part: SplitItems, cache: dict[Any, BaselineResult]
 ) -> BaselineResult:
-    """Return the chance level, the same for all label counts and, without folds, all seeds."""
+    """Return the chance level, computed once for all label counts and, without folds, all seeds."""
     run = run.replace(model="chance", test_set=part.test_set)
     key = (part.test_set, None if run.fold is None else (run.finetune_seed, run.fold))
     if key not in cache:
@@ -271,7 +272,7 @@ def _chance_level(
 def _compute_chance_level(
     run: BaselineRun, facts: dict[str, Any], scored: pd.DataFrame
 ) -> BaselineResult:
-    """Score random answers: a table in which each item is answered once with every label."""
+    """Score random guessing, on a table that has each item once with every label as prediction."""
     names = np.asarray(facts["labels"], object)
     labels = names[scored["label"]].repeat(len(names))
     answers = np.tile(names, len(scored))
@@ -318,7 +319,7 @@ def _minimal_pair_baselines(scored: pd.DataFrame, run: BaselineRun) -> BaselineR
 
 
 def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
-    """Answer with TF-IDF of the characters of words; there is no majority answer."""
+    """Answer by TF-IDF over the character n-grams of words; there is no majority answer."""
     metric = kind.metrics[0]
     no_majority = Note("no_majority", kind.answered_by)
     majority_row = run.replace(model="majority").empty_row(metric, no_majority)
@@ -337,11 +338,11 @@ def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -
 
 
 def _character_cosines(words: Sequence[str]) -> np.ndarray:
-    """Return the (V, V) cosines of centred TF-IDF vectors of the characters of words."""
+    """Return the (V, V) cosines of centered TF-IDF vectors of the character n-grams of words."""
     vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
     tfidf_VF = vectorizer.fit_transform(words)
     products_VV = (tfidf_VF @ tfidf_VF.T).toarray()
-    # Centre the products, since centred vectors would no longer be sparse.
+    # Center the products, since centered vectors would no longer be sparse.
     mean_V = products_VV.mean(0)
     return cosine_matrix(products_VV - (mean_V[:, None] + mean_V) + mean_V.mean())
 
@@ -352,7 +353,7 @@ def _translation_baselines(
     finetune_seeds: Sequence[int],
     label_counts: Sequence[LabelCount],
 ) -> Iterator[BaselineResult]:
-    """Yield the source as it is, and the translation of the nearest training source."""
+    """Yield a copy of the source, and the translation of the most similar training source."""
     scored = task.splits[run.split]
     metrics = task.info["metric"]
     for count in label_counts:
@@ -372,7 +373,7 @@ def find_nearest_translations(
 ) -> list[str]:
     """Return the translations of the most similar training sources, as a translation memory does.
 
-    Similarity is that of TF-IDF vectors; the first of equals is taken.
+    Similarity is the cosine of TF-IDF vectors; ties go to the first.
     """
     train_vectors, scored_vectors = tfidf_vectors(
         [train["source"].tolist()], [scored["source"].tolist()], language=language
@@ -381,7 +382,7 @@ def find_nearest_translations(
     for first in range(0, scored_vectors.shape[0], SIMILARITY_BATCH_SIZE):
         batch: csr_matrix = scored_vectors[first : first + SIMILARITY_BATCH_SIZE]
         nearest += np.asarray((batch @ train_vectors.T).argmax(1)).ravel().tolist()
-    return [train["target"].iloc[place] for place in nearest]
+    return [train["target"].iloc[index] for index in nearest]
 
 
 def _score_translations(
@@ -404,7 +405,11 @@ def _score_translations(
 
 
 def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
-    """Return what the best reader of each window can reach on a generated task, by group too."""
+    """Return the best possible scores on a generated task, over all items and by group.
+
+    There is one for each window that a model may read: the word alone (static), its left context,
+    or both sides. The column `features` names the window.
+    """
     if not facts["ceilings"]:
         return []
     groups = {"all": facts["ceilings"], **facts["ceiling_groups"]}

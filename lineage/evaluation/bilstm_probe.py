@@ -1,16 +1,16 @@
-"""A BiLSTM probe on frozen features, as in the tables of the papers.
+"""A BiLSTM probe on frozen features.
 
-It is a scalar mix of the layers, a BiLSTM and a linear layer. What the linear layer reads:
+It is a scalar mix of the layers, a BiLSTM and a linear layer. The linear layer reads:
 
-- of a text the maximum of each unit over its pieces; of two texts their maxima u and v, |u - v|
-  and u * v (Conneau et al. 2017, section 3);
-- of a word in a sentence, or in a context, the output at that word;
-- of tags every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et al. 2018,
-  appendix A).
+- for a text, the BiLSTM's outputs max-pooled over its pieces; for two texts, the max-pooled u and
+  v, |u - v| and u * v (Conneau et al. 2017, section 3);
+- for a word in a sentence, or in a context, the output at that word;
+- for tags, the output at every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et
+  al. 2018, appendix A).
 
-If the features stand beside static vectors and `join` asks for it, the first LSTMs read the static
-vectors alone, and the language model's features are concatenated to their output, [h_1; LM]
-(TagLM, Peters et al. 2017, section 2; where to join: section 3).
+If static vectors are added to the features, `join` can let the first LSTMs read the static vectors
+alone. The language model's features are then concatenated to their output, [h_1; LM] (TagLM,
+Peters et al. 2017, section 2; section 3 compares where to join).
 
 Shapes: N items, B encodings of a batch, T positions, W words, M answers, L layers, D features,
 H units of both directions, K outputs.
@@ -37,6 +37,7 @@ from lineage.evaluation.encoding import (
 from lineage.evaluation.finetuning import ItemBatches
 from lineage.evaluation.linear_probe import layer_mean_and_std, select_layers
 from lineage.evaluation.settings import BilstmProbeSettings, resolve_num_epochs
+from lineage.evaluation.translator import init_uniform
 from lineage.models.base import Encoder, LossOutput
 from lineage.models.batch import Batch, gather_positions, reversed_positions
 from lineage.models.layers.crf import LinearChainCRF
@@ -192,13 +193,11 @@ class BiLstm(nn.Module):
         )
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Draw all parameters uniformly within one over the root of the hidden size."""
-        bound = self.hidden_size**-0.5
-        for weight in (*self.forward_lstms.parameters(), *self.backward_lstms.parameters()):
-            nn.init.uniform_(weight, -bound, bound, generator=generator)
+        """Draw all parameters from U(-1 / sqrt(hidden size), 1 / sqrt(hidden size))."""
+        init_uniform([self.forward_lstms, self.backward_lstms], self.hidden_size, generator)
 
     def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """Return (B, T, H). Padding must stand last; the output there is arbitrary."""
+        """Return (B, T, H). Padding must be on the right; the output there is arbitrary."""
         reversed_BT = reversed_positions(mask_BT)
         late_BTE = x_BTD[..., : self.late_size]
         y_BTH = x_BTD[..., self.late_size :]
@@ -222,10 +221,10 @@ class ProbeOutput(NamedTuple):
 
 
 class BilstmProbe(nn.Module):
-    """The probe.
+    """A scalar mix, a BiLSTM and an output layer, with a CRF for tags.
 
-    Its inputs are centered and scaled by the training items, so that one learning rate suits all
-    families.
+    The inputs are centered and scaled by the statistics of the training items, so that one
+    learning rate suits all families.
     """
 
     def __init__(
@@ -283,7 +282,7 @@ class BilstmProbe(nn.Module):
         return self.output_layer(y_MH)
 
     def _mix_layers(self, batch: FeatureBatch) -> torch.Tensor:
-        """Return (B, T, D): the mix, with dropout on what the first LSTMs read."""
+        """Return (B, T, D): the scalar mix, with dropout on the inputs of the first LSTMs."""
         assert batch.layers_BTLD is not None
         x_BTLD = (batch.layers_BTLD - self.mean_LD) / self.std_LD
         x_BTD = self.scalar_mix(x_BTLD.unbind(2))
@@ -294,7 +293,7 @@ class BilstmProbe(nn.Module):
     def _encode(self, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return a vector for each word that the task asks about, or for each encoding."""
         if isinstance(self.answer, TagsAnswer):
-            mask_NW = make_word_mask(batch)
+            mask_NW = _word_mask(batch)
             x_NWD = _pad_words(pool_words(self, x_BTD, batch), mask_NW)
             return self.bilstm(x_NWD, mask_NW)[mask_NW]
         y_BTH = self.bilstm(x_BTD, batch.mask_BT)
@@ -317,7 +316,7 @@ class BilstmProbe(nn.Module):
         scores_MK = self(batch)
         if self.crf is None:
             return self.answer.loss(scores_MK, batch.labels_M)
-        mask_NW = make_word_mask(batch)
+        mask_NW = _word_mask(batch)
         labels_NW = batch.labels_M.new_zeros(mask_NW.shape).masked_scatter(mask_NW, batch.labels_M)
         scores_NWK = _pad_words(scores_MK, mask_NW)
         return self.crf.neg_log_likelihood(scores_NWK, mask_NW, labels_NW).sum()
@@ -327,14 +326,14 @@ class BilstmProbe(nn.Module):
         scores_MK = self(batch)
         if self.crf is None:
             return ProbeOutput(self.answer.postprocess(scores_MK), None)
-        mask_NW = make_word_mask(batch)
+        mask_NW = _word_mask(batch)
         scores_NWK = _pad_words(scores_MK, mask_NW).float()
         marginals_MK = self.crf.marginals(scores_NWK, mask_NW)[mask_NW]
         decoded_M = self.crf.viterbi_decode(scores_NWK, mask_NW)[mask_NW]
         return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy())
 
 
-def make_word_mask(batch: Batch) -> torch.Tensor:
+def _word_mask(batch: Batch) -> torch.Tensor:
     """Return (N, W), true where an item has a word."""
     lengths_N = torch.tensor(batch.answers_per_item, device=batch.ids_BT.device)
     return torch.arange(int(lengths_N.max()), device=lengths_N.device) < lengths_N[:, None]
@@ -390,10 +389,7 @@ def fit_bilstm_probe(
     seed: int,
     device: torch.device,
 ) -> BilstmProbe:
-    """Train a probe with Adam and a slanted triangular schedule, and return the last epoch's.
-
-    No split is used to select an epoch.
-    """
+    """Train a probe with Adam and a slanted triangular schedule, without early stopping."""
     model = BilstmProbe(answer, settings, features, seed=seed).to(device)
     sampler = FeatureBatches(features, labels_M, batch_size=settings.batch_size, seed=seed)
     steps_per_epoch = sampler.set_epoch(0)

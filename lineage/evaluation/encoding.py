@@ -18,11 +18,11 @@ from lineage.models.batch import Batch
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
-# Limits of a batch that is only read. The positions include padding.
+# Limits of a batch for inference. The positions include padding.
 MAX_BATCH_POSITIONS = 8192
 MIN_BATCH_POSITIONS = 1024  # a larger batch ends early to avoid padding
 MAX_PADDING_SHARE = 0.05
-# A word's vector is that of its last or its first piece: the reduction over positions.
+# How to find the one piece that gives a word's vector, by reducing over the pieces' positions.
 WORD_POOLING_REDUCTIONS = {"last": "amax", "first": "amin"}
 STRIDES_PER_WINDOW = 3  # windows of a long text begin a third of the positions apart
 
@@ -32,13 +32,13 @@ class EncodedItem:
     """An item of a task as a model reads it.
 
     An item may have several encodings: two texts in both orders, whose vectors are summed; a text
-    with each of its choices, which are scored one by one (Radford et al. 2018, section 3.3); or a
-    sentence, or a context beside its question, that is too long for the model, in overlapping
-    windows. `word_pieces` then lists for each window the words that have the most context in it.
+    with each of its choices, which are scored one by one (Radford et al. 2018, section 3.3); or the
+    overlapping windows of a sentence, or of a context with its question, that is too long for the
+    model. `word_pieces` then holds for each window only the words with the most context in it.
     """
 
     encoded: Encoding  # the first encoding
-    # For each encoding (P, 2): a position, and the number of the word to which its piece belongs.
+    # For each encoding (P, 2): the position of a piece, and the number of the word it belongs to.
     # Empty if the task does not ask about words.
     word_pieces: tuple[np.ndarray, ...] = ()
     num_answers: int = 1  # one, or one for every word
@@ -75,7 +75,7 @@ class EncodedItem:
 
 
 class HasWordPooling(Protocol):
-    """Anything that tells which pieces give the vector of a word: mean, last or first."""
+    """A model whose `word_pooling` says which pieces give a word's vector: mean, last or first."""
 
     @property
     def word_pooling(self) -> str: ...
@@ -150,7 +150,7 @@ def batch_by_length(items: Sequence[EncodedItem]) -> list[np.ndarray]:
 
 
 def answer_rows(items: Sequence[EncodedItem]) -> list[np.ndarray]:
-    """Return the rows of each item's answers, if the answers of all items follow each other."""
+    """Return for each item the rows of its answers in an array of the answers of all items."""
     ends = np.cumsum([item.num_answers for item in items])
     return [np.arange(end - item.num_answers, end) for item, end in zip(items, ends, strict=True)]
 
@@ -158,23 +158,23 @@ def answer_rows(items: Sequence[EncodedItem]) -> list[np.ndarray]:
 def pool_words(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
     """Return (M, D): a vector for each word that the task asks about, zeros without pieces.
 
-    It is the mean of the word's pieces. A unidirectional model takes the last piece, or the first
-    if it reads backward, because only that piece has seen the whole word.
+    It is the mean over the word's pieces. A unidirectional model takes the last piece, or the first
+    if it reads backward, because only at that piece has it read the whole word.
     """
     assert batch.answer_pieces_P2 is not None
-    place_P, word_P = batch.answer_pieces_P2.unbind(1)
+    position_P, word_P = batch.answer_pieces_P2.unbind(1)
     M = batch.num_answers
     D = x_BTD.shape[-1]
-    flat_PD = x_BTD.flatten(0, 1)
+    flattened = x_BTD.flatten(0, 1)
     if model.word_pooling == "mean":
         ones_P1 = x_BTD.new_ones(len(word_P), 1)
         counts_M1 = x_BTD.new_zeros(M, 1).index_add(0, word_P, ones_P1)
-        sums_MD = x_BTD.new_zeros(M, D).index_add(0, word_P, flat_PD[place_P])
+        sums_MD = x_BTD.new_zeros(M, D).index_add(0, word_P, flattened[position_P])
         return sums_MD / counts_M1.clamp_min(1)
     reduction = WORD_POOLING_REDUCTIONS[model.word_pooling]
-    no_place_M = place_P.new_full((M,), -1)
-    place_M = no_place_M.scatter_reduce(0, word_P, place_P, reduction, include_self=False)
-    return flat_PD[place_M.clamp_min(0)] * (place_M >= 0)[:, None]
+    missing_M = position_P.new_full((M,), -1)
+    position_M = missing_M.scatter_reduce(0, word_P, position_P, reduction, include_self=False)
+    return flattened[position_M.clamp_min(0)] * (position_M >= 0)[:, None]
 
 
 def encode_items(
@@ -185,10 +185,11 @@ def encode_items(
     language: str,
     symmetric: bool = False,
 ) -> list[EncodedItem]:
-    """Encode every row of a table with at most `max_length` positions an encoding.
+    """Encode every row of a table with at most `max_length` positions per encoding.
 
-    The columns decide: question and context; tokens, and target if only one word is asked about;
-    text, alone, with a second text or with choices. `symmetric` pairs are encoded in both orders.
+    A table has the columns question and context; or tokens, with target if only one word is asked
+    about; or text, alone, with `second` or with choices. `symmetric` pairs are encoded in both
+    orders.
     """
     if "context" in table:
         return _encode_contexts(table, tokenizer, max_length=max_length, language=language)
@@ -271,13 +272,13 @@ def _encode_text_pairs(
 def encode_word_in_context(
     tokens: list[str], target: int, tokenizer: Tokenizer, *, max_length: int | None, language: str
 ) -> EncodedItem:
-    """Encode a word with its context, or with a window of it, so that the word is never cut off.
+    """Encode a word with its context, or with so much of it that the word is never cut off.
 
     If the word has no piece even by itself, the item has the whole context and no word pieces, so
     that all models answer the same items.
     """
     full_item: EncodedItem | None = None
-    reach = len(tokens)  # words on either side
+    reach = len(tokens)  # context words on either side; halved until the word is not cut off
     while True:
         first = max(0, target - reach)
         window = tokens[first : target + reach + 1]
@@ -330,20 +331,20 @@ def encode_question_context(
 ) -> EncodedItem:
     """Encode a question and all words of its context, in overlapping windows if they are too long.
 
-    starts_W, ends_W: character offsets of the context's words. The question stands beside each
-    window. It is truncated to half of the positions (run_squad.py: 64 of 384).
+    starts_W, ends_W: character offsets of the context's words. Each window includes the question,
+    which is truncated to half of the positions (run_squad.py: 64 of 384).
     """
-    read_question = _truncate_question(
+    truncated_question = _truncate_question(
         question, tokenizer, max_length=max_length, language=language
     )
 
     def encode(part: str) -> Encoding:
-        return _encode_question_pair(tokenizer, read_question, part, max_length=max_length)
+        return _encode_question_pair(tokenizer, truncated_question, part, max_length=max_length)
 
     item = _encode_windows(
-        context, starts_W, ends_W, encode, max_length=max_length, paired_texts=(read_question,)
+        context, starts_W, ends_W, encode, max_length=max_length, paired_texts=(truncated_question,)
     )
-    if read_question == question:
+    if truncated_question == question:
         return item
     return dataclasses.replace(item, encoded=dataclasses.replace(item.encoded, truncated=True))
 
@@ -365,7 +366,7 @@ def _encode_question_pair(
 def _truncate_question(
     question: str, tokenizer: Tokenizer, *, max_length: int | None, language: str
 ) -> str:
-    """Keep the words of a question that fit half of the positions.
+    """Keep the first words of a question that fit into half of the positions.
 
     If its first word alone does not fit, keep the first characters.
     """
@@ -441,10 +442,10 @@ def _split_windows(
 
     A window begins `stride` pieces after the beginning of the one before, at least one word
     further, and never beyond its end. In the code released with Devlin et al. 2019 (run_squad.py)
-    the stride is 128 of 384. Models here may have some dozens of positions; a third of them gives
-    each word about a third of the positions, less half of the question, as context on either
-    side. Long texts are therefore read up to three times, in training too. A word that is too
-    long for a window is cut.
+    the stride is 128 of 384. Models here may have only a few dozen positions. A stride of a third
+    of them gives each word about a third of the positions, less half of the question, as context
+    on either side. Long texts are therefore read up to three times, in training too. A word that
+    is too long for a window is cut.
     """
     windows: list[_Window] = []
     start = 0
@@ -470,9 +471,9 @@ def _fit_window(
     start: int,
     encode: Callable[[str], Encoding],
 ) -> tuple[int, Encoding]:
-    """Encode as many words from `start` on as fit, and return their end too.
+    """Encode as many words from `start` on as fit. Return the end of these words, and the encoding.
 
-    It takes several tries, because words may have other pieces where the text ends after them.
+    A word at the end of a text may have other pieces than within it, so this takes several tries.
     """
     end = len(starts_W)
     encoding = encode(text[starts_W[start] : ends_W[-1]])
@@ -485,7 +486,7 @@ def _fit_window(
 
 
 def _choose_max_context_windows(windows: Sequence[_Window], num_words: int) -> np.ndarray:
-    """Return (W,) the window in which each word has the most context, the first one of equals.
+    """Return (W,) the window in which each word has the most context; ties go to the first.
 
     Context is the number of words on the side that has fewer, plus a hundredth of the window's
     words, as in the code released with Devlin et al. 2019.
@@ -506,19 +507,19 @@ def _context_offsets(encoded: Encoding) -> np.ndarray:
 
 
 def _token_offsets(tokens: list[str], language: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the (W,) first and the (W,) end characters of tokens joined by `join_words`."""
+    """Return (W,) start and (W,) end offsets, in characters, of tokens joined by `join_words`."""
     lengths = np.array([len(token) for token in tokens])
     ends = np.cumsum(lengths + spaces_before_words(tokens, language))
     return ends - lengths, ends
 
 
 def align_pieces_to_words(encoded: Encoding, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return (P, 2): pairs of a position and a word that its piece overlaps, in order.
+    """Return (P, 2): the position of a piece, and a word that the piece overlaps, in order.
 
-    A piece that overlaps several words forms a pair with each of them.
+    A piece that overlaps several words has a row for each of them.
     """
     firsts = np.searchsorted(ends, encoded.offsets[:, 0], side="right")
     counts = (np.searchsorted(starts, encoded.offsets[:, 1], side="left") - firsts).clip(0)
-    places = np.repeat(np.arange(len(counts)), counts)
+    positions = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.column_stack([places, firsts[places] + within])
+    return np.column_stack([positions, firsts[positions] + within])

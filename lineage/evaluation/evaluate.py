@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,6 @@ from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, SpanAnswer, make_answer
-from lineage.evaluation.finetuning import save_weights
 from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.result_rows import (
     EXTRA_COLUMNS,
@@ -29,7 +28,7 @@ from lineage.evaluation.result_rows import (
     result_rows,
     rows_without_value,
 )
-from lineage.evaluation.settings import HyperparameterTrials
+from lineage.evaluation.settings import HyperparameterTrials, LabelCount
 from lineage.evaluation.systems import (
     EncoderUnderTest,
     EvalContext,
@@ -48,11 +47,11 @@ from lineage.evaluation.trials import (
 )
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
 from lineage.models.base import LanguageModelFamily
+from lineage.models.weights import save_tensors
 from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
 
 FINETUNED_WEIGHTS_FILE = "finetuned.safetensors"
-LabelCount = int | Literal["all"]
 
 
 def list_runs(
@@ -90,9 +89,8 @@ def evaluate_runs(
 ) -> tuple[list[ResultRow], pd.DataFrame]:
     """Return the rows and predictions of all runs.
 
-    A run that fails leaves a row with the reason, and the others go on. `cache_dir` keeps finished
-    runs, and in finetuned.safetensors the network fine-tuned on the most labels with the first
-    seed.
+    A run that fails gives a row with the reason, and the others go on. `cache_dir` holds finished
+    runs, and in finetuned.safetensors the model fine-tuned on the most labels with the first seed.
     """
     rows: list[ResultRow] = []
     unsupported = _unsupported_note(context)
@@ -104,10 +102,10 @@ def evaluate_runs(
     run_to_save = _find_run_to_save(runs)
     encoder = EncoderUnderTest(context, runs[0].init)
     tables: list[pd.DataFrame] = []
-    chosen_trials: dict[EvalRun, int] = {}  # by selection key: what validation chose
+    chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     for number, run in enumerate(runs):
         report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
-        if run.init != encoder.init:  # frees the features of the encoder before
+        if run.init != encoder.init:  # frees the features of the previous encoder
             encoder = EncoderUnderTest(context, run.init)
         missing = context.missing_note(run.init)
         if missing is not None:
@@ -149,7 +147,7 @@ def _failed_rows(context: EvalContext, run: EvalRun, notes: Sequence[Note]) -> l
 
 
 def _find_run_to_save(runs: Sequence[EvalRun]) -> EvalRun | None:
-    """Return the first seed's fine-tuning on the most labels, whose weights are kept."""
+    """Return the run whose weights are kept: fine-tuned on the most labels with the first seed."""
     candidates = [
         run
         for run in runs
@@ -210,10 +208,10 @@ def _select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
 def _evaluate_head(
     encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None, chosen_trial: int | None
 ) -> RunPredictions:
-    """Fit a head and answer with it.
+    """Fit a head and predict with it.
 
-    Where its settings have trials and none is chosen yet, also return the predictions of each
-    trial on validation.
+    If its settings have trials and none is chosen yet, also return the predictions of each trial
+    on validation.
     """
     context = encoder.context
     train_rows = _select_train_rows(context, run)
@@ -240,8 +238,8 @@ def _evaluate_head(
     else:
         head = fit(settings if chosen_trial is None else settings.with_trial(chosen_trial))
         failed_trials = []
-    if head.model is not None:
-        save_weights(head.model, weights_path)
+    if head.model is not None and weights_path is not None:
+        save_tensors(head.model.state_dict(), weights_path)
     tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
     return RunPredictions(pd.concat(tables, ignore_index=True), failed_trials)
 
@@ -295,7 +293,8 @@ def _evaluate_translation(
         seed=run.finetune_seed,
         precision=context.precision,
     )
-    save_weights(model, weights_path)
+    if weights_path is not None:
+        save_tensors(model.state_dict(), weights_path)
 
     def answer(items: pd.DataFrame) -> PredictionColumns:
         tokenizer = context.checkpoint.tokenizer
@@ -305,7 +304,7 @@ def _evaluate_translation(
 
 
 def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
-    """Check that the good sentence is more probable. A tie is half right, as for a coin."""
+    """Predict that the more probable sentence is the good one. A tie is half right."""
     context = encoder.context
     model = encoder.build_encoder().eval()
     family = context.checkpoint.family

@@ -1,12 +1,12 @@
 """Fine-tuning of a whole encoder with ULMFiT's techniques (Howard and Ruder 2018, section 3.3).
 
-Shapes: N items, B encodings of a batch, T positions, M answers, D width, K outputs.
+Shapes: N items, B encodings of a batch, T positions, P positions without padding, M answers,
+D width, K outputs.
 """
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ from lineage.evaluation.encoding import (
     pool_words,
 )
 from lineage.evaluation.settings import FinetuneSettings, resolve_num_epochs
-from lineage.models import weights
 from lineage.models.base import Encoder, LossOutput, build_linear_head
 from lineage.models.batch import Batch, bucket_by_length, masked_mean
 from lineage.randomness import derive_seed, generator
@@ -40,15 +39,15 @@ class PooledVectors(NamedTuple):
     """The vectors of all encodings (B, D), or of the words that the task asks about (M, D)."""
 
     vectors: torch.Tensor
-    top_BTD: torch.Tensor | None  # their layer; None if texts are read in windows
+    top_BTD: torch.Tensor | None  # the top layer; None if texts are read in windows
 
 
 class FinetunedModel(nn.Module):
     """An encoder with a head.
 
     Texts have the family's own pooling and head, or with `pooling: mean` a linear head on the mean
-    of their pieces. Words always have a linear head. If an item has several encodings, their
-    vectors are summed before the head, except that choices are scored one by one.
+    over their pieces. Words always have a linear head. If an item has several encodings, their
+    vectors are summed before the head; choices are scored one by one instead.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class FinetunedModel(nn.Module):
         self.bptt_window = settings.bptt_window
         self.pooled_positions = settings.pooled_positions
         self.word_layer_norm = settings.word_layer_norm and has_words
-        # Only items that are encoded once, as a whole, can learn from every position.
+        # Only texts with a single encoding have a label to predict after every position.
         self.linear_label_gain = (
             settings.linear_label_gain and self.num_encodings == 1 and not has_words
         )
@@ -115,7 +114,7 @@ class FinetunedModel(nn.Module):
     def head_inputs(self, vectors: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Normalize the vectors of words, or sum those of an item's encodings."""
         if self.word_layer_norm:
-            # Untrained word vectors may be as small as 0.001, so torch's own epsilon is too large.
+            # Random-init word vectors may be as small as 0.001, and torch's default is too large.
             return F.layer_norm(vectors, vectors.shape[-1:], eps=1e-12)
         if self.is_multiple_choice or batch.answer_pieces_P2 is not None:
             return vectors
@@ -125,7 +124,7 @@ class FinetunedModel(nn.Module):
 def linear_label_gain_loss(
     model: FinetunedModel, top_BTD: torch.Tensor, batch: Batch
 ) -> torch.Tensor:
-    """Return the mean loss of each text's label after each of its positions.
+    """Return the weighted mean loss of predicting a text's label after each of its positions.
 
     The weights grow linearly from 0 at the first position to 1 at the last (linear label gain, Dai
     and Le 2015, section 3). The weighted mean is over the whole batch, as in the released code
@@ -136,10 +135,10 @@ def linear_label_gain_loss(
     mask_BT = batch.mask_BT
     lengths_B1 = mask_BT.sum(1, keepdim=True)
     gain_BT = (mask_BT.cumsum(1) - 1).double() / (lengths_B1 - 1).clamp_min(1)
-    weights_N = torch.where(lengths_B1 > 1, gain_BT, 1.0)[mask_BT]
-    labels_N = batch.labels_M[:, None].expand_as(mask_BT)[mask_BT]
-    loss = model.answer.loss(model.head(top_BTD[mask_BT]), labels_N, weights_M=weights_N)
-    return loss / weights_N.sum().to(loss.dtype)
+    weights_P = torch.where(lengths_B1 > 1, gain_BT, 1.0)[mask_BT]
+    labels_P = batch.labels_M[:, None].expand_as(mask_BT)[mask_BT]
+    loss = model.answer.loss(model.head(top_BTD[mask_BT]), labels_P, weights_M=weights_P)
+    return loss / weights_P.sum().to(loss.dtype)
 
 
 def finetuning_objective(
@@ -228,10 +227,9 @@ def finetune(
     precision: str,
     auxiliary_loss: AuxiliaryLoss | None = None,
 ) -> FinetunedModel:
-    """Fine-tune the encoder, in place, with a new head, and return the last epoch's model.
+    """Fine-tune the encoder, in place, with a new head, without early stopping.
 
-    The settings give the learning rates of layers and steps, and gradual unfreezing. No split is
-    used to select an epoch.
+    The settings give the learning rates of layers and steps, and gradual unfreezing.
     """
     model = FinetunedModel(encoder, answer, settings, seed=seed, example_item=items[0])
     optimizer = settings.build_optimizer([*encoder.layer_groups(), [*model.head.parameters()]])
@@ -284,10 +282,9 @@ def update_batch_norm(
 ) -> None:
     """Recompute batch norm statistics over the training items with the final weights.
 
-    Running statistics (momentum 0.1) lag behind the weights, and after the 20 steps of 100 labels
-    they still hold a ninth of the initial variance of 1. All items pass through the head at once:
-    batches of similar length differ from each other, and averaging over them would lose that part
-    of the variance.
+    Running statistics (momentum 0.1) lag behind the weights. After 20 steps, as with 100 labels,
+    they still contain a ninth of the initial variance of 1. All items pass through the head at
+    once, because an average over batches would lose the variance between batches.
     """
     norms = [module for module in model.head.modules() if isinstance(module, nn.BatchNorm1d)]
     model.eval()
@@ -305,12 +302,6 @@ def update_batch_norm(
             norm.momentum = 1.0
             norm.train()
         model.head(torch.cat(head_inputs))
-
-
-def save_weights(model: nn.Module, path: Path | None) -> None:
-    """Write the weights of a fine-tuned model; None means that they are not wanted."""
-    if path is not None:
-        weights.save_tensors(model.state_dict(), path)
 
 
 @torch.inference_mode()

@@ -1,10 +1,9 @@
 """Contextual features joined with the static vectors of another model.
 
-This is [x_k; ELMo_k] (Peters et al. 2018, section 3.3). A static vector stands at the end of every
-layer, where the scalar mix leaves it alone. For a linear probe the static features of a row are
-pooled from the static words just as its own features are pooled from pieces (see
-`lineage.evaluation.linear_probe.pool_features`). For a BiLSTM probe every piece gets the vector of
-its word.
+This is [x_k; ELMo_k] (Peters et al. 2018, section 3.3). The static vector is appended to every
+layer, and the scalar mix leaves it as it is. For a linear probe, `pool_features` pools the static
+vectors of words as it pools the contextual vectors of pieces. For a BiLSTM probe every piece gets
+the static vector of its word.
 
 Shapes: M answers, L layers, D width, S width of a static vector, T positions.
 """
@@ -37,7 +36,7 @@ def concatenate_static(layers: np.ndarray, static: np.ndarray) -> np.ndarray:
 def add_static_vectors(
     features: CachedFeatures, model: Encoder, tokenizer: Tokenizer, *, precision: str
 ) -> CachedFeatures:
-    """Add the vectors of a static model behind the layers at every position.
+    """Append the vectors of a static model to every layer at every position.
 
     The static model reads whole texts, without a maximum length.
     """
@@ -76,8 +75,8 @@ def align_static_vectors(
 ) -> np.ndarray:
     """Return (T, S): for every piece the vector of the first word that it overlaps.
 
-    Pieces without a word, such as special tokens, get zeros. Overlap is what counts, because a
-    piece of a byte-level BPE may begin with the space before its word.
+    Pieces without a word, such as special tokens, get zeros. An overlap is enough, because a piece
+    of a byte-level BPE may begin with the space before its word.
     """
     static_size = static_texts[texts[0]].vectors_TS.shape[1]
     aligned_TS = np.zeros((len(encoded.ids), static_size), np.float32)

@@ -47,9 +47,9 @@ def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> t
       texts cannot tell how they relate. The texts are still encoded together, so that a
       contextual model has seen both.
     - Words: (M, D), see `pool_words`.
-    - Words of a context beside a question: (M, 2 D), each word v and u * v, where u is the mean
-      of the question. Without it a linear probe of static vectors could not match the two. The
-      other two of the four are left out because a context has a hundred words and more.
+    - Words of a context with a question: (M, 2 D), v and u * v for each word v, where u is the
+      mean over the question. Without u * v a linear probe on static vectors could not match a word
+      with the question. u and |u - v| are left out, because a context has a hundred words or more.
     """
     text_mask_BT, segment_ids_BT = batch.text_mask_BT, batch.segment_ids_BT
     assert text_mask_BT is not None
@@ -66,16 +66,16 @@ def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> t
 
 
 def _pool_question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Return (M, D): for each word the mean of the question in the encoding that has the word.
+    """Return (M, D): for each word the mean over the question in the encoding that has the word.
 
-    Words without pieces get that of the batch's first encoding.
+    Words without pieces get the question of the batch's first encoding.
     """
     assert batch.answer_pieces_P2 is not None
     assert batch.segment_ids_BT is not None
     assert batch.text_mask_BT is not None
-    place_P, word_P = batch.answer_pieces_P2.unbind(1)
-    no_row_M = place_P.new_zeros(batch.num_answers)
-    row_M = no_row_M.scatter_reduce(0, word_P, place_P // x_BTD.shape[1], "amax")
+    position_P, word_P = batch.answer_pieces_P2.unbind(1)
+    first_row_M = position_P.new_zeros(batch.num_answers)
+    row_M = first_row_M.scatter_reduce(0, word_P, position_P // x_BTD.shape[1], "amax")
     question_BD = masked_mean(x_BTD, batch.text_mask_BT & (batch.segment_ids_BT == 0))
     return question_BD[row_M]
 
@@ -86,8 +86,8 @@ def extract_features(
 ) -> np.ndarray:
     """Return (M, L, D) float32: every layer after `pool_features`; choices give (N, C, L, D).
 
-    D is that of the widest layer; narrower ones are padded with zeros. Several encodings of an
-    item are summed.
+    D is the width of the widest layer; narrower layers are padded with zeros. The features of
+    several encodings of an item are summed.
     """
     model.eval()
     device = next(model.parameters()).device
@@ -126,7 +126,7 @@ def select_layers(
     if settings.features == "second_to_last" and features.shape[-2] < 2:
         block = "linear_probe" if isinstance(settings, LinearProbeSettings) else "bilstm_probe"
         raise EvaluationError(
-            "the model has one layer, and none is second to last; "
+            "the model has one layer, so none is second to last; "
             f"set evaluate.{block}.features to scalar_mix or last"
         )
     if settings.features == "concat_last_4":
@@ -139,7 +139,7 @@ def select_layers(
 class Standardizer:
     """Center and scale features by the mean and standard deviation of the training items.
 
-    With that, one strength of l2 suits all families.
+    One value of `l2` then suits all families.
     """
 
     mean_LD: np.ndarray
@@ -147,9 +147,9 @@ class Standardizer:
 
     @classmethod
     def fit(cls, features_MLD: np.ndarray, *, static_size: int, layer_norm: bool) -> "Standardizer":
-        """Take the statistics of the layers, and separately of the static vectors behind them.
+        """Compute the statistics of the layers and, separately, of the static vectors after them.
 
-        A standard deviation of one model says nothing about what is small in the other.
+        The scales of the two models are unrelated.
         """
         num_contextual = features_MLD.shape[-1] - static_size
         parts = np.split(features_MLD, [num_contextual], -1)
@@ -165,8 +165,8 @@ class Standardizer:
 def _mean_and_std(features_MLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation, (L, D) each, for each feature or for each layer.
 
-    A standard deviation has a floor. Otherwise one unseen form could decide everything through a
-    feature that hardly varies in training.
+    The standard deviation has a floor. Otherwise a feature that hardly varies in training could
+    dominate the score of an item where it differs.
     """
     mean_LD = features_MLD.mean(0)
     std_LD = features_MLD.std(0)
@@ -205,7 +205,7 @@ class LinearProbe:
     """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear layer, in float64.
 
     The C choices of an item, (N, C, L, D), have one score each by the same weights. The last
-    `static_size` features are another model's (see `lineage.evaluation.joined`) and never mixed.
+    `static_size` features are another model's (see `lineage.evaluation.joined`) and are not mixed.
     """
 
     def __init__(

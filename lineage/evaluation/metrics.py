@@ -1,4 +1,4 @@
-"""Metrics of labels of any type, numbers, tags (see `lineage.evaluation.spans`) and texts.
+"""Metrics of labels, numbers, tags (see `lineage.evaluation.spans`) and texts.
 
 Every metric takes labels and predictions as arrays of equal length N. BLEU and chrF are those of
 sacrebleu, from 0 to 100. sacrebleu and scipy are imported inside the functions that use them,
@@ -6,9 +6,8 @@ because each takes about half a second and most stages need neither.
 
 For each ranking metric there is also a function that gives the contribution of each example, so
 that two systems can be paired example by example. The mean of the contributions is the metric
-itself. For metrics that are no mean over examples, such as BLEU, contributions are jackknife
-pseudo-values (Tukey 1958), moved to the exact mean: N - 1 times the loss of the score without the
-example. A single contribution may then lie outside the range of the metric.
+itself. If a metric is not a mean over examples, such as BLEU, its contributions are
+`jackknife_pseudo_values`, and a single one may lie outside the range of the metric.
 """
 
 import re
@@ -16,7 +15,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -94,36 +93,31 @@ def _matthews_from_counts(counts_LL: np.ndarray) -> float:
     return float((counts_LL.trace() * n - labels_L @ predictions_L) / spread)
 
 
-def correlation(
-    labels: np.ndarray, predictions: np.ndarray, method: Literal["pearson", "spearman"]
-) -> tuple[float, float]:
-    """Return the coefficient and its two-sided p value under the hypothesis of no correlation.
+def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return Pearson's correlation of (N,) numbers, or texts of numbers, with N > 1.
 
-    labels, predictions: (N,) numbers, or texts of numbers, with N > 1. Spearman's coefficient is
-    Pearson's over ranks, where equal values share their mean rank. Both results are NaN if either
-    side is constant: 0 would claim that a system was seen to follow nothing.
+    It is NaN if either side is constant. 0 would claim that there is no correlation.
     """
     from scipy import stats
 
-    x_N = np.asarray(labels).astype(np.float64)
-    y_N = np.asarray(predictions).astype(np.float64)
-    if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
-        return float("nan"), float("nan")
-    if method == "pearson":
-        pearson_result = stats.pearsonr(x_N, y_N)
-        return float(pearson_result.statistic), float(pearson_result.pvalue)
-    spearman_result = stats.spearmanr(x_N, y_N)
-    return float(spearman_result.statistic), float(spearman_result.pvalue)
-
-
-def pearson(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Pearson's correlation, NaN if either side is constant."""
-    return correlation(labels, predictions, "pearson")[0]
+    return _correlation(stats.pearsonr, labels, predictions)
 
 
 def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return Spearman's rank correlation, NaN if either side is constant."""
-    return correlation(labels, predictions, "spearman")[0]
+    """Return Spearman's correlation: Pearson's over ranks, where ties share their mean rank."""
+    from scipy import stats
+
+    return _correlation(stats.spearmanr, labels, predictions)
+
+
+def _correlation(
+    correlate: Callable[[np.ndarray, np.ndarray], Any], labels: np.ndarray, predictions: np.ndarray
+) -> float:
+    x_N = np.asarray(labels).astype(np.float64)
+    y_N = np.asarray(predictions).astype(np.float64)
+    if np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
+        return float("nan")
+    return float(correlate(x_N, y_N).statistic)
 
 
 def normalize_answer(text: str) -> str:
@@ -136,11 +130,11 @@ def normalize_answer(text: str) -> str:
 
 
 def score_answers(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N, 2): exact match and word F1, from 0 to 1, against the best label of each question.
+    """Return (N, 2): exact match and word F1, each the best over the labels of a question.
 
-    See Rajpurkar et al. 2016, section 6.1. labels: (N,), each several texts, or one text that
-    joins them with ANSWER_SEPARATOR. predictions: (N,) texts; a question without an answer has
-    None or NaN and scores 0.
+    Both are from 0 to 1. See Rajpurkar et al. 2016, section 6.1. labels: (N,), each several texts,
+    or one text that joins them with ANSWER_SEPARATOR. predictions: (N,) texts; a question without
+    an answer has None or NaN and scores 0.
     If both the answer and the label are empty after normalization, the match is 1 and F1 is 0, as
     in evaluate-v1.1.py; version 2.0 gives 1.
     """
@@ -176,8 +170,8 @@ def answer_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 def _make_bleu(labels: np.ndarray) -> "BLEU":
     """Return BLEU with the tokenizer for the language of most references.
 
-    These are 13a (mteval-v13a), zh for Chinese and char for Japanese, because zh does not split
-    kana.
+    The tokenizers are 13a (mteval-v13a), zh for Chinese, and char for Japanese, because zh does not
+    split kana.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -209,30 +203,39 @@ def chrf(labels: np.ndarray, predictions: np.ndarray) -> float:
 def get_bleu_signature(labels: np.ndarray, predictions: np.ndarray) -> str:
     """Return sacrebleu's signature: references, case, tokenizer, smoothing and version."""
     metric = _make_bleu(labels)
-    metric.corpus_score(list(predictions), [list(labels)])
+    metric.corpus_score(list(predictions), [list(labels)])  # counts the references
     return str(metric.get_signature())
 
 
 def bleu_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N,) contributions to corpus BLEU / 100, as jackknife pseudo-values."""
+    """Return (N,) contributions to corpus BLEU / 100."""
     metric = _make_bleu(labels)
-    N = len(labels)
     sentence_scores = [
         metric.corpus_score([prediction], [[label]])
         for prediction, label in zip(predictions, labels, strict=True)
     ]
-    rows = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in sentence_scores]
+    rows = [
+        [*score.counts, *score.totals, score.sys_len, score.ref_len] for score in sentence_scores
+    ]
     statistics_NF = np.array(rows, np.int64)
     corpus_F = statistics_NF.sum(0)
     corpus_bleu = _bleu_from_statistics(metric, corpus_F)
     without_N = np.array(
-        [_bleu_from_statistics(metric, corpus_F - one_F) for one_F in statistics_NF]
+        [_bleu_from_statistics(metric, corpus_F - sentence_F) for sentence_F in statistics_NF]
     )
-    return corpus_bleu + (N - 1) * (without_N.mean() - without_N)
+    return jackknife_pseudo_values(corpus_bleu, without_N)
+
+
+def jackknife_pseudo_values(score: float, without_N: np.ndarray) -> np.ndarray:
+    """Return (N,) jackknife pseudo-values (Tukey 1958), shifted so that their mean is the score.
+
+    `without_N` holds the score without each of the examples.
+    """
+    return score + (len(without_N) - 1) * (without_N.mean() - without_N)
 
 
 def _bleu_from_statistics(metric: "BLEU", statistics_F: np.ndarray) -> float:
-    """Return BLEU / 100 of n-gram matches, n-gram counts, and both lengths."""
+    """Return BLEU / 100 from n-gram matches, n-gram counts, and both lengths."""
     order = metric.max_ngram_order
     score = metric.compute_bleu(
         correct=statistics_F[:order].tolist(),
@@ -246,10 +249,10 @@ def _bleu_from_statistics(metric: "BLEU", statistics_F: np.ndarray) -> float:
 
 
 def pearson_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N,) contributions to Pearson's correlation, NaN if there is no correlation.
+    """Return (N,) contributions to Pearson's correlation, NaN if a side is constant.
 
-    If there is none without one of the examples (the only one that differs), the correlation
-    itself stands for the one without it.
+    If a side is constant without one of the examples, the correlation without it is undefined, and
+    that of all examples takes its place.
     """
     labels = np.asarray(labels).astype(np.float64)
     predictions = np.asarray(predictions).astype(np.float64)
@@ -260,17 +263,17 @@ def pearson_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.nda
     N = len(x_N)
     sums = np.array([x_N @ x_N, y_N @ y_N, x_N @ y_N])
     whole = sums[2] / np.sqrt(sums[0] * sums[1])
-    # Without an example x the mean of the others is -x / (N - 1).
+    # Without an example x, the mean of the others is -x / (N - 1).
     xx_N = sums[0] - x_N**2 * N / (N - 1)
     yy_N = sums[1] - y_N**2 * N / (N - 1)
     xy_N = sums[2] - x_N * y_N * N / (N - 1)
     exists_N = (xx_N > 1e-9 * sums[0]) & (yy_N > 1e-9 * sums[1])
     without_N = np.where(exists_N, xy_N / np.sqrt(np.where(exists_N, xx_N * yy_N, 1.0)), whole)
-    return whole + (N - 1) * (without_N.mean() - without_N)
+    return jackknife_pseudo_values(whole, without_N)
 
 
 def mean_spearman_by_group(labels: np.ndarray, predictions: np.ndarray, group: np.ndarray) -> float:
-    """Return the mean over groups of Spearman's correlation, NaN if a group has none.
+    """Return the mean over groups of Spearman's correlation, NaN if it is undefined in a group.
 
     Numbers of different groups may have different scales.
     """
@@ -286,7 +289,8 @@ def spearman_contributions(
     """Return (N,) contributions to `mean_spearman_by_group`. labels, predictions: (N,) numbers.
 
     They are `pearson_contributions` of the ranks within each group, weighted so that all groups
-    count equally. Ranks are not computed again without an example: it moves others by one at most.
+    count equally. Ranks are not recomputed without each example, which would move the others by one
+    at most.
     """
     from scipy import stats
 
@@ -311,16 +315,14 @@ def confusion_contributions(
     """
     counts_LL, cells_N2 = _confusion_matrix(labels, predictions)
     whole = metric_from_counts(counts_LL)
-    N = len(cells_N2)
-    if N == 1:
+    if len(cells_N2) == 1:
         return np.array([whole])
     without_LL = np.zeros_like(counts_LL)
     for cell in zip(*np.nonzero(counts_LL), strict=True):
         counts_LL[cell] -= 1
         without_LL[cell] = metric_from_counts(counts_LL)
         counts_LL[cell] += 1
-    without_N = without_LL[cells_N2[:, 0], cells_N2[:, 1]]
-    return whole + (N - 1) * (without_N.mean() - without_N)
+    return jackknife_pseudo_values(whole, without_LL[cells_N2[:, 0], cells_N2[:, 1]])
 
 
 def ratio_contributions(numerators_N: np.ndarray, denominators_N: np.ndarray) -> np.ndarray:
@@ -382,7 +384,7 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "chrf": chrf,
 }
 # (N,) contributions to each ranking metric, as shares of a perfect score. Word similarity has its
-# own by group, see `lineage.evaluation.word_vectors`.
+# own by group, see `lineage.tasks.word_similarity`.
 CONTRIBUTIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "accuracy": _accuracy_contributions,
     "macro_f1": partial(confusion_contributions, _macro_f1_from_counts),

@@ -1,4 +1,4 @@
-"""Predictions as columns: label, prediction and score, from any system, and correct, by a metric.
+"""Predictions of any system as columns: label, prediction, score, and correct by a metric.
 
 Shapes: N items, M words of all items, W words of one context, K labels or tags.
 """
@@ -21,7 +21,7 @@ MAX_ANSWER_WORDS = 30  # the code released with Devlin et al. 2019 allows 30 pie
 def add_correct_column(columns: PredictionColumns, metric: str) -> PredictionColumns:
     """Return the columns with `correct`, the contribution of each item to a ranking metric.
 
-    It is NaN where the metric does not exist, such as a correlation with a constant.
+    It is NaN where the metric is undefined, such as a correlation with a constant.
     """
     contributions = CONTRIBUTIONS[metric](columns["label"], columns["prediction"])
     return columns | {"correct": contributions}
@@ -114,9 +114,8 @@ def find_best_span(scores_W2: np.ndarray) -> tuple[int, int]:
     """Return the first and last word of the span with the highest sum of both scores.
 
     See Devlin et al. 2019, section 4.2. A span has at most MAX_ANSWER_WORDS words. Ties go to the
-    span that begins first, then to the shortest. All spans are compared, so the released code's
-    lists of the 20 best starts and ends of each window are not needed. Nor is its mapping from
-    pieces back to characters, because words know theirs.
+    span that begins first, then to the shortest. The released code only compares the 20 best starts
+    and ends of each window; here all spans are compared.
     """
     words = np.arange(len(scores_W2))
     extra_words_WW = words - words[:, None]
@@ -129,7 +128,7 @@ def find_best_span(scores_W2: np.ndarray) -> tuple[int, int]:
 def split_by_group(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.DataFrame]]:
     """Return all items, followed by the items of each group if scores by group can be reported.
 
-    In cross-validation the groups only keep items in one fold, and there may be as many as
+    In cross-validation the groups only keep items in one fold. There may be as many groups as
     authors, so scores are not split by them.
     """
     groups: list[tuple[str, pd.DataFrame]] = [("all", items)]
@@ -142,18 +141,18 @@ def split_by_group(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, 
 def can_report_groups(items: pd.DataFrame) -> bool:
     """Tell whether the groups are few and have short names.
 
-    Longer ones, such as a premise shared by several pairs, would put private text into reports.
+    Longer names, such as a premise shared by several pairs, would put private text into reports.
     """
     names = items["group"].unique()
     return len(names) <= MAX_GROUPS and all(map(is_short_name, names))
 
 
 def truncated_answers_notes(facts: Mapping[str, Any], table: str) -> list[Note]:
-    """Return a note on the questions of a table whose answer max_tokens cut off, if there are any.
+    """Return a note on the questions of a table whose answer max_words cut off, if there are any.
 
     No system can answer these.
     """
-    num_lost = facts.get("lost", {}).get(table, 0)
+    num_lost = facts.get("truncated_answers", {}).get(table, 0)
     if not num_lost:
         return []
     return [Note("answers_cut_off", {"count": num_lost, "of": facts["counts"][table]})]

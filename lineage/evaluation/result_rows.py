@@ -1,4 +1,4 @@
-"""Turn the predictions of a run into rows: one for each metric, with notes on how it was read."""
+"""Turn the predictions of a run into result rows: one for each metric, with notes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lineage.data.task_data import fold_numbers
+from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.evaluation.predictions import (
     PredictionColumns,
     split_by_group,
@@ -33,17 +33,17 @@ from lineage.results import (
 )
 
 # Metrics that are the mean of a column of the same name.
-SWAP_CONSISTENCY = "swap_consistency"  # both orders of two texts, read alone, give the same answer
-# Minimal pairs by the mean over tokens; the sum favours the sentence with fewer tokens.
+SWAP_CONSISTENCY = "swap_consistency"  # either order of two texts gives the same answer
+# Minimal pairs by the mean over tokens; the sum favors the sentence with fewer tokens.
 LENGTH_NORMALIZED_ACCURACY = "accuracy_per_piece"
 MEAN_METRICS = (SWAP_CONSISTENCY, LENGTH_NORMALIZED_ACCURACY)
-# Columns of a cached run beside its predictions.
+# Further columns of cached predictions, by the beginning of their names.
 EXTRA_COLUMNS = (KNOWN_COLUMN, LAYER_PREFIX, *MEAN_METRICS)
 
 
 @dataclass(frozen=True)
 class _Scope:
-    """The items that a row scores, the trial that answered them, and the layer that is read."""
+    """The items that a row scores, the trial that answered them, and the layer it read."""
 
     split: str
     test_set: str
@@ -74,7 +74,7 @@ def result_rows(
 def _metric_rows(
     context: EvalContext, run: EvalRun, items: pd.DataFrame, scope: _Scope, notes: list[Note]
 ) -> Iterator[ResultRow]:
-    """Yield the rows of some items: of all metrics, and of each layer that answered alone."""
+    """Yield a row for each metric of some items, and for each layer that answered alone."""
     notes = [*notes, *_answer_notes(context, items)]
     for metric in MEAN_METRICS:
         if metric in items and scope.trial == "chosen":
@@ -119,7 +119,7 @@ def rows_without_value(
     split: str,
 ) -> list[ResultRow]:
     """Return a row for each test set of a split on which a run has no value."""
-    parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
+    parts = _parts_of_run(context, run)
     test_sets = [part.test_set for part in parts if part.split == split]
     if not test_sets:
         test_sets = [context.task.info["name"]]
@@ -175,19 +175,22 @@ def _empty_row(
 def _count_train_examples(context: EvalContext, run: EvalRun) -> int:
     if run.label_count is None:
         return 0
-    for part in context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold):
+    for part in _parts_of_run(context, run):
         if part.split == "train":
             num_items = len(part.rows_N)
             return num_items if run.label_count == "all" else min(run.label_count, num_items)
     return 0
 
 
+def _parts_of_run(context: EvalContext, run: EvalRun) -> list[SplitItems]:
+    return context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
+
+
 def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[Note]:
     """Return notes on what the model could not read of the scored items."""
-    parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
     tables = [
         part.table
-        for part in parts
+        for part in _parts_of_run(context, run)
         if part.split == scope.split and part.test_set == scope.test_set
     ]
     if not tables:
@@ -255,7 +258,7 @@ def _recipe_name(context: EvalContext, run: EvalRun) -> str:
     if run.transfer == "finetuned":
         if context.translate_settings:
             return context.translate_settings.recipe
-        # All other items are answered from one position each, and only words have a norm.
+        # These two apply to single texts and to words only.
         is_one_text = context.kind.unit == "text" and not context.is_symmetric
         gain = settings.finetune.linear_label_gain and is_one_text
         norm = settings.finetune.word_layer_norm and context.kind.unit == "word"
@@ -317,16 +320,16 @@ def _mlflow_name(row: ResultRow) -> str:
 def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     """Yield the share of unknown tokens on each test set; nothing for public tokenizers.
 
-    Which of a public tokenizer's tokens stands for unknown text is not known.
+    A public tokenizer does not tell which of its tokens stands for unknown text.
     """
     checkpoint = context.checkpoint
     if not checkpoint.family.can_answer(context.kind.answered_by, checkpoint.architecture):
         return
     if checkpoint.tokenizer.tokenizer_type == "pretrained":
         return
-    scored_split = context.task.scored_splits[-1:]
+    last_split = context.task.scored_splits[-1:]
     for part in context.task.split_items(seed=0, fold=fold_numbers(context.task.info)[0]):
-        if [part.split] == scored_split:
+        if part.split in last_split:
             yield ResultRow(
                 model=context.model_columns["model"],
                 family=context.model_columns["family"],
@@ -347,7 +350,7 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
 def heldout_rows(
     context: EvalContext, heldout: dict[str, dict[str, float]], *, adapted_bytes: int
 ) -> Iterator[ResultRow]:
-    """Yield the language model's measures on held-out target text, before and after adaptation."""
+    """Yield the language model's metrics on held-out target text, before and after adaptation."""
     bytes_after = context.text_bytes
     bytes_before = None if bytes_after is None else bytes_after - adapted_bytes
     for metric, value in heldout["before"].items():

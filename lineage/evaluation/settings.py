@@ -18,7 +18,8 @@ FEATURE_DESCRIPTIONS = {
     "embeddings": "the embeddings",
 }
 WHOLE_NETWORK = "whole network"
-JOINS = ("input", "first", "second")
+JOINS = ("input", "first", "second")  # the index is the number of LSTMs below
+LabelCount = int | Literal["all"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class NewWordSettings:
 class AdaptSettings(DiscriminativeFinetuneSettings):
     """The block `adapt`: continue pretraining on the target text (Howard and Ruder 2018, 3.2)."""
 
-    layer_lr_decay: float = 2.6  # as in the paper: each layer has the rate above divided by it
+    layer_lr_decay: float = 1 / 2.6  # as in the paper
     # None: words outside the vocabulary stay unknown.
     new_words: NewWordSettings | None = None
 
@@ -59,12 +60,12 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class HyperparameterTrials:
-    """A method of transfer, with trials of which the best on validation is used."""
+    """The settings of a method of transfer. Of its trials, the best on validation is used."""
 
     # Empty: the block's own hyperparameters are used.
     trials: tuple[Trial, ...] = ()
     # The label counts of the grid to use this method with. Empty: all of them.
-    label_counts: tuple[int | Literal["all"], ...] = ()
+    label_counts: tuple[LabelCount, ...] = ()
 
     def __post_init__(self) -> None:
         for trial in self.trials:
@@ -123,12 +124,12 @@ class BilstmProbeSettings(HyperparameterTrials):
     weight_decay: float = 0.0
     dropout: float = 0.2  # on the inputs of each LSTM and of the output layer
     max_grad_norm: float = 5.0
-    # With few labels, train for more epochs until there are so many steps. None: never.
+    # With few labels, train for more epochs to reach this many steps. None: never.
     min_steps: int | None = None
     num_layers: int = 1
-    # Where features beside static vectors enter: with them at the input, or concatenated to the
-    # output of the first or second LSTM, which then read static vectors alone (TagLM, Peters et
-    # al. 2017, section 3). Other features always enter at the input.
+    # Where the features enter if static vectors are added to them: at the input, or concatenated to
+    # the output of the first or second LSTM. The LSTMs below then read static vectors alone (TagLM,
+    # Peters et al. 2017, section 3). Without static vectors, features enter at the input.
     join: Literal["input", "first", "second"] = "input"
     features: Features = "scalar_mix"
     learn_gamma: bool = True  # this and `layer_norm` as for the linear probe
@@ -157,7 +158,7 @@ class BilstmProbeSettings(HyperparameterTrials):
     def describe_recipe(self, *, has_static: bool) -> str:
         """List the differences from a single LSTM over its input, joined by +, or return none.
 
-        `has_static`: the features stand beside static vectors.
+        `has_static`: static vectors are added to the features.
         """
         parts = []
         if self.num_layers > 1:
@@ -181,11 +182,11 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     dropout: float = 0.1
     # Dropout on the hidden layer of ULMFiT's classifier. None: as `dropout`.
     classifier_hidden_dropout: float | None = None
-    # With few labels, train for more epochs until there are so many steps. None: never.
+    # With few labels, train for more epochs to reach this many steps. None: never.
     min_steps: int | None = 60
     # Positions after which the gradient of a classified text is cut (BPT3C). None: whole texts.
     bptt_window: int | None = None
-    # Pool and learn from only so many last positions, in whole windows. None: from all.
+    # Pool only this many last positions, and train only on their windows. None: all positions.
     pooled_positions: int | None = None
     # The vector of a text: the family's own ([CLS], the extract token, ...), or the mean of the
     # top layer over the text's pieces.
@@ -219,7 +220,8 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
         pooled = self.pooled_positions
         if pooled is not None and (window is None or pooled < window):
             raise ValueError(
-                f"pooled_positions is {pooled}; it needs a bptt_window, and is at least as large"
+                f"pooled_positions is {pooled}, but bptt_window is {window or 'not set'}; "
+                f"set bptt_window to {pooled} or less"
             )
         if window is not None and (self.aux_lm_weight or self.pooling != "model_default"):
             raise ValueError(
@@ -283,8 +285,9 @@ class EvaluateSettings:
     def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:
         """Adapt the family's `transfer_description` to these settings.
 
-        It begins with the family's own method, the scalar mix of FEATURE_DESCRIPTIONS or
-        WHOLE_NETWORK. Settings that differ from that replace it; others are added.
+        It begins with the family's own method: the scalar mix of FEATURE_DESCRIPTIONS, or
+        WHOLE_NETWORK. Settings of that method that differ replace it; those of the other method
+        are added.
         `has_bilstm_probe`: some task has a BiLSTM probe.
         """
         mix = FEATURE_DESCRIPTIONS["scalar_mix"]

@@ -73,7 +73,7 @@ def split_tags(example: str | Iterable[str]) -> list[str]:
 
 
 def extract_spans(tags: Sequence[str], scheme: TaggingScheme = "conlleval") -> list[Span]:
-    """Return the spans of one sequence from left to right, exactly as seqeval does.
+    """Return the spans of one sequence from left to right, as seqeval does.
 
     A prefix without a type (B, I) has the type "_". Raises InputError for other tags.
     """
@@ -82,22 +82,22 @@ def extract_spans(tags: Sequence[str], scheme: TaggingScheme = "conlleval") -> l
 
 @lru_cache(maxsize=1 << 16)  # the labels are scored again for every system and metric
 def _extract_spans(tags: tuple[str, ...], scheme: TaggingScheme) -> tuple[Span, ...]:
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         if not IOB_TAG.fullmatch(tag):
             raise InputError(
-                f"tag {place + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor B-TYPE "
+                f"tag {index + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor B-TYPE "
                 "nor I-TYPE; write the spans in IOB2"
             )
     spans = []
     start: int | None = None  # first token of the open span
     previous = "O"
-    for place, tag in enumerate((*tags, "O")):
+    for index, tag in enumerate((*tags, "O")):
         if start is not None and not _continues_span(previous, tag):
             if not _is_unfinished(previous, tag, scheme):
-                spans.append(Span(_span_type(previous), start, place))
+                spans.append(Span(_span_type(previous), start, index))
             start = None
         if start is None and _begins_span(previous, tag, scheme):
-            start = place
+            start = index
         previous = tag
     return tuple(spans)
 
@@ -129,7 +129,7 @@ def _is_unfinished(previous: str, tag: str, scheme: TaggingScheme) -> bool:
 
 
 def are_span_tags(tags: Iterable[str]) -> bool:
-    """Tell whether tags mark spans: some have a prefix and a type, and all have, or O occurs."""
+    """Tell whether tags mark spans: some have a prefix and a type, and all do unless O occurs."""
     distinct = set(tags)
     typed = {tag for tag in distinct if ANY_SCHEME_TAG.fullmatch(tag) and tag != "O"}
     return bool(typed) and ("O" in distinct or typed == distinct)
@@ -162,9 +162,9 @@ def suggest_label_map(tags: Iterable[str]) -> str:
 
 
 def find_scheme_violations(sequences: Sequence[Sequence[str]]) -> list[bool]:
-    """Mark the sequences that break the scheme which the fewest sequences break.
+    """Tell for each sequence whether it violates the scheme that the fewest sequences violate.
 
-    `convert_to_iob2` has to guess the spans of these.
+    `convert_to_iob2` has to guess the spans of those that do.
     """
     violations_by_scheme = (
         [not _follows_scheme(tags, scheme) for tags in sequences] for scheme in SCHEMES
@@ -193,25 +193,25 @@ def _follows_scheme(tags: Sequence[str], scheme: str) -> bool:
 
 def convert_to_iob2(tags: Sequence[str]) -> list[str]:
     """Write the same spans in IOB2, from any of `SCHEMES`. Raises InputError for other tags."""
-    for place, tag in enumerate(tags):
+    for index, tag in enumerate(tags):
         if not ANY_SCHEME_TAG.fullmatch(tag):
             raise InputError(
-                f"tag {place + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor a letter "
+                f"tag {index + 1} of {len(tags)}: '{shorten_value(tag)}' is neither O nor a letter "
                 "of IOB, BIOES, BMES or BILOU before a type, such as B-PER"
             )
     iob_tags = [PREFIX_TO_IOB.get(tag[0], tag[0]) + tag[1:] for tag in tags]
     iob2_tags = ["O"] * len(tags)
     for span in extract_spans(iob_tags):
         iob2_tags[span.start] = f"B-{span.type}"
-        for place in range(span.start + 1, span.end):
-            iob2_tags[place] = f"I-{span.type}"
+        for index in range(span.start + 1, span.end):
+            iob2_tags[index] = f"I-{span.type}"
     return iob2_tags
 
 
 def score_spans(
     labels: np.ndarray, predictions: np.ndarray, scheme: TaggingScheme = "conlleval"
 ) -> SpanScores:
-    """Score predicted spans; one is right if its type and both ends are.
+    """Score predicted spans; a span is correct if its type and both ends are.
 
     labels, predictions: (N,) examples, each with equally many tags. Raises InputError otherwise.
     """

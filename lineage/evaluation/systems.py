@@ -1,7 +1,7 @@
 """An encoder under test on one task: pretrained, adapted or random-init, and its fitted heads.
 
-Shapes: N items, M answers that are asked for, L layers, D width, S width of a static vector,
-K outputs, V words.
+Shapes: N items, M answers of the items, L layers, D width, S width of a static vector, K outputs,
+V words.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,7 @@ from lineage.evaluation.settings import (
     EvaluateSettings,
     FinetuneSettings,
     HyperparameterTrials,
+    LabelCount,
     LinearProbeSettings,
 )
 from lineage.evaluation.translator import TranslationSettings
@@ -44,7 +45,8 @@ from lineage.tasks.base import Kind, load_kind
 from lineage.tokenizers.tokenizer import Tokenizer
 
 Init = Literal["pretrained", "adapted", "random"]
-# Tokens that tell nothing about a word: SentencePiece's space, fastai's marks of case.
+# Tokens that tell nothing about a word: SentencePiece's space, fastai's tokens of case and
+# repetition.
 NON_WORD_TOKENS = ("\u2581", "xxmaj", "xxup", "xxrep", "xxwrep")
 
 
@@ -54,14 +56,14 @@ class EvalRun:
 
     init: Init
     transfer: Literal["frozen", "finetuned", "zero_shot"]
-    label_count: int | Literal["all"] | None = None
+    label_count: LabelCount | None = None
     finetune_seed: int | None = None
     head: Literal["linear", "bilstm"] = "linear"  # of frozen features
     fold: int | None = None
 
     @property
     def selection_key(self) -> "EvalRun":
-        """The run that stands for all runs which share one choice among the trials.
+        """The run that represents all runs which share their chosen trial.
 
         The first seed chooses for all seeds. Each fold chooses for itself, since its validation
         items are test items of other folds.
@@ -140,7 +142,7 @@ class EvalContext:
     def max_input_positions(self) -> int | None:
         """The number of positions that the model can read: those that its training reached.
 
-        None: any number. The texts were cut to max_tokens words before, for all models alike.
+        None: any number. The texts were cut to max_words words before, for all models alike.
         """
         positions: int | None = getattr(self.checkpoint.architecture, "max_positions", None)
         is_public = isinstance(self.checkpoint.family, Public)
@@ -185,7 +187,7 @@ class EvalContext:
 
     @cached_property
     def items(self) -> dict[str, list[EncodedItem]]:
-        """Each table's items as the model reads them; scored symmetric ones in each order too."""
+        """Each table's items, encoded; scored symmetric items in each single order too."""
         items = {
             name: encode_items(
                 table,
@@ -208,22 +210,18 @@ class EvalContext:
 
 
 def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem]:
-    """Replace the readings of items in both orders by one order, read twice.
+    """Replace both encodings of each symmetric item by the encoding of one order, twice.
 
     The head was fitted on sums of two vectors, so it must see two here too.
     """
-    found = []
-    for item in items:
-        count = len(item.encodings)
-        encoding = item.encodings[order]
-        found.append(
-            EncodedItem(
-                encoding,
-                other_encodings=(encoding,) * (count - 1),
-                texts=(item.texts[order],) * count,
-            )
+    return [
+        EncodedItem(
+            item.encodings[order],
+            other_encodings=(item.encodings[order],),
+            texts=(item.texts[order],) * 2,
         )
-    return found
+        for item in items
+    ]
 
 
 class EncoderUnderTest:
@@ -236,7 +234,7 @@ class EncoderUnderTest:
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
         """Build the model anew, so that fine-tuning in one run does not affect another.
 
-        For fine-tuning, use its dropouts, and rescale embeddings where it asks for it.
+        `finetune_settings` give the dropout, and whether embeddings are rescaled.
         """
         checkpoint = self.context.checkpoint
         device = self.context.device
@@ -310,9 +308,9 @@ class EncoderUnderTest:
     def embed_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
 
-        A word is unknown where all its tokens are the unknown token or mark no word, unless the
-        model reads characters; and where all its vectors are zero. Raises EvaluationError where a
-        vector is not finite.
+        A word is unknown if all its vectors are zero. It is also unknown if all its tokens are the
+        unknown token or in NON_WORD_TOKENS, unless the model reads characters. Raises
+        EvaluationError if a vector is not finite.
         """
         context = self.context
         model = self.build_encoder()
@@ -347,13 +345,13 @@ def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
     return [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
 
 
-# (M, K) outputs, such as probabilities, and (M,) the best answers where those are not the argmax.
+# (M, K) outputs, such as probabilities, and (M,) the decoded tags of a CRF.
 HeadOutput = tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True)
 class FittedHead:
-    """A fitted head, and the network where all of it was fine-tuned."""
+    """A fitted head, and the whole model if it was fine-tuned."""
 
     predict: Callable[[SplitItems], HeadOutput]
     model: nn.Module | None = None

@@ -28,7 +28,7 @@ from lineage.tasks.base import Kind
 # The inverse of the L2 penalty, for TF-IDF vectors of length 1. One value serves all tasks, unless
 # the grid names several.
 DEFAULT_C = Grid.tfidf_C[0]
-# From this many words with tags on, characters that occur in one word only are left out.
+# With this many tagged words or more, character n-grams that occur in only one word are dropped.
 MIN_DF_WORDS = 20
 CONTEXT_WINDOW = 10  # words of a context to either side
 
@@ -56,7 +56,7 @@ class BaselineProblem:
         return bool(self.facts.get("symmetric", False))
 
     def extract_texts(self) -> tuple[list[list[str]], list[list[str]]]:
-        """Return the texts of the training items and of the scored ones, a list for each text."""
+        """Return the texts of the training and of the scored items: a list for each text column."""
         return (
             self.kind.extract_texts(self.train, self.language),
             self.kind.extract_texts(self.scored, self.language),
@@ -90,7 +90,7 @@ def predict(
 
 
 def predict_majority(labels_N: np.ndarray, num_items: int) -> ClassProbabilities:
-    """Give every item the shares of the training labels."""
+    """Predict the label frequencies of the training items for every item."""
     classes_K, count_K = np.unique(labels_N, return_counts=True)
     return ClassProbabilities(classes_K, np.tile(count_K / count_K.sum(), (num_items, 1)))
 
@@ -120,11 +120,11 @@ def tfidf_vectors(
     language: str,
     symmetric: bool = False,
 ) -> tuple[csr_matrix, csr_matrix]:
-    """Return TF-IDF of single words and word pairs (in Chinese, characters) of both sets of texts.
+    """Return TF-IDF over unigrams and bigrams of words (in Chinese, of characters).
 
-    For two texts u and v the features are those of a probe over pairs, [u, v, |u - v|, u v], and
-    the sum of the last, their cosine: from u and v alone a linear model could not see that they
-    share a word. Where the order of the texts means nothing, u + v replaces u and v.
+    For two texts u and v the features are those of a probe on pairs, [u, v, |u - v|, u * v], and
+    the sum of u * v, which is their cosine. From u and v alone a linear model could not see that
+    they share a word. If the order of the texts means nothing, u + v replaces u and v.
     """
     vectorizer = TfidfVectorizer(
         tokenizer=partial(split_words, language=language),
@@ -165,9 +165,9 @@ def predict_tfidf_choices(
     language: str,
     C: float = DEFAULT_C,
 ) -> ClassProbabilities:
-    """Classify each pair of a text and a choice as right or wrong; the likeliest choice wins."""
+    """Classify each pair of a text and a choice as right or wrong, and normalize over choices."""
     num_choices = len(train_texts) - 1
-    is_right = np.concatenate([labels_N == place for place in range(num_choices)])
+    is_right = np.concatenate([labels_N == choice for choice in range(num_choices)])
     fitted = predict_tfidf(
         _pair_with_choices(train_texts),
         is_right,
@@ -187,7 +187,7 @@ def _pair_with_choices(texts: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def _predict_labels(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with a label, or with the place of a choice."""
+    """Answer with a label, or with the index of a choice."""
     labels_N = problem.train["label"].to_numpy()
     if baseline == "majority":
         fitted = predict_majority(labels_N, len(problem.scored))
@@ -231,7 +231,7 @@ def _predict_numbers(baseline: Baseline, problem: BaselineProblem, C: float) -> 
 
 
 def _predict_tags(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with the majority tag, or by logistic regression on a word and its two neighbours."""
+    """Answer with the majority tag, or by logistic regression on a word and its two neighbors."""
     train_labels_M = _concatenate_tags(problem.train)
     scored_words = _words_in_context(problem.scored["tokens"])
     if baseline == "majority" or len(set(train_labels_M.tolist())) < 2:
@@ -263,19 +263,19 @@ def _words_in_context(sentences: Iterable[Sequence[str]]) -> list[WordInContext]
 
 
 def _with_neighbors(tokens: list[str]) -> list[WordInContext]:
-    """Put each word between its neighbours; a mark that no word contains stands at the ends."""
+    """Put each word between its neighbors; the ends of a sentence have special tokens."""
     return list(zip(["<begin>", *tokens[:-1]], tokens, [*tokens[1:], "<end>"], strict=True))
 
 
 def _word_features(
     train_words: list[WordInContext], scored_words: list[WordInContext]
 ) -> tuple[csr_matrix, csr_matrix]:
-    """Return TF-IDF of the characters of words and of both neighbours, side by side."""
-    # Nearly all that is known about a few words occurs once, so nothing of them is left out.
+    """Concatenate TF-IDF over the character n-grams of the word before, the word, and the next."""
+    # In a few words nearly every n-gram occurs once, so all are kept.
     min_df = 1 if len(train_words) < MIN_DF_WORDS else 2
     train_parts = []
     scored_parts = []
-    for place in range(3):
+    for column in range(3):
         vectorizer = TfidfVectorizer(
             analyzer="char_wb",
             ngram_range=(1, 4),
@@ -283,20 +283,20 @@ def _word_features(
             sublinear_tf=True,
             min_df=min_df,
         )
-        train_parts.append(vectorizer.fit_transform([words[place] for words in train_words]))
-        scored_parts.append(vectorizer.transform([words[place] for words in scored_words]))
+        train_parts.append(vectorizer.fit_transform([words[column] for words in train_words]))
+        scored_parts.append(vectorizer.transform([words[column] for words in scored_words]))
     return hstack(train_parts).tocsr(), hstack(scored_parts).tocsr()
 
 
 def _predict_spans(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with the words at the commonest place, or by two logistic regressions.
+    """Answer with the most frequent word positions, or by two logistic regressions.
 
-    One is for the first word of the answer and one for the last, on `_word_features` and
+    One predicts the first word of the answer and one the last, from `_word_features` and
     `question_overlap`.
     """
     lengths = [len(starts) for starts in problem.scored["starts"]]
     if baseline == "majority" or all(len(starts) == 1 for starts in problem.train["starts"]):
-        return _predict_commonest_span(problem, lengths)
+        return _predict_most_frequent_span(problem, lengths)
     train_features = _context_features(problem.train, problem.language)
     scored_features = _context_features(problem.scored, problem.language)
     train_tfidf, scored_tfidf = _word_features(train_features.words, scored_features.words)
@@ -313,13 +313,16 @@ def _predict_spans(baseline: Baseline, problem: BaselineProblem, C: float) -> Pr
     return format_span_predictions(problem.scored, np.stack(log_probabilities, 1))
 
 
-def _predict_commonest_span(problem: BaselineProblem, lengths: list[int]) -> PredictionColumns:
-    """Answer with the commonest first and last word, or the last one of a shorter context."""
+def _predict_most_frequent_span(problem: BaselineProblem, lengths: list[int]) -> PredictionColumns:
+    """Answer with the most frequent positions of the first and last word.
+
+    In a shorter context, its last word replaces them.
+    """
     labels = np.stack(problem.train["label"].to_list())
-    places, counts = np.unique(labels, axis=0, return_counts=True)
-    commonest = places[counts.argmax()]
+    spans, counts = np.unique(labels, axis=0, return_counts=True)
+    most_frequent = spans[counts.argmax()]
     is_predicted = [
-        np.arange(length)[:, None] == np.minimum(commonest, length - 1) for length in lengths
+        np.arange(length)[:, None] == np.minimum(most_frequent, length - 1) for length in lengths
     ]
     log_probabilities = np.where(np.concatenate(is_predicted), 0.0, -np.inf)
     return format_span_predictions(problem.scored, log_probabilities)
@@ -338,7 +341,7 @@ def _context_features(items: pd.DataFrame, language: str) -> _ContextFeatures:
     overlap = []
     columns = [items[name] for name in ("question", "context", "starts", "ends")]
     for question, context, starts, ends in zip(*columns, strict=True):
-        tokens = [context[a:b] for a, b in zip(starts, ends, strict=True)]
+        tokens = [context[start:end] for start, end in zip(starts, ends, strict=True)]
         words += _with_neighbors(tokens)
         question_words = {word.lower() for word in split_words(question, language)}
         overlap.append(question_overlap(question_words, [token.lower() for token in tokens]))
@@ -348,14 +351,13 @@ def _context_features(items: pd.DataFrame, language: str) -> _ContextFeatures:
 def question_overlap(question_words: set[str], tokens: Sequence[str]) -> np.ndarray:
     """Return (W, 3): is the word in the question, and the weight of such words before and after.
 
-    The weight sums over CONTEXT_WINDOW words, and near ones count for more, as in the sliding
-    window of Richardson et al. 2013 (section 4.1). A word counts for the share of the context that
-    consists of other words.
+    The weight is summed over CONTEXT_WINDOW words and falls with distance, as in the sliding window
+    of Richardson et al. 2013 (section 4.1). A word that is frequent in the context weighs less.
     """
     weight_W = np.zeros(len(tokens))
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token in question_words:
-            weight_W[place] = 1 - tokens.count(token) / len(tokens)
+            weight_W[index] = 1 - tokens.count(token) / len(tokens)
     kernel = [0, *(1 / np.arange(1, CONTEXT_WINDOW + 1))]
     before_W = np.convolve(weight_W, kernel)[: len(weight_W)]
     after_W = np.convolve(weight_W[::-1], kernel)[: len(weight_W)][::-1]

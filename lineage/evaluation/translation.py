@@ -105,7 +105,7 @@ def collate_pairs(
 
 
 class PairSampler(ItemBatches):
-    """Pairs, shuffled in each epoch, with the next window of running text of either language.
+    """Pairs, shuffled in each epoch, with the next window of running text in each language.
 
     The running text starts again when it ends. Raises EvaluationError if it is too short.
     """
@@ -128,8 +128,8 @@ class PairSampler(ItemBatches):
         self.epoch = 0
         self.text_samplers = text_sampler.samplers
         self.text_epochs = [0] * len(self.text_samplers)
-        self.text_batches = [sampler.set_epoch(0) for sampler in self.text_samplers]  # an epoch
-        if not all(self.text_batches):
+        self.batches_per_text_epoch = [sampler.set_epoch(0) for sampler in self.text_samplers]
+        if not all(self.batches_per_text_epoch):
             raise EvaluationError(
                 "the corpus is too short for a single batch of each language; add text, or lower "
                 "pretrain.batch_size and pretrain.seq_len"
@@ -143,8 +143,8 @@ class PairSampler(ItemBatches):
     def get_batch(self, index: int) -> PairBatch:
         """Return one batch of the epoch."""
         indices = self.batch_indices[index]
-        number = self.epoch * len(self.batch_indices) + index
-        windows = [self._get_window(language, number) for language in range(len(LANGUAGES))]
+        step = self.epoch * len(self.batch_indices) + index
+        windows = [self._get_window(language, step) for language in range(len(LANGUAGES))]
         return collate_pairs(
             self.tokenizer,
             [self.pairs.sources[i] for i in indices],
@@ -152,8 +152,8 @@ class PairSampler(ItemBatches):
             tuple(windows),
         )
 
-    def _get_window(self, language: int, number: int) -> Batch:
-        epoch, index = divmod(number, self.text_batches[language])
+    def _get_window(self, language: int, step: int) -> Batch:
+        epoch, index = divmod(step, self.batches_per_text_epoch[language])
         if epoch != self.text_epochs[language]:
             self.text_epochs[language] = epoch
             self.text_samplers[language].set_epoch(epoch)
@@ -207,9 +207,9 @@ def _encode_pairs(
     if longest > max_target_length:
         pair_id = pairs["id"].iloc[lengths.index(longest)]
         raise EvaluationError(
-            f"the target of {pair_id} has {longest} tokens, with its end, more than "
-            f"evaluate.translation.max_new_tokens, {max_target_length}; raise it, or take the "
-            "pair out"
+            f"the target of {pair_id} has {longest} tokens, with its end token, more than "
+            f"evaluate.translation.max_new_tokens, {max_target_length}; raise it, or remove the "
+            "pair"
         )
     return EncodedPairs(sources, targets)
 
@@ -223,9 +223,9 @@ def train_translator(
     seed: int,
     precision: str,
 ) -> Translator:
-    """Train the whole translator, in place, and return the last epoch's.
+    """Train the whole translator, in place, without early stopping.
 
-    No split is used to select an epoch. Raises EvaluationError if training or the data fail.
+    Raises EvaluationError if a target is too long, the corpus too short, or the loss not finite.
     """
     settings = model.settings
     encoded = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
@@ -308,7 +308,7 @@ def translate(
 
 
 class _Beams:
-    """The K most probable beginnings of each item's translation."""
+    """The K most probable hypotheses of each item."""
 
     def __init__(
         self, batch_size: int, num_beams: int, *, end_id: int, device: torch.device
@@ -323,7 +323,7 @@ class _Beams:
         self.lengths_BK = torch.zeros(shape, device=device)
 
     def extend(self, log_probs_BKV: torch.Tensor) -> torch.Tensor:
-        """Add a token to each beam; return (N,) the row in which each new beam began."""
+        """Add a token to each beam; return (N,) the row of the old beam that each extends."""
         B, K, V = log_probs_BKV.shape
         # A finished beam can only continue with another end token, which costs nothing.
         log_probs_BKV = log_probs_BKV.masked_fill(self.is_finished_BK[..., None], float("-inf"))
@@ -366,8 +366,8 @@ def beam_search(
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the token ids of each item's translation, without end token, and (B,) scores.
 
-    A score is the mean log-probability of the tokens, end token included. Of the beams that ended
-    the one with the best score is returned. If none ended, the best of all is returned, with NaN.
+    A score is the mean log-probability of the tokens, end token included. The finished beam with
+    the best score is returned. If none is finished, it is the best of all, with NaN as its score.
     """
     B = len(memory.mask_BS)
     K = model.settings.num_beams

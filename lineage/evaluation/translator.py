@@ -37,7 +37,7 @@ class TranslationSettings:
     Each ablation of the paper changes one line.
     """
 
-    # Layers of the encoder, and of the decoder, with the pretrained one; 3 in the paper.
+    # Layers of the encoder, and of the decoder, including the pretrained one; 3 in the paper.
     num_layers: int = 2
     # The part of the language models that is kept; the rest is initialized at random.
     pretrained: Literal["both", "encoder", "decoder", "no_softmax", "embeddings"] = "both"
@@ -120,7 +120,7 @@ class LanguageModel(nn.Module):
         return LanguageModelLoss(nats, len(targets_N), (h.detach(), c.detach()))
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Draw the embedding uniformly within 0.1, the rest within one over the root of D."""
+        """Draw the embedding from U(-0.1, 0.1), the rest from U(-1 / sqrt(D), 1 / sqrt(D))."""
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1, generator=generator)
         init_uniform([self.lstm, self.softmax], self.lstm.hidden_size, generator)
 
@@ -162,7 +162,7 @@ class Translator(nn.Module):
         self.combine = nn.Linear((1 + num_attended) * D, D)
 
     def encode(self, ids_BS: torch.Tensor, mask_BS: torch.Tensor) -> EncoderMemory:
-        """Return the encoder's first and top layer. Padding must stand on the right."""
+        """Return the encoder's first and top layer. Padding must be on the right."""
         _, first_BSD, _ = self.source_lm.run_lstm(ids_BS, None, dropout=self.settings.dropout)
         top_BSD, _ = self._run_upper_layers(self.encoder, first_BSD, [None] * len(self.encoder))
         return EncoderMemory(first_BSD, top_BSD, mask_BS)
@@ -247,7 +247,7 @@ def build_translator(
 def init_uniform(
     modules: Sequence[nn.Module], hidden_size: int, generator: torch.Generator
 ) -> None:
-    """Draw all parameters uniformly within one over the root of the width, as torch's LSTM does."""
+    """Draw all parameters from U(-1 / sqrt(D), 1 / sqrt(D)), as torch's LSTM does."""
     bound = hidden_size**-0.5
     for module in modules:
         for parameter in module.parameters():

@@ -1,4 +1,4 @@
-"""Hyperparameter trials of a head: fit each, score it on validation, take the best."""
+"""Hyperparameter trials of a head: fit each, score it on validation, choose the best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -76,7 +76,7 @@ def fit_best_trial(
     fit: Callable[[Any], FittedHead],
     predict_validation: Callable[[FittedHead, str], pd.DataFrame],
 ) -> TrialsOutcome:
-    """Fit every trial and return the head that is best on validation, the first of equals.
+    """Fit every trial and return the head that is best on validation; ties go to the first.
 
     `predict_validation` takes a head and the number of its trial as a text. Raises
     AllTrialsFailedError.
@@ -100,9 +100,9 @@ def fit_best_trial(
 
 
 def best_trial(predictions: pd.DataFrame) -> int:
-    """Return the number of the trial that is best on validation, the first of equals."""
+    """Return the number of the trial that is best on validation; ties go to the first."""
     trials = predictions[predictions["trial"] != "chosen"]
     scores = trials.groupby("trial")["correct"].mean()
-    scores = scores.fillna(-np.inf)  # a trial without a score is never taken
+    scores = scores.fillna(-np.inf)  # a trial without a score is the worst
     numbers = [int(str(trial)) for trial in scores.index]
     return min(numbers, key=lambda number: (-scores[str(number)], number))

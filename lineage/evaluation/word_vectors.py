@@ -1,6 +1,6 @@
 """Answer items of single words by the cosines of their vectors, from a model or from TF-IDF.
 
-The vectors of a model are centred first: those of a contextual model nearly all point in one
+The vectors of a model are centered first. Those of a contextual model nearly all point in one
 direction, so their cosines would all be near 1 (Mu and Viswanath 2018; Ethayarajh 2019).
 Shapes: V distinct words of the task, N items, K words of an item, L layers, D width.
 """
@@ -15,10 +15,10 @@ from lineage.evaluation.predictions import PredictionColumns, can_report_groups
 from lineage.results import Note
 from lineage.tasks.base import UNKNOWN_WORDS_HINT, Kind
 
-KNOWN_COLUMN = "known"  # beside the predictions: the model knows all words of the item
+KNOWN_COLUMN = "known"  # of the predictions: the model knows all words of the item
 LAYER_PREFIX = "layer "  # with a number: the column of the answers of that layer alone
-# A vector within this distance of the mean, in lengths of the mean, counts as the mean: a layer
-# that does not read the word itself gives all words the same vector.
+# A vector within this distance of the mean, relative to the mean's length, counts as the mean: a
+# layer that does not read the word itself gives all words the same vector.
 CENTERING_TOLERANCE = 1e-5
 
 
@@ -32,18 +32,18 @@ def cosines_by_layer(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (V, V) cosines: of the mean over layers as `none`, then of each layer as 0, 1, ...
 
-    Each is centred by the mean of the known words. The mean of centred layers is the centred mean
-    of layers. Raises EvaluationError where no word is known.
+    Vectors are centered by the mean of the known words. The mean of centered layers is the centered
+    mean of layers. Raises EvaluationError where no word is known.
     """
     if not known_V.any():
         raise EvaluationError(f"the model knows none of the task's words; {UNKNOWN_WORDS_HINT}")
-    yield "none", _centred_cosines(vectors_VLD.mean(1, dtype=np.float64), known_V)
+    yield "none", _centered_cosines(vectors_VLD.mean(1, dtype=np.float64), known_V)
     for layer in range(vectors_VLD.shape[1]):
-        yield str(layer), _centred_cosines(vectors_VLD[:, layer].astype(np.float64), known_V)
+        yield str(layer), _centered_cosines(vectors_VLD[:, layer].astype(np.float64), known_V)
 
 
-def _centred_cosines(x_VD: np.ndarray, known_V: np.ndarray) -> np.ndarray:
-    """Return the (V, V) cosines of float64 vectors, which are centred in place."""
+def _centered_cosines(x_VD: np.ndarray, known_V: np.ndarray) -> np.ndarray:
+    """Return the (V, V) cosines of float64 vectors, which are centered in place."""
     mean_D = x_VD[known_V].mean(0)
     x_VD -= mean_D
     x_VD[np.linalg.norm(x_VD, axis=1) <= CENTERING_TOLERANCE * np.linalg.norm(mean_D)] = 0
@@ -60,7 +60,7 @@ def cosine_matrix(products_VV: np.ndarray) -> np.ndarray:
 def answer_items(
     kind: Kind,
     items: pd.DataFrame,
-    cosines_by_layer: Iterable[tuple[str, np.ndarray]],
+    layer_cosines: Iterable[tuple[str, np.ndarray]],
     known_V: np.ndarray,
 ) -> PredictionColumns:
     """Return the columns of the predictions; `layer 0`, ... hold the answers of single layers.
@@ -72,12 +72,12 @@ def answer_items(
     assert method is not None
     words = list_distinct_words(items)
     words_V = np.array(words, object)
-    place_of_word = {word: place for place, word in enumerate(words)}
+    index_of_word = {word: index for index, word in enumerate(words)}
     word_index_NK = np.array(
-        [[place_of_word[str(word)] for word in item_words] for item_words in items["words"]]
+        [[index_of_word[str(word)] for word in item_words] for item_words in items["words"]]
     )
     columns: PredictionColumns = {"label": method.labels(items)}
-    for layer, cosines_VV in cosines_by_layer:
+    for layer, cosines_VV in layer_cosines:
         answers_N, scores_N = method.answer(words_V, word_index_NK, cosines_VV, known_V)
         if layer == "none":
             columns["prediction"] = answers_N
@@ -108,7 +108,7 @@ def unknown_words_note(kind: Kind, predictions: pd.DataFrame) -> Note | None:
 
 
 def missing_value_note(items: pd.DataFrame, answer_column: str = "prediction") -> Note:
-    """Name the groups without a correlation, as where the model knows hardly any of their words."""
+    """Name the groups without a correlation, such as those with hardly any word the model knows."""
     constant_groups = [
         str(name)
         for name, group_items in items.groupby("group", sort=True)

@@ -40,11 +40,11 @@ class Encoder(nn.Module):
 
         The vectors of real positions never depend on padding.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.encode")
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
         """Return (B, D): the vector of the whole text that fine-tuning uses."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.pool")
 
     def pool_windows(
         self, batch: Batch, *, window: int, pooled_positions: int | None
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
 
         Gradients flow only through the windows within the last `pooled_positions` positions.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.pool_windows")
 
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
@@ -74,7 +74,7 @@ class Encoder(nn.Module):
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
         """Return the softmax's inputs for (N, D) top vectors, its (V, D) weight and (V,) bias."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.softmax_inputs")
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the (N, V) logits of top vectors."""
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
 
         Only `body` counts against the parameter budget.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.modules_by_role")
 
     def embedding_matrices(self) -> list[nn.Parameter]:
         """Return the tables of words or pieces, n-grams, positions and segments.
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
 
         Discriminative learning rates and gradual unfreezing act on these groups.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.layer_groups")
 
     def tied_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the layer groups that are also a pretraining head."""
@@ -111,12 +111,15 @@ class Encoder(nn.Module):
         return [[*self.parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize every parameter."""
-        raise NotImplementedError
+        """Initialize every parameter and buffer.
+
+        Models are built on the meta device, so values that a constructor sets are lost.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.init_weights")
 
     def hidden_sizes(self) -> tuple[int, ...]:
         """Return D_l for each layer."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.hidden_sizes")
 
     def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
         """Move to a device without copying values, as torch does.
@@ -226,7 +229,8 @@ class LossOutput:
 
     The names in `nats` decide which metrics are reported on held-out text (see
     `lineage.training.objectives.compute_lm_metrics`): causal, forward and backward give bits per
-    byte; X_right counts correct answers and gives an accuracy; any other X gives X_nats per target.
+    byte; X_correct is a number of correct predictions and gives X_accuracy; any other X gives
+    X_nats per target.
     """
 
     loss: torch.Tensor  # scalar, with its gradient
@@ -263,24 +267,24 @@ class Family:
     # Parameters that have one row per word: the table and what is tied to it. New words of a
     # target domain can be added to them.
     vocab_parameters: tuple[str, ...] = ()
-    # True if words are read in one direction with a state: texts may then be read backward and in
-    # windows.
-    unidirectional: bool = False
-    # True if `pool` returns the state after the last word: `linear_label_gain` (Dai and Le 2015)
-    # can then also learn from the states before it.
+    # True if the model has `pool_windows`: long texts may then be read in windows (`bptt_window`),
+    # and texts backward.
+    supports_windows: bool = False
+    # True if `pool` returns the state at the last position, special tokens included:
+    # `linear_label_gain` (Dai and Le 2015) can then also learn from the states before it.
     pools_last_state: bool = False
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the keys of an architecture that need a value before the model can be built."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.missing_keys")
 
     def build_meta_model(self, architecture: Architecture) -> Encoder | None:
         """Build a model without values, with any width if none is given; None if it cannot be."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.build_meta_model")
 
     def can_score_text(self, architecture: Architecture) -> bool:
         """Return True if a model of this architecture gives a text a probability."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.can_score_text")
 
     @property
     def can_translate(self) -> bool:
@@ -315,7 +319,8 @@ class LanguageModelFamily(Family):
 
     batch_sampler: Callable[..., Any]  # (tokens, tokenizer, settings, seed=) -> BatchSampler
     objective: Callable[..., LossOutput]  # (model, batch, recurrent_state) -> LossOutput
-    # (model, tokenizer, texts, limit=) -> (N, 2) nats and pieces (training.sentence_scores)
+    # (model, tokenizer, texts, limit=) -> (N, 2) log-probability and number of tokens, as in
+    # training.sentence_scores
     score_texts: Callable[..., Any]
 
 

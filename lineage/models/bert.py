@@ -1,7 +1,9 @@
 """BERT: a bidirectional Transformer with masked LM and next-sentence prediction.
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers". Token, position and
-segment embeddings are summed; post-norm, erf GELU, truncated normal 0.02, norm epsilon 1e-12.
+segment embeddings are summed; post-norm, erf GELU, weights from a truncated normal, norm epsilon
+1e-12. The defaults are for narrow models and little text: init_std is 0.06 where the paper has
+0.02, and dropout is 0 (docs/decisions/0014).
 
 Two switches change one thing and leave everything else, batches included, as it is:
 `direction` reads from left to right (the paper's "LTR", section 5.1) or once in each direction,
@@ -89,15 +91,19 @@ class BertModel(Encoder):
         instead.
         """
         top_BTD = layers[-1]
-        pooled_BD = top_BTD[:, 0]
-        if self.config.direction != "bidirectional":
-            D = top_BTD.shape[-1] // self.config.num_directions
-            forward_BD = gather_last(top_BTD, batch.mask_BT)[:, :D]
-            pooled_BD = torch.cat([forward_BD, pooled_BD[:, D:]], -1)
+        cls_BD = top_BTD[:, 0]
+        if self.config.direction == "bidirectional":
+            pooled_BD = cls_BD
+        elif self.config.direction == "left_to_right":
+            pooled_BD = gather_last(top_BTD, batch.mask_BT)
+        else:  # each half where its direction has read the whole text
+            D = top_BTD.shape[-1] // 2
+            last_BD = gather_last(top_BTD, batch.mask_BT)
+            pooled_BD = torch.cat([last_BD[:, :D], cls_BD[:, D:]], -1)
         return torch.tanh(self.pooler(pooled_BD))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
+        """Return the modules by role; the parameter budget counts the body."""
         embedding = nn.ModuleList(
             [
                 self.token_embeddings,
@@ -137,7 +143,7 @@ class BertModel(Encoder):
 
 
 def pretraining_loss(model: BertModel, batch: Batch, recurrent_state: object = None) -> LossOutput:
-    """Predict the masked pieces from both sides, or every piece from one side."""
+    """Predict masked tokens, or in each direction the next one; and whether segments follow."""
     if model.config.direction == "bidirectional":
         return masked_lm_loss(model, batch, recurrent_state)
     return directional_lm_loss(model, batch, recurrent_state)
@@ -146,7 +152,10 @@ def pretraining_loss(model: BertModel, batch: Batch, recurrent_state: object = N
 def bert_scores(
     model: BertModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """Score texts, (N, 2): pseudo-log-likelihoods from both sides, log-probabilities from one."""
+    """Return (N, 2): each text's log-probability and its number of tokens.
+
+    A bidirectional model has a pseudo-log-likelihood instead (Salazar et al. 2020).
+    """
     if model.config.direction == "bidirectional":
         return score_pseudo_log_likelihood(model, tokenizer, texts, limit=limit)
     return score_directional_lm(model, tokenizer, texts, limit=limit)

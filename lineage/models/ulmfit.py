@@ -256,7 +256,7 @@ FAMILY = Trained(
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_forward_lm,
     vocab_parameters=("body.embedding_weight", "softmax_bias"),
-    unidirectional=True,
+    supports_windows=True,
     defaults={
         "architecture": {
             "num_layers": 3,

@@ -103,7 +103,7 @@ _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
     "trial": _format_trial,
     "truncated": _format_truncated,
     "answers_cut_off": lambda value: (
-        f"{value['count']} of {value['of']} questions have no answer within max_tokens, and are "
+        f"{value['count']} of {value['of']} questions have no answer within max_words, and are "
         "scored all the same"
     ),
     "unreadable_words": lambda count: (

@@ -54,9 +54,9 @@ DATA_NOTES = {
         "names such as I-PER in `label_map`."
     ),
 }
-UNUSABLE_ITEMS = "of_no_use"  # the reason of items that cannot be used
+UNUSABLE_ITEMS = "unusable"  # the reason of items that cannot be used
 DROP_REASONS = {
-    "of_no_use": "empty or not distinguishable",
+    "unusable": "empty or not distinguishable",
     "limit": "over the limit",
     "per_group": "over the limit per group",
     "blank": "blank",

@@ -24,7 +24,7 @@ class RuntimeSettings:
     jobs: int | None = None  # stages at a time; by default as many as cores and memory allow
     device_index: int = 0  # the GPU to use, with device: cuda
     tracking_uri: str | None = None  # MLflow; by default sqlite in the main checkout
-    checkpoint_seconds: float = 20.0  # between two resume points of a training
+    checkpoint_seconds: float = 20.0  # between two checkpoints of a training run
 
     def __post_init__(self) -> None:
         check_positive(self, "jobs", "checkpoint_seconds")

@@ -3,7 +3,8 @@
 A *task* is a few lines of params.yaml: a kind, where its data is, and which columns hold what. Its
 kind turns the user's columns into *items*, a table with the same columns for every task of the
 kind, and tells all other code how these items are answered and scored. A kind is one file in
-`lineage/tasks` that holds `KIND = Kind(...)`; no code outside this package compares kind names.
+`lineage/tasks` that holds `KIND = Kind(...)`. Code outside this package asks for its properties or
+its `answer_type`, never for its name.
 """
 
 import functools
@@ -81,7 +82,7 @@ class Kind:
     name: str
     unit: Unit  # what gets one answer; also what a head reads
     required_columns: tuple[str, ...]  # keys of the task that must name a column
-    # (user's columns, task, where) -> items with a column `cut`. The index is the user's row
+    # (user's columns, task, where) -> items with a column `truncated`. The index is the user's row
     # number; unusable rows are left out. Raises InputError that names the row.
     make_items: Callable[[TableColumns, Task, str], pd.DataFrame]
     # (items, language) -> the texts that TF-IDF reads: one list for each text of an item

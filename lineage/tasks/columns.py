@@ -22,7 +22,9 @@ TableColumns = dict[str, list[Any]]  # a user's table: values by column
 DECIMAL_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
 WHOLE_NUMBER = re.compile(r"-?\d+")
 NON_FINITE = ("nan", "inf", "-inf")  # how a column of numbers shows a missing one
-MAX_NAME_WIDTH = 80  # letters of a label or a group, which reports and logs show; longer is a text
+MAX_NAME_WIDTH = (
+    80  # characters of a label or a group, which reports and logs show; longer is a text
+)
 # Share of a split's rows that may have a blank text. With more, another column was meant.
 MAX_BLANK_SHARE = 0.1
 # Separates the words of a cell in Hadoop's tables, and in PaddleNLP's tables of named entities.
@@ -138,8 +140,8 @@ def read_group_column(columns: TableColumns, name: str | None, where: str) -> li
 def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) -> list[str]:
     """Return the values. Raises InputError where one is too long for a name."""
     too_long = (
-        f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} letters, and reports show it: "
-        "it looks like a text (wide letters count as five)"
+        f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} characters, and reports show it: "
+        "it looks like a text (wide characters count as five)"
     )
     _check_all([display_width(value) <= MAX_NAME_WIDTH for value in values], where, too_long)
     return values
@@ -235,9 +237,9 @@ def extract_item_words(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return items of one text or two, in columns text, second and cut.
+    """Return items of one text or two, in columns text, second and truncated.
 
-    Both texts together have at most max_tokens words. Rows with a blank text are left out. Raises
+    Both texts together have at most max_words words. Rows with a blank text are left out. Raises
     InputError where too many rows have one.
     """
     assert task.text is not None
@@ -267,7 +269,7 @@ def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFra
         truncated_texts.append(truncated)
         is_cut.append(truncated != texts)
     names = ["text", "second"][: len(text_columns)]
-    return pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(cut=is_cut)
+    return pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(truncated=is_cut)
 
 
 def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
@@ -276,11 +278,11 @@ def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _truncate_texts(texts: tuple[str, ...], task: Task) -> tuple[str, ...]:
-    """Cut one text or two to max_tokens words, both together."""
+    """Cut one text or two to max_words words, both together."""
     if len(texts) == 1:
-        return (truncate_to_words(texts[0], task.max_tokens, task.language),)
+        return (truncate_to_words(texts[0], task.max_words, task.language),)
     lengths = [len(split_words(text, task.language)) for text in texts]
-    kept_lengths = truncate_pair_lengths(lengths[0], lengths[1], max_length=task.max_tokens)
+    kept_lengths = truncate_pair_lengths(lengths[0], lengths[1], max_length=task.max_words)
     return tuple(
         truncate_to_words(text, length, task.language)
         for text, length in zip(texts, kept_lengths, strict=True)

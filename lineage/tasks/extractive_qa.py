@@ -51,17 +51,17 @@ class _Answer:
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns question, context, starts, ends, answers, label, group and cut.
+    """Return columns question, context, starts, ends, answers, label, group and truncated.
 
     `starts` and `ends` hold the characters of each word of the context, `answers` all correct
-    texts. Both texts together have max_tokens words, and the longer one is cut. `label` is the
+    texts. Both texts together have max_words words, and the longer one is cut. `label` is the
     first and the last word, from 0, of the first answer that is still there: the words that hold
     its characters. It is empty where every answer is cut off; `answers` keeps them all.
     """
     assert task.question is not None and task.context is not None and task.answers is not None
-    if task.max_tokens < 2:
+    if task.max_words < 2:
         raise InputError(
-            f"{where}: max_tokens is {task.max_tokens}, which leaves no room for both a question "
+            f"{where}: max_words is {task.max_words}, which leaves no room for both a question "
             "and its context; raise it"
         )
     questions = read_text_column(columns, task.question, where, noun="question")
@@ -77,7 +77,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         spans = [_locate_answer(answer, raw_context, context, row) for answer in answers]
         texts = [normalize_text(answer.text) for answer in answers]
         items.append(_make_item(question, context, texts, spans, task))
-    names = ["question", "context", "starts", "ends", "answers", "label", "cut"]
+    names = ["question", "context", "starts", "ends", "answers", "label", "truncated"]
     groups = read_group_column(columns, task.group, where)
     return pd.DataFrame(items, columns=names).assign(group=groups)
 
@@ -178,11 +178,11 @@ def _find_occurrences(text: str, part: str) -> Iterator[int]:
 def _make_item(
     question: str, context: str, answers: list[str], spans: list[CharacterSpan], task: Task
 ) -> tuple[Any, ...]:
-    """Return one row of the items, cut to max_tokens."""
+    """Return one row of the items, cut to max_words."""
     question_words = word_spans(question, task.language)
     context_words = word_spans(context, task.language)
     max_question, max_context = truncate_pair_lengths(
-        len(question_words), len(context_words), max_length=task.max_tokens
+        len(question_words), len(context_words), max_length=task.max_words
     )
     kept_words = context_words[:max_context]
     starts = [start for start, _ in kept_words]

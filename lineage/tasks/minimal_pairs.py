@@ -8,7 +8,7 @@ from lineage.tasks.columns import TableColumns, read_group_column, read_text_col
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns good, bad, group (the paradigm) and cut, which is always False.
+    """Return columns good, bad, group (the paradigm) and truncated, which is always False.
 
     A pair of equal sentences is left out (the published BLiMP holds one): it cannot be answered.
     """
@@ -18,7 +18,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "good": read_text_column(columns, task.good, where),
             "bad": read_text_column(columns, task.bad, where),
             "group": read_group_column(columns, task.group, where),
-            "cut": False,
+            "truncated": False,
         }
     )
     return items[items["good"] != items["bad"]]

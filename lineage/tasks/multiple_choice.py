@@ -27,19 +27,19 @@ from lineage.tasks.columns import (
 
 @dataclass(frozen=True)
 class _Item:
-    """An item within max_tokens words."""
+    """An item within max_words words."""
 
     text: str
     choices: list[str]
-    cut: bool
+    truncated: bool
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns text, choices (the same number in every item), label, asked, group and cut.
+    """Return columns text, choices (the same number in every item), label, asked, group and truncated.
 
     `label` is the place of the right choice, from 0. The question, from all columns of `text` but
     the first, stands at the end of the text and is its last `asked` characters. With the longest
-    choice, the text has at most max_tokens words. The passage is cut alike for every choice. The
+    choice, the text has at most max_words words. The passage is cut alike for every choice. The
     question is never cut, nor does a model with a smaller limit cut it, as long as it fits.
     """
     assert task.text is not None and task.choices is not None and task.label is not None
@@ -62,7 +62,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "label": labels,
             "asked": [len(question) for question in questions],
             "group": read_group_column(columns, task.group, where),
-            "cut": [item.cut for item in items],
+            "truncated": [item.truncated for item in items],
         }
     )
 
@@ -70,7 +70,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 def _truncate_item(
     row: int, passage: str, question: str, choices: list[str], task: Task, where: str
 ) -> _Item:
-    """Cut an item to max_tokens words.
+    """Cut an item to max_words words.
 
     Raises InputError where this leaves no words of a choice, or makes two choices equal.
     """
@@ -78,27 +78,27 @@ def _truncate_item(
     question_length = len(split_words(question, task.language))
     choice_length = max(len(split_words(choice, task.language)) for choice in choices)
     max_passage, max_rest = truncate_pair_lengths(
-        passage_length, question_length + choice_length, max_length=task.max_tokens
+        passage_length, question_length + choice_length, max_length=task.max_words
     )
     max_choice = max_rest - question_length
     if max_choice <= 0:
         raise row_error(
             row,
             where,
-            f"the question has {question_length} words, so max_tokens leaves none for a choice; "
+            f"the question has {question_length} words, so max_words leaves none for a choice; "
             "raise it",
         )
     short_choices = [truncate_to_words(choice, max_choice, task.language) for choice in choices]
     if len(set(short_choices)) < len(short_choices):
         limit = ""
         if len(set(choices)) == len(choices):
-            limit = f" within max_tokens, which is {task.max_tokens}; raise it"
+            limit = f" within max_words, which is {task.max_words}; raise it"
         raise row_error(row, where, f"two of its choices are the same{limit}")
     short_passage = truncate_to_words(passage, max_passage, task.language)
     return _Item(
         text=f"{short_passage} {question}" if question else short_passage,
         choices=short_choices,
-        cut=short_passage != passage or short_choices != choices,
+        truncated=short_passage != passage or short_choices != choices,
     )
 
 

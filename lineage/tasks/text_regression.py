@@ -14,9 +14,9 @@ from lineage.tasks.columns import (
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns text, second (of two texts), label (the number), group and cut.
+    """Return columns text, second (of two texts), label (the number), group and truncated.
 
-    Both texts together have at most max_tokens words; `cut` tells that they had more.
+    Both texts together have at most max_words words; `truncated` tells that they had more.
     """
     assert task.label is not None
     items = make_text_items(columns, task, where)

@@ -26,12 +26,12 @@ Sequences = list[list[str]]  # a list of words, or of their tags, for each sente
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens, label (a tag for each), blank, mended, group and cut.
+    """Return columns tokens, label (a tag for each), blank, has_invalid_tags, group and truncated.
 
-    `blank` counts the blank tokens that were left out with their tags. `mended` is there where the
-    data holds spans of characters, and tells whether some overlapped. `cut` is always False: a
-    word that is cut off could not be tagged. Raises InputError, also where nearly every row has
-    one token.
+    `blank` counts the blank tokens that were left out with their tags. `has_invalid_tags` is there
+    if the data has spans of characters, and says whether some overlapped. `truncated` is always
+    False: a word that is cut off could not be tagged. Raises InputError, also where nearly every
+    row has one token.
     """
     assert task.tokens is not None and task.label is not None
     columns, has_overlap = _convert_spans(columns, task, where)
@@ -65,11 +65,11 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "label": _select(tags, is_word),
             "blank": [flags.count(False) for flags in is_word],
             "group": read_group_column(columns, task.group, where),
-            "cut": False,
+            "truncated": False,
         }
     )
     if has_overlap:
-        items["mended"] = has_overlap
+        items["has_invalid_tags"] = has_overlap
     return items[has_words]
 
 
@@ -85,7 +85,7 @@ def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
         return
     raise InputError(
         f"{where}: {num_single:,} of {len(tokens):,} rows have one token: rows are words, not "
-        "sentences; write a sentence a row, its tokens and tags as lists (jsonl or parquet), or "
+        "sentences; write one sentence per row, its tokens and tags as lists (jsonl or parquet), or "
         "with spaces between; a txt or tsv with a blank line after each sentence is read with "
         "'columns', the names of what stands in a line"
     )

@@ -9,14 +9,16 @@ from lineage.tasks.columns import TableColumns, read_group_column, read_text_col
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns source (at most max_tokens words), target (never cut), group and cut."""
+    """Return columns source (at most max_words words), target (never cut), group and truncated."""
     assert task.source is not None and task.target is not None
     whole_sources = read_text_column(columns, task.source, where, noun="source")
     targets = read_text_column(columns, task.target, where, noun="target")
-    sources = [truncate_to_words(text, task.max_tokens, task.language) for text in whole_sources]
+    sources = [truncate_to_words(text, task.max_words, task.language) for text in whole_sources]
     is_cut = [len(a) < len(b) for a, b in zip(sources, whole_sources, strict=True)]
     groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame({"source": sources, "target": targets, "group": groups, "cut": is_cut})
+    return pd.DataFrame(
+        {"source": sources, "target": targets, "group": groups, "truncated": is_cut}
+    )
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:

@@ -21,7 +21,7 @@ BATCH_SIZE = 1024  # items
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns words (lists of a, b, c, d), group (the category) and cut, always False."""
+    """Return columns words (lists of a, b, c, d), group (the category) and truncated, always False."""
     words = read_word_columns(columns, task, where, num_words=4)
     names = task.words or ()
     for row, (a, b, c, d) in enumerate(words):
@@ -40,7 +40,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
                 "given, which are never the answer",
             )
     groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame({"words": words, "group": groups, "cut": False})
+    return pd.DataFrame({"words": words, "group": groups, "truncated": False})
 
 
 def check_items(items: pd.DataFrame, task: Task, where: str) -> None:

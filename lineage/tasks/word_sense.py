@@ -21,15 +21,15 @@ from lineage.tasks.columns import (
 
 @dataclass(frozen=True)
 class _Window:
-    """At most max_tokens words around the target, and the target's place among them."""
+    """At most max_words words around the target, and the target's place among them."""
 
     tokens: list[str]
     target: int
-    cut: bool
+    truncated: bool
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens (a window of max_tokens around the target), target, label, group, cut.
+    """Return columns tokens (a window of max_words around the target), target, label, group, truncated.
 
     `target` is the index of the word in its window.
     """
@@ -46,7 +46,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "target": [window.target for window in windows],
             "label": labels,
             "group": groups,
-            "cut": [window.cut for window in windows],
+            "truncated": [window.truncated for window in windows],
         }
     )
 
@@ -57,7 +57,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _cut_window(value: Any, target: Any, row: int, task: Task, where: str) -> _Window:
-    """Cut a sentence to max_tokens. Raises InputError where the target is not a word's index."""
+    """Cut a sentence to max_words. Raises InputError where the target is not a word's index."""
     assert task.tokens is not None
     tokens = parse_list(value, row, task.tokens, where)
     try:
@@ -81,11 +81,11 @@ def _cut_window(value: Any, target: Any, row: int, task: Task, where: str) -> _W
             where,
             f"column '{task.tokens}': the word at {place}, which '{task.target}' names, is blank",
         )
-    first = max(0, min(place - task.max_tokens // 2, len(tokens) - task.max_tokens))
+    first = max(0, min(place - task.max_words // 2, len(tokens) - task.max_words))
     return _Window(
-        tokens=tokens[first : first + task.max_tokens],
+        tokens=tokens[first : first + task.max_words],
         target=place - first,
-        cut=len(tokens) > task.max_tokens,
+        truncated=len(tokens) > task.max_words,
     )
 
 

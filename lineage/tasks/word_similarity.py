@@ -20,9 +20,9 @@ from lineage.tasks.columns import (
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns words (lists of two), label (people's score), group (the data set) and cut.
+    """Return columns words (lists of two), label (people's score), group (the data set) and truncated.
 
-    `cut` is always False.
+    `truncated` is always False.
     """
     assert task.label is not None
     return pd.DataFrame(
@@ -30,7 +30,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "words": read_word_columns(columns, task, where, num_words=2),
             "label": read_number_column(columns, task.label, where),
             "group": read_group_column(columns, task.group, where),
-            "cut": False,
+            "truncated": False,
         }
     )
 

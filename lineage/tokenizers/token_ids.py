@@ -28,7 +28,7 @@ class TokenizedCorpus:
     """
 
     # (N,) special tokens included: <S> .. </S> around a sentence, <|endoftext|> before a document,
-    # none for WordPiece
+    # none for WordPiece, the tokenizer of masked models, which add [CLS] and [SEP] to each pair
     ids: np.ndarray
     byte_counts: np.ndarray  # (N,) bytes of raw text per token; their sum is the text's size
     document_starts: np.ndarray  # (D + 1,) first token of each document, and N
@@ -157,7 +157,7 @@ def _encode_document(
 
 
 def _document_prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens before each document; masked models have none."""
+    """Return the special tokens before each document; a masked model has none in pretraining."""
     template = tokenizer.special_token_template
     if tokenizer.tokenizer_type == "wordpiece" or template.mask_token_id is not None:
         return ()

@@ -29,7 +29,7 @@ INIT_FUNCTIONS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "f
 
 @dataclass(frozen=True)
 class TrainCounters:
-    """The text, tokens and steps that a training has used so far."""
+    """The text, tokens and steps that a training run has used so far."""
 
     text_bytes: int = 0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""The learning curve of a training, which is saved with every checkpoint."""
+"""The learning curve of a training run, which is saved with every checkpoint."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class CurvePoint:
 
 @dataclass
 class LearningCurve:
-    """The points of a training so far."""
+    """The points of a training run so far."""
 
     points: list[CurvePoint] = field(default_factory=list)
     pending_losses: list[torch.Tensor] = field(default_factory=list)  # since the last point

@@ -1,7 +1,7 @@
 """The training loop: a generator that yields steps. The caller logs, validates and saves.
 
-Only this loop lets torch draw from its global random state, and gives the old state back between
-steps. So nothing that the caller does in between can change a training.
+During the forward pass, torch's global random state is replaced by that of the run (`RngState`),
+and restored afterwards. So nothing that the caller does between steps can change a run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,11 +26,10 @@ Objective = Callable[..., LossOutput]  # (model, batch, recurrent_state)
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """How far and how fast a training goes."""
+    """The stopping rule and the hyperparameters of a training run."""
 
     progress: Callable[[TrainCounters], float]  # at 1 the training ends
-    # Shares of `learning_rate` by progress. A step takes the rate of the progress at which it
-    # begins, as in the released codes.
+    # Multiplier of `learning_rate` by progress at the start of the step, as in the released codes.
     lr_schedule: LrSchedule
     learning_rate: float
     max_grad_norm: float
@@ -71,6 +70,7 @@ def train(
             if step.start_progress >= plan.end_progress:
                 break
             if batch_index == 0:
+                # If progress is what it was an epoch ago, that epoch had no text.
                 if step.start_progress == epoch_start_progress:
                     raise EvaluationError("a whole epoch reads no text; add text")
                 epoch_start_progress = step.start_progress
@@ -134,7 +134,7 @@ def _update_parameters(state: TrainState, plan: TrainPlan, learning_rate: float)
     """Clip the gradients, take one optimizer step, and reset the gradients."""
     set_learning_rates(state.optimizer, learning_rate)
     for clip_group in plan.clip_groups or [[*state.model.parameters()]]:
-        # Without any gradient, torch's norm is a number on the CPU.
+        # Of no gradients, torch returns a norm on the CPU, which the checks of a GPU cannot take.
         if any(parameter.grad is not None for parameter in clip_group):
             norm = clip_gradients(clip_group, plan.max_grad_norm)
             state.check_finite("gradient", norm)

@@ -59,7 +59,10 @@ class Targets(NamedTuple):
 
 
 def causal_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) -> LossOutput:
-    """Predict the next token from those to its left (GPT; Radford et al. 2018, section 3.1)."""
+    """Predict the next token from those to its left (GPT; Radford et al. 2018, section 3.1).
+
+    Each batch starts from a zero state, so the sampler must not carry one.
+    """
     top_ND, targets_N = select_targets(model.encode(batch)[-1], batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_ND), targets_N)
     count = len(targets_N)

@@ -28,7 +28,8 @@ class DiscriminativeFinetuneSettings:
     """The keys that `adapt` and `finetune` share: learning rates per layer, and AdamW."""
 
     learning_rate: float  # of the top layer
-    layer_lr_decay: float = 1.0  # each layer has the rate of the one above divided by this
+    # Each layer has the learning rate of the layer above times this factor, at most 1.
+    layer_lr_decay: float = 1.0
     cut_frac: float = 0.1  # share of the steps over which the rate rises
     ratio: float = 32.0  # highest over lowest rate (slanted triangular only)
     weight_decay: float = 0.01
@@ -42,6 +43,11 @@ class DiscriminativeFinetuneSettings:
 
     def __post_init__(self) -> None:
         check_positive(self, "layer_lr_decay", "epsilon")
+        if self.layer_lr_decay > 1:
+            raise ValueError(
+                f"layer_lr_decay is {self.layer_lr_decay}; each layer has the rate of the layer "
+                f"above times it, so it is at most 1; write {1 / self.layer_lr_decay:.3g}"
+            )
         check_stlr_settings(self)
         check_betas(self.betas)
 
@@ -94,7 +100,7 @@ def build_param_groups(
 ) -> list[ParamGroup]:
     """Build two groups per layer, from bottom to top: matrices with weight decay, others without.
 
-    The top layer has the full learning rate, and each layer the rate of the one above divided by
+    The top layer has the full learning rate, and each layer that of the layer above times
     `layer_lr_decay` (discriminative fine-tuning; Howard and Ruder 2018, section 3.2).
     """
     groups: list[ParamGroup] = []
@@ -107,7 +113,7 @@ def build_param_groups(
                 group = {
                     "params": params,
                     "weight_decay": decay,
-                    "lr_scale": layer_lr_decay**-depth,
+                    "lr_scale": layer_lr_decay**depth,
                     "depth": depth,
                 }
                 groups.append(group)

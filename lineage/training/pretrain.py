@@ -45,7 +45,7 @@ ALL_BATCHES = 1_000_000
 
 @dataclass(frozen=True)
 class TrainContext:
-    """Where a training runs, and who is informed of it. Nothing here changes a result."""
+    """Where a training run takes place, and who is informed of it. Nothing here changes a result."""
 
     device: torch.device
     tracker: Tracker
@@ -56,7 +56,7 @@ class TrainContext:
 
 @dataclass(frozen=True)
 class TrainPhase:
-    """A part of a training: its batches, held-out text cut in the same way, and its end."""
+    """A part of a training run: its batches, held-out text cut in the same way, and its end."""
 
     train_sampler: BatchSampler
     validation_sampler: BatchSampler
@@ -65,7 +65,7 @@ class TrainPhase:
 
 @dataclass(frozen=True)
 class BudgetUsed:
-    """The budget that a training used; None if unknown or not applicable to the family."""
+    """The budget that a training run used; None if unknown or not applicable to the family."""
 
     text_bytes: int | None = None
     epochs: float | None = None

@@ -36,7 +36,7 @@ class NonMonotonicTrigger:
 
 
 class SettingsPhase(NamedTuple):
-    """A part of a training: the progress at which it ends, and the settings of its batches."""
+    """A part of a training run: the progress at which it ends, and the settings of its batches."""
 
     end_progress: float
     settings: "PretrainSettings"

@@ -1,4 +1,4 @@
-"""The state of a training, which is saved and loaded whole so that resuming is exact."""
+"""The state of a training run, which is saved and loaded whole so that resuming is exact."""
 
 import contextlib
 import dataclasses
@@ -62,7 +62,7 @@ class _FiniteCheck:
 
 @dataclass
 class TrainState:
-    """Everything that a training is at one moment."""
+    """The complete state of a training run."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

@@ -1,5 +1,6 @@
-"""Attention probabilities of BERT, GPT-1 and GPT-2 beside those of `transformers`: who reads whom, which outputs alone can hide.
+"""Attention probabilities of BERT, GPT-1 and GPT-2 equal those of `transformers`.
 
+Outputs alone can hide which position attends to which.
 Shapes: B items, H heads, T positions, N real positions.
 """
 
@@ -14,69 +15,74 @@ from torch.nn import functional as F
 from lineage.formats import huggingface
 from lineage.models.base import Encoder
 from lineage.models.batch import Batch
-from tests.golden import golden
+from tests.golden import golden_folder
 
-NEAR = {"atol": 3e-5, "rtol": 0.0}
+TOLERANCE = {"atol": 3e-5, "rtol": 0.0}
 
 
-def probabilities(
+def attention_probabilities(
     model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> list[torch.Tensor]:
-    """(B, H, T, T) of each block: the fused function, called as the block calls it, that reads the rows of an identity in place of values."""
-    fused, found = F.scaled_dot_product_attention, []
+    """Return the probabilities of each block, (B, H, T, T).
 
-    def beside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> torch.Tensor:
-        found.append(fused(q, k, torch.eye(k.shape[2]).expand(*k.shape[:2], -1, -1), **how))
-        return fused(q, k, v, **how)
+    The fused attention function is called as the block calls it, but with an identity matrix as
+    values, so that it returns the probabilities.
+    """
+    fused_attention = F.scaled_dot_product_attention
+    recorded = []
+
+    def record(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> torch.Tensor:
+        identity = torch.eye(k.shape[2]).expand(*k.shape[:2], -1, -1)
+        recorded.append(fused_attention(q, k, identity, **options))
+        return fused_attention(q, k, v, **options)
 
     with monkeypatch.context() as patch, torch.no_grad():
-        patch.setattr(F, "scaled_dot_product_attention", beside)
+        patch.setattr(F, "scaled_dot_product_attention", record)
         model.encode(batch)
-    return found
+    return recorded
 
 
-def match(
+def assert_attention_matches(
     model: Encoder, batch: Batch, expected: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of every query that is no padding, and all keys; one that is padding reads what it likes."""
-    found = probabilities(model, batch, monkeypatch)
-    assert len(found) == len(expected) > 0
-    for ours_BHTT, theirs_BHTT in zip(found, expected, strict=True):
+    """Compare the probabilities of every query that is not padding, over all keys."""
+    actual = attention_probabilities(model, batch, monkeypatch)
+    assert len(actual) == len(expected) > 0
+    for ours_BHTT, theirs_BHTT in zip(actual, expected, strict=True):
         assert ours_BHTT.shape == theirs_BHTT.shape
         ours_NHT, theirs_NHT = (x.transpose(1, 2)[batch.mask_BT] for x in (ours_BHTT, theirs_BHTT))
-        torch.testing.assert_close(ours_NHT, theirs_NHT, **NEAR)
+        torch.testing.assert_close(ours_NHT, theirs_NHT, **TOLERANCE)
 
 
-def of_layers(found: dict[str, torch.Tensor], start: str) -> list[torch.Tensor]:
-    """The reference's, one a layer."""
-    names = {name for name in found if name.startswith(start)}
-    return [found[f"{start}{number}"] for number in range(len(names))]
+def reference_layers(tensors: dict[str, torch.Tensor], prefix: str) -> list[torch.Tensor]:
+    """Return the reference's tensors with this prefix, one per layer."""
+    names = {name for name in tensors if name.startswith(prefix)}
+    return [tensors[f"{prefix}{number}"] for number in range(len(names))]
 
 
-def test_bert_attends_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, found = (
-        huggingface.read_hf_folder(golden("bert") / "hf"),
-        load_file(golden("bert") / "cases.safetensors"),
+def test_bert_attention_matches_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = huggingface.read_hf_folder(golden_folder("bert") / "hf")
+    cases = load_file(golden_folder("bert") / "cases.safetensors")
+    batch = Batch(
+        cases["in.input_ids"].long(),
+        cases["in.attention_mask"].bool(),
+        segment_ids_BT=cases["in.token_type_ids"].long(),
     )
-    ids, segments = found["in.input_ids"].long(), found["in.token_type_ids"].long()
-    match(
-        model,
-        Batch(ids, found["in.attention_mask"].bool(), segment_ids_BT=segments),
-        of_layers(found, "attention"),
-        monkeypatch,
-    )
+    assert_attention_matches(model, batch, reference_layers(cases, "attention"), monkeypatch)
 
 
-def test_bert_without_a_mask_attends_as_the_library_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference's numbers have no probabilities of that case."""
-    folder = golden("bert") / "hf"
-    ids = load_file(golden("bert") / "cases.safetensors")["in.input_ids"].long()
-    theirs = transformers.BertForPreTraining.from_pretrained(
+def test_bert_attention_without_a_mask_matches_transformers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reference numbers do not have the probabilities of this case."""
+    folder = golden_folder("bert") / "hf"
+    ids = load_file(golden_folder("bert") / "cases.safetensors")["in.input_ids"].long()
+    hf_model = transformers.BertForPreTraining.from_pretrained(
         folder, attn_implementation="eager"
     ).eval()
     with torch.no_grad():
-        expected = theirs(input_ids=ids, output_attentions=True).attentions
-    match(
+        expected = hf_model(input_ids=ids, output_attentions=True).attentions
+    assert_attention_matches(
         huggingface.read_hf_folder(folder),
         Batch(ids, torch.ones_like(ids, dtype=torch.bool)),
         [*expected],
@@ -86,23 +92,22 @@ def test_bert_without_a_mask_attends_as_the_library_does(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["gpt1", "gpt2"])
 @pytest.mark.parametrize("case", ["full", "rightpad", "leftpad"])
-def test_gpt_attends_as_the_reference_does(
+def test_gpt_attention_matches_the_reference(
     name: str, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was padded on the left is turned, rows and columns, as its text is."""
-    model, found = (
-        huggingface.read_hf_folder(golden(name) / "hf"),
-        load_file(golden(name) / "cases.safetensors"),
+    """Left padding is moved to the right, in the ids and in rows and columns of the reference."""
+    model = huggingface.read_hf_folder(golden_folder(name) / "hf")
+    cases = load_file(golden_folder(name) / "cases.safetensors")
+    ids = cases[f"in.{case}.input_ids"].long()
+    if case == "full":
+        real = torch.ones_like(ids, dtype=torch.bool)
+    else:
+        real = cases[f"in.{case}.attention_mask"].bool()
+    order = (~real).int().argsort(dim=1, stable=True)
+    expected = []
+    for attention in reference_layers(cases, f"{case}.attention"):
+        rows = attention.gather(2, order[:, None, :, None].expand_as(attention))
+        expected.append(rows.gather(3, order[:, None, None].expand_as(attention)))
+    assert_attention_matches(
+        model, Batch(ids.gather(1, order), real.gather(1, order)), expected, monkeypatch
     )
-    ids, expected = found[f"in.{case}.input_ids"].long(), of_layers(found, f"{case}.attention")
-    real = (
-        torch.ones_like(ids, dtype=torch.bool)
-        if case == "full"
-        else found[f"in.{case}.attention_mask"].bool()
-    )
-    last = (~real).int().argsort(dim=1, stable=True)
-    turned = [
-        x.gather(2, last[:, None, :, None].expand_as(x)).gather(3, last[:, None, None].expand_as(x))
-        for x in expected
-    ]
-    match(model, Batch(ids.gather(1, last), real.gather(1, last)), turned, monkeypatch)

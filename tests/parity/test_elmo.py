@@ -1,4 +1,7 @@
-"""ELMo against AllenNLP: layers, carried state and scalar mix of two released-format models; and the files read and written."""
+"""ELMo gives the numbers of AllenNLP, and its released files are read and written.
+
+The tests compare layers, carried state and scalar mix of two models in the released format.
+"""
 
 import json
 import shutil
@@ -16,109 +19,112 @@ from lineage.formats.bilm import Elmo, batch_to_ids, read_bilm, read_options, wr
 from lineage.models.elmo import ElmoModel
 from lineage.models.layers.scalar_mix import ScalarMix
 from tests import tiny
-from tests.golden import golden
+from tests.golden import golden_folder
 
-MODELS = ("noclip", "clip")
-NEAR = {"atol": 2e-5, "rtol": 0.0}
-
-
-def elmo(name: str, **how: bool) -> Elmo:
-    folder = golden("elmo") / name
-    return Elmo.load(folder / "options.json", folder / "weights.hdf5", **how).eval()
+REFERENCE_MODELS = ("noclip", "clip")
+TOLERANCE = {"atol": 2e-5, "rtol": 0.0}
 
 
-def numbers() -> dict[str, torch.Tensor]:
-    return load_file(golden("elmo") / "cases.safetensors")
+def load_elmo(name: str, **options: bool) -> Elmo:
+    folder = golden_folder("elmo") / name
+    return Elmo.load(folder / "options.json", folder / "weights.hdf5", **options).eval()
 
 
-def facts() -> dict:
-    return json.loads((golden("elmo") / "config.json").read_text())
+def load_cases() -> dict[str, torch.Tensor]:
+    return load_file(golden_folder("elmo") / "cases.safetensors")
 
 
-def test_words_become_the_same_byte_ids() -> None:
-    found = numbers()
-    assert {*MODELS} == {*facts()["model_dirs"]}, "else a model is not tried"
-    for name, sentences in facts()["batches"].items():
+def load_settings() -> dict:
+    return json.loads((golden_folder("elmo") / "config.json").read_text())
+
+
+def test_byte_ids_of_words_match_allennlp() -> None:
+    expected = load_cases()
+    assert {*REFERENCE_MODELS} == {*load_settings()["model_dirs"]}, (
+        "a reference model is not tested"
+    )
+    for name, sentences in load_settings()["batches"].items():
         assert torch.equal(
-            batch_to_ids(sentences, max_word_bytes=found[f"ids_{name}"].shape[-1]),
-            found[f"ids_{name}"].long(),
+            batch_to_ids(sentences, max_word_bytes=expected[f"ids_{name}"].shape[-1]),
+            expected[f"ids_{name}"].long(),
         ), name
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
 @torch.inference_mode()
-def test_layers_and_the_carried_state_are_those_of_allennlp(name: str) -> None:
-    model, found = elmo(name), numbers()
-    for batch in facts()["batches"]:
-        layers, mask = model.layer_outputs(found[f"ids_{batch}"].long())
-        _layers_match(layers, mask, found, f"{name}.warm_{batch}")
-        _state_matches(model, found, f"{name}.warm_{batch}")
-    for batch in sorted(
-        {
-            key.split(".")[1].removeprefix("cold_")
-            for key in found
-            if key.startswith(f"{name}.cold_")
-        }
-    ):
+def test_layers_and_carried_state_match_allennlp(name: str) -> None:
+    model = load_elmo(name)
+    expected = load_cases()
+    for batch in load_settings()["batches"]:
+        layers, mask = model.layer_outputs(expected[f"ids_{batch}"].long())
+        _check_layers(layers, mask, expected, f"{name}.warm_{batch}")
+        _check_state(model, expected, f"{name}.warm_{batch}")
+    cold = [key.split(".")[1] for key in expected if key.startswith(f"{name}.cold_")]
+    for batch in sorted({case.removeprefix("cold_") for case in cold}):
         model.reset_state()
-        layers, mask = model.layer_outputs(found[f"ids_{batch}"].long())
-        _layers_match(layers, mask, found, f"{name}.cold_{batch}")
-        _state_matches(model, found, f"{name}.cold_{batch}")
-    assert (found[f"{name}.warm_B.layer1"] - found[f"{name}.cold_B.layer1"]).abs().max() > 1e-3, (
-        "else the state is not tried"
-    )
+        layers, mask = model.layer_outputs(expected[f"ids_{batch}"].long())
+        _check_layers(layers, mask, expected, f"{name}.cold_{batch}")
+        _check_state(model, expected, f"{name}.cold_{batch}")
+    assert (
+        expected[f"{name}.warm_B.layer1"] - expected[f"{name}.cold_B.layer1"]
+    ).abs().max() > 1e-3, "the carried state changes nothing, so it is not tested"
 
 
-def _layers_match(
-    layers: tuple[torch.Tensor, ...], mask: torch.Tensor, found: dict[str, torch.Tensor], where: str
+def _check_layers(
+    layers: tuple[torch.Tensor, ...],
+    mask: torch.Tensor,
+    expected: dict[str, torch.Tensor],
+    prefix: str,
 ) -> None:
-    assert torch.equal(mask, found[f"{where}.mask_bos_eos"].bool())
-    assert f"{where}.layer{len(layers)}" not in found
+    assert torch.equal(mask, expected[f"{prefix}.mask_bos_eos"].bool())
+    assert f"{prefix}.layer{len(layers)}" not in expected
     for number, layer in enumerate(layers):
-        torch.testing.assert_close(layer, found[f"{where}.layer{number}"], **NEAR)
+        torch.testing.assert_close(layer, expected[f"{prefix}.layer{number}"], **TOLERANCE)
 
 
-def _state_matches(model: Elmo, found: dict[str, torch.Tensor], where: str) -> None:
+def _check_state(model: Elmo, expected: dict[str, torch.Tensor], prefix: str) -> None:
     assert model.state is not None
     for number, (output, cell) in enumerate(model.state):
         torch.testing.assert_close(
-            torch.cat([*output], -1), found[f"{where}.state_h"][number], **NEAR
+            torch.cat([*output], -1), expected[f"{prefix}.state_h"][number], **TOLERANCE
         )
         torch.testing.assert_close(
-            torch.cat([*cell], -1), found[f"{where}.state_c"][number], **NEAR
+            torch.cat([*cell], -1), expected[f"{prefix}.state_c"][number], **TOLERANCE
         )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
 @torch.inference_mode()
-def test_the_character_encoder_is_that_of_allennlp(name: str) -> None:
-    model, found = elmo(name), numbers()
-    layers, mask = model.layer_outputs(found["ids_A"].long())
-    P = found[f"{name}.A.char_cnn_token_embedding"].shape[-1]
+def test_character_encoder_matches_allennlp(name: str) -> None:
+    model = load_elmo(name)
+    expected = load_cases()
+    layers, mask = model.layer_outputs(expected["ids_A"].long())
+    P = expected[f"{name}.A.char_cnn_token_embedding"].shape[-1]
     torch.testing.assert_close(
-        layers[0][mask][:, :P], found[f"{name}.A.char_cnn_token_embedding"][mask], **NEAR
+        layers[0][mask][:, :P], expected[f"{name}.A.char_cnn_token_embedding"][mask], **TOLERANCE
     )
     assert torch.equal(layers[0][..., :P], layers[0][..., P:]), (
-        "the token layer is joined with itself"
+        "the token layer must be concatenated with itself"
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("boundaries", [False, True])
 @torch.inference_mode()
-def test_the_scalar_mix_is_that_of_allennlp(name: str, layer_norm: bool, boundaries: bool) -> None:
-    model, found = elmo(name, layer_norm=layer_norm, keep_sentence_boundaries=boundaries), numbers()
-    model.scalar_mix.weights.copy_(torch.tensor(facts()["scalar_mix_parameters"][name]))
+def test_scalar_mix_matches_allennlp(name: str, layer_norm: bool, boundaries: bool) -> None:
+    model = load_elmo(name, layer_norm=layer_norm, keep_sentence_boundaries=boundaries)
+    expected = load_cases()
+    model.scalar_mix.weights.copy_(torch.tensor(load_settings()["scalar_mix_parameters"][name]))
     assert model.scalar_mix.gamma is not None
-    model.scalar_mix.gamma.fill_(facts()["gamma"])
-    mixed, mask = model(found["ids_A"].long())
-    where = f"{name}.A.mix.ln{int(layer_norm)}.keep{int(boundaries)}"
-    assert torch.equal(mask, found[f"{where}.mask"].bool())
-    torch.testing.assert_close(mixed[mask], found[where][mask], **NEAR)
+    model.scalar_mix.gamma.fill_(load_settings()["gamma"])
+    mixed, mask = model(expected["ids_A"].long())
+    case = f"{name}.A.mix.ln{int(layer_norm)}.keep{int(boundaries)}"
+    assert torch.equal(mask, expected[f"{case}.mask"].bool())
+    torch.testing.assert_close(mixed[mask], expected[case][mask], **TOLERANCE)
 
 
-def test_a_fresh_mix_is_the_mean_of_the_layers_and_its_penalty_is_on_raw_weights() -> None:
+def test_a_new_scalar_mix_is_the_mean_of_layers_and_penalizes_raw_weights() -> None:
     layers = [torch.randn(2, 3, 4) for _ in range(3)]
     mix = ScalarMix(3)
     torch.testing.assert_close(mix(layers), torch.stack(layers).mean(0))
@@ -128,146 +134,153 @@ def test_a_fresh_mix_is_the_mean_of_the_layers_and_its_penalty_is_on_raw_weights
     assert not any("gamma" in name for name, _ in ScalarMix(3, gamma=False).named_parameters())
 
 
-def written(folder: Path) -> tuple[ElmoModel, Path, Path]:
+def write_tiny_model(folder: Path) -> tuple[ElmoModel, Path, Path]:
     model = tiny.model("elmo")
     assert isinstance(model, ElmoModel)
     write_bilm(model, folder / "options.json", folder / "weights.hdf5", max_word_bytes=50)
     return model, folder / "options.json", folder / "weights.hdf5"
 
 
-def test_a_model_of_ours_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
-    model, options, weights = written(tmp_path)
+def test_our_model_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:
+    model, options, weights = write_tiny_model(tmp_path)
     again = read_bilm(options, weights)
-    ours = {k: v for k, v in model.state_dict().items() if not k.startswith("softmax")}
-    theirs = {k: v for k, v in again.state_dict().items() if not k.startswith("softmax")}
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        torch.testing.assert_close(
-            theirs[name], value, rtol=0, atol=2e-7
-        )  # the forget bias has 1 taken away and given back
+    state = {k: v for k, v in model.state_dict().items() if not k.startswith("softmax")}
+    state_again = {k: v for k, v in again.state_dict().items() if not k.startswith("softmax")}
+    assert state.keys() == state_again.keys()
+    for name, value in state.items():
+        # 1 is subtracted from the forget bias when it is written, and added when it is read.
+        torch.testing.assert_close(state_again[name], value, rtol=0, atol=2e-7)
     sentences = [text.split() for text in tiny.documents()[0].split(" . ")[:3]]
-    reader = tiny.reader("elmo")
-    batch = reader.collate([reader.encode(" ".join(words)) for words in sentences])
+    tokenizer = tiny.tokenizer("elmo")
+    batch = tokenizer.collate([tokenizer.encode(" ".join(words)) for words in sentences])
     with torch.inference_mode():
         before = model.eval().encode(batch)
         layers, mask = Elmo(again, carry_state=False).eval().layer_outputs(batch_to_ids(sentences))
     assert torch.equal(mask, batch.mask_BT)
-    for one, other in zip(before, layers, strict=True):
-        torch.testing.assert_close(one[mask], other[mask], atol=1e-5, rtol=1e-5)
+    for expected, actual in zip(before, layers, strict=True):
+        torch.testing.assert_close(expected[mask], actual[mask], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_what_was_read_and_written_again_is_the_same_file(name: str, tmp_path: Path) -> None:
-    folder = golden("elmo") / name
-    _, size = read_options(folder / "options.json")
+@pytest.mark.parametrize("name", REFERENCE_MODELS)
+def test_reading_and_writing_gives_the_same_file(name: str, tmp_path: Path) -> None:
+    folder = golden_folder("elmo") / name
+    _, max_word_bytes = read_options(folder / "options.json")
     write_bilm(
         read_bilm(folder / "options.json", folder / "weights.hdf5"),
         tmp_path / "options.json",
         tmp_path / "weights.hdf5",
-        max_word_bytes=size,
+        max_word_bytes=max_word_bytes,
     )
-    with h5py.File(folder / "weights.hdf5") as theirs, h5py.File(tmp_path / "weights.hdf5") as ours:
+    with (
+        h5py.File(folder / "weights.hdf5") as read_file,
+        h5py.File(tmp_path / "weights.hdf5") as written_file,
+    ):
         names: list[str] = []
-        theirs.visititems(
+        read_file.visititems(
             lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None
         )
         again: list[str] = []
-        ours.visititems(
+        written_file.visititems(
             lambda key, item: again.append(key) if isinstance(item, h5py.Dataset) else None
         )
         assert names and again == names
-        for key in names:  # the same bits, but for the cells' biases: 1 is added and taken away, and each rounds by half a place at most
-            value = theirs[key][...]
-            place = (
-                np.spacing(np.abs(value).max() + np.float32(1))
-                if key.endswith("LSTMCell/B")
-                else 0.0
+        for key in names:
+            value = read_file[key][...]
+            tolerance = 0.0
+            if key.endswith("LSTMCell/B"):
+                # 1 is added to the cells' biases and subtracted again, and both round.
+                tolerance = np.spacing(np.abs(value).max() + np.float32(1))
+            np.testing.assert_allclose(
+                written_file[key][...], value, rtol=0, atol=tolerance, err_msg=key
             )
-            np.testing.assert_allclose(ours[key][...], value, rtol=0, atol=place, err_msg=key)
-    before, after = (
-        json.loads((place / "options.json").read_text()) for place in (folder, tmp_path)
-    )
+    before = json.loads((folder / "options.json").read_text())
+    after = json.loads((tmp_path / "options.json").read_text())
     assert before == after
 
 
-def break_file(weights: Path, how: str) -> None:
+def break_file(weights: Path, defect: str) -> None:
     with h5py.File(weights, "a") as file:
-        if how == "missing":
+        if defect == "missing":
             del file["CNN_proj/b_proj"]
-        elif how == "extra":
+        elif defect == "extra":
             file["RNN_0/surprise"] = np.zeros(3, np.float32)
-        elif how == "shape":
+        elif defect == "shape":
             del file["char_embed"]
             file["char_embed"] = np.zeros((261, 3), np.float32)
-        elif how == "vast":  # whose numbers were never written, so that the file is small
+        elif defect == "vast":  # Its values are never written, so the file is small.
             del file["char_embed"]
             file.create_dataset("char_embed", shape=(10**9, 10**6), dtype="f4", chunks=(1024, 1024))
-        elif how == "nan":
+        elif defect == "nan":
             file["CNN_proj/b_proj"][0] = np.nan
-        elif how == "text":
+        elif defect == "text":
             del file["char_embed"]
             file["char_embed"] = np.full((261, 5), b"x")
         else:
-            break_place(file, how, weights.with_name("numbers"))
+            move_array_elsewhere(file, defect, weights.with_name("numbers"))
 
 
-def break_place(file: h5py.File, how: str, numbers: Path) -> None:
-    """Put CNN_proj/b_proj elsewhere: HDF5 has five ways to say that an array is not here."""
+def move_array_elsewhere(file: h5py.File, defect: str, data_path: Path) -> None:
+    """Put CNN_proj/b_proj elsewhere, in one of HDF5's five ways."""
     shape = file["CNN_proj/b_proj"].shape
     del file["CNN_proj/b_proj"]
-    if how == "link":
+    if defect == "link":
         file["CNN_proj/b_proj"] = h5py.ExternalLink("/etc/hostname", "x")
-    elif how == "soft link":
+    elif defect == "soft link":
         file["CNN_proj/b_proj"] = h5py.SoftLink("/CNN_high_0/b_carry")
-    elif how == "external":
-        numbers.write_bytes(bytes(4 * shape[0]))
+    elif defect == "external":
+        data_path.write_bytes(bytes(4 * shape[0]))
         file.create_dataset(
-            "CNN_proj/b_proj", shape=shape, dtype="f4", external=[(str(numbers), 0, 4 * shape[0])]
+            "CNN_proj/b_proj",
+            shape=shape,
+            dtype="f4",
+            external=[(str(data_path), 0, 4 * shape[0])],
         )
-    elif how == "virtual":
+    elif defect == "virtual":
         layout = h5py.VirtualLayout(shape=shape, dtype="f4")
-        layout[:] = h5py.VirtualSource(
-            str(numbers), "x", shape=shape
-        )  # no such file: its numbers would be zeros
+        # There is no such file, so its values would be zeros.
+        layout[:] = h5py.VirtualSource(str(data_path), "x", shape=shape)
         file.create_virtual_dataset("CNN_proj/b_proj", layout)
     else:
         file["CNN_proj/b_proj"] = h5py.Empty("f4")
 
 
-@pytest.mark.parametrize(("how", "said"), [
+@pytest.mark.parametrize(("defect", "message"), [
     ("missing", "CNN_proj/b_proj is missing"), ("extra", "RNN_0/surprise has no place"), ("shape", r"char_embed is of shape \(261, 3\)"),
     ("text", "char_embed holds"), ("vast", r"char_embed is of shape \(1000000000, 1000000\)"),
     ("nan", "CNN_proj/b_proj holds values that are not finite"), ("link", "CNN_proj/b_proj is a link"),
-    *((how, "CNN_proj/b_proj is a link, or empty, or its numbers lie in another file") for how in ("soft link", "external", "virtual", "empty")),
+    *((defect, "CNN_proj/b_proj is a link, or empty, or its numbers lie in another file") for defect in ("soft link", "external", "virtual", "empty")),
 ])  # fmt: skip
-def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, how: str, said: str) -> None:
-    _, options, weights = written(tmp_path)
-    break_file(weights, how)
-    with pytest.raises(InputError, match=said):
+def test_weights_that_do_not_fit_are_rejected_by_tensor_name(
+    tmp_path: Path, defect: str, message: str
+) -> None:
+    _, options, weights = write_tiny_model(tmp_path)
+    break_file(weights, defect)
+    with pytest.raises(InputError, match=message):
         read_bilm(options, weights)
 
 
-@pytest.mark.parametrize(("block", "changes", "said"), [
+@pytest.mark.parametrize(("block", "changes", "message"), [
     ("lstm", {"dim": 10**10}, r"weights\.hdf5: the tensor RNN_0/.*/LSTMCell/W_0 is of shape .* requires \(\d+, 40000000000\)"),
     ("lstm", {"dim": 3 * 10**9, "projection_dim": 3 * 10**9}, r"options\.json: its sizes ask for a tensor of more numbers than can be counted"),
-    ("lstm", {"dim": 2**30, "projection_dim": 2**28}, r"options\.json: its sizes ask for a tensor of more"),  # in the file, where two are joined
+    ("lstm", {"dim": 2**30, "projection_dim": 2**28}, r"options\.json: its sizes ask for a tensor of more"),  # in the file, two matrices are concatenated
     ("char_cnn", {"embedding": {"dim": 10**12}}, r"weights\.hdf5: the tensor char_embed is of shape .* requires \(261, 1000000000000\)"),
 ])  # fmt: skip
-def test_options_of_sizes_that_no_memory_holds_are_refused(
-    tmp_path: Path, block: str, changes: dict[str, Any], said: str
+def test_options_with_sizes_too_large_for_memory_are_rejected(
+    tmp_path: Path, block: str, changes: dict[str, Any], message: str
 ) -> None:
-    _, options, weights = written(tmp_path)
+    _, options, weights = write_tiny_model(tmp_path)
     tree = json.loads(options.read_text())
     tree[block] |= changes
     options.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_bilm(options, weights)
 
 
-def test_a_file_whose_numbers_no_memory_holds_is_refused(tmp_path: Path) -> None:
-    """Its options ask for them, and none was ever written, so that the file is small."""
-    _, options, weights = written(tmp_path)
-    tree, vast = json.loads(options.read_text()), 10**13
+def test_a_file_with_arrays_too_large_for_memory_is_rejected(tmp_path: Path) -> None:
+    """The options ask for such sizes; no values are ever written, so the file is small."""
+    _, options, weights = write_tiny_model(tmp_path)
+    tree = json.loads(options.read_text())
+    vast = 10**13
     tree["char_cnn"]["embedding"]["dim"] = vast
     options.write_text(json.dumps(tree))
     with h5py.File(weights, "a") as file:
@@ -283,8 +296,8 @@ def test_a_file_whose_numbers_no_memory_holds_is_refused(tmp_path: Path) -> None
         read_bilm(options, weights)
 
 
-def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
-    _, options, weights = written(tmp_path)
+def test_files_of_another_kind_are_rejected(tmp_path: Path) -> None:
+    _, options, weights = write_tiny_model(tmp_path)
     (tmp_path / "pickle").write_bytes(b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.")
     with pytest.raises(InputError, match="pickle: not an HDF5 file"):
         read_bilm(options, tmp_path / "pickle")
@@ -295,14 +308,14 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged.hdf5").write_bytes(damaged)
     with pytest.raises(InputError, match=r"damaged\.hdf5: "):
         read_bilm(options, tmp_path / "damaged.hdf5")
-    for text, said in (
+    for text, message in (
         ("{", "not a JSON"),
         ("[]", "'lstm' is missing"),
         ('{"lstm": {"dim": 4}}', "'projection_dim' is missing"),
         ('{"lstm": {"dim": 4, "projection_dim": 0, "n_layers": 2}}', "projection_dim is 0"),
     ):
         (tmp_path / "broken.json").write_text(text)
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             read_bilm(tmp_path / "broken.json", weights)
     shutil.copy(options, tmp_path / "other.json")
     tree = json.loads(options.read_text())
@@ -312,33 +325,35 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         read_bilm(tmp_path / "other.json", weights)
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "message"), [
     ({"max_characters_per_token": 10**12}, "max_characters_per_token is 1000000000000; it is from"),
     ({"embedding": {"dim": -1}}, "a whole number 'dim' above zero"),
     ({"max_characters_per_token": 1}, "max_characters_per_token is 1"), ({"embedding": {"dim": True}}, "a whole number 'dim'"),
     ({"filters": [[1, 2, 3]]}, r"filters is a list of \[width, number\]"), ({"filters": []}, "filters is a list"),
 ])  # fmt: skip
-def test_odd_options_are_refused_by_name(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    _, options, weights = written(tmp_path)
+def test_invalid_options_are_rejected_by_name(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    _, options, weights = write_tiny_model(tmp_path)
     tree = json.loads(options.read_text())
     tree["char_cnn"] |= change
     options.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_bilm(options, weights)
 
 
-def test_ids_of_any_whole_type_are_read(tmp_path: Path) -> None:
+def test_ids_of_any_integer_type_are_accepted(tmp_path: Path) -> None:
     elmo = Elmo(tiny.model("elmo").eval(), carry_state=False)  # type: ignore[arg-type]
     ids = batch_to_ids([["a", "word"]])
     assert torch.equal(elmo(ids)[0], elmo(ids.int())[0])
 
 
-def test_a_model_of_fewer_bytes_a_word_refuses_ids_of_more(tmp_path: Path) -> None:
+def test_a_model_rejects_ids_with_more_bytes_per_word_than_it_reads(tmp_path: Path) -> None:
     model = tiny.model("elmo")
     assert isinstance(model, ElmoModel)
     write_bilm(model, tmp_path / "options.json", tmp_path / "weights.hdf5", max_word_bytes=20)
-    short = Elmo.load(tmp_path / "options.json", tmp_path / "weights.hdf5").eval()
+    short_model = Elmo.load(tmp_path / "options.json", tmp_path / "weights.hdf5").eval()
     words = [["a-word-of-thirty-letters-or-more", "b"]]
-    assert short(batch_to_ids(words, max_word_bytes=20))[0].shape[:2] == (1, 2)
+    assert short_model(batch_to_ids(words, max_word_bytes=20))[0].shape[:2] == (1, 2)
     with pytest.raises(InputError, match="50 bytes a word, and the model 20"):
-        short(batch_to_ids(words))
+        short_model(batch_to_ids(words))

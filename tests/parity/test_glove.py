@@ -1,4 +1,7 @@
-"""GloVe against the released C program: counts, and parameters, squared gradients and cost after one and five epochs."""
+"""GloVe gives the numbers of the released C program.
+
+The tests compare counts, and parameters, squared gradients and cost after one and five epochs.
+"""
 
 import json
 import re
@@ -18,97 +21,102 @@ from lineage.models.glove import (
 )
 from lineage.models.static import StaticConfig, StaticVectors
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
-from tests.golden import golden
+from tests.golden import golden_folder
 
 
-def facts() -> dict[str, Any]:
-    return json.loads((golden("glove") / "config.json").read_text())
+def load_settings() -> dict[str, Any]:
+    return json.loads((golden_folder("glove") / "config.json").read_text())
 
 
-def documents(minimum: int) -> tuple[list[np.ndarray], int]:
-    """The text as ids in the order of the reference's vocabulary; rarer words are gone before windows are formed."""
+def load_documents(min_count: int) -> tuple[list[np.ndarray], int]:
+    """Return the documents as ids of the reference's vocabulary, and the vocabulary's size.
+
+    Rarer words are removed before windows are formed, as in the program.
+    """
     lines = (
-        (golden("glove") / f"vocab_min{minimum}.txt")
+        (golden_folder("glove") / f"vocab_min{min_count}.txt")
         .read_text(encoding="utf-8")
         .rstrip("\n")
         .split("\n")
     )
-    place = {line.split(" ")[0]: number for number, line in enumerate(lines)}
-    text = [
-        re.split(r"[ \t]+", line)
-        for line in (golden("glove") / "text.txt").read_text(encoding="utf-8").split("\n")
-    ]  # as the program cuts it
-    counts = Counter(word for words in text for word in words)
+    word_ids = {line.split(" ")[0]: number for number, line in enumerate(lines)}
+    text = (golden_folder("glove") / "text.txt").read_text(encoding="utf-8")
+    documents = [re.split(r"[ \t]+", line) for line in text.split("\n")]  # As the program splits.
+    counts = Counter(word for words in documents for word in words)
     assert all(
         line.split(" ") == [word, str(counts[word])]
-        for line, word in zip(lines, place, strict=True)
-    ), "else the text is read otherwise"
-    return [np.array([place[word] for word in words if word in place], int) for words in text], len(
-        place
-    )
+        for line, word in zip(lines, word_ids, strict=True)
+    ), "the text is split differently than by the program"
+    ids = [np.array([word_ids[w] for w in words if w in word_ids], int) for words in documents]
+    return ids, len(word_ids)
 
 
-@pytest.mark.parametrize("minimum", [1, 2])
+@pytest.mark.parametrize("min_count", [1, 2])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("by_distance", [False, True])
-def test_counts_are_those_of_the_reference(
-    minimum: int, symmetric: bool, by_distance: bool
+def test_cooccurrence_counts_match_the_reference(
+    min_count: int, symmetric: bool, by_distance: bool
 ) -> None:
-    some, words = documents(minimum)
-    found = count_cooccurrences(
-        some, vocab_size=words, window=facts()["win"], symmetric=symmetric, by_distance=by_distance
+    documents, vocab_size = load_documents(min_count)
+    actual = count_cooccurrences(
+        documents,
+        vocab_size=vocab_size,
+        window=load_settings()["win"],
+        symmetric=symmetric,
+        by_distance=by_distance,
     )
-    expected = load_file(golden("glove") / "cases.safetensors")[
-        f"cooc.min{minimum}.sym{int(symmetric)}.dw{int(by_distance)}"
+    expected = load_file(golden_folder("glove") / "cases.safetensors")[
+        f"cooc.min{min_count}.sym{int(symmetric)}.dw{int(by_distance)}"
     ]
-    np.testing.assert_allclose(found.toarray(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(actual.toarray(), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("epochs", [1, 5])
-@pytest.mark.parametrize("bias_rate", [False, True])
-def test_training_is_that_of_the_reference(epochs: int, bias_rate: bool) -> None:
-    cases, said = load_file(golden("glove") / "cases.safetensors"), facts()
+@pytest.mark.parametrize("scale_bias_gradient", [False, True])
+def test_training_matches_the_reference(epochs: int, scale_bias_gradient: bool) -> None:
+    cases = load_file(golden_folder("glove") / "cases.safetensors")
+    reference = load_settings()
     settings = GlovePretrainSettings(
-        window=said["win"],
-        x_max=said["xmax"],
-        alpha=said["alpha"],
+        window=reference["win"],
+        x_max=reference["xmax"],
+        alpha=reference["alpha"],
         epochs=epochs,
-        learning_rate=said["eta"],
-        scale_bias_gradient=bias_rate,
+        learning_rate=reference["eta"],
+        scale_bias_gradient=scale_bias_gradient,
     )
     start = cases["init.all"]
     state = AdagradState.initial(start[..., :-1], start[..., -1])
     i, j, x = cases["shuffled.word1"] - 1, cases["shuffled.word2"] - 1, cases["shuffled.value"]
-    costs = [
-        sum(adagrad_step(state, i[[r]], j[[r]], x[[r]], settings) for r in range(len(x))) / len(x)
-        for _ in range(epochs)
-    ]
-    where = f"after{epochs}{'_eta_bias' if bias_rate else ''}"
-    for found, name in (
-        ((state.vectors_2VD, state.biases_2V), "all"),
-        ((state.squared_gradients_2VD, state.squared_bias_gradients_2V), "gradsq"),
+    costs = []
+    for _ in range(epochs):
+        cost = sum(adagrad_step(state, i[[r]], j[[r]], x[[r]], settings) for r in range(len(x)))
+        costs.append(cost / len(x))
+    case = f"after{epochs}{'_eta_bias' if scale_bias_gradient else ''}"
+    for vectors, biases, name in (
+        (state.vectors_2VD, state.biases_2V, "all"),
+        (state.squared_gradients_2VD, state.squared_bias_gradients_2V, "gradsq"),
     ):
-        both = np.concatenate([found[0], found[1][..., None]], -1)
-        np.testing.assert_allclose(both, cases[f"{where}.{name}"], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(costs, cases[f"{where}.mean_cost_per_epoch"], rtol=0, atol=1e-10)
+        actual = np.concatenate([vectors, biases[..., None]], -1)
+        np.testing.assert_allclose(actual, cases[f"{case}.{name}"], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(costs, cases[f"{case}.mean_cost_per_epoch"], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("epochs", [1, 5])
-def test_the_vectors_that_are_kept_are_the_sums_of_word_and_context(epochs: int) -> None:
+def test_word_vectors_are_the_sums_of_word_and_context_vectors(epochs: int) -> None:
     lines = (
-        (golden("glove") / f"vectors_model2_after{epochs}.txt")
+        (golden_folder("glove") / f"vectors_model2_after{epochs}.txt")
         .read_text(encoding="utf-8")
         .rstrip("\n")
         .split("\n")
     )
     expected = np.array([[float(v) for v in line.split(" ")[1:]] for line in lines[:-1]])
-    after = load_file(golden("glove") / "cases.safetensors")[f"after{epochs}.all"]
+    trained = load_file(golden_folder("glove") / "cases.safetensors")[f"after{epochs}.all"]
     model = StaticVectors(
-        StaticConfig(hidden_size=facts()["dim"]),
+        StaticConfig(hidden_size=load_settings()["dim"]),
         vocab_size=len(SPECIAL_TOKENS["word"]) + len(expected),
     )
     model.init_weights(torch.Generator().manual_seed(0))
-    model.load_vectors(AdagradState.initial(after[..., :-1], after[..., -1]).word_vectors())
+    model.load_vectors(AdagradState.initial(trained[..., :-1], trained[..., -1]).word_vectors())
     table = model.words.weight.detach().numpy()
     np.testing.assert_allclose(table[len(SPECIAL_TOKENS["word"]) :], expected, atol=1e-6)
     unknown = np.array([float(v) for v in lines[-1].split(" ")[1:]])

@@ -1,4 +1,4 @@
-"""Optimizers, schedules and clipping against BERT's released code and torch, and the slanted triangle against ULMFiT's formula."""
+"""Optimizers, schedules and clipping agree with BERT's released code, torch and the papers."""
 
 import json
 import math
@@ -27,56 +27,56 @@ from lineage.training.schedules import (
     slanted_triangular_schedule,
 )
 from lineage.training.state import RngState, TrainState
-from tests.golden import golden
-from tests.tiny import OneBatch
+from tests.golden import golden_folder
+from tests.tiny import OneBatchSampler
 
 
-def facts() -> dict[str, Any]:
-    return json.loads((golden("bert") / "optimizer_config.json").read_text())
+def load_settings() -> dict[str, Any]:
+    return json.loads((golden_folder("bert") / "optimizer_config.json").read_text())
 
 
-def numbers() -> dict[str, torch.Tensor]:
-    return load_file(golden("bert") / "optimizer_cases.safetensors")
+def load_cases() -> dict[str, torch.Tensor]:
+    return load_file(golden_folder("bert") / "optimizer_cases.safetensors")
 
 
-@pytest.mark.parametrize("which", ["bert_adamweightdecay", "adamw_bias_corrected"])
+@pytest.mark.parametrize("optimizer_name", ["bert_adamweightdecay", "adamw_bias_corrected"])
 @pytest.mark.parametrize("case", ["given", "quadratic"])
-def test_parameters_and_moments_after_each_step(which: str, case: str) -> None:
-    said, found = facts(), numbers()
-    w, b = torch.nn.Parameter(found["in.w0"].clone()), torch.nn.Parameter(found["in.b0"].clone())
+def test_parameters_and_moments_match_the_reference_after_each_step(
+    optimizer_name: str, case: str
+) -> None:
+    settings = load_settings()
+    reference = load_cases()
+    w = torch.nn.Parameter(reference["in.w0"].clone())
+    b = torch.nn.Parameter(reference["in.b0"].clone())
     groups: list[dict[str, object]] = [
-        {"params": [w], "weight_decay": said["weight_decay"], "lr_scale": 1.0}, {"params": [b], "weight_decay": 0.0, "lr_scale": 1.0},
+        {"params": [w], "weight_decay": settings["weight_decay"], "lr_scale": 1.0}, {"params": [b], "weight_decay": 0.0, "lr_scale": 1.0},
     ]  # fmt: skip
-    make = BertAdam if which.startswith("bert") else build_adamw
-    optimizer = make(groups, betas=tuple(said["betas"]), epsilon=said["eps"])
-    set_learning_rates(optimizer, said["lr"])
-    for number, expected in enumerate(found[f"{case}.{which}"]):
+    build_optimizer = BertAdam if optimizer_name.startswith("bert") else build_adamw
+    optimizer = build_optimizer(groups, betas=tuple(settings["betas"]), epsilon=settings["eps"])
+    set_learning_rates(optimizer, settings["lr"])
+    for number, expected in enumerate(reference[f"{case}.{optimizer_name}"]):
         for row, parameter in enumerate((w, b)):
-            given = (
-                found["in.given_grads"][number, row]
-                if number < len(found["in.given_grads"])
-                else None
-            )
-            parameter.grad = (
-                given
-                if case == "given"
-                else found["in.A"] @ (parameter.detach() - found["in.target"])
-            )
+            if case == "quadratic":
+                grad = reference["in.A"] @ (parameter.detach() - reference["in.target"])
+            elif number < len(reference["in.given_grads"]):
+                grad = reference["in.given_grads"][number, row]
+            else:
+                grad = None
+            parameter.grad = grad
         optimizer.step()
         rows = [
             x
             for p in (w, b)
             for x in (p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"])
         ]
-        torch.testing.assert_close(
-            torch.stack(rows), expected, atol=1e-6, rtol=1e-6
-        )  # one step of float32 at 8 is 1e-6
+        # Neighbouring float32 numbers near 8 differ by 1e-6.
+        torch.testing.assert_close(torch.stack(rows), expected, atol=1e-6, rtol=1e-6)
 
 
-def test_the_first_step_without_correction_is_about_three_times_as_long() -> None:
-    for make, expected in ((BertAdam, 0.1 / 0.001**0.5), (build_adamw, 1.0)):
+def test_the_first_step_without_bias_correction_is_about_three_times_longer() -> None:
+    for build_optimizer, expected in ((BertAdam, 0.1 / 0.001**0.5), (build_adamw, 1.0)):
         p = torch.nn.Parameter(torch.zeros(3))
-        optimizer = make(
+        optimizer = build_optimizer(
             build_param_groups([[p]], weight_decay=0.0), betas=(0.9, 0.999), epsilon=1e-6
         )
         set_learning_rates(optimizer, 0.01)
@@ -87,123 +87,131 @@ def test_the_first_step_without_correction_is_about_three_times_as_long() -> Non
         )
 
 
-def test_schedules_are_those_of_bert_s_code_and_of_transformers() -> None:
-    found = numbers()
-    for number, said in enumerate(facts()["schedules"]):
-        total, share = said["total"], said["warmup"] / said["total"]
-        for make, name in (
+def test_schedules_match_bert_s_code_and_transformers() -> None:
+    reference = load_cases()
+    for number, settings in enumerate(load_settings()["schedules"]):
+        total = settings["total"]
+        warmup_ratio = settings["warmup"] / total
+        for build_schedule, name in (
             (bert_schedule_with_warmup, "bert_original"),
             (linear_schedule_with_warmup, "transformers_linear"),
         ):
-            rate, expected = make(share), found[f"schedule{number}.{name}"].numpy()
-            ours = [said["init_lr"] * rate(step / total) for step in range(len(expected))]
-            np.testing.assert_allclose(
-                ours, expected, rtol=1e-6, atol=2e-7 * said["init_lr"]
-            )  # 1 - step / total, in float32 there
+            schedule = build_schedule(warmup_ratio)
+            expected = reference[f"schedule{number}.{name}"].numpy()
+            actual = [settings["init_lr"] * schedule(step / total) for step in range(len(expected))]
+            # The reference computes 1 - step / total in float32.
+            np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=2e-7 * settings["init_lr"])
 
 
-def test_gpt_s_rate_falls_during_the_warm_up_too() -> None:
-    rate = gpt_schedule_with_warmup(0.002)
-    assert (
-        rate(0.002) == pytest.approx(0.998)
-        and rate(0.001) == pytest.approx(0.5 * 0.999)
-        and rate(0.5) == 0.5
-        and rate(1.0) == 0.0
-    )
+def test_gpt_s_fine_tuning_schedule_decays_during_warmup_too() -> None:
+    schedule = gpt_schedule_with_warmup(0.002)
+    assert schedule(0.002) == pytest.approx(0.998)
+    assert schedule(0.001) == pytest.approx(0.5 * 0.999)
+    assert schedule(0.5) == 0.5
+    assert schedule(1.0) == 0.0
     assert gpt_schedule_with_warmup(0.0)(0.0) == 1.0
 
 
-def test_gpt_s_pretraining_falls_along_half_a_cosine() -> None:
-    rate = cosine_schedule_with_warmup(0.2)
-    assert [rate(p) for p in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
+def test_gpt_s_pretraining_schedule_falls_along_half_a_cosine() -> None:
+    schedule = cosine_schedule_with_warmup(0.2)
+    assert [schedule(p) for p in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx(
+        [0.0, 0.5, 1.0, 0.5, 0.0]
+    )
 
 
-def test_clipping_is_torch_s_and_near_tensorflow_s() -> None:
-    found = numbers()
+def test_clipping_matches_torch_and_tensorflow() -> None:
+    reference = load_cases()
     (grads,) = [
         step
-        for step in found["in.given_grads"]
-        if torch.isclose(step.norm(), found["clip.global_norm"][0], rtol=1e-6)
+        for step in reference["in.given_grads"]
+        if torch.isclose(step.norm(), reference["clip.global_norm"][0], rtol=1e-6)
     ]
     parameters = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
     for parameter, grad in zip(parameters, grads, strict=True):
         parameter.grad = grad.clone()
     norm = clip_gradients(parameters, 1.0)
-    torch.testing.assert_close(norm.reshape(1), found["clip.global_norm"], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(norm.reshape(1), reference["clip.global_norm"], atol=1e-6, rtol=1e-6)
     clipped = torch.stack([p.grad for p in parameters if p.grad is not None])
     for rule in ("torch", "tf_rule"):
-        torch.testing.assert_close(clipped, found[f"clip.clipped_by_{rule}"], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            clipped, reference[f"clip.clipped_by_{rule}"], atol=1e-6, rtol=1e-6
+        )
 
 
-def whole(number: float) -> bool:
-    return abs(number - round(number)) < 1e-9
+def is_integer(value: float) -> bool:
+    return abs(value - round(value)) < 1e-9
 
 
-def test_the_slanted_triangle_and_discriminative_rates_are_those_of_the_paper() -> None:
-    """Where T x cut is whole the paper's formula, elsewhere its repaired form: read literally it ends below zero."""
-    said = json.loads((golden("awd_lstm") / "config.json").read_text())
-    schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
-    for T in said["T"]:
-        rate = slanted_triangular_schedule(said["cut"], said["ratio"], steps=T)
-        ours = [said["lr"] * rate(t / T) for t in range(T)]
-        np.testing.assert_allclose(ours, schedules[f"stlr.denominator_T_minus_cut_T{T}"], rtol=1e-9)
-        alike = (
-            T if whole(T * said["cut"]) else math.floor(T * said["cut"]) + 1
-        )  # up to the peak both forms are one
-        np.testing.assert_allclose(ours[:alike], schedules[f"stlr.paper_T{T}"][:alike], rtol=1e-9)
+def test_slanted_triangular_and_discriminative_rates_match_the_paper() -> None:
+    """Where T x cut is an integer the paper's formula is used, elsewhere its corrected form.
+
+    Read literally, the formula ends below zero there.
+    """
+    settings = json.loads((golden_folder("awd_lstm") / "config.json").read_text())
+    schedules = json.loads((golden_folder("awd_lstm") / "schedules.json").read_text())
+    for T in settings["T"]:
+        schedule = slanted_triangular_schedule(settings["cut"], settings["ratio"], steps=T)
+        actual = [settings["lr"] * schedule(t / T) for t in range(T)]
+        np.testing.assert_allclose(
+            actual, schedules[f"stlr.denominator_T_minus_cut_T{T}"], rtol=1e-9
+        )
+        # Up to the peak both forms are equal.
+        num_equal = math.floor(T * settings["cut"]) + 1
+        if is_integer(T * settings["cut"]):
+            num_equal = T
+        paper = schedules[f"stlr.paper_T{T}"]
+        np.testing.assert_allclose(actual[:num_equal], paper[:num_equal], rtol=1e-9)
     groups = build_param_groups(
-        [[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(said["ngroups"])],
+        [[torch.nn.Parameter(torch.zeros(2, 2))] for _ in range(settings["ngroups"])],
         weight_decay=0.0,
-        layer_lr_decay=said["dec"],
+        layer_lr_decay=1 / settings["dec"],
     )
-    ours = [said["lr"] * float(group["lr_scale"]) for group in groups]  # type: ignore[arg-type]
+    actual = [settings["lr"] * float(group["lr_scale"]) for group in groups]  # type: ignore[arg-type]
     np.testing.assert_allclose(
-        ours, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12
+        actual, schedules["discriminative_lr_group0_is_lowest_layer"], rtol=1e-12
     )
 
 
-def test_a_training_takes_the_triangles_rates_step_by_step_and_layer_by_layer() -> None:
-    said = json.loads((golden("awd_lstm") / "config.json").read_text())
-    schedules = json.loads((golden("awd_lstm") / "schedules.json").read_text())
+def test_training_uses_the_slanted_triangular_rate_of_each_step_and_layer() -> None:
+    settings = json.loads((golden_folder("awd_lstm") / "config.json").read_text())
+    schedules = json.loads((golden_folder("awd_lstm") / "schedules.json").read_text())
     T = len(schedules["discriminative_x_stlr_paper"])
     expected = np.array(schedules["discriminative_x_stlr_paper"])
-    if not whole(
-        T * said["cut"]
-    ):  # where the paper's formula falls below zero: the form that does not
-        expected = (
-            np.outer(
-                schedules[f"stlr.denominator_T_minus_cut_T{T}"],
-                schedules["discriminative_lr_group0_is_lowest_layer"],
-            )
-            / said["lr"]
+    if not is_integer(T * settings["cut"]):
+        # The paper's formula falls below zero here, so the corrected form is expected.
+        rates = np.outer(
+            schedules[f"stlr.denominator_T_minus_cut_T{T}"],
+            schedules["discriminative_lr_group0_is_lowest_layer"],
         )
-    model = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(said["ngroups"]))
-    run = TrainState(
+        expected = rates / settings["lr"]
+    model = torch.nn.ModuleList(
+        torch.nn.Linear(1, 1, bias=False) for _ in range(settings["ngroups"])
+    )
+    state = TrainState(
         model,
         build_adamw(
             build_param_groups(
                 [[*part.parameters()] for part in model],
                 weight_decay=0.0,
-                layer_lr_decay=said["dec"],
+                layer_lr_decay=1 / settings["dec"],
             )
         ),
         RngState(0),
     )
-    course = TrainPlan(
-        lambda spent: spent.steps / T,
-        slanted_triangular_schedule(said["cut"], said["ratio"], steps=T),
-        learning_rate=said["lr"],
+    plan = TrainPlan(
+        lambda counters: counters.steps / T,
+        slanted_triangular_schedule(settings["cut"], settings["ratio"], steps=T),
+        learning_rate=settings["lr"],
         max_grad_norm=1.0,
         precision="fp32",
     )
 
-    def objective(model: torch.nn.ModuleList, batch: Batch, carry: None) -> LossOutput:
+    def objective(model: torch.nn.ModuleList, batch: Batch, recurrent_state: None) -> LossOutput:
         return LossOutput(sum(p.sum() for p in model.parameters()), {}, {})  # type: ignore[arg-type]
 
-    found = []
-    for step in train(
-        run, objective, OneBatch(Batch(torch.zeros(1, 1).long(), torch.ones(1, 1).bool())), course
-    ):
-        found.append([group["lr"] for group in run.optimizer.param_groups])
-        assert step.learning_rate == found[-1][-1]
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    actual = []
+    batch = Batch(torch.zeros(1, 1).long(), torch.ones(1, 1).bool())
+    for step in train(state, objective, OneBatchSampler(batch), plan):
+        actual.append([group["lr"] for group in state.optimizer.param_groups])
+        assert step.learning_rate == actual[-1][-1]
+    np.testing.assert_allclose(actual, expected, rtol=1e-9)

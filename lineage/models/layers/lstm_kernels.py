@@ -9,7 +9,7 @@ import torch
 import triton
 from triton import language as tl
 
-from lineage.models.layers.lstm import CellSteps
+from lineage.models.layers.lstm_cell import CellSteps
 
 BLOCK = 512
 
