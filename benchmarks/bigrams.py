@@ -1,6 +1,6 @@
-"""An interpolated bigram model over a language model's own pieces: what counting alone makes of the same text.
+"""An interpolated bigram model over the tokens of a language model: a baseline that only counts.
 
-Shapes: N pairs of a piece and the one after it, D distinct pairs, V vocabulary.
+Shapes: N pairs of a token and the token that follows it, D distinct pairs, V vocabulary.
 """
 
 import math
@@ -8,54 +8,68 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-ROUNDS, ENOUGH = 200, 1e-9  # of expectation maximisation; nats a piece that a round has to be worth
+MAX_EM_ITERATIONS = 200
+MIN_EM_GAIN_NATS = 1e-9  # per token: expectation maximization stops at a smaller gain
 
 
 @dataclass(frozen=True)
-class Bigrams:
-    """p(w | v) = a c(v, w) / c(v) + b c(w) / n + (1 - a - b) / V (Jelinek and Mercer 1980); where v was never seen, the second term has a's share."""
+class BigramModel:
+    """p(w | v) = a c(v, w) / c(v) + b c(w) / n + (1 - a - b) / V (Jelinek and Mercer 1980).
 
-    pairs_D: np.ndarray  # V v + w, sorted
-    count_D: np.ndarray
-    before_V: np.ndarray  # c(v): how often a piece has one after it
-    after_V: np.ndarray  # c(w): how often it is the one after
+    If v does not occur as a first token, the unigram term replaces the bigram term.
+    """
+
+    pair_keys_D: np.ndarray  # V v + w, sorted
+    pair_counts_D: np.ndarray
+    first_counts_V: np.ndarray  # c(v): how often each token is the first of a pair
+    second_counts_V: np.ndarray  # c(w): how often each token is the second of a pair
     weights: tuple[float, float, float] = (0.6, 0.3, 0.1)  # bigram, unigram, uniform
 
     @classmethod
-    def counted(cls, before_N: np.ndarray, after_N: np.ndarray, vocabulary: int) -> "Bigrams":
-        """Counts of the pieces and of those after them."""
-        pairs_D, count_D = np.unique(
-            before_N.astype(np.int64) * vocabulary + after_N, return_counts=True
-        )
+    def from_pairs(
+        cls, first_ids_N: np.ndarray, second_ids_N: np.ndarray, *, vocab_size: int
+    ) -> "BigramModel":
+        """Count the pairs and both of their tokens."""
+        keys_N = first_ids_N.astype(np.int64) * vocab_size + second_ids_N
+        pair_keys_D, pair_counts_D = np.unique(keys_N, return_counts=True)
         return cls(
-            pairs_D,
-            count_D,
-            *(np.bincount(some, minlength=vocabulary) for some in (before_N, after_N)),
+            pair_keys_D,
+            pair_counts_D,
+            np.bincount(first_ids_N, minlength=vocab_size),
+            np.bincount(second_ids_N, minlength=vocab_size),
         )
 
-    def fitted(self, before_N: np.ndarray, after_N: np.ndarray) -> "Bigrams":
-        """The same counts with the weights under which these held pairs are likeliest, by expectation maximisation."""
-        terms_3N = self._terms(before_N, after_N)
-        weights_3, last = np.array(self.weights), math.inf
-        for _ in range(ROUNDS):
-            parts_3N = weights_3[:, None] * terms_3N
-            whole_N = parts_3N.sum(0)
-            if last - (nats := -float(np.log(whole_N).mean())) < ENOUGH:
+    def fit_weights(self, first_ids_N: np.ndarray, second_ids_N: np.ndarray) -> "BigramModel":
+        """Return the same counts with the weights that make these held-out pairs most likely."""
+        terms_3N = self._terms(first_ids_N, second_ids_N)
+        weights_3 = np.array(self.weights)
+        previous_nats = math.inf
+        for _ in range(MAX_EM_ITERATIONS):
+            weighted_3N = weights_3[:, None] * terms_3N
+            total_N = weighted_3N.sum(0)
+            nats = -float(np.log(total_N).mean())
+            if previous_nats - nats < MIN_EM_GAIN_NATS:
                 break
-            weights_3, last = (parts_3N / whole_N).mean(1), nats
+            weights_3 = (weighted_3N / total_N).mean(1)
+            previous_nats = nats
         bigram, unigram, uniform = weights_3.tolist()
         return replace(self, weights=(bigram, unigram, uniform))
 
-    def probabilities(self, before_N: np.ndarray, after_N: np.ndarray) -> np.ndarray:
-        """(N,) of each piece given the one before it."""
-        return np.array(self.weights) @ self._terms(before_N, after_N)
+    def probabilities(self, first_ids_N: np.ndarray, second_ids_N: np.ndarray) -> np.ndarray:
+        """Return the probability of each second token given its first token, (N,)."""
+        return np.array(self.weights) @ self._terms(first_ids_N, second_ids_N)
 
-    def _terms(self, before_N: np.ndarray, after_N: np.ndarray) -> np.ndarray:
-        """(3, N): the three distributions that are mixed, at these pieces."""
-        V = len(self.before_V)
-        keys_N = before_N.astype(np.int64) * V + after_N
-        place_N = np.minimum(np.searchsorted(self.pairs_D, keys_N), len(self.pairs_D) - 1)
-        together_N = np.where(self.pairs_D[place_N] == keys_N, self.count_D[place_N], 0)
-        seen_N, unigram_N = self.before_V[before_N], self.after_V[after_N] / self.after_V.sum()
-        bigram_N = np.where(seen_N > 0, together_N / np.maximum(seen_N, 1), unigram_N)
+    def _terms(self, first_ids_N: np.ndarray, second_ids_N: np.ndarray) -> np.ndarray:
+        """Return the bigram, unigram and uniform probabilities of the second tokens, (3, N)."""
+        V = len(self.first_counts_V)
+        keys_N = first_ids_N.astype(np.int64) * V + second_ids_N
+        index_N = np.searchsorted(self.pair_keys_D, keys_N)
+        index_N = np.minimum(index_N, len(self.pair_keys_D) - 1)
+        is_known_N = self.pair_keys_D[index_N] == keys_N
+        pair_counts_N = np.where(is_known_N, self.pair_counts_D[index_N], 0)
+        first_counts_N = self.first_counts_V[first_ids_N]
+        unigram_N = self.second_counts_V[second_ids_N] / self.second_counts_V.sum()
+        bigram_N = np.where(
+            first_counts_N > 0, pair_counts_N / np.maximum(first_counts_N, 1), unigram_N
+        )
         return np.stack([bigram_N, unigram_N, np.full(len(keys_N), 1 / V)])

@@ -1,7 +1,9 @@
-"""A continuous cache beside an AWD-LSTM: words that stood where the state was alike (Grave et al. 2017, section 3; salesforce's pointer.py).
+"""A continuous cache for an AWD-LSTM: words that occurred in similar states become more likely.
 
-It learns the text that it is measured on, so that its perplexity stands beside the model's own, and never in the bits per byte that are compared.
-Shapes: B lanes, T positions, M positions in the cache, E units of the top layer.
+Grave et al. 2017, section 3; pointer.py in salesforce/awd-lstm-lm. The cache reads the text that
+is measured. So its perplexity is reported next to the model's own, and it is not used for the bits
+per byte that are compared.
+Shapes: B sequences, T positions, M positions in the cache, N = M + T, E units of the top layer.
 """
 
 import math
@@ -14,14 +16,18 @@ from torch.nn import functional as F
 from lineage.config.records import check_positive
 from lineage.training.samplers import BatchSampler, iterate_batches
 
-Past = tuple[torch.Tensor, torch.Tensor]  # (B, M, E) top states, and (B, M) the word after each
+CacheState = tuple[torch.Tensor, torch.Tensor]  # (B, M, E) top states, (B, M) the words after them
 
 
 @dataclass(frozen=True)
-class Cache:
-    """p = weight * cache + (1 - weight) * softmax, where the cache gives word w the share of exp(theta h_t h_i) of the last positions i before a w.
+class ContinuousCache:
+    """p = weight * cache + (1 - weight) * softmax.
 
-    The numbers that salesforce/awd-lstm-lm found on WikiText-2's validation text. Unlike there the cache is used before it is full.
+    The cache looks at the last `window` positions i. It gives each word w a probability in
+    proportion to the sum of exp(theta h_t h_i) over the positions i that are followed by w.
+
+    The defaults are those of salesforce/awd-lstm-lm, tuned on the validation text of WikiText-2.
+    In contrast to that code, the cache is used before it is full.
     """
 
     window: int = 3785
@@ -33,48 +39,66 @@ class Cache:
         if not 0 <= self.weight < 1:
             raise ValueError(f"weight is {self.weight}; it is a share, from 0 to below 1")
 
-    def nats(
+    def mixture_nats(
         self,
-        top_BTE: torch.Tensor,
-        own_BT: torch.Tensor,
+        states_BTE: torch.Tensor,
+        model_nats_BT: torch.Tensor,
         targets_BT: torch.Tensor,
-        past: Past | None,
-    ) -> tuple[torch.Tensor, Past]:
-        """(B, T) nats of the targets in place of the model's own, and what the next positions look back on. A position sees those before it alone."""
-        keys_BNE, words_BN = top_BTE, targets_BT
-        if past is not None:
-            keys_BNE, words_BN = (
-                torch.cat([past[0], keys_BNE], 1),
-                torch.cat([past[1], words_BN], 1),
-            )
-        T, N, device = targets_BT.shape[1], words_BN.shape[1], top_BTE.device
-        back_TN = torch.arange(N - T, N, device=device)[:, None] - torch.arange(N, device=device)
-        seen_TN = (back_TN > 0) & (back_TN <= self.window)
-        scores_BTN = (self.theta * top_BTE @ keys_BNE.mT).double().masked_fill(~seen_TN, -math.inf)
-        same_BTN = words_BN[:, None] == targets_BT[..., None]
-        cached_BT = (
-            scores_BTN.masked_fill(~same_BTN, -math.inf).logsumexp(-1) - scores_BTN.logsumexp(-1)
-        ).exp()
-        mixed_BT = self.weight * cached_BT + (1 - self.weight) * (-own_BT.double()).exp()
-        return torch.where(seen_TN.any(-1), -mixed_BT.log(), own_BT.double()), (
-            keys_BNE[:, -self.window :],
-            words_BN[:, -self.window :],
-        )
+        cache_state: CacheState | None,
+    ) -> tuple[torch.Tensor, CacheState]:
+        """Return the nats of the targets under the mixture, (B, T), and the next cache state.
+
+        A position sees only the positions before it. The first position of a text has none, so it
+        keeps the nats of the model.
+        """
+        keys_BNE = states_BTE
+        words_BN = targets_BT
+        if cache_state is not None:
+            cached_states_BME, cached_words_BM = cache_state
+            keys_BNE = torch.cat([cached_states_BME, keys_BNE], 1)
+            words_BN = torch.cat([cached_words_BM, words_BN], 1)
+
+        T = targets_BT.shape[1]
+        N = words_BN.shape[1]
+        positions_N = torch.arange(N, device=states_BTE.device)
+        distance_TN = positions_N[N - T :, None] - positions_N
+        is_visible_TN = (distance_TN > 0) & (distance_TN <= self.window)
+
+        scores_BTN = (self.theta * states_BTE @ keys_BNE.mT).double()
+        scores_BTN = scores_BTN.masked_fill(~is_visible_TN, -math.inf)
+        is_target_BTN = words_BN[:, None] == targets_BT[..., None]
+        target_scores_BTN = scores_BTN.masked_fill(~is_target_BTN, -math.inf)
+        cache_BT = (target_scores_BTN.logsumexp(-1) - scores_BTN.logsumexp(-1)).exp()
+
+        model_BT = (-model_nats_BT.double()).exp()
+        mixture_BT = self.weight * cache_BT + (1 - self.weight) * model_BT
+        has_cache_T = is_visible_TN.any(-1)
+        nats_BT = torch.where(has_cache_T, -mixture_BT.log(), model_nats_BT.double())
+        return nats_BT, (keys_BNE[:, -self.window :], words_BN[:, -self.window :])
 
 
 @torch.inference_mode()
-def cached_nats(model: Any, stream: BatchSampler, cache: Cache) -> dict[str, float]:
-    """Summed nats of one pass through a text, by direction, each lane with a cache of its own."""
+def sum_nats_with_cache(
+    model: Any, sampler: BatchSampler, cache: ContinuousCache
+) -> dict[str, float]:
+    """Sum the nats of a text by direction. Each sequence of the batch has its own cache."""
     model.eval()
-    state, past, total = None, None, dict[str, float]()
-    for _, _, batch in iterate_batches(stream):
-        assert batch.targets_BT is not None and stream.carries_state
-        outputs, _, state = model.run_layers(batch.ids_BT, state)
-        logits = model.logits(outputs[-1])
-        own = F.cross_entropy(
-            logits.flatten(0, 1), batch.targets_BT.flatten(), reduction="none"
-        ).view(batch.targets_BT.shape)
-        nats, past = cache.nats(outputs[-1], own, batch.targets_BT, past)
-        way = "backward" if batch.is_backward else "forward"
-        total[way] = total.get(way, 0.0) + float(nats.sum())
-    return total
+    recurrent_state = None
+    cache_state = None
+    nats_by_direction: dict[str, float] = {}
+    for _, _, batch in iterate_batches(sampler):
+        assert batch.targets_BT is not None
+        assert sampler.carries_state
+        outputs, _, recurrent_state = model.run_layers(batch.ids_BT, recurrent_state)
+        top_BTE = outputs[-1]
+        logits_BTV = model.logits(top_BTE)
+        model_nats = F.cross_entropy(
+            logits_BTV.flatten(0, 1), batch.targets_BT.flatten(), reduction="none"
+        )
+        nats_BT, cache_state = cache.mixture_nats(
+            top_BTE, model_nats.view(batch.targets_BT.shape), batch.targets_BT, cache_state
+        )
+        direction = "backward" if batch.is_backward else "forward"
+        previous_nats = nats_by_direction.get(direction, 0.0)
+        nats_by_direction[direction] = previous_nats + float(nats_BT.sum())
+    return nats_by_direction

@@ -1,6 +1,7 @@
-"""Sides that do the same work by turns in one process, and what the ratio of their CPU-seconds says of a bar.
+"""Time the same work done by several implementations, and compare the CPU-seconds they need.
 
-Ratios of interleaved turns hold on a machine that is busy with other things; seconds do not.
+The sides take turns in one process. So the ratio of their CPU-seconds is stable on a machine that
+is busy with other things, although the seconds themselves are not.
 """
 
 import platform
@@ -12,158 +13,206 @@ from pathlib import Path
 
 import torch
 
-Turn = Callable[[], object]
+TimedCall = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Bar:
-    """How many times as fast as the peer our side must be, and what would be good; none: for information."""
+class SpeedTarget:
+    """How many times as fast as the baseline a side has to be; None: reported, without a target."""
 
-    ours: str
-    peer: str
-    must: float | None = None
-    good: float | None = None
-    bf16: bool = False  # a bar that was set for CPUs with AMX
+    side: str
+    baseline: str
+    required: float | None = None
+    desired: float | None = None
+    needs_amx: bool = False  # the target was set for CPUs with AMX
 
 
 @dataclass
 class Contest:
-    """The same work by several sides. A turn is `steps` of it, one where not said."""
+    """The same work, done by several sides. One call of a side is one step if not stated."""
 
     name: str
-    work: str  # sizes, in words
-    units: float  # of work in a step
+    work: str  # the sizes, in words
+    units_per_step: float
     unit: str
-    turns: dict[str, Turn]
-    bars: list[Bar]
-    steps: dict[str, int] = field(default_factory=dict)
-    rounds: int | None = None  # at most, where a turn is long and steady
-    equal: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # what was found equal: ours, theirs
+    sides: dict[str, TimedCall]
+    targets: list[SpeedTarget]
+    steps_per_call: dict[str, int] = field(default_factory=dict)
+    max_rounds: int | None = None  # for long calls with a steady time
+    # The values that were compared and found equal: those of our side and of the other.
+    equal_values: dict[str, list[float]] = field(default_factory=dict)
 
-    def alike(self, what: str, ours: float, theirs: float, *, tolerance: float = 1e-4) -> None:
-        """Hold that two numbers are equal, and note them."""
-        assert abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs)), (
+    def check_equal(
+        self, what: str, ours: float, theirs: float, *, tolerance: float = 1e-4
+    ) -> None:
+        """Check that two numbers are equal, within a relative tolerance, and record them."""
+        largest = max(abs(ours), abs(theirs))
+        assert abs(ours - theirs) <= tolerance * largest, (
             f"{self.name}: {what} is {ours} here and {theirs} there"
         )
-        self.equal[what] = [ours, theirs]
+        self.equal_values[what] = [ours, theirs]
 
 
-def measured(contest: Contest, *, rounds: int) -> dict[str, list[float]]:
-    """CPU-seconds a step by side, a number a round, after one turn that does not count."""
-    for turn in contest.turns.values():
-        turn()
-    seconds: dict[str, list[float]] = {side: [] for side in contest.turns}
-    for _ in range(min(rounds, contest.rounds or rounds)):
-        for side, turn in contest.turns.items():
-            since = time.process_time()
-            turn()
-            seconds[side].append((time.process_time() - since) / contest.steps.get(side, 1))
+def measure_cpu_seconds(contest: Contest, *, rounds: int) -> dict[str, list[float]]:
+    """Return the CPU-seconds per step of each side, one number per round.
+
+    Each side is called once before, to warm up.
+    """
+    for call in contest.sides.values():
+        call()
+    seconds: dict[str, list[float]] = {side: [] for side in contest.sides}
+    for _ in range(min(rounds, contest.max_rounds or rounds)):
+        for side, call in contest.sides.items():
+            start = time.process_time()
+            call()
+            elapsed = time.process_time() - start
+            seconds[side].append(elapsed / contest.steps_per_call.get(side, 1))
     return seconds
 
 
-def outcome(contest: Contest, seconds: dict[str, list[float]]) -> dict:
-    """What is written of a contest."""
-    compared = []
-    for bar in contest.bars:
-        if bar.ours in seconds and bar.peer in seconds:
-            ratios = [
-                theirs / ours
-                for ours, theirs in zip(seconds[bar.ours], seconds[bar.peer], strict=True)
-            ]
-            compared.append({"ours": bar.ours, "peer": bar.peer, "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios),
-                             "must": bar.must, "good": bar.good, "verdict": verdict(statistics.median(ratios), bar)})  # fmt: skip
-    speeds = {side: contest.units / statistics.median(some) for side, some in seconds.items()}
-    return {"name": contest.name, "work": contest.work, "unit": contest.unit, "rounds": len(next(iter(seconds.values()))), "machine": machine(),
-            "units_per_cpu_second": speeds, "cpu_seconds": seconds, "equal": contest.equal, "compared": compared}  # fmt: skip
+def summarize(contest: Contest, cpu_seconds: dict[str, list[float]]) -> dict:
+    """Return the result of a contest, as it is written to a JSON file."""
+    comparisons = [
+        _compare(target, cpu_seconds)
+        for target in contest.targets
+        if target.side in cpu_seconds and target.baseline in cpu_seconds
+    ]
+    units_per_cpu_second = {
+        side: contest.units_per_step / statistics.median(seconds)
+        for side, seconds in cpu_seconds.items()
+    }
+    any_side = next(iter(cpu_seconds.values()))
+    return {
+        "name": contest.name,
+        "work": contest.work,
+        "unit": contest.unit,
+        "rounds": len(any_side),
+        "machine": describe_machine(),
+        "units_per_cpu_second": units_per_cpu_second,
+        "cpu_seconds": cpu_seconds,
+        "equal": contest.equal_values,
+        "compared": comparisons,
+    }
 
 
-def verdict(ratio: float, bar: Bar) -> str:
-    """good, must or missed; a bar for AMX is read but does not count elsewhere."""
-    if bar.must is None or bar.good is None:
+def _compare(target: SpeedTarget, cpu_seconds: dict[str, list[float]]) -> dict:
+    pairs = zip(cpu_seconds[target.side], cpu_seconds[target.baseline], strict=True)
+    ratios = [baseline / side for side, baseline in pairs]
+    median = statistics.median(ratios)
+    return {
+        "ours": target.side,
+        "peer": target.baseline,
+        "ratio": median,
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "must": target.required,
+        "good": target.desired,
+        "verdict": get_verdict(median, target),
+    }
+
+
+def get_verdict(ratio: float, target: SpeedTarget) -> str:
+    """Return "good", "must" or "missed", or "" without a target.
+
+    On a CPU without AMX, a target for CPUs with AMX does not count.
+    """
+    if target.required is None or target.desired is None:
         return ""
-    word = "good" if ratio >= bar.good else "must" if ratio >= bar.must else "missed"
-    return (
-        word
-        if not bar.bf16 or machine()["bf16"].startswith("amx")
-        else f"{word} (no AMX: does not count)"
+    if ratio >= target.desired:
+        verdict = "good"
+    elif ratio >= target.required:
+        verdict = "must"
+    else:
+        verdict = "missed"
+    if target.needs_amx and not describe_machine()["bf16"].startswith("amx"):
+        return f"{verdict} (no AMX: does not count)"
+    return verdict
+
+
+def describe_machine() -> dict[str, str]:
+    """Return the CPU, its bf16 instructions, the version and threads of torch, and the system."""
+    facts = _read_cpu_facts()
+    model_parts = (
+        facts.get("model name", platform.processor()),
+        "family",
+        facts.get("cpu family"),
+        "model",
+        facts.get("model"),
     )
+    flags = facts.get("flags", "").split()
+    bf16_flags = sorted(flag for flag in flags if flag in ("amx_bf16", "avx512_bf16"))
+    return {
+        "cpu": " ".join(part for part in model_parts if part),
+        "bf16": " ".join(bf16_flags) or "neither amx_bf16 nor avx512_bf16",
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "system": platform.platform(),
+    }
 
 
-def machine() -> dict[str, str]:
-    """What the numbers belong to."""
+def _read_cpu_facts() -> dict[str, str]:
+    """Read what Linux reports about the first CPU; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        lines = []
-    facts = dict(
-        reversed(
-            [tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line]
+        return {}
+    facts: dict[str, str] = {}
+    for line in lines:
+        if ":" in line:
+            key, value = line.split(":", 1)
+            facts.setdefault(key.strip(), value.strip())
+    return facts
+
+
+COLUMN_TITLES = ("work", "ours", "against", "ratio", "range", "must", "good", "verdict")
+
+
+def table_rows(result: dict) -> list[tuple[str, ...]]:
+    """Return the table rows of a contest, one per comparison."""
+    rows = []
+    for comparison in result["compared"]:
+        targets = [f"{comparison[key]:.2f}" if comparison[key] else "" for key in ("must", "good")]
+        row = (
+            result["name"],
+            comparison["ours"],
+            comparison["peer"],
+            f"{comparison['ratio']:.2f}",
+            f"{comparison['lowest']:.2f}-{comparison['highest']:.2f}",
+            *targets,
+            comparison["verdict"],
         )
-    )
-    flags = facts.get("flags", "").split()
-    model = " ".join(
-        filter(
-            None,
-            (
-                facts.get("model name", platform.processor()),
-                "family",
-                facts.get("cpu family"),
-                "model",
-                facts.get("model"),
-            ),
-        )
-    )
-    return {"cpu": model, "bf16": " ".join(sorted(f for f in flags if f in ("amx_bf16", "avx512_bf16"))) or "neither amx_bf16 nor avx512_bf16",
-            "torch": torch.__version__, "threads": str(torch.get_num_threads()), "system": platform.platform()}  # fmt: skip
+        rows.append(row)
+    return rows
 
 
-HEAD = ("work", "ours", "against", "ratio", "range", "must", "good", "verdict")
+def format_markdown(results: list[dict]) -> str:
+    """Format results as one table per machine, then a list of the values that were compared."""
+    results_by_machine: dict[tuple[tuple[str, str], ...], list[dict]] = {}
+    for result in results:
+        machine = tuple(sorted(result["machine"].items()))
+        results_by_machine.setdefault(machine, []).append(result)
 
-
-def rows(found: dict) -> list[tuple[str, ...]]:
-    """A contest's lines of the table."""
-    shown = []
-    for one in found["compared"]:
-        bars = [f"{one[bar]:.2f}" if one[bar] else "" for bar in ("must", "good")]
-        ratios = (f"{one['ratio']:.2f}", f"{one['lowest']:.2f}-{one['highest']:.2f}")
-        shown.append((found["name"], one["ours"], one["peer"], *ratios, *bars, one["verdict"]))
-    return shown
-
-
-def markdown(results: list[dict]) -> str:
-    """All results, a table a machine, and below what was compared and found equal."""
     lines = []
-    for described in dict.fromkeys(tuple(sorted(found["machine"].items())) for found in results):
-        own = [
-            row
-            for found in results
-            if tuple(sorted(found["machine"].items())) == described
-            for row in rows(found)
-        ]
-        lines += [
-            f"| {' | '.join(HEAD)} |",
-            "|" + "---|" * len(HEAD),
-            *(f"| {' | '.join(row)} |" for row in own),
-        ]
-        lines += [
-            "",
-            "Machine: " + ", ".join(f"{key} {value}" for key, value in described) + ".",
-            "",
-        ]
-    for found in results:
-        equal = (
-            "; ".join(
-                f"{what} {ours:.6g} and {theirs:.6g}"
-                for what, (ours, theirs) in found["equal"].items()
-            )
-            or "nothing was compared"
-        )
-        speeds = ", ".join(
-            f"{side} {speed:,.0f}" for side, speed in found["units_per_cpu_second"].items()
-        )
-        lines.append(
-            f"- **{found['name']}**: {found['work']}; {found['rounds']} rounds. Equal: {equal}. {found['unit']} a CPU-second: {speeds}."
-        )
+    for machine, machine_results in results_by_machine.items():
+        lines.append(f"| {' | '.join(COLUMN_TITLES)} |")
+        lines.append("|" + "---|" * len(COLUMN_TITLES))
+        for result in machine_results:
+            lines += [f"| {' | '.join(row)} |" for row in table_rows(result)]
+        described = ", ".join(f"{key} {value}" for key, value in machine)
+        lines += ["", f"Machine: {described}.", ""]
+    lines += [_format_details(result) for result in results]
     return "\n".join(lines) + "\n"
+
+
+def _format_details(result: dict) -> str:
+    equal_values = "; ".join(
+        f"{what} {ours:.6g} and {theirs:.6g}" for what, (ours, theirs) in result["equal"].items()
+    )
+    speeds = ", ".join(
+        f"{side} {speed:,.0f}" for side, speed in result["units_per_cpu_second"].items()
+    )
+    return (
+        f"- **{result['name']}**: {result['work']}; {result['rounds']} rounds. "
+        f"Equal: {equal_values or 'nothing was compared'}. "
+        f"{result['unit']} a CPU-second: {speeds}."
+    )

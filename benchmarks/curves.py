@@ -1,4 +1,4 @@
-"""The curves of trainings as one small table and one picture: what real_text.py keeps of them."""
+"""Write the learning curves of several trainings as one table and one plot, for real_text.py."""
 
 import re
 from collections.abc import Mapping
@@ -10,8 +10,12 @@ import pandas as pd
 from lineage.artifacts import read_table
 from lineage.report.figures import LineSeries, draw_line_chart, palette_color
 
-ACROSS, WIDTH, HEIGHT, TOP = 2, 370, 240, 26
-DIGITS = "%.5g"
+NUM_PANEL_COLUMNS = 2
+PANEL_WIDTH_PX = 370
+PANEL_HEIGHT_PX = 240
+LEGEND_HEIGHT_PX = 26
+FLOAT_FORMAT = "%.5g"
+# The columns that are plotted, and the labels of their y-axes.
 MEASURES = {
     "validation_bits_per_byte": "bits per byte",
     "validation_bits_per_byte_forward": "bits per byte of words, forward",
@@ -21,71 +25,93 @@ MEASURES = {
 }
 
 
-def curve(root: Path, variant: str, seed: int) -> pd.DataFrame:
-    """The curve that the stage wrote: step, progress, text_bytes, loss, learning_rate, and what validation found where it looked."""
-    return read_table(
-        root / "artifacts" / "results" / "curves" / f"pretrain-{variant}-{seed}.parquet"
+def read_curve(root: Path, model_name: str, seed: int) -> pd.DataFrame:
+    """Read the learning curve of a pretraining.
+
+    The columns are step, progress, text_bytes, loss, learning_rate, and the validation metrics,
+    which have values only where the model was validated.
+    """
+    folder = root / "artifacts" / "results" / "curves"
+    return read_table(folder / f"pretrain-{model_name}-{seed}.parquet")
+
+
+def last_validation(curve: pd.DataFrame) -> dict[str, float]:
+    """Return the metrics of the last validation during training, which uses a few batches."""
+    columns = [name for name in curve.columns if name.startswith("validation_")]
+    if not columns:
+        return {}
+    return curve[columns].dropna(how="all").iloc[-1].to_dict()
+
+
+def write_curves(curves: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> None:
+    """Write real_text.csv with all points of each (profile, model), and plot real_text.svg."""
+    tables = []
+    for (profile, model_name), curve in curves.items():
+        kept = curve.drop(columns=["progress", "learning_rate"])
+        tables.append(kept.assign(profile=profile, model=model_name))
+    table = pd.concat(tables)
+    first_columns = ["profile", "model", "step", "text_bytes", "loss"]
+    other_columns = sorted(set(table.columns) - set(first_columns))
+    table[[*first_columns, *other_columns]].to_csv(
+        out / "real_text.csv", index=False, float_format=FLOAT_FORMAT, lineterminator="\n"
     )
+    (out / "real_text.svg").write_text(plot_curves(curves), encoding="utf-8")
 
 
-def last_check(points: pd.DataFrame) -> dict[str, float]:
-    """What the last validation on the way found, on its few batches."""
-    looked = [name for name in points.columns if name.startswith("validation_")]
-    return points[looked].dropna(how="all").iloc[-1].to_dict() if looked else {}
+def plot_curves(curves: Mapping[tuple[str, str], pd.DataFrame]) -> str:
+    """Plot one panel per profile and validation metric, and return the SVG.
 
-
-def write(found: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> None:
-    """real_text.csv with every point of every (profile, model), and real_text.svg."""
-    rows = [
-        points.drop(columns=["progress", "learning_rate"]).assign(profile=profile, model=model)
-        for (profile, model), points in found.items()
-    ]
-    whole = pd.concat(rows)
-    first = ["profile", "model", "step", "text_bytes", "loss"]
-    whole[[*first, *sorted(set(whole.columns) - set(first))]].to_csv(
-        out / "real_text.csv", index=False, float_format=DIGITS, lineterminator="\n"
-    )
-    (out / "real_text.svg").write_text(picture(found), encoding="utf-8")
-
-
-def picture(found: Mapping[tuple[str, str], pd.DataFrame]) -> str:
-    """A panel a measure and profile, whose validation texts differ; the training loss is drawn in none, since each family's counts other things."""
-    panels, shades = [], {key: palette_color(number) for number, key in enumerate(found)}
-    for profile in dict.fromkeys(profile for profile, _ in found):
-        for measure, words in MEASURES.items():
+    Profiles have different validation texts. The training loss is not plotted, because each family
+    has another loss.
+    """
+    colors = {key: palette_color(number) for number, key in enumerate(curves)}
+    panels = []
+    for profile in dict.fromkeys(profile for profile, _ in curves):
+        for measure, label in MEASURES.items():
             series = []
-            for (where, variant), points in found.items():
-                if where == profile and measure in points:
-                    looks = points.dropna(subset=[measure])
-                    megabytes = (looks["text_bytes"] / 1e6).tolist()
-                    series.append(
-                        LineSeries(
-                            variant, shades[where, variant], megabytes, looks[measure].tolist()
-                        )
-                    )
+            for (curve_profile, model_name), curve in curves.items():
+                if curve_profile == profile and measure in curve:
+                    points = curve.dropna(subset=[measure])
+                    megabytes = (points["text_bytes"] / 1e6).tolist()
+                    color = colors[curve_profile, model_name]
+                    values = points[measure].tolist()
+                    series.append(LineSeries(model_name, color, megabytes, values))
             if series:
-                title = ", ".join(one.name for one in series)
-                panels.append(
-                    draw_line_chart(
-                        series, title=title, x_label=f"text read, MB ({profile})", y_label=words
-                    )
+                panel = draw_line_chart(
+                    series,
+                    title=", ".join(line.name for line in series),
+                    x_label=f"text read, MB ({profile})",
+                    y_label=label,
                 )
-    return _page(
-        panels, {f"{variant} ({profile})": shade for (profile, variant), shade in shades.items()}
-    )
+                panels.append(panel)
+    legend = {f"{model_name} ({profile})": color for (profile, model_name), color in colors.items()}
+    return _arrange_panels(panels, legend)
 
 
-def _page(panels: list[str], legend: Mapping[str, str]) -> str:
-    """The panels side by side under the names of their colours, which no page lightens here: not every viewer knows variables."""
-    step = ACROSS * WIDTH / max(len(legend), 1)
-    parts = [f'<text x="{10 + step * number:.0f}" y="17" font-size="11" font-weight="600" fill="{shade}">{escape(name)}</text>'
-             for number, (name, shade) in enumerate(legend.items())]  # fmt: skip
-    for number, one in enumerate(panels):
-        down, across = divmod(number, ACROSS)
-        parts.append(
-            one.replace("<svg ", f'<svg x="{across * WIDTH}" y="{TOP + down * HEIGHT}" ', 1)
+def _arrange_panels(panels: list[str], legend: Mapping[str, str]) -> str:
+    """Draw the panels in columns below a legend.
+
+    CSS variables are replaced with their default colors, since some SVG viewers do not support
+    them.
+    """
+    width = NUM_PANEL_COLUMNS * PANEL_WIDTH_PX
+    label_width = width / max(len(legend), 1)
+    elements = []
+    for number, (label, color) in enumerate(legend.items()):
+        elements.append(
+            f'<text x="{10 + label_width * number:.0f}" y="17" font-size="11" font-weight="600" '
+            f'fill="{color}">{escape(label)}</text>'
         )
-    width, height = ACROSS * WIDTH, TOP + -(-len(panels) // ACROSS) * HEIGHT
-    drawn = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", "".join(parts))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" font-family="sans-serif">'
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>{drawn}</svg>\n')  # fmt: skip
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, NUM_PANEL_COLUMNS)
+        x = column * PANEL_WIDTH_PX
+        y = LEGEND_HEIGHT_PX + row * PANEL_HEIGHT_PX
+        elements.append(panel.replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
+    num_rows = -(-len(panels) // NUM_PANEL_COLUMNS)
+    height = LEGEND_HEIGHT_PX + num_rows * PANEL_HEIGHT_PX
+    content = re.sub(r"var\(--\w+, (#\w+)\)", r"\1", "".join(elements))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="sans-serif">'
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>{content}</svg>\n'
+    )

@@ -1,6 +1,6 @@
-"""Is a GPU's arithmetic ours? Layers, loss and gradients against the CPU, and the same bytes from two runs: for benchmarks/gpu.py.
+"""For gpu.py: compare a GPU with the CPU, and check that two runs end in the same bytes.
 
-Small sizes, random weights and words; nothing is trained long enough to matter.
+Layers, loss and gradients are compared, for small models with random weights and random words.
 """
 
 import contextlib
@@ -11,139 +11,162 @@ from dataclasses import replace
 import torch
 
 from benchmarks.gpu_models import (
-    RandomStream,
-    Work,
-    build,
-    dropping,
-    middling,
-    run_of,
-    small,
-    stream_of,
+    RandomBatches,
+    Workload,
+    build_model,
+    build_train_state,
+    middle_size,
+    random_batches,
+    toy_size,
+    with_dropout,
 )
 from lineage.models.base import Encoder
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 
 CPU = torch.device("cpu")
-# The largest ||GPU - CPU|| / ||CPU||, over all elements of a tensor. fp32 with TF32 off differs by the order of sums alone; bf16 has 8 bits.
+# The largest relative error of a tensor. Without TF32, fp32 differs only by the order of sums; bf16
+# has 8 bits.
 TOLERANCES = {
     "fp32": {"layers": 1e-5, "loss": 1e-5, "gradients": 1e-4},
     "bf16": {"layers": 2e-2, "loss": 1e-2, "gradients": 1e-1},
 }
-STEPS = 12  # of the two runs that have to end in the same bytes
+NUM_REPRODUCIBILITY_STEPS = 12
+TensorsByKind = dict[str, dict[str, torch.Tensor]]  # kind ("layers", ...), name of the tensor
 
 
 @contextlib.contextmanager
-def true_fp32() -> Iterator[None]:
-    """fp32 products in fp32: cuDNN's LSTM and convolutions take TF32 by default."""
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+def disable_tf32() -> Iterator[None]:
+    """Compute fp32 products in fp32. By default cuDNN uses TF32 for LSTMs and convolutions."""
+    cudnn_tf32 = torch.backends.cudnn.allow_tf32
+    matmul_tf32 = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cudnn.allow_tf32 = cudnn_tf32
+        torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
 
 
-def _values(
-    model: Encoder, work: Work, stream: RandomStream, *, precision: str
-) -> dict[str, dict[str, torch.Tensor]]:
-    """Layers, loss and gradients of one batch, in double on the CPU."""
+def _compute_tensors(
+    model: Encoder, workload: Workload, batches: RandomBatches, *, precision: str
+) -> TensorsByKind:
+    """Return the layers, the loss and the gradients of one batch, as doubles on the CPU."""
     device = next(model.parameters()).device
-    batch = stream.get_batch(0).to(device)
-    model.train()  # cuDNN's LSTM has no backward outside of training; all shares of dropout are zero here
+    batch = batches.get_batch(0).to(device)
+    # cuDNN's LSTM has a backward pass only in training mode. All dropout probabilities are 0.
+    model.train()
     with autocast(device, precision):
         layers = model.encode(batch)
-        assert work.family.objective is not None
-        out = work.family.objective(model, batch, None)
-    out.loss.backward()
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        assert workload.family.objective is not None
+        output = workload.family.objective(model, batch, None)
+    output.loss.backward()
+    gradients = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
     model.zero_grad(set_to_none=True)
-    found = {
-        "layers": {str(i): x for i, x in enumerate(layers)},
-        "loss": {"loss": out.loss},
-        "gradients": gradients,
-    }
     return {
-        kind: {name: x.detach().double().cpu() for name, x in values.items()}
-        for kind, values in found.items()
+        "layers": _to_cpu_doubles({str(index): layer for index, layer in enumerate(layers)}),
+        "loss": _to_cpu_doubles({"loss": output.loss}),
+        "gradients": _to_cpu_doubles(gradients),
     }
 
 
-def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """||found - expected|| / ||expected||, and not a number where either holds one."""
-    return float((found - expected).norm() / expected.norm().clamp_min(1e-12))
+def _to_cpu_doubles(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().double().cpu() for name, tensor in tensors.items()}
 
 
-def against_cpu(work: Work, device: torch.device) -> list[dict[str, object]]:
-    """A row for each precision and kind of value: the largest distance of any tensor, and whether it is within the tolerance."""
-    tiny, rows = small(work), []
-    stream, here = stream_of(tiny), build(tiny, CPU)
-    with true_fp32():
-        expected = _values(here, tiny, stream, precision="fp32")
-        there = build(tiny, device)
-        there.load_state_dict(here.state_dict())
-        for precision, limits in TOLERANCES.items():
-            found = _values(there, tiny, stream, precision=precision)
-            for kind, limit in limits.items():
-                assert found[kind].keys() == expected[kind].keys()
-                largest = max(
-                    distance(value, expected[kind][name]) for name, value in found[kind].items()
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return ||actual - expected|| / ||expected||; NaN if a tensor contains NaN."""
+    return float((actual - expected).norm() / expected.norm().clamp_min(1e-12))
+
+
+def compare_with_cpu(workload: Workload, device: torch.device) -> list[dict[str, object]]:
+    """Compare a toy-size model on the device with the same model on the CPU.
+
+    Returns a row per precision and kind of tensor: the largest relative error, and whether it is
+    within the tolerance.
+    """
+    workload = toy_size(workload)
+    batches = random_batches(workload)
+    cpu_model = build_model(workload, CPU)
+    rows: list[dict[str, object]] = []
+    with disable_tf32():
+        expected = _compute_tensors(cpu_model, workload, batches, precision="fp32")
+        device_model = build_model(workload, device)
+        device_model.load_state_dict(cpu_model.state_dict())
+        for precision, tolerances in TOLERANCES.items():
+            actual = _compute_tensors(device_model, workload, batches, precision=precision)
+            for kind, tolerance in tolerances.items():
+                assert actual[kind].keys() == expected[kind].keys()
+                largest_error = max(
+                    relative_error(tensor, expected[kind][name])
+                    for name, tensor in actual[kind].items()
                 )
-                ok = largest <= limit  # false for not-a-number, too
-                rows.append(
-                    {
-                        "family": work.family.name,
-                        "precision": precision,
-                        "what": kind,
-                        "distance": largest,
-                        "limit": limit,
-                        "ok": ok,
-                    }
-                )
+                row = {
+                    "family": workload.family.name,
+                    "precision": precision,
+                    "what": kind,
+                    "distance": largest_error,
+                    "limit": tolerance,
+                    "ok": largest_error <= tolerance,  # also false for NaN
+                }
+                rows.append(row)
     return rows
 
 
-def digest(model: Encoder) -> str:
-    """sha256 of all parameters' bytes."""
-    found = hashlib.sha256()
-    for value in model.state_dict().values():
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+def hash_parameters(model: Encoder) -> str:
+    """Return the SHA-256 of the bytes of all parameters."""
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
-def trained_digest(work: Work, device: torch.device, *, precision: str, seed: int = 1) -> str:
-    """The parameters after some steps of lineage's own loop, with dropout and, for ELMo, the sampled softmax."""
-    tiny = dropping(small(work) if device.type == "cpu" else middling(work))
-    if tiny.family.name == "elmo":
-        tiny = replace(tiny, config=replace(tiny.config, softmax_samples=50))
-    model = build(tiny, device)
-    run = run_of(model, seed=seed)
-    course = TrainPlan(
-        lambda spent: spent.steps / STEPS,
-        lambda progress: 1.0,
-        0.003,
+def train_and_hash(workload: Workload, device: torch.device, *, precision: str, seed: int) -> str:
+    """Train for a few steps with lineage's loop, and return the hash of the parameters.
+
+    Dropout and, for ELMo, the sampled softmax are on.
+    """
+    size = toy_size if device.type == "cpu" else middle_size
+    workload = with_dropout(size(workload))
+    if workload.family.name == "elmo":
+        workload = replace(workload, config=replace(workload.config, softmax_samples=50))
+    model = build_model(workload, device)
+    state = build_train_state(model, seed=seed)
+    plan = TrainPlan(
+        progress=lambda counters: counters.steps / NUM_REPRODUCIBILITY_STEPS,
+        lr_schedule=lambda progress: 1.0,
+        learning_rate=0.003,
         max_grad_norm=1.0,
         precision=precision,
     )
-    assert tiny.family.objective is not None
-    for _ in train(run, tiny.family.objective, stream_of(tiny), course):
+    assert workload.family.objective is not None
+    for _ in train(state, workload.family.objective, random_batches(workload), plan):
         pass
-    return digest(model)
+    return hash_parameters(model)
 
 
-def same_bytes(work: Work, device: torch.device) -> list[dict[str, object]]:
-    """A row for each precision: whether two runs of one seed end in the same bytes, and another seed in others (else the claim is empty)."""
+def check_reproducibility(workload: Workload, device: torch.device) -> list[dict[str, object]]:
+    """Check that two runs with the same seed end in the same bytes.
+
+    Returns a row per precision. `told_apart` says whether another seed ends in other bytes: if it
+    does not, `ok` means nothing.
+    """
     rows = []
     for precision in TOLERANCES:
-        one, two = (trained_digest(work, device, precision=precision) for _ in range(2))
-        other = trained_digest(work, device, precision=precision, seed=2)
-        rows.append(
-            {
-                "family": work.family.name,
-                "precision": precision,
-                "what": "two runs, same bytes",
-                "ok": one == two,
-                "told_apart": one != other,
-            }
-        )
+        first = train_and_hash(workload, device, precision=precision, seed=1)
+        second = train_and_hash(workload, device, precision=precision, seed=1)
+        other_seed = train_and_hash(workload, device, precision=precision, seed=2)
+        row: dict[str, object] = {
+            "family": workload.family.name,
+            "precision": precision,
+            "what": "two runs, same bytes",
+            "ok": first == second,
+            "told_apart": first != other_seed,
+        }
+        rows.append(row)
     return rows

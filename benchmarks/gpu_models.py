@@ -1,6 +1,8 @@
-"""The models of the papers at their sizes, random batches for them, and what their training costs: for benchmarks/gpu.py.
+"""For gpu.py: the models of the papers at full size, random batches, and the cost of training.
 
-Shapes: B items, T positions, V vocabulary, U distinct words of the batch, C bytes a word; a leading 2 is the direction.
+`describe_machine` and `TableColumn` are also used by gpu_pretrain.py.
+Shapes: B items, T positions, V vocabulary, U distinct words of the batch, C bytes per word; a
+leading 2 is the direction.
 """
 
 import dataclasses
@@ -23,289 +25,417 @@ from lineage.training.budget import count_train_flops
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.state import RngState, TrainState
 
-ORIGINAL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-DISTINCT = 0.225  # of a batch's words in running text, at 384 x 20
-MASKED = 0.15
-READY = 4  # different batches, taken in turn
+BERT_VOCAB_SIZE = 30_522
+GPT_VOCAB_SIZE = 40_478
+ELMO_VOCAB_SIZE = 793_471
+AWD_LSTM_VOCAB_SIZE = 30_000
+ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+DISTINCT_WORD_SHARE = 0.225  # of the words of a batch of running text, at 384 x 20
+MASK_SHARE = 0.15
+NUM_BATCHES = 4  # different batches, used in turn
+WORD_TABLE_BYTES = 28  # bytes per word of a random batch, padding included
+MAX_WORD_BYTES = 18
+BYTES_PER_TOKEN = 5
+NO_TARGETS = (0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Work:
-    """A model and its batch. The targets are tokens/s on one H200: must, goal, stretch."""
+class Workload:
+    """A model and the size of its batches."""
 
     name: str
     family: Family
     config: Any
-    vocabulary: int
-    batch: int  # items, or lanes
-    length: int
-    targets: tuple[int, int, int] = (0, 0, 0)
+    vocab_size: int
+    batch_size: int
+    seq_len: int
+    # Tokens per second that are expected of one H200: floor, goal, stretch. 0: no target.
+    targets: tuple[int, int, int] = NO_TARGETS
 
 
-def _transformer(name: str, *, length: int, batch: int, targets: tuple[int, int, int]) -> Work:
-    is_bert = name.startswith("BERT")
-    family, vocabulary = (bert.FAMILY, 30522) if is_bert else (gpt.FAMILY, 40478)
-    config = family.architecture_class(num_layers=12, num_heads=12, max_positions=512, dropout=0.1, activation="gelu" if is_bert else "gelu_tanh", norm_first=False,
-                               layer_norm_eps=1e-12 if is_bert else 1e-5, init_std=0.02, hidden_size=768, ffn_size=3072)  # fmt: skip
-    return Work(name, family, config, vocabulary, batch, length, targets)
+def _bert_workload(
+    name: str, *, seq_len: int, batch_size: int, targets: tuple[int, int, int]
+) -> Workload:
+    config = bert.FAMILY.architecture_class(
+        num_layers=12,
+        num_heads=12,
+        max_positions=512,
+        dropout=0.1,
+        activation="gelu",
+        norm_first=False,
+        layer_norm_eps=1e-12,
+        init_std=0.02,
+        hidden_size=768,
+        ffn_size=3072,
+    )
+    return Workload(name, bert.FAMILY, config, BERT_VOCAB_SIZE, batch_size, seq_len, targets)
 
 
-def _elmo() -> Work:
-    config = elmo.ElmoConfig(num_layers=2, cell_to_projection_ratio=8, filters=ORIGINAL_FILTERS, char_embedding_size=16, num_highway_layers=2, dropout=0.1, cell_clip=3.0,
-                         projection_clip=3.0, softmax_samples=8192, projection_size=512, cell_size=4096)  # fmt: skip
-    return Work("ELMo original", elmo.FAMILY, config, 793471, 384, 20, (200_000, 400_000, 550_000))
+def _gpt_workload() -> Workload:
+    config = gpt.FAMILY.architecture_class(
+        num_layers=12,
+        num_heads=12,
+        max_positions=512,
+        dropout=0.1,
+        activation="gelu_tanh",
+        norm_first=False,
+        layer_norm_eps=1e-5,
+        init_std=0.02,
+        hidden_size=768,
+        ffn_size=3072,
+    )
+    return Workload(
+        "GPT-1 T 512",
+        gpt.FAMILY,
+        config,
+        GPT_VOCAB_SIZE,
+        batch_size=64,
+        seq_len=512,
+        targets=(300_000, 450_000, 545_000),
+    )
 
 
-def _awd(batch: int, targets: tuple[int, int, int]) -> Work:
-    config = ulmfit.ULMFiTConfig(num_layers=3, hidden_to_embedding_ratio=2.875, dropouts=AwdDropouts(0.05, 0.4, 0.5, 0.3, 0.4), activation_penalty=2.0, temporal_activation_penalty=1.0,
-                           classifier_hidden_size=50, embedding_size=400, hidden_size=1150)  # fmt: skip
-    return Work(f"AWD-LSTM batch {batch}", ulmfit.FAMILY, config, 30000, batch, 70, targets)
+def _elmo_workload() -> Workload:
+    config = elmo.ElmoConfig(
+        num_layers=2,
+        cell_to_projection_ratio=8,
+        filters=ELMO_FILTERS,
+        char_embedding_size=16,
+        num_highway_layers=2,
+        dropout=0.1,
+        cell_clip=3.0,
+        projection_clip=3.0,
+        softmax_samples=8192,
+        projection_size=512,
+        cell_size=4096,
+    )
+    return Workload(
+        "ELMo original",
+        elmo.FAMILY,
+        config,
+        ELMO_VOCAB_SIZE,
+        batch_size=384,
+        seq_len=20,
+        targets=(200_000, 400_000, 550_000),
+    )
 
 
-def papers() -> list[Work]:
-    """What is measured, and the tokens/s that are asked of one H200. AWD-LSTM has its floor at batch 64, its goal and stretch at 256."""
+def _awd_lstm_workload(*, batch_size: int, targets: tuple[int, int, int]) -> Workload:
+    config = ulmfit.ULMFiTConfig(
+        num_layers=3,
+        hidden_to_embedding_ratio=2.875,
+        dropouts=AwdDropouts(0.05, 0.4, 0.5, 0.3, 0.4),
+        activation_penalty=2.0,
+        temporal_activation_penalty=1.0,
+        classifier_hidden_size=50,
+        embedding_size=400,
+        hidden_size=1150,
+    )
+    name = f"AWD-LSTM batch {batch_size}"
+    return Workload(
+        name, ulmfit.FAMILY, config, AWD_LSTM_VOCAB_SIZE, batch_size, seq_len=70, targets=targets
+    )
+
+
+def paper_workloads() -> list[Workload]:
+    """Return the workloads that are measured.
+
+    The AWD-LSTM has its floor at batch size 64, and its goal and stretch at 256.
+    """
     return [
-        _transformer("BERT-base T 128", length=128, batch=256, targets=(350_000, 550_000, 720_000)),
-        _transformer("BERT-base T 512", length=512, batch=64, targets=(320_000, 500_000, 670_000)),
-        _transformer("GPT-1 T 512", length=512, batch=64, targets=(300_000, 450_000, 545_000)),
-        _elmo(),
-        _awd(64, (200_000, 0, 0)),
-        _awd(256, (0, 600_000, 1_200_000)),
+        _bert_workload(
+            "BERT-base T 128", seq_len=128, batch_size=256, targets=(350_000, 550_000, 720_000)
+        ),
+        _bert_workload(
+            "BERT-base T 512", seq_len=512, batch_size=64, targets=(320_000, 500_000, 670_000)
+        ),
+        _gpt_workload(),
+        _elmo_workload(),
+        _awd_lstm_workload(batch_size=64, targets=(200_000, 0, 0)),
+        _awd_lstm_workload(batch_size=256, targets=(0, 600_000, 1_200_000)),
     ]
 
 
-def middling(work: Work) -> Work:
-    """The same as wide and as long as it takes for a GPU to share its work out, and to sum in another order where nothing forbids it."""
-    name, config = work.family.name, work.config
-    if name == "elmo":
-        config = dataclasses.replace(
-            config, projection_size=128, cell_size=512, softmax_samples=500
-        )
-    elif name == "ulmfit":
-        config = dataclasses.replace(config, embedding_size=128, hidden_size=512)
+def middle_size(workload: Workload) -> Workload:
+    """Return a smaller workload that still occupies many multiprocessors of a GPU.
+
+    At this size a GPU may sum in varying order unless deterministic algorithms are requested.
+    """
+    changes: dict[str, Any]
+    if workload.family.name == "elmo":
+        changes = {"projection_size": 128, "cell_size": 512, "softmax_samples": 500}
+    elif workload.family.name == "ulmfit":
+        changes = {"embedding_size": 128, "hidden_size": 512}
     else:
-        config = dataclasses.replace(
-            config, num_layers=2, num_heads=4, hidden_size=256, ffn_size=1024
-        )
+        changes = {"num_layers": 2, "num_heads": 4, "hidden_size": 256, "ffn_size": 1024}
     return dataclasses.replace(
-        work,
-        config=config,
-        vocabulary=5003,
-        batch=16,
-        length=min(256, work.length),
-        targets=(0, 0, 0),
+        workload,
+        config=dataclasses.replace(workload.config, **changes),
+        vocab_size=5003,
+        batch_size=16,
+        seq_len=min(256, workload.seq_len),
+        targets=NO_TARGETS,
     )
 
 
-def small(work: Work) -> Work:
-    """The same with everything small and no dropout: for the check against a CPU, and for a machine without a GPU."""
-    name, config = work.family.name, work.config
-    if name == "elmo":
-        config = dataclasses.replace(
-            config,
-            filters=((1, 5), (2, 7), (3, 9)),
-            char_embedding_size=5,
-            dropout=0.0,
-            softmax_samples=None,
-            projection_size=24,
-            cell_size=40,
-        )
-    elif name == "ulmfit":
-        config = dataclasses.replace(
-            config, dropouts=AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0), embedding_size=24, hidden_size=40
-        )
+def toy_size(workload: Workload) -> Workload:
+    """Return a tiny workload without dropout, for comparisons with a CPU and for tests."""
+    changes: dict[str, Any]
+    if workload.family.name == "elmo":
+        changes = {
+            "filters": ((1, 5), (2, 7), (3, 9)),
+            "char_embedding_size": 5,
+            "dropout": 0.0,
+            "softmax_samples": None,
+            "projection_size": 24,
+            "cell_size": 40,
+        }
+    elif workload.family.name == "ulmfit":
+        changes = {
+            "dropouts": AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0),
+            "embedding_size": 24,
+            "hidden_size": 40,
+        }
     else:
-        config = dataclasses.replace(
-            config,
-            num_layers=2,
-            num_heads=2,
-            max_positions=32,
-            dropout=0.0,
-            hidden_size=32,
-            ffn_size=96,
-        )
+        changes = {
+            "num_layers": 2,
+            "num_heads": 2,
+            "max_positions": 32,
+            "dropout": 0.0,
+            "hidden_size": 32,
+            "ffn_size": 96,
+        }
     return dataclasses.replace(
-        work,
-        name=f"{work.name} toy",
-        config=config,
-        vocabulary=211,
-        batch=6,
-        length=13,
-        targets=(0, 0, 0),
+        workload,
+        name=f"{workload.name} toy",
+        config=dataclasses.replace(workload.config, **changes),
+        vocab_size=211,
+        batch_size=6,
+        seq_len=13,
+        targets=NO_TARGETS,
     )
 
 
-def dropping(work: Work) -> Work:
-    """The same with dropout, where it is off."""
-    if work.family.name == "ulmfit":
-        return dataclasses.replace(
-            work,
-            config=dataclasses.replace(work.config, dropouts=AwdDropouts(0.1, 0.1, 0.1, 0.1, 0.1)),
-        )
-    return dataclasses.replace(work, config=dataclasses.replace(work.config, dropout=0.1))
+def with_dropout(workload: Workload) -> Workload:
+    """Return the workload with all dropout probabilities set to 0.1."""
+    if workload.family.name == "ulmfit":
+        config = dataclasses.replace(workload.config, dropouts=AwdDropouts(0.1, 0.1, 0.1, 0.1, 0.1))
+    else:
+        config = dataclasses.replace(workload.config, dropout=0.1)
+    return dataclasses.replace(workload, config=config)
 
 
-def build(work: Work, device: torch.device) -> Encoder:
-    """The model on its device, parameters drawn there."""
+def build_model(workload: Workload, device: torch.device) -> Encoder:
+    """Build the model and initialize its parameters on the device."""
     with torch.device("meta"):
-        model = work.family.build(work.config, vocab_size=work.vocabulary)
+        model = workload.family.build(workload.config, vocab_size=workload.vocab_size)
     model.to_empty(device=device)
     model.init_weights(torch.Generator(device).manual_seed(3))
     return model
 
 
-def run_of(model: Encoder, *, seed: int = 1) -> TrainState:
-    """A training of it by fused AdamW."""
-    return TrainState(
-        model,
-        build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.01)),
-        RngState(seed),
-    )
+def build_train_state(model: Encoder, *, seed: int = 1) -> TrainState:
+    """Return the state of a new training run with fused AdamW."""
+    param_groups = build_param_groups([[*model.parameters()]], weight_decay=0.01)
+    return TrainState(model, build_adamw(param_groups), RngState(seed))
 
 
-def like_text(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int) -> np.ndarray:
-    """Ids whose frequencies fall as in text (log-uniform over the ranks), and never zeros alone: a GPU is faster on zeros."""
-    return np.minimum(
-        np.exp(rng.random(shape) * math.log(vocabulary + 1)).astype(np.int64), vocabulary - 1
-    )
+def zipf_ids(rng: np.random.Generator, shape: tuple[int, ...], vocab_size: int) -> np.ndarray:
+    """Draw ids whose frequencies fall with their rank, as in text: log-uniform over the ranks.
+
+    Timings with constant ids would be too good, since a GPU is faster on zeros.
+    """
+    ranks = np.exp(rng.random(shape) * math.log(vocab_size + 1)).astype(np.int64)
+    return np.minimum(ranks, vocab_size - 1)
 
 
-def random_batch(work: Work, rng: np.random.Generator) -> Batch:
-    """One batch in which every position is real."""
-    B, T, name = work.batch, work.length, work.family.name
-    rows = 2 * B if name == "elmo" else B
-    ids, targets = (
-        like_text(rng, (rows, T), work.vocabulary),
-        like_text(rng, (rows, T), work.vocabulary),
-    )
-    mask = torch.ones(rows, T, dtype=torch.bool)
-    more: dict[str, torch.Tensor] = {}
-    if name == "bert":
-        order = rng.random((B, T)).argsort(1)
-        targets = np.where(order < max(1, round(MASKED * T)), ids, IGNORE_INDEX)
-        segments = np.broadcast_to((np.arange(T) >= T // 2).astype(np.int64), (B, T))
-        more = {
-            "segment_ids_BT": torch.from_numpy(segments.copy()),
+def random_batch(workload: Workload, rng: np.random.Generator) -> Batch:
+    """Draw a batch without padding."""
+    B = workload.batch_size
+    T = workload.seq_len
+    family_name = workload.family.name
+    num_rows = 2 * B if family_name == "elmo" else B
+    ids = zipf_ids(rng, (num_rows, T), workload.vocab_size)
+    targets = zipf_ids(rng, (num_rows, T), workload.vocab_size)
+    mask = torch.ones(num_rows, T, dtype=torch.bool)
+    extra: dict[str, torch.Tensor] = {}
+    if family_name == "bert":
+        random_order = rng.random((B, T)).argsort(1)
+        num_masked = max(1, round(MASK_SHARE * T))
+        targets = np.where(random_order < num_masked, ids, IGNORE_INDEX)
+        segment_ids_T = (np.arange(T) >= T // 2).astype(np.int64)
+        extra = {
+            "segment_ids_BT": torch.from_numpy(np.tile(segment_ids_T, (B, 1))),
             "next_sentence_labels_B": torch.from_numpy(rng.integers(0, 2, B)),
         }
-    elif name == "elmo":
-        distinct = max(2, round(DISTINCT * rows * T))
-        more = {
-            "byte_ids_UC": _words(rng, distinct),
-            "word_rows_BT": torch.from_numpy(rng.integers(0, distinct, (rows, T))),
+    elif family_name == "elmo":
+        num_distinct = max(2, round(DISTINCT_WORD_SHARE * num_rows * T))
+        extra = {
+            "byte_ids_UC": _random_word_bytes(rng, num_distinct),
+            "word_rows_BT": torch.from_numpy(rng.integers(0, num_distinct, (num_rows, T))),
         }
-    tokens = B * T
+    num_tokens = B * T
     return Batch(
         torch.from_numpy(ids),
         mask,
         mask,
         targets_BT=torch.from_numpy(targets),
-        text_bytes=5 * tokens,
-        num_tokens=tokens,
-        **more,
+        text_bytes=BYTES_PER_TOKEN * num_tokens,
+        num_tokens=num_tokens,
+        **extra,
     )
 
 
-def _words(rng: np.random.Generator, count: int) -> torch.Tensor:
-    """(U, C) byte ids of words of 1 to 18 bytes, about 7 on average, with the padding that a batch of text has."""
-    lengths = np.clip(rng.poisson(6, count) + 1, 1, 18)
-    table = rng.integers(98, 123, (count, 28))
-    places = np.arange(28)[None]
-    table = np.where(
-        places - 1 < lengths[:, None],
-        table,
-        np.where(places - 1 == lengths[:, None], END_WORD, PAD_BYTE),
-    )
-    table[:, 0] = BEGIN_WORD
-    return torch.from_numpy(table)
+def _random_word_bytes(rng: np.random.Generator, count: int) -> torch.Tensor:
+    """Draw the byte ids of words of 1 to 18 bytes, 7 on average, padded as in text, (U, C)."""
+    word_bytes_U = np.clip(rng.poisson(6, count) + 1, 1, MAX_WORD_BYTES)
+    letters_UC = rng.integers(98, 123, (count, WORD_TABLE_BYTES))
+    index_UC = np.arange(WORD_TABLE_BYTES)[None] - 1  # index 0 is the first byte of the word
+    is_inside_UC = index_UC < word_bytes_U[:, None]
+    is_end_UC = index_UC == word_bytes_U[:, None]
+    table_UC = np.where(is_inside_UC, letters_UC, np.where(is_end_UC, END_WORD, PAD_BYTE))
+    table_UC[:, 0] = BEGIN_WORD
+    return torch.from_numpy(table_UC)
 
 
 @dataclass
-class RandomStream:
-    """A few batches, made before the clock starts, that come again and again in one endless pass."""
+class RandomBatches:
+    """A batch sampler that repeats a few batches in one endless epoch.
 
-    ready: list[Batch]
-    carries_state: bool = True  # state goes on, where a family has one
+    The batches are made in advance, so that drawing them is not measured.
+    """
+
+    batches: list[Batch]
+    carries_state: bool = True  # families without a recurrent state ignore it
 
     def set_epoch(self, epoch: int) -> int:
-        """One pass without end."""
+        """Return the number of batches: as good as infinite."""
         return 1 << 40
 
     def get_batch(self, index: int) -> Batch:
-        """The next one."""
-        return self.ready[index % len(self.ready)]
+        """Return the batches in turn."""
+        return self.batches[index % len(self.batches)]
 
 
-def stream_of(work: Work) -> RandomStream:
-    """The work's batches."""
+def random_batches(workload: Workload) -> RandomBatches:
+    """Draw the batches of a workload: always the same ones."""
     rng = np.random.default_rng(5)
-    return RandomStream([random_batch(work, rng) for _ in range(READY)])
+    return RandomBatches([random_batch(workload, rng) for _ in range(NUM_BATCHES)])
 
 
-def counted_flops(model: Encoder, work: Work, batch: Batch) -> float:
-    """Operations a token of one training step as lineage counts them while it runs (attention over all pairs of positions)."""
+def count_flops_per_token(model: Encoder, workload: Workload, batch: Batch) -> float:
+    """Run a training step and count its floating-point operations per token, as lineage does.
+
+    Attention is counted over all pairs of positions.
+    """
     device = next(model.parameters()).device
-    if (
-        work.family.name != "elmo"
-    ):  # whose cost a token depends on the batch, through its distinct words
-        rows = {n: v[:2] for n, v in vars(batch).items() if isinstance(v, torch.Tensor)}
-        batch = dataclasses.replace(
-            batch, **rows, num_tokens=batch.num_tokens * 2 // len(batch.ids_BT)
-        )
+    # Two rows are enough, except for ELMo: its cost depends on the distinct words of the batch.
+    if workload.family.name != "elmo":
+        num_rows = len(batch.ids_BT)
+        two_rows = {
+            name: value[:2]
+            for name, value in vars(batch).items()
+            if isinstance(value, torch.Tensor)
+        }
+        batch = dataclasses.replace(batch, **two_rows, num_tokens=batch.num_tokens * 2 // num_rows)
     with RngState(0).activate(device):
-        return count_train_flops(model, work.family, batch.to(device)) / batch.num_tokens
+        return count_train_flops(model, workload.family, batch.to(device)) / batch.num_tokens
 
 
-def formula_flops(work: Work, batch: Batch) -> float:
-    """The same by a formula: six a weight that a token passes, and attention, of which a causal model needs half."""
-    c, V = work.config, work.vocabulary
-    if work.family.name == "ulmfit":
-        sizes = (c.embedding_size, *[c.hidden_size] * (c.num_layers - 1), c.embedding_size)
-        return 6 * (
-            sum(4 * h * (i + h) for i, h in itertools.pairwise(sizes)) + c.embedding_size * V
-        )
-    if work.family.name == "elmo":
-        assert batch.byte_ids_UC is not None
-        words, C = batch.byte_ids_UC.shape
-        total = sum(number for _, number in c.filters)
-        word = (
-            sum(w * n * c.char_embedding_size * (C - w + 1) for w, n in c.filters)
-            + 2 * c.num_highway_layers * total**2
-            + total * c.projection_size
-        )
-        recurrent = (
-            2
-            * c.num_layers
-            * (8 * c.cell_size * c.projection_size + c.cell_size * c.projection_size)
-        )
-        softmax = 2 * c.projection_size * (min(c.softmax_samples or V, V) + 1)
-        return 6 * (recurrent + softmax + word * words / batch.num_tokens)
-    D, T = c.hidden_size, work.length
-    body = c.num_layers * (
-        6 * (4 * D * D + 2 * D * c.ffn_size)
-        + 12 * T * D * (0.5 if work.family.name == "gpt" else 1.0)
+def estimate_flops_per_token(workload: Workload, batch: Batch) -> float:
+    """Compute the floating-point operations per token of a training step by formula.
+
+    They are 6 per weight that a token passes, plus attention. A causal model needs only half of
+    the attention.
+    """
+    if workload.family.name == "ulmfit":
+        return _awd_lstm_flops(workload)
+    if workload.family.name == "elmo":
+        return _elmo_flops(workload, batch)
+    return _transformer_flops(workload)
+
+
+def _awd_lstm_flops(workload: Workload) -> float:
+    config = workload.config
+    hidden_sizes = [config.hidden_size] * (config.num_layers - 1)
+    sizes = [config.embedding_size, *hidden_sizes, config.embedding_size]
+    recurrent = sum(
+        4 * num_units * (num_inputs + num_units)
+        for num_inputs, num_units in itertools.pairwise(sizes)
     )
-    return body + (6 * D * V if work.family.name == "gpt" else 6 * MASKED * (D * V + D * D))
+    softmax = config.embedding_size * workload.vocab_size
+    return 6 * (recurrent + softmax)
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """The machine in words and numbers."""
-    found: dict[str, Any] = {
+def _elmo_flops(workload: Workload, batch: Batch) -> float:
+    config = workload.config
+    V = workload.vocab_size
+    assert batch.byte_ids_UC is not None
+    U, C = batch.byte_ids_UC.shape
+    total_filters = sum(num_filters for _, num_filters in config.filters)
+    convolutions = sum(
+        width * num_filters * config.char_embedding_size * (C - width + 1)
+        for width, num_filters in config.filters
+    )
+    highways = 2 * config.num_highway_layers * total_filters**2
+    projection = total_filters * config.projection_size
+    per_distinct_word = convolutions + highways + projection
+    gates_and_projection = 9 * config.cell_size * config.projection_size
+    recurrent = 2 * config.num_layers * gates_and_projection
+    num_candidates = min(config.softmax_samples or V, V) + 1
+    softmax = 2 * config.projection_size * num_candidates
+    return 6 * (recurrent + softmax + per_distinct_word * U / batch.num_tokens)
+
+
+def _transformer_flops(workload: Workload) -> float:
+    config = workload.config
+    D = config.hidden_size
+    V = workload.vocab_size
+    is_causal = workload.family.name == "gpt"
+    block_weights = 4 * D * D + 2 * D * config.ffn_size
+    attention = 12 * workload.seq_len * D * (0.5 if is_causal else 1.0)
+    body = config.num_layers * (6 * block_weights + attention)
+    # GPT predicts every token. BERT predicts masked tokens, after one more dense layer.
+    head = 6 * D * V if is_causal else 6 * MASK_SHARE * (D * V + D * D)
+    return body + head
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Return the versions, the number of cores, and the properties of the GPU."""
+    facts: dict[str, Any] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "device": str(device),
     }
     if device.type == "cuda":
-        p = torch.cuda.get_device_properties(device)
-        found |= {
-            "name": p.name,
-            "memory_gib": round(p.total_memory / 2**30, 1),
-            "multiprocessors": p.multi_processor_count,
-        }
-        found |= {
+        gpu = torch.cuda.get_device_properties(device)
+        facts |= {
+            "name": gpu.name,
+            "memory_gib": round(gpu.total_memory / 2**30, 1),
+            "multiprocessors": gpu.multi_processor_count,
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
-            "capability": f"{p.major}.{p.minor}",
+            "capability": f"{gpu.major}.{gpu.minor}",
         }
-    return found
+    return facts
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a printed table."""
+
+    title: str
+    key: str  # of the value in a row
+    alignment: str  # a format such as ">9", for the title and the value
+    number_format: str = ""
+
+    def format_title(self) -> str:
+        """Return the aligned title."""
+        return format(self.title, self.alignment)
+
+    def format_value(self, row: dict[str, Any]) -> str:
+        """Return the aligned value, or "-" if there is none."""
+        value = row.get(self.key)
+        text = "-" if value is None else format(value, self.number_format)
+        return format(text, self.alignment)

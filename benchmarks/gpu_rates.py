@@ -1,10 +1,12 @@
-"""Training steps of every kind that benchmarks/gpu.py compares, and how fast they are.
+"""The kinds of training steps that gpu.py compares, and the measurement of their speed.
 
-Each kind is a function that gives a step to call again and again: a whole optimizer step, from a batch to new weights.
-Shapes: B items, T positions, E or I inputs, H units, P projection; a leading 2 is the direction.
+Each kind is a function that returns a step to call again and again. A step is a whole optimizer
+step: from a batch to new weights. What a kind changes globally is undone by `cleanup`.
+Shapes: B items, T positions, I inputs, P projection; a leading 2 is the direction.
 """
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -15,227 +17,287 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from benchmarks.gpu_models import Work, build, run_of, stream_of
+from benchmarks.gpu_models import Workload, build_model, build_train_state, random_batches
 from lineage.models.base import Encoder
+from lineage.models.batch import Batch
 from lineage.training import objectives
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 
-RATE = 1e-4
-CHUNKS = 5  # of a measurement; their median is quoted, and their range
+LEARNING_RATE = 1e-4
+NUM_WARMUP_STEPS = 3
+NUM_CHUNKS = 5  # parts of a measurement; their median and their range are reported
+PROBE_SECONDS = 0.2  # to estimate the time of a step
 Step = Callable[[], Any]
+StepBuilder = Callable[[Workload, torch.device, contextlib.ExitStack], Step]
 
 
 class NotRunError(RuntimeError):
-    """A row that cannot be measured here, with its reason."""
+    """A row cannot be measured here; the message is the reason."""
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Tokens a second: median, lowest and highest of the chunks; and what the first steps took, compiling included."""
+class Throughput:
+    """Tokens per second of the chunks of a measurement."""
 
-    middle: float
-    low: float
-    high: float
+    median: float
+    lowest: float
+    highest: float
     step_seconds: float
-    first_seconds: float
+    first_steps_seconds: float  # the warm-up, compiling included
 
 
-def settle(device: torch.device) -> None:
-    """Wait until the device has nothing to do."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def measured(step: Step, *, tokens: int, device: torch.device, seconds: float) -> Rate:
-    """Warm up, then time chunks of steps of `seconds` in all."""
-    began = time.perf_counter()
-    for _ in range(3):
+def measure_throughput(
+    step: Step, *, tokens_per_step: int, device: torch.device, seconds: float
+) -> Throughput:
+    """Warm up, then time chunks of steps that take `seconds` together."""
+    start = time.perf_counter()
+    for _ in range(NUM_WARMUP_STEPS):
         step()
-    settle(device)
-    first, one = time.perf_counter() - began, _of(step, 1, device)
-    count = max(
-        1, round(seconds / CHUNKS / max(_of(step, max(1, min(10, round(0.2 / one))), device), 1e-6))
+    synchronize(device)
+    first_steps_seconds = time.perf_counter() - start
+
+    one_step_seconds = _seconds_per_step(step, 1, device)
+    num_probe_steps = max(1, min(10, round(PROBE_SECONDS / one_step_seconds)))
+    step_seconds = max(_seconds_per_step(step, num_probe_steps, device), 1e-6)
+    steps_per_chunk = max(1, round(seconds / NUM_CHUNKS / step_seconds))
+    rates = [
+        tokens_per_step / _seconds_per_step(step, steps_per_chunk, device)
+        for _ in range(NUM_CHUNKS)
+    ]
+    median = statistics.median(rates)
+    return Throughput(
+        median,
+        lowest=min(rates),
+        highest=max(rates),
+        step_seconds=tokens_per_step / median,
+        first_steps_seconds=first_steps_seconds,
     )
-    rates = sorted(tokens / _of(step, count, device) for _ in range(CHUNKS))
-    middle = statistics.median(rates)
-    return Rate(middle, rates[0], rates[-1], tokens / middle, first)
 
 
-def _of(step: Step, count: int, device: torch.device) -> float:
-    """Seconds a step, over `count` of them."""
-    began = time.perf_counter()
-    for _ in range(count):
+def _seconds_per_step(step: Step, num_steps: int, device: torch.device) -> float:
+    start = time.perf_counter()
+    for _ in range(num_steps):
         step()
-    settle(device)
-    return (time.perf_counter() - began) / count
+    synchronize(device)
+    return (time.perf_counter() - start) / num_steps
 
 
-def ours(work: Work, model: Encoder) -> Step:
-    """A step of lineage's own loop on random batches that wait in the memory of the CPU: copies and checks are in it."""
-    course = TrainPlan(
-        lambda spent: 0.5, lambda progress: 1.0, RATE, max_grad_norm=1.0, precision="bf16"
+def lineage_step(workload: Workload, model: Encoder) -> Step:
+    """Return a step of lineage's own loop, on random batches.
+
+    The batches lie in the memory of the CPU. So copies to the device and checks are measured too.
+    """
+    plan = TrainPlan(
+        progress=lambda counters: 0.5,
+        lr_schedule=lambda progress: 1.0,
+        learning_rate=LEARNING_RATE,
+        max_grad_norm=1.0,
+        precision="bf16",
     )
-    objective = work.family.objective
+    objective = workload.family.objective
     assert objective is not None
-    steps = train(run_of(model), lambda *batch: objective(*batch), stream_of(work), course)
+    steps = train(build_train_state(model), objective, random_batches(workload), plan)
     return lambda: next(steps)
 
 
-def as_is(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """lineage without anything more."""
-    return ours(work, build(work, device))
+def lineage_default(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return a step of lineage without deterministic algorithms."""
+    return lineage_step(workload, build_model(workload, device))
 
 
-def deterministic(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """lineage as its stages run it: the same bytes each time."""
+def lineage_deterministic(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return a step of lineage with deterministic algorithms, as the pipeline runs it."""
     if device.type == "cuda":
         torch.use_deterministic_algorithms(True)
-        leave.callback(torch.use_deterministic_algorithms, False)
-    return as_is(work, device, leave)
+        cleanup.callback(torch.use_deterministic_algorithms, False)
+    return lineage_default(workload, device, cleanup)
 
 
-def compiled(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """One Transformer block compiled, which serves all of them, and the last product with the loss."""
-    leave.callback(torch.compiler.reset_state)
-    leave.enter_context(
-        patch.object(
-            objectives,
-            "cross_entropy_nats",
-            torch.compile(objectives.cross_entropy_nats, dynamic=False),
-        )
-    )
-    model = build(work, device)
+def lineage_compiled(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return a step of lineage with compiled Transformer blocks and a compiled softmax loss.
+
+    The blocks are equal, so they share one compiled function.
+    """
+    cleanup.callback(torch.compiler.reset)
+    compiled_loss = torch.compile(objectives.cross_entropy_nats, dynamic=False)
+    cleanup.enter_context(patch.object(objectives, "cross_entropy_nats", compiled_loss))
+    model = build_model(workload, device)
     for block in getattr(model.body, "blocks", ()):
         block.compile(dynamic=False)
-    return ours(work, model)
+    return lineage_step(workload, model)
 
 
-def graphed(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """The recurrence's launches recorded once as a CUDA graph, forward and backward; the rest as it is."""
+def lineage_cuda_graph(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return a step of ELMo whose LSTM is recorded as a CUDA graph, forward and backward."""
     if device.type != "cuda":
         raise NotRunError("a CUDA graph needs a GPU")
-    model, B, P, H = (
-        build(work, device),
-        work.batch,
-        work.config.projection_size,
-        work.config.cell_size,
+    model = build_model(workload, device)
+    B = workload.batch_size
+    P = workload.config.projection_size
+    sample_2BTP = torch.randn(
+        2, B, workload.seq_len, P, device=device, dtype=torch.bfloat16, requires_grad=True
     )
-    sample = torch.randn(
-        2, B, work.length, P, device=device, dtype=torch.bfloat16, requires_grad=True
-    )
-    states = [
-        torch.randn(2, B, n, device=device, dtype=d)
-        for _ in model.body.layers
-        for n, d in ((P, torch.bfloat16), (H, torch.float32))
-    ]
+    sample_states = []
+    for _ in model.body.layers:
+        output_2BP = torch.randn(2, B, P, device=device, dtype=torch.bfloat16)
+        cell_2BH = torch.randn(2, B, workload.config.cell_size, device=device)
+        sample_states += [output_2BP, cell_2BH]
     with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
-        loop = torch.cuda.make_graphed_callables(_Flat(model.body), (sample, *states))
-
-    def run(tokens_2BTP: torch.Tensor, state: Any) -> tuple[list[torch.Tensor], Any]:
-        flat = [x for pair in state or model.body.zero_state(tokens_2BTP) for x in pair]
-        top, *after = loop(tokens_2BTP, *flat)
-        return [top], tuple(
-            (output.detach(), cell.detach())
-            for output, cell in zip(after[::2], after[1::2], strict=True)
+        graphed_body = torch.cuda.make_graphed_callables(
+            _FlatLSTM(model.body), (sample_2BTP, *sample_states)
         )
 
-    object.__setattr__(model, "run_layers", run)
-    return ours(work, model)
+    def run_layers(tokens_2BTP: torch.Tensor, state: Any) -> tuple[list[torch.Tensor], Any]:
+        pairs = state or model.body.zero_state(tokens_2BTP)
+        top_2BTP, *next_states = graphed_body(tokens_2BTP, *itertools.chain(*pairs))
+        detached = [tensor.detach() for tensor in next_states]
+        return [top_2BTP], tuple(zip(detached[::2], detached[1::2], strict=True))
+
+    object.__setattr__(model, "run_layers", run_layers)
+    return lineage_step(workload, model)
 
 
-class _Flat(nn.Module):
-    """The two-way LSTM with tensors in and tensors out, as a graph needs it: x, then output and cell of each layer."""
+class _FlatLSTM(nn.Module):
+    """ELMo's LSTM with a flat list of tensors as its state, as a CUDA graph needs it.
+
+    The list holds the output and the cell of each layer.
+    """
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
 
     def forward(self, x_2BTP: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs, after = self.body(x_2BTP, tuple(zip(states[::2], states[1::2], strict=True)))
-        return (outputs[-1], *(x for pair in after for x in pair))
+        pairs = tuple(zip(states[::2], states[1::2], strict=True))
+        outputs, next_pairs = self.body(x_2BTP, pairs)
+        return (outputs[-1], *itertools.chain(*next_pairs))
 
 
-def half_weights(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """AWD-LSTM with its weights themselves in bf16, where cuDNN takes such an LSTM; in lineage its cells are fp32 (TF32 products)."""
+def lineage_bf16_weights(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return a step of the AWD-LSTM with bf16 weights, if cuDNN supports them.
+
+    In lineage its LSTM has fp32 weights, and TF32 products.
+    """
     if not torch.cudnn_is_acceptable(torch.ones(1, device=device, dtype=torch.bfloat16)):
         raise NotRunError("no cuDNN here that takes a bf16 LSTM")
-    return ours(work, build(work, device).to(torch.bfloat16))
+    return lineage_step(workload, build_model(workload, device).to(torch.bfloat16))
 
 
-def plain(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """The path without a fused kernel or a backward by hand: a cell, step by step, under autograd."""
-    model = build(work, device)
+def step_by_step_lstm(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return a step with LSTMs written as a Python loop under autograd.
+
+    There is no fused kernel and no backward pass written by hand.
+    """
+    model = build_model(workload, device)
+    build_forward = elmo_loop_forward if workload.family.name == "elmo" else awd_loop_forward
     for layer in model.body.layers:
-        object.__setattr__(
-            layer,
-            "forward",
-            (_two_way_steps if work.family.name == "elmo" else _one_way_steps)(layer),
-        )
-    return ours(work, model)
+        object.__setattr__(layer, "forward", build_forward(layer))
+    return lineage_step(workload, model)
 
 
-def _two_way_steps(layer: Any) -> Callable[..., Any]:
-    """ELMo's cell with both clips, both directions side by side (Sak et al. 2014)."""
+def elmo_loop_forward(layer: Any) -> Callable[..., Any]:
+    """Return a forward function for a layer of ELMo: both directions, both clips.
+
+    Sak et al. 2014 describe the projected LSTM.
+    """
 
     def forward(x_2BTP: torch.Tensor, state: Any, lengths_B: None = None) -> Any:
-        (output, cell), bias, found = state, layer.bias.view(2, 1, -1), []
+        output, cell = state
+        bias = layer.bias.view(2, 1, -1)
+        outputs = []
         for x_2BP in x_2BTP.unbind(2):
-            gates = (
-                torch.bmm(x_2BP, layer.weight_ih)
-                + torch.bmm(output.to(x_2BP.dtype), layer.weight_hh)
-                + bias
-            )
+            from_input = torch.bmm(x_2BP, layer.weight_ih)
+            from_output = torch.bmm(output.to(x_2BP.dtype), layer.weight_hh)
+            gates = from_input + from_output + bias
             update, in_gate, forget, out = gates.float().chunk(4, -1)
-            cell = (cell.float() * forget.sigmoid() + in_gate.sigmoid() * update.tanh()).clamp(
-                -layer.cell_clip, layer.cell_clip
-            )
-            output = torch.bmm(out.sigmoid() * cell.tanh(), layer.weight_hr).clamp(
-                -layer.projection_clip, layer.projection_clip
-            )
-            found.append(output)
-        return torch.stack(found, 2), (output, cell)
+            cell = cell.float() * forget.sigmoid() + in_gate.sigmoid() * update.tanh()
+            cell = cell.clamp(-layer.cell_clip, layer.cell_clip)
+            output = torch.bmm(out.sigmoid() * cell.tanh(), layer.weight_hr)
+            output = output.clamp(-layer.projection_clip, layer.projection_clip)
+            outputs.append(output)
+        return torch.stack(outputs, 2), (output, cell)
 
     return forward
 
 
-def _one_way_steps(layer: Any) -> Callable[..., Any]:
-    """AWD-LSTM's layer, its dropped matrix drawn once a window."""
+def awd_loop_forward(layer: Any) -> Callable[..., Any]:
+    """Return a forward function for a layer of the AWD-LSTM.
+
+    The recurrent weights are dropped once per window.
+    """
 
     def forward(x_BTI: torch.Tensor, state: Any, *, drop: float) -> Any:
-        kept = nn.functional.dropout(layer.weight_hh, drop, layer.training)
-        (h, c), found = (s[0] for s in state), []
+        weight_hh = nn.functional.dropout(layer.weight_hh, drop, layer.training)
+        hidden, cell = (tensor[0] for tensor in state)
+        outputs = []
         for x_BI in x_BTI.unbind(1):
-            gates = nn.functional.linear(
-                x_BI, layer.weight_ih, layer.bias_ih
-            ) + nn.functional.linear(h, kept, layer.bias_hh)
-            in_gate, forget, update, out = gates.float().chunk(4, -1)
-            c = c * forget.sigmoid() + in_gate.sigmoid() * update.tanh()
-            h = out.sigmoid() * c.tanh()
-            found.append(h)
-        return torch.stack(found, 1), (h[None], c[None])
+            from_input = nn.functional.linear(x_BI, layer.weight_ih, layer.bias_ih)
+            from_hidden = nn.functional.linear(hidden, weight_hh, layer.bias_hh)
+            in_gate, forget, update, out = (from_input + from_hidden).float().chunk(4, -1)
+            cell = cell * forget.sigmoid() + in_gate.sigmoid() * update.tanh()
+            hidden = out.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden[None], cell[None])
 
     return forward
 
 
-def transformers(
-    work: Work, device: torch.device, leave: contextlib.ExitStack, *, compile_layers: bool = False
+def transformers_default(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
 ) -> Step:
-    """The same model of the transformers library in a bare loop, on batches that lie on the device: bf16 autocast, fused AdamW, gradients clipped."""
-    model = _theirs(work).to(device).train()
-    if compile_layers:
-        leave.callback(torch.compiler.reset_state)
-        for layer in (
-            model.bert.encoder.layer if work.family.name == "bert" else model.transformer.h
-        ):
-            layer.compile(dynamic=False)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01, fused=True)
-    ready, number = [_their_batch(work, batch.to(device)) for batch in stream_of(work).ready], [0]
+    """Return a step of the same model of the transformers library, in a minimal loop.
+
+    Batches lie on the device; bf16 autocast, fused AdamW, clipped gradients.
+    """
+    return _transformers_step(workload, _build_transformers_model(workload).to(device))
+
+
+def transformers_compiled(
+    workload: Workload, device: torch.device, cleanup: contextlib.ExitStack
+) -> Step:
+    """Return the same step with compiled layers, as in `lineage_compiled`."""
+    model = _build_transformers_model(workload).to(device)
+    cleanup.callback(torch.compiler.reset)
+    is_bert = workload.family.name == "bert"
+    for layer in model.bert.encoder.layer if is_bert else model.transformer.h:
+        layer.compile(dynamic=False)
+    return _transformers_step(workload, model)
+
+
+def _transformers_step(workload: Workload, model: Any) -> Step:
+    model.train()
+    device = next(model.parameters()).device
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True
+    )
+    batches = [
+        _to_transformers_inputs(workload, batch.to(device))
+        for batch in random_batches(workload).batches
+    ]
+    next_inputs = itertools.cycle(batches)
 
     def step() -> None:
-        number[0] += 1
         with autocast(device, "bf16"):
-            loss = model(**ready[number[0] % len(ready)]).loss
+            loss = model(**next(next_inputs)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -244,33 +306,34 @@ def transformers(
     return step
 
 
-def transformers_compiled(work: Work, device: torch.device, leave: contextlib.ExitStack) -> Step:
-    """The same with its layers compiled, as ours are."""
-    return transformers(work, device, leave, compile_layers=True)
-
-
-def _theirs(work: Work) -> Any:
+def _build_transformers_model(workload: Workload) -> Any:
     try:
-        import transformers as library  # optional: most machines that train have none
+        import transformers  # optional: most training machines do not have it
     except ImportError:
         raise NotRunError("transformers is not installed here") from None
-    c = work.config
-    if work.family.name == "bert":
-        config = library.BertConfig(vocab_size=work.vocabulary, hidden_size=c.hidden_size, num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads,
-                                    intermediate_size=c.ffn_size, max_position_embeddings=c.max_positions)  # fmt: skip
-        return library.BertForPreTraining(config)
-    config = library.OpenAIGPTConfig(
-        vocab_size=work.vocabulary,
-        n_embd=c.hidden_size,
-        n_layer=c.num_layers,
-        n_head=c.num_heads,
-        n_positions=c.max_positions,
+    config = workload.config
+    if workload.family.name == "bert":
+        bert_config = transformers.BertConfig(
+            vocab_size=workload.vocab_size,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.ffn_size,
+            max_position_embeddings=config.max_positions,
+        )
+        return transformers.BertForPreTraining(bert_config)
+    gpt_config = transformers.OpenAIGPTConfig(
+        vocab_size=workload.vocab_size,
+        n_embd=config.hidden_size,
+        n_layer=config.num_layers,
+        n_head=config.num_heads,
+        n_positions=config.max_positions,
     )
-    return library.OpenAIGPTLMHeadModel(config)
+    return transformers.OpenAIGPTLMHeadModel(gpt_config)
 
 
-def _their_batch(work: Work, batch: Any) -> dict[str, torch.Tensor]:
-    if work.family.name == "gpt":
+def _to_transformers_inputs(workload: Workload, batch: Batch) -> dict[str, torch.Tensor | None]:
+    if workload.family.name == "gpt":
         return {"input_ids": batch.ids_BT, "labels": batch.ids_BT}
     return {
         "input_ids": batch.ids_BT,

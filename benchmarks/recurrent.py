@@ -1,4 +1,10 @@
-"""ELMo's recurrence beside a step-by-step cell, its character encoder beside convolutions of every token, its softmax beside dense gradients."""
+"""Compare three parts of ELMo with simpler implementations.
+
+Its LSTM is compared with a Python loop over the steps, its character encoder with one that reads
+every token instead of every distinct word, and its sampled softmax with one of dense gradients.
+Shapes: B items, T positions, P projection, H units, N targets, S sampled words, V vocabulary,
+D width; a leading 2 is the direction.
+"""
 
 import math
 from collections.abc import Callable
@@ -8,11 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.contest import Bar, Contest, Turn
+from benchmarks.contest import Contest, SpeedTarget, TimedCall
 from benchmarks.text import sample_words
 from lineage.models import elmo
 from lineage.models.batch import Batch
 from lineage.models.layers.lstm import ProjectedLSTM
+from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.word_bytes import trim_padding, word_byte_table
 from lineage.training.objectives import (
     cross_entropy_nats,
@@ -22,45 +29,63 @@ from lineage.training.objectives import (
 from lineage.training.optimizers import clip_gradients, densify_gradients
 from lineage.training.state import RngState
 
-CLIP = 3.0
+SoftmaxNats = Callable[[SoftmaxInputs, torch.Tensor], torch.Tensor]
+CLIP = 3.0  # of cells and projections
+SEQ_LEN = 20
+MAX_WORD_BYTES = 50
+ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+STEP_BY_STEP = "step by step"
+STEP_BY_STEP_SLICED = "step by step, sliced"
 
 
-class PlainCell(nn.Module):
-    """One direction, one step after another under autograd: two linear layers, gates, both clips, the projection."""
+class StepByStepLSTM(nn.Module):
+    """One direction of ELMo's LSTM as a Python loop: two linear layers, two clips, a projection."""
 
-    def __init__(self, units: int, projection: int) -> None:
+    def __init__(self, num_units: int, projection_size: int) -> None:
         super().__init__()
-        self.input, self.state = (
-            nn.Linear(projection, 4 * units, bias=False),
-            nn.Linear(projection, 4 * units),
-        )
-        self.project = nn.Linear(units, projection, bias=False)
+        self.input = nn.Linear(projection_size, 4 * num_units, bias=False)
+        self.state = nn.Linear(projection_size, 4 * num_units)
+        self.project = nn.Linear(num_units, projection_size, bias=False)
 
     def forward(self, x_BTP: torch.Tensor, *, sliced: bool) -> torch.Tensor:
-        """(B, T, P) -> (B, T, P). `sliced` as in AllenNLP, which takes x[:, t] and fills a tensor; else unbound and stacked."""
-        output, cell = (
-            x_BTP.new_zeros(len(x_BTP), self.project.out_features),
-            x_BTP.new_zeros(len(x_BTP), self.project.in_features),
-        )
-        filled, outputs = x_BTP.new_zeros(x_BTP.shape), []
-        for index, x in enumerate(x_BTP.unbind(1)):
-            update, in_gate, forget, out = (
-                self.input(x_BTP[:, index] if sliced else x) + self.state(output)
-            ).chunk(4, -1)
-            cell = (
-                torch.sigmoid(in_gate) * torch.tanh(update) + torch.sigmoid(forget) * cell
-            ).clamp(-CLIP, CLIP)
-            output = self.project(torch.sigmoid(out) * torch.tanh(cell)).clamp(-CLIP, CLIP)
-            if sliced:
-                filled[:, index] = output
-            outputs.append(output)
-        return filled if sliced else torch.stack(outputs, 1)
+        """Return the outputs, (B, T, P).
+
+        `sliced` reads x[:, t] and writes into a tensor, as AllenNLP does. Otherwise the input is
+        unbound and the outputs are stacked.
+        """
+        B = len(x_BTP)
+        output_BP = x_BTP.new_zeros(B, self.project.out_features)
+        cell_BH = x_BTP.new_zeros(B, self.project.in_features)
+        if sliced:
+            outputs_BTP = x_BTP.new_zeros(x_BTP.shape)
+            for t in range(x_BTP.shape[1]):
+                output_BP, cell_BH = self._step(x_BTP[:, t], output_BP, cell_BH)
+                outputs_BTP[:, t] = output_BP
+            return outputs_BTP
+        outputs = []
+        for x_BP in x_BTP.unbind(1):
+            output_BP, cell_BH = self._step(x_BP, output_BP, cell_BH)
+            outputs.append(output_BP)
+        return torch.stack(outputs, 1)
+
+    def _step(
+        self, x_BP: torch.Tensor, output_BP: torch.Tensor, cell_BH: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        gates = self.input(x_BP) + self.state(output_BP)
+        update, in_gate, forget, out = gates.chunk(4, -1)
+        cell_BH = torch.sigmoid(in_gate) * torch.tanh(update) + torch.sigmoid(forget) * cell_BH
+        cell_BH = cell_BH.clamp(-CLIP, CLIP)
+        output_BP = self.project(torch.sigmoid(out) * torch.tanh(cell_BH)).clamp(-CLIP, CLIP)
+        return output_BP, cell_BH
 
 
-def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
-    """Forward and backward of one layer of both directions."""
-    (H, P, B, T) = (16, 4, 2, 5) if quick else (units, units // 8, batch, 20)
-    body = ProjectedLSTM(
+def lstm_contest(*, quick: bool, num_units: int, batch_size: int) -> Contest:
+    """Run one layer forward and backward, in both directions."""
+    H = 16 if quick else num_units
+    P = 4 if quick else num_units // 8
+    B = 2 if quick else batch_size
+    T = 5 if quick else SEQ_LEN
+    our_lstm = ProjectedLSTM(
         num_layers=1,
         projection_size=P,
         cell_size=H,
@@ -68,192 +93,218 @@ def cell_contest(*, quick: bool, units: int, batch: int) -> Contest:
         projection_clip=CLIP,
         dropout=0.0,
     )
-    body.init_weights(torch.Generator().manual_seed(1))
-    layer, cells = body.layers[0], nn.ModuleList(PlainCell(H, P) for _ in range(2))
-    with torch.no_grad():
-        for way, cell in enumerate(cells):
-            for name, weight in (
-                ("input", layer.weight_ih),
-                ("state", layer.weight_hh),
-                ("project", layer.weight_hr),
-            ):
-                getattr(cell, name).weight.copy_(weight[way].T)
-            cell.state.bias.copy_(layer.bias.view(2, -1)[way])
-    draw = torch.Generator().manual_seed(2)
-    x, weights = (
-        torch.randn(2, B, T, P, generator=draw, requires_grad=True),
-        torch.randn(2, B, T, P, generator=draw),
-    )
+    our_lstm.init_weights(torch.Generator().manual_seed(1))
+    their_lstms = nn.ModuleList(StepByStepLSTM(H, P) for _ in range(2))
+    _copy_lstm_weights(our_lstm, their_lstms)
+    generator = torch.Generator().manual_seed(2)
+    x_2BTP = torch.randn(2, B, T, P, generator=generator, requires_grad=True)
+    loss_weights_2BTP = torch.randn(2, B, T, P, generator=generator)
 
-    def turn(
-        read: Callable[[], torch.Tensor], found: list[tuple[float, float]]
-    ) -> Callable[[], None]:
-        def run() -> None:
-            x.grad = None
-            loss = (read() * weights).sum()
+    def run_ours() -> torch.Tensor:
+        layer_outputs, _ = our_lstm(x_2BTP, None)
+        return layer_outputs[-1]
+
+    def run_theirs(*, sliced: bool) -> torch.Tensor:
+        pairs = zip(their_lstms, x_2BTP, strict=True)
+        return torch.stack([lstm(x_BTP, sliced=sliced) for lstm, x_BTP in pairs])
+
+    def make_step(run_lstm: Callable[[], torch.Tensor]) -> Callable[[], tuple[float, float]]:
+        def step() -> tuple[float, float]:
+            x_2BTP.grad = None
+            loss = (run_lstm() * loss_weights_2BTP).sum()
             loss.backward()
-            assert x.grad is not None
-            found[:] = [(float(loss.detach()), float(x.grad.norm()))]
+            assert x_2BTP.grad is not None
+            return float(loss.detach()), float(x_2BTP.grad.norm())
 
-        return run
+        return step
 
-    def plain(*, sliced: bool) -> torch.Tensor:
-        return torch.stack([cell(some, sliced=sliced) for cell, some in zip(cells, x, strict=True)])
-
-    results: dict[str, list[tuple[float, float]]] = {
-        "ours": [],
-        "step by step": [],
-        "step by step, sliced": [],
-    }
-    reads = (lambda: body(x, None)[0][-1], lambda: plain(sliced=False), lambda: plain(sliced=True))
-    turns = {
-        side: turn(read, found) for (side, found), read in zip(results.items(), reads, strict=True)
-    }
-    must, good = (1.1, 1.4) if units == 512 else (1.5, 2.0)
-    bars = [Bar("ours", "step by step", must, good), Bar("ours", "step by step, sliced")]
-    work = f"{H} units, projection {P}, both directions, T {T}, B {B}, clips {CLIP}"
-    contest = Contest(f"ELMo cell, {units}, {B} rows", work, 2 * B * T, "positions", turns, bars)
-    for run in turns.values():
-        run()
-    contest.alike(
-        "parameters",
-        *(sum(p.numel() for p in some.parameters()) for some in (body, cells)),
-        tolerance=0,
+    our_step = make_step(run_ours)
+    their_step = make_step(lambda: run_theirs(sliced=False))
+    required, desired = (1.1, 1.4) if num_units == 512 else (1.5, 2.0)
+    contest = Contest(
+        f"ELMo cell, {num_units}, {B} rows",
+        f"{H} units, projection {P}, both directions, T {T}, B {B}, clips {CLIP}",
+        units_per_step=2 * B * T,
+        unit="positions",
+        sides={
+            "ours": our_step,
+            STEP_BY_STEP: their_step,
+            STEP_BY_STEP_SLICED: make_step(lambda: run_theirs(sliced=True)),
+        },
+        targets=[
+            SpeedTarget("ours", STEP_BY_STEP, required, desired),
+            SpeedTarget("ours", STEP_BY_STEP_SLICED),
+        ],
     )
-    for what, place in (("sum", 0), ("norm of the input's gradient", 1)):
-        contest.alike(
-            what, results["ours"][0][place], results["step by step"][0][place], tolerance=1e-3
-        )
+    contest.check_equal(
+        "parameters", _count_parameters(our_lstm), _count_parameters(their_lstms), tolerance=0
+    )
+    our_sum, our_norm = our_step()
+    their_sum, their_norm = their_step()
+    contest.check_equal("sum", our_sum, their_sum, tolerance=1e-3)
+    contest.check_equal("norm of the input's gradient", our_norm, their_norm, tolerance=1e-3)
     return contest
 
 
-def characters_contest(*, quick: bool) -> Contest:
-    """Words of real text -> vectors and back: once per distinct word against once per token, over all 50 bytes."""
-    B, T, size = (2, 5, 50) if quick else (32, 20, 50)
-    filters = (
-        ((1, 8), (2, 8))
-        if quick
-        else ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+@torch.no_grad()
+def _copy_lstm_weights(our_lstm: ProjectedLSTM, their_lstms: nn.ModuleList) -> None:
+    layer = our_lstm.layers[0]
+    bias_2G = layer.bias.view(2, -1)
+    for direction, lstm in enumerate(their_lstms):
+        lstm.input.weight.copy_(layer.weight_ih[direction].T)
+        lstm.state.weight.copy_(layer.weight_hh[direction].T)
+        lstm.project.weight.copy_(layer.weight_hr[direction].T)
+        lstm.state.bias.copy_(bias_2G[direction])
+
+
+def _count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def character_encoder_contest(*, quick: bool) -> Contest:
+    """Encode the words of real text by their bytes, forward and backward.
+
+    We encode each distinct word once, without its padding; the other side encodes every token over
+    all 50 bytes.
+    """
+    (B, T) = (2, 5) if quick else (32, SEQ_LEN)
+    filters = ((1, 8), (2, 8)) if quick else ELMO_FILTERS
+    config = elmo.ElmoConfig(
+        num_layers=1,
+        cell_to_projection_ratio=1,
+        filters=filters,
+        char_embedding_size=16,
+        num_highway_layers=2,
+        dropout=0.0,
+        cell_clip=CLIP,
+        projection_clip=CLIP,
+        softmax_samples=None,
+        projection_size=8 if quick else 512,
+        cell_size=8,
     )
-    config = elmo.ElmoConfig(num_layers=1, cell_to_projection_ratio=1, filters=filters, char_embedding_size=16, num_highway_layers=2, dropout=0.0, cell_clip=CLIP, projection_clip=CLIP,
-                         softmax_samples=None, projection_size=512 if not quick else 8, cell_size=8)  # fmt: skip
     model = elmo.ElmoModel(config, vocab_size=11)
     model.init_weights(torch.Generator().manual_seed(1))
+    char_cnn = model.char_cnn
+    assert char_cnn is not None
     words = sample_words(B * T)
-    every = torch.from_numpy(word_byte_table(words, size).astype("int64"))
-    weights = torch.randn(
-        B * T, model.hidden_sizes()[0] // 2, generator=torch.Generator().manual_seed(2)
-    )
+    byte_ids_NC = torch.from_numpy(word_byte_table(words, MAX_WORD_BYTES).astype("int64"))
+    vector_size = model.hidden_sizes()[0] // 2
+    loss_weights = torch.randn(B * T, vector_size, generator=torch.Generator().manual_seed(2))
 
-    def ours() -> torch.Tensor:
-        distinct, words_N = np.unique(every.numpy(), axis=0, return_inverse=True)
-        words_BT = torch.from_numpy(words_N.reshape(B, T))
+    def encode_distinct_words() -> torch.Tensor:
+        byte_ids_UC, word_rows_N = np.unique(byte_ids_NC.numpy(), axis=0, return_inverse=True)
+        word_rows_BT = torch.from_numpy(word_rows_N.reshape(B, T))
         batch = Batch(
-            words_BT,
-            words_BT >= 0,
-            byte_ids_UC=torch.from_numpy(trim_padding(distinct)),
-            word_rows_BT=words_BT,
+            word_rows_BT,
+            word_rows_BT >= 0,
+            byte_ids_UC=torch.from_numpy(trim_padding(byte_ids_UC)),
+            word_rows_BT=word_rows_BT,
         )
         return model.token_vectors(batch).flatten(0, 1)
 
-    def every_token(characters: elmo.CharacterCNN = model.char_cnn) -> torch.Tensor:
-        x = characters.byte_embeddings(every).transpose(1, 2)
-        x = torch.cat(
-            [torch.relu(convolution(x).amax(-1)) for convolution in characters.convolutions], -1
-        )
-        for highway in characters.highways:
+    def encode_every_token() -> torch.Tensor:
+        x = char_cnn.byte_embeddings(byte_ids_NC).transpose(1, 2)
+        features = [torch.relu(convolution(x).amax(-1)) for convolution in char_cnn.convolutions]
+        x = torch.cat(features, -1)
+        for highway in char_cnn.highways:
             x = highway(x)
-        return characters.projection(x)
+        return char_cnn.projection(x)
 
-    def turn(read: Callable[[], torch.Tensor]) -> Callable[[], tuple[float, float]]:
-        def run() -> tuple[float, float]:
+    def make_step(encode: Callable[[], torch.Tensor]) -> Callable[[], tuple[float, float]]:
+        def step() -> tuple[float, float]:
             model.zero_grad()
-            loss = (read() * weights).sum()
+            loss = (encode() * loss_weights).sum()
             loss.backward()
-            return float(loss.detach()), float(
-                nn.utils.get_total_norm(
-                    [p.grad for p in model.char_cnn.parameters() if p.grad is not None]
-                )
-            )
+            gradients = [
+                parameter.grad for parameter in char_cnn.parameters() if parameter.grad is not None
+            ]
+            return float(loss.detach()), float(nn.utils.get_total_norm(gradients))
 
-        return run
+        return step
 
-    turns = {"ours fp32": turn(ours), "Conv1d per token": turn(every_token)}
-    work = f"{sum(n for _, n in filters)} filters, 2 highways, {B} x {T} words, {len(set(words)) / len(words):.0%} distinct"
+    our_step = make_step(encode_distinct_words)
+    their_step = make_step(encode_every_token)
+    num_filters = sum(count for _, count in filters)
+    distinct_share = len(set(words)) / len(words)
     contest = Contest(
         "ELMo characters",
-        work,
-        B * T,
-        "words",
-        turns,
-        [Bar("ours fp32", "Conv1d per token", 3.0, 7.0)],
+        f"{num_filters} filters, 2 highways, {B} x {T} words, {distinct_share:.0%} distinct",
+        units_per_step=B * T,
+        unit="words",
+        sides={"ours fp32": our_step, "Conv1d per token": their_step},
+        targets=[SpeedTarget("ours fp32", "Conv1d per token", 3.0, 7.0)],
     )
-    for what, one, other in zip(
-        ("sum", "gradient norm"), turns["ours fp32"](), turns["Conv1d per token"](), strict=True
-    ):
-        contest.alike(what, one, other, tolerance=1e-3)
+    our_sum, our_norm = our_step()
+    their_sum, their_norm = their_step()
+    contest.check_equal("sum", our_sum, their_sum, tolerance=1e-3)
+    contest.check_equal("gradient norm", our_norm, their_norm, tolerance=1e-3)
     return contest
 
 
-def dense_sampled(
-    x_ND: torch.Tensor,
-    weight_VD: torch.Tensor,
-    bias_V: torch.Tensor,
-    targets_N: torch.Tensor,
-    samples: int,
+def dense_sampled_softmax_nats(
+    inputs: SoftmaxInputs, targets_N: torch.Tensor, *, num_samples: int
 ) -> torch.Tensor:
-    """The sampled softmax with plain indexing: its gradient is a table of the whole vocabulary."""
+    """Sum the nats of a sampled softmax with plain indexing.
+
+    The gradient of the weights is a dense table of the whole vocabulary.
+    """
+    x_ND, weight_VD, bias_V = inputs
+    assert bias_V is not None
+    N = len(targets_N)
     V = len(weight_VD)
     rates_V = torch.log1p(1 / torch.arange(1.0, V + 1)) / math.log(V + 1)
-    drawn_S, until = sample_without_replacement(rates_V, samples)
-    ids = torch.cat([targets_N, drawn_S])
-    expected = -torch.expm1(-rates_V[ids] * until)
-    weight, bias, N = weight_VD[ids], bias_V[ids] - expected.log(), len(targets_N)
-    logits_NS = F.linear(x_ND, weight[N:], bias[N:]).masked_fill(
-        targets_N[:, None] == drawn_S, -math.inf
-    )
-    logits = torch.cat([((x_ND * weight[:N]).sum(1) + bias[:N])[:, None], logits_NS], 1)
+    samples_S, stop_time = sample_without_replacement(rates_V, num_samples)
+    ids = torch.cat([targets_N, samples_S])
+    expected_counts = -torch.expm1(-rates_V[ids] * stop_time)
+    weight = weight_VD[ids]
+    bias = bias_V[ids] - expected_counts.log()
+    target_logits_N = (x_ND * weight[:N]).sum(1) + bias[:N]
+    sample_logits_NS = F.linear(x_ND, weight[N:], bias[N:])
+    is_target_NS = targets_N[:, None] == samples_S
+    sample_logits_NS = sample_logits_NS.masked_fill(is_target_NS, -math.inf)
+    logits = torch.cat([target_logits_N[:, None], sample_logits_NS], 1)
     return F.cross_entropy(logits, torch.zeros_like(targets_N), reduction="sum")
 
 
 class SoftmaxStep:
-    """A step of both directions' softmax alone: loss, gradients, their norm clipped, the update. Words are drawn log-uniformly, new in each step."""
+    """A training step of the softmax alone, for both directions.
+
+    It is the loss, gradients, gradient clipping and update. Each step draws new targets,
+    log-uniformly over the vocabulary.
+    """
 
     def __init__(
-        self, nats: Callable[..., torch.Tensor], optimizer: str, *, V: int, N: int, P: int
+        self, compute_nats: SoftmaxNats, optimizer_name: str, *, V: int, N: int, P: int
     ) -> None:
-        draw = torch.Generator().manual_seed(1)
-        self.weight, self.bias = (
-            nn.Parameter(torch.randn(V, P, generator=draw) / P**0.5),
-            nn.Parameter(torch.zeros(V)),
-        )
-        self.x, self.draws, self.nats = (
-            torch.randn(2, N, P, generator=draw, requires_grad=True),
-            RngState(2),
-            nats,
-        )
-        both = [self.weight, self.bias]
-        self.optimizer: torch.optim.Optimizer = (
-            torch.optim.Adagrad(both, 0.2, initial_accumulator_value=1.0, eps=0.0)
-            if optimizer == "adagrad"
-            else torch.optim.AdamW(both, fused=True)
-        )
+        generator = torch.Generator().manual_seed(1)
+        self.compute_nats = compute_nats
+        self.weight_VP = nn.Parameter(torch.randn(V, P, generator=generator) / P**0.5)
+        self.bias_V = nn.Parameter(torch.zeros(V))
+        self.x_2NP = torch.randn(2, N, P, generator=generator, requires_grad=True)
+        self.rng_state = RngState(2)
+        parameters = [self.weight_VP, self.bias_V]
+        self.optimizer: torch.optim.Optimizer
+        if optimizer_name == "adagrad":
+            self.optimizer = torch.optim.Adagrad(
+                parameters, 0.2, initial_accumulator_value=1.0, eps=0.0
+            )
+        else:
+            self.optimizer = torch.optim.AdamW(parameters, fused=True)
 
     def __call__(self) -> tuple[float, float]:
-        """The loss and the norm of the gradient."""
-        with self.draws.activate(torch.device("cpu")):
-            targets_2N = (
-                torch.exp(torch.rand(self.x.shape[:2]) * math.log(len(self.weight) + 1)).long() - 1
-            ).clamp(0, len(self.weight) - 1)
-            loss = (
-                sum(
-                    self.nats((x_NP, self.weight, self.bias), targets_N)
-                    for x_NP, targets_N in zip(self.x, targets_2N, strict=True)
-                )
-                / self.x.shape[1]
-            )
+        """Run the step, and return the loss and the norm of the gradient."""
+        _, N, _ = self.x_2NP.shape
+        V = len(self.weight_VP)
+        with self.rng_state.activate(torch.device("cpu")):
+            log_ranks_2N = torch.rand(2, N) * math.log(V + 1)
+            targets_2N = (torch.exp(log_ranks_2N).long() - 1).clamp(0, V - 1)
+            nats = [
+                self.compute_nats((x_NP, self.weight_VP, self.bias_V), targets_N)
+                for x_NP, targets_N in zip(self.x_2NP, targets_2N, strict=True)
+            ]
+            loss = sum(nats) / N
         loss.backward()
-        norm = clip_gradients([self.weight, self.bias], 1.0)
+        norm = clip_gradients([self.weight_VP, self.bias_V], 1.0)
         densify_gradients(self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -261,51 +312,64 @@ class SoftmaxStep:
 
 
 def softmax_contest(*, quick: bool) -> Contest:
-    """AdaGrad is ELMo's own optimizer; AdamW needs a dense gradient in the end, and gets it from the few rows."""
-    V, N, P, S = (997, 5, 4, 20) if quick else (100_000, 640, 128, 8192)
-    ways: dict[str, Callable[..., torch.Tensor]] = {
-        "ours": lambda read_out, targets_N: sampled_softmax_nats(
-            read_out, targets_N, num_samples=S
-        ),
-        "dense": lambda read_out, targets_N: dense_sampled(*read_out, targets_N, S),
-        "full softmax": cross_entropy_nats,
-    }
-    chosen = [
-        (way, optimizer)
-        for optimizer in ("adagrad", "adamw")
-        for way in ways
-        if (way, optimizer) != ("full softmax", "adamw")
-    ]
+    """Train the softmax with sparse, dense and full gradients.
+
+    AdaGrad is ELMo's own optimizer. AdamW needs dense gradients, which our side makes from the
+    sparse ones.
+    """
+    (V, N, P, S) = (997, 5, 4, 20) if quick else (100_000, 640, 128, 8192)
+
+    def sparse_nats(inputs: SoftmaxInputs, targets_N: torch.Tensor) -> torch.Tensor:
+        return sampled_softmax_nats(inputs, targets_N, num_samples=S)
+
+    def dense_nats(inputs: SoftmaxInputs, targets_N: torch.Tensor) -> torch.Tensor:
+        return dense_sampled_softmax_nats(inputs, targets_N, num_samples=S)
+
+    def build_step(compute_nats: SoftmaxNats, optimizer_name: str) -> SoftmaxStep:
+        return SoftmaxStep(compute_nats, optimizer_name, V=V, N=N, P=P)
+
     steps = {
-        f"{way}, {optimizer}": SoftmaxStep(ways[way], optimizer, V=V, N=N, P=P)
-        for way, optimizer in chosen
+        "ours, adagrad": build_step(sparse_nats, "adagrad"),
+        "dense, adagrad": build_step(dense_nats, "adagrad"),
+        "full softmax, adagrad": build_step(cross_entropy_nats, "adagrad"),
+        "ours, adamw": build_step(sparse_nats, "adamw"),
+        "dense, adamw": build_step(dense_nats, "adamw"),
     }
-    bars = [
-        Bar("ours, adagrad", "dense, adagrad"),
-        Bar("ours, adamw", "dense, adamw"),
-        Bar("ours, adagrad", "full softmax, adagrad"),
-    ]
-    work = f"V {V:,}, P {P}, both directions, {N} positions each, {S:,} candidates; the softmax and its update alone"
-    turns: dict[str, Turn] = dict(steps)
-    contest = Contest("ELMo softmax", work, 2 * N, "positions", turns, bars)
-    for optimizer in ("adagrad", "adamw"):
-        one, other = steps[f"ours, {optimizer}"], steps[f"dense, {optimizer}"]
+    sides: dict[str, TimedCall] = dict(steps)
+    size = f"V {V:,}, P {P}, both directions, {N} positions each, {S:,} candidates"
+    contest = Contest(
+        "ELMo softmax",
+        f"{size}; the softmax and its update alone",
+        units_per_step=2 * N,
+        unit="positions",
+        sides=sides,
+        targets=[
+            SpeedTarget("ours, adagrad", "dense, adagrad"),
+            SpeedTarget("ours, adamw", "dense, adamw"),
+            SpeedTarget("ours, adagrad", "full softmax, adagrad"),
+        ],
+    )
+    for optimizer_name in ("adagrad", "adamw"):
+        our_step = steps[f"ours, {optimizer_name}"]
+        their_step = steps[f"dense, {optimizer_name}"]
         for _ in range(3):
-            for what, ours, theirs in zip(("loss", "gradient norm"), one(), other(), strict=True):
-                contest.alike(f"{what}, {optimizer}", ours, theirs)
-        contest.alike(
-            f"norm of the table, {optimizer}",
-            float(one.weight.detach().norm()),
-            float(other.weight.detach().norm()),
+            our_loss, our_norm = our_step()
+            their_loss, their_norm = their_step()
+            contest.check_equal(f"loss, {optimizer_name}", our_loss, their_loss)
+            contest.check_equal(f"gradient norm, {optimizer_name}", our_norm, their_norm)
+        contest.check_equal(
+            f"norm of the table, {optimizer_name}",
+            float(our_step.weight_VP.detach().norm()),
+            float(their_step.weight_VP.detach().norm()),
             tolerance=1e-6,
         )
     return contest
 
 
 CONTESTS: dict[str, Callable[..., Contest]] = {
-    "cell512": lambda *, quick: cell_contest(quick=quick, units=512, batch=32),
-    "cell512_wide": lambda *, quick: cell_contest(quick=quick, units=512, batch=128),
-    "cell4096": lambda *, quick: cell_contest(quick=quick, units=4096, batch=32),
-    "characters": characters_contest,
+    "cell512": lambda *, quick: lstm_contest(quick=quick, num_units=512, batch_size=32),
+    "cell512_wide": lambda *, quick: lstm_contest(quick=quick, num_units=512, batch_size=128),
+    "cell4096": lambda *, quick: lstm_contest(quick=quick, num_units=4096, batch_size=32),
+    "characters": character_encoder_contest,
     "sampled": softmax_contest,
 }

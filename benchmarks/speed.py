@@ -1,6 +1,8 @@
-"""`make bench`: our speed beside what a user would pick instead, in one table. `python -m benchmarks.speed [ROW ...] [--quick] [--into FOLDER]`.
+"""`make bench`: compare our speed with that of the libraries that a user would choose instead.
 
-All rows are measured, or those that are named; each row's result is written as soon as it is there, the table of all of a folder's rows at the end.
+`python -m benchmarks.speed [ROW ...] [--quick] [--into FOLDER]` measures the named rows, or all of
+them. Each result is written as soon as it is measured. The table is written at the end; it shows
+all results of the folder.
 """
 
 import argparse
@@ -9,53 +11,57 @@ import sys
 from pathlib import Path
 
 from benchmarks import networks, recurrent, text
-from benchmarks.contest import markdown, measured, outcome
+from benchmarks.contest import format_markdown, measure_cpu_seconds, summarize
 from lineage.training.devices import configure_torch
 
 CONTESTS = {**networks.CONTESTS, **recurrent.CONTESTS, **text.CONTESTS}
 RESULTS = Path(__file__).parent / "results"
-ROUNDS = 5
+DEFAULT_ROUNDS = 5
+QUICK_ROUNDS = 2
 
 
 def main(arguments: list[str]) -> None:
-    """Measure what is asked for, or all, and print the table of all that is there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", help=f"of {', '.join(CONTESTS)}")
+    """Measure the requested contests and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", help=f"any of {', '.join(CONTESTS)}; default: all")
     parser.add_argument(
-        "--quick", action="store_true", help="toy sizes, two rounds, nothing kept: whether it runs"
+        "--quick",
+        action="store_true",
+        help="only test that it runs: toy sizes, two rounds, nothing is saved",
     )
     parser.add_argument(
-        "--into", type=Path, default=RESULTS, help="the folder of the rows and of their table"
+        "--into", type=Path, default=RESULTS, help="the folder of the results and of their table"
     )
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args(arguments)
-    if unknown := [row for row in given.rows if row not in CONTESTS]:
+    parser.add_argument("--rounds", type=int, default=DEFAULT_ROUNDS)
+    options = parser.parse_args(arguments)
+    unknown = [row for row in options.rows if row not in CONTESTS]
+    if unknown:
         parser.error(f"there is no row {unknown[0]}; the rows are {', '.join(CONTESTS)}")
+
     configure_torch(1)
-    given.into.mkdir(parents=True, exist_ok=True)
-    for name in given.rows or CONTESTS:
+    options.into.mkdir(parents=True, exist_ok=True)
+    rounds = QUICK_ROUNDS if options.quick else options.rounds
+    for name in options.rows or CONTESTS:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        contest = CONTESTS[name](quick=given.quick)
-        found = outcome(contest, measured(contest, rounds=2 if given.quick else given.rounds))
-        if given.quick:
-            print(markdown([found]))
+        contest = CONTESTS[name](quick=options.quick)
+        result = summarize(contest, measure_cpu_seconds(contest, rounds=rounds))
+        if options.quick:
+            print(format_markdown([result]))
         else:
-            (given.into / f"{name}.json").write_text(
-                json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-            )
-    if not given.quick:
-        table = markdown(kept(given.into))
-        (given.into / "speed.md").write_text(table, encoding="utf-8")
+            content = json.dumps(result, indent=1, sort_keys=True) + "\n"
+            (options.into / f"{name}.json").write_text(content, encoding="utf-8")
+    if not options.quick:
+        table = format_markdown(load_results(options.into))
+        (options.into / "speed.md").write_text(table, encoding="utf-8")
         print(table)
 
 
-def kept(folder: Path) -> list[dict]:
-    """A folder's rows in the table's order."""
-    return [
-        json.loads(path.read_text(encoding="utf-8"))
-        for name in CONTESTS
-        if (path := folder / f"{name}.json").is_file()
-    ]
+def load_results(folder: Path) -> list[dict]:
+    """Load the results of a folder, in the order of the table."""
+    paths = [folder / f"{name}.json" for name in CONTESTS]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
 
 
 if __name__ == "__main__":

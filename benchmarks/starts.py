@@ -1,9 +1,13 @@
-"""What of a pretrained start serves tuning, and what stands in its way: `python -m benchmarks.starts .runs/wiki-small ulmfit imdb`.
+"""Find out which part of a pretrained model helps fine-tuning: its body or its embeddings.
 
-The model of a finished run is tuned on a task of it again as the run did, its own trials, steps and seeds, from starts that are put together of
-the trained model and its untrained twin: the body of one with the tables of the other (`Encoder.tables`), tables as large as the other's, their
-rows at other words. Rows go to benchmarks/results/starts.csv, where they stand in the place of earlier ones of the same question; a start is
-written when it ends. Of several pretraining seeds it is the first one's model.
+    python -m benchmarks.starts .runs/wiki-small ulmfit imdb
+
+The model of a finished run is evaluated again on one of its tasks, with the trials, steps and seeds
+of the run, but from other starts. A start combines the pretrained model and its random-init
+baseline: the body of one with the embedding tables of the other (`Encoder.embedding_matrices`),
+tables scaled to the size of the other's, or tables with shuffled rows. With several pretraining
+seeds, the first one is used. After each start, the rows are written to
+benchmarks/results/starts.csv, where they replace earlier rows of the same start.
 """
 
 import argparse
@@ -21,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from lineage.config.params import read_params
+from lineage.config.params import Params, read_params
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.systems import EvalContext, EvalRun, is_requested
@@ -33,50 +37,50 @@ from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
-QUESTION = ["profile", "model", "task", "arm", "label_count", "start"]
+KEY_COLUMNS = ["profile", "model", "task", "arm", "label_count", "start"]
 COLUMNS = [
-    *QUESTION,
+    *KEY_COLUMNS,
     "test_set",
     "finetune_seed",
     "fold",
-    "table_size",
+    "table_size",  # root mean square of the largest embedding table
     "metric",
     "value",
     "reason",
 ]
 
 
-def with_tables(own: Encoder, other: Encoder) -> Encoder:
-    """A model with the tables of the other."""
-    for mine, theirs in zip(own.embedding_matrices(), other.embedding_matrices(), strict=True):
-        mine.data.copy_(theirs)
-    return own
+def copy_embeddings(target: Encoder, source: Encoder) -> Encoder:
+    """Copy the embedding tables of another model into a model, and return it."""
+    pairs = zip(target.embedding_matrices(), source.embedding_matrices(), strict=True)
+    for target_table, source_table in pairs:
+        target_table.data.copy_(source_table)
+    return target
 
 
-def shuffled(own: Encoder, _: Encoder) -> Encoder:
-    """A model whose tables have their rows in another order: what was learned of a word is at another one."""
-    for number, table in enumerate(own.embedding_matrices()):
+def shuffle_embeddings(encoder: Encoder) -> Encoder:
+    """Shuffle the rows of the embedding tables, so that each word has the vector of another."""
+    for number, table in enumerate(encoder.embedding_matrices()):
         order = generator("shuffle", number).permutation(len(table))
         table.data.copy_(table[torch.from_numpy(order)])
-    return own
+    return encoder
 
 
-STARTS: dict[
-    str, Callable[[Encoder, Encoder], Encoder]
-] = {  # (trained, its untrained twin) -> what is tuned
-    "pretrained": lambda trained, twin: trained,
-    "random": lambda trained, twin: twin,
-    "pretrained body": with_tables,
-    "pretrained tables": lambda trained, twin: with_tables(twin, trained),
-    "pretrained, small tables": rescale_embeddings,
-    "random, large tables": lambda trained, twin: rescale_embeddings(twin, trained),
-    "pretrained, rows shuffled": shuffled,
+# (pretrained model, random-init baseline) -> the model to train. The arguments may be changed.
+STARTS: dict[str, Callable[[Encoder, Encoder], Encoder]] = {
+    "pretrained": lambda pretrained, random: pretrained,
+    "random": lambda pretrained, random: random,
+    "pretrained body": lambda pretrained, random: copy_embeddings(pretrained, random),
+    "pretrained tables": lambda pretrained, random: copy_embeddings(random, pretrained),
+    "pretrained, small tables": lambda pretrained, random: rescale_embeddings(pretrained, random),
+    "random, large tables": lambda pretrained, random: rescale_embeddings(random, pretrained),
+    "pretrained, rows shuffled": lambda pretrained, random: shuffle_embeddings(pretrained),
 }
 
 
 @dataclass(frozen=True)
-class Started(Checkpoint):
-    """A trained model that is built as one of the starts."""
+class StartCheckpoint(Checkpoint):
+    """A checkpoint that builds one of the starts in place of the pretrained model."""
 
     start: str = "pretrained"
 
@@ -87,127 +91,155 @@ class Started(Checkpoint):
         load_weights: bool = True,
         body_dropout: float | dict[str, float] | None = None,
     ) -> Encoder:
-        """The start in the place of the trained model, and the untrained twin as ever."""
-        twin = super().build(device, load_weights=False, body_dropout=body_dropout)
-        return (
-            STARTS[self.start](super().build(device, body_dropout=body_dropout), twin)
-            if load_weights
-            else twin
-        )
+        """Build the start, or without `load_weights` the random-init baseline."""
+        random = super().build(device, load_weights=False, body_dropout=body_dropout)
+        if not load_weights:
+            return random
+        pretrained = super().build(device, body_dropout=body_dropout)
+        return STARTS[self.start](pretrained, random)
 
 
-def arm_of(cell: EvalRun | ResultRow) -> str:
-    """What a cell trains on the start: a linear probe (`frozen`), a BiLSTM probe (`bilstm`), or all of it (`finetuned`)."""
-    return "bilstm" if (cell.head or "").startswith("bilstm") else cell.transfer
+def arm_of(run: EvalRun | ResultRow) -> str:
+    """Return what is trained: a linear probe (`frozen`), a BiLSTM probe, or all (`finetuned`)."""
+    if run.head is not None and run.head.startswith("bilstm"):
+        return "bilstm"
+    return run.transfer
 
 
-def measured(setting: EvalContext, start: str, some: Sequence[EvalRun]) -> list[dict[str, Any]]:
-    """A row a cell: what the arm has on the test items from this start, or why it has nothing."""
-    checkpoint = Started(**vars(setting.checkpoint), start=start)
-    largest = max(
-        checkpoint.build(torch.device("cpu")).embedding_matrices(), key=torch.Tensor.numel
-    )
-    with tempfile.TemporaryDirectory() as keep, track(start, len(some)) as report:
+def evaluate_start(
+    context: EvalContext, start: str, runs: Sequence[EvalRun]
+) -> list[dict[str, Any]]:
+    """Evaluate all runs from a start, and return a row per run: its test score, or a reason."""
+    checkpoint = StartCheckpoint(**vars(context.checkpoint), start=start)
+    tables = checkpoint.build(torch.device("cpu")).embedding_matrices()
+    largest_table = max(tables, key=torch.Tensor.numel)
+    with tempfile.TemporaryDirectory() as cache_dir, progress_bar(start, len(runs)) as report:
         rows, _ = evaluate_runs(
-            dataclasses.replace(setting, checkpoint=checkpoint),
-            [*some],
-            cache_dir=Path(keep),
+            dataclasses.replace(context, checkpoint=checkpoint),
+            [*runs],
+            cache_dir=Path(cache_dir),
             report_progress=report,
         )
-    wanted = {
-        "metric": setting.task.info["metric"][0],
-        "trial": "chosen",
-        "split": setting.task.scored_splits[-1],
-        "item_filter": "all",
-        "group": "all",
-    }
-    found = [
-        row for row in rows if all(getattr(row, key) == value for key, value in wanted.items())
+    extra_columns = {"start": start, "table_size": root_mean_square(largest_table)}
+    return [
+        extra_columns | dataclasses.asdict(row) | {"arm": arm_of(row)}
+        for row in rows
+        if _is_main_score(row, context)
     ]
-    about = {"start": start, "table_size": root_mean_square(largest)}
-    return [about | dataclasses.asdict(row) | {"arm": arm_of(row)} for row in found]
+
+
+def _is_main_score(row: ResultRow, context: EvalContext) -> bool:
+    """Return whether a row is the main metric of the chosen trial on all test items."""
+    return (
+        row.metric == context.task.info["metric"][0]
+        and row.trial == "chosen"
+        and row.split == context.task.scored_splits[-1]
+        and row.item_filter == "all"
+        and row.group == "all"
+    )
 
 
 @contextlib.contextmanager
-def track(start: str, total: int) -> Iterator[Callable[[float, str], None]]:
-    """A bar on a terminal, and nothing elsewhere."""
+def progress_bar(start: str, num_runs: int) -> Iterator[Callable[[float, str], None]]:
+    """Show a progress bar, if the output is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        job = bar.add_task(start, total=1.0)
-        yield lambda done, note: bar.update(
-            job, completed=done, description=f"{start}: {note} ({total} cells)"
-        )
+        task = bar.add_task(start, total=1.0)
+
+        def report_progress(progress: float, note: str) -> None:
+            description = f"{start}: {note} ({num_runs} cells)"
+            bar.update(task, completed=progress, description=description)
+
+        yield report_progress
 
 
-def question(name: str, task: str, given: argparse.Namespace) -> tuple[EvalContext, list[EvalRun]]:
-    """The model on the task, and the cells that are asked for, in the run's folder. Raises InputError where it has no such thing."""
+def load_evaluation(
+    model_name: str, task_name: str, *, labels: Sequence[str] | None, arms: Sequence[str]
+) -> tuple[EvalContext, list[EvalRun]]:
+    """Load the model and the task from the current folder, and list the requested runs.
+
+    Raises InputError if the run has no such model, task or label count.
+    """
     params = read_params()
-    for what, word, known in (
-        ("model", name, params.grid.models),
-        ("task", task, params.grid.tasks),
-    ):
-        if word not in known:
-            raise InputError(f"the run has no {what} '{word}'; it has {', '.join(known)}")
+    context = _load_context(params, model_name, task_name)
+    known_labels = [str(count) for count in params.grid.label_counts]
+    requested_labels = labels or known_labels
+    unknown_labels = sorted({*requested_labels} - {*known_labels})
+    if unknown_labels:
+        raise InputError(
+            f"the run has no labels {unknown_labels[0]}; it has {', '.join(known_labels)}"
+        )
+    all_runs = list_runs(
+        context.task.info, ("pretrained",), params.grid.label_counts, params.grid.finetune_seeds
+    )
+    runs = []
+    for run in all_runs:
+        has_labels = str(run.label_count) in requested_labels
+        if is_requested(context, run) and has_labels and arm_of(run) in arms:
+            runs.append(run)
+    if not runs:
+        raise InputError(
+            f"{task_name} has no cells of {', '.join(arms)} with these labels; "
+            "see `probes`, `label_counts` and `grid` of its profile"
+        )
+    return context, runs
+
+
+def _load_context(params: Params, model_name: str, task_name: str) -> EvalContext:
+    _check_known("model", model_name, params.grid.models)
+    _check_known("task", task_name, params.grid.tasks)
     seed = params.grid.pretrain_seeds[0]
-    folder, target = Path(f"artifacts/pretrained/{name}/{seed}"), Path(f"artifacts/tasks/{task}")
-    for path in (folder, target):
+    model_folder = Path(f"artifacts/pretrained/{model_name}/{seed}")
+    task_folder = Path(f"artifacts/tasks/{task_name}")
+    for path in (model_folder, task_folder):
         if not path.is_dir():
             raise InputError(f"{path} is not there; let the run end first")
-    setting = load_context(params, name, seed, folder, target)
-    if not setting.checkpoint.build(torch.device("cpu"), load_weights=False).embedding_matrices():
+    context = load_context(params, model_name, seed, model_folder, task_folder)
+    model = context.checkpoint.build(torch.device("cpu"), load_weights=False)
+    if not model.embedding_matrices():
         raise InputError(
-            f"{name} reads words by their characters, and has no table to be exchanged; choose another model"
+            f"{model_name} reads words by their characters, and has no table to be exchanged; "
+            "choose another model"
         )
-    labels = tuple(given.labels or map(str, params.grid.label_counts))
-    if strange := sorted({*labels} - {*map(str, params.grid.label_counts)}):
-        raise InputError(
-            f"the run has no labels {strange[0]}; it has {', '.join(map(str, params.grid.label_counts))}"
-        )
-    every = list_runs(
-        setting.task.info, ("pretrained",), params.grid.label_counts, params.grid.finetune_seeds
-    )
-    some = [
-        cell
-        for cell in every
-        if is_requested(setting, cell)
-        and str(cell.label_count) in labels
-        and arm_of(cell) in given.arms
-    ]
-    if not some:
-        raise InputError(
-            f"{task} has no cells of {', '.join(given.arms)} with these labels; see `probes`, `label_counts` and `grid` of its profile"
-        )
-    return setting, some
+    return context
 
 
-def keep_rows(rows: pd.DataFrame, path: Path) -> None:
-    """Write rows in the place of those of the same question."""
+def _check_known(kind: str, name: str, known_names: Sequence[str]) -> None:
+    if name not in known_names:
+        raise InputError(f"the run has no {kind} '{name}'; it has {', '.join(known_names)}")
+
+
+def replace_rows(rows: pd.DataFrame, path: Path) -> None:
+    """Write rows to a CSV file, in place of its rows with the same `KEY_COLUMNS`."""
     if path.is_file():
-        old = pd.read_csv(path, dtype={"label_count": str})
-        same = old.set_index(QUESTION).index.isin(rows.set_index(QUESTION).index)
-        rows = pd.concat([old[~same], rows]) if (~same).any() else rows
+        old_rows = pd.read_csv(path, dtype={"label_count": str})
+        new_keys = rows.set_index(KEY_COLUMNS).index
+        is_replaced = old_rows.set_index(KEY_COLUMNS).index.isin(new_keys)
+        if not is_replaced.all():
+            rows = pd.concat([old_rows[~is_replaced], rows])
     rows.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
-def markdown(rows: pd.DataFrame) -> str:
-    """A line a start of each question: the mean over seeds and folds, each of them, and the size of the largest table."""
+def format_markdown(rows: pd.DataFrame) -> str:
+    """Format a table with the mean score of each start, and the scores by seed and fold."""
     lines = [
         "| arm | labels | test set | start | size of the largest table | mean | each |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (arm, labels, test_set, start), some in rows.groupby(
-        ["arm", "label_count", "test_set", "start"], sort=False
-    ):
-        values = [f"{100 * value:.1f}" for value in some["value"].dropna()]
-        mean = f"{100 * some['value'].mean():.1f}" if values else some["reason"].iloc[0]
+    group_columns = ["arm", "label_count", "test_set", "start"]
+    for (arm, labels, test_set, start), group in rows.groupby(group_columns, sort=False):
+        values = [f"{100 * value:.1f}" for value in group["value"].dropna()]
+        mean = f"{100 * group['value'].mean():.1f}" if values else group["reason"].iloc[0]
+        table_size = group["table_size"].iloc[0]
         lines.append(
-            f"| {arm} | {labels} | {test_set} | {start} | {some['table_size'].iloc[0]:.3g} | {mean} | {', '.join(values)} |"
+            f"| {arm} | {labels} | {test_set} | {start} | {table_size:.3g} | {mean} "
+            f"| {', '.join(values)} |"
         )
     return "\n".join(lines)
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line."""
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -217,16 +249,17 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="FOLDER",
         help="the worktree of a finished run, such as .runs/wiki-small",
     )
-    parser.add_argument("model", help="one of its models")
-    parser.add_argument("task", help="one of its tasks")
+    parser.add_argument("model", help="a model of the run")
+    parser.add_argument("task", help="a task of the run")
     parser.add_argument(
-        "--arms", nargs="+", choices=("frozen", "bilstm", "finetuned"), default=["finetuned"]
+        "--arms",
+        nargs="+",
+        choices=("frozen", "bilstm", "finetuned"),
+        default=["finetuned"],
+        help="what is trained: a linear probe, a BiLSTM probe, or the whole model",
     )
     parser.add_argument(
-        "--labels",
-        nargs="+",
-        metavar="N",
-        help="some of the run's numbers of labels; all of them where not said",
+        "--labels", nargs="+", metavar="N", help="label counts of the run; default: all"
     )
     parser.add_argument(
         "--starts",
@@ -241,32 +274,32 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Tune, write and print; 2 where the run has no such model or task."""
-    given = parsed(arguments)
-    profile, out = given.folder.resolve().name, given.out.resolve()
-    if not (given.folder / "params.yaml").is_file():
+    """Evaluate all starts, and write and print the results. Returns 2 after an input error."""
+    options = parse_arguments(arguments)
+    profile = options.folder.resolve().name
+    out = options.out.resolve()
+    if not (options.folder / "params.yaml").is_file():
         print(
-            f"starts: {given.folder}: no run is here; run `python -m flows.pipeline --local --profile NAME` and give .runs/NAME",
+            f"starts: {options.folder}: no run is here; "
+            "run `python -m flows.pipeline --local --profile NAME` and give .runs/NAME",
             file=sys.stderr,
         )
         return 2
     configure_torch(1)
-    with contextlib.chdir(given.folder):
+    tables = []
+    with contextlib.chdir(options.folder):
         try:
-            setting, some = question(given.model, given.task, given)
-        except InputError as error:
-            print(f"starts: {given.folder}: {error}", file=sys.stderr)
-            return 2
-        found = pd.DataFrame()
-        for start in given.starts:
-            found = pd.concat(
-                [
-                    found,
-                    pd.DataFrame(measured(setting, start, some)).assign(profile=profile)[COLUMNS],
-                ]
+            context, runs = load_evaluation(
+                options.model, options.task, labels=options.labels, arms=options.arms
             )
-            keep_rows(found, out)
-    print(markdown(found))
+        except InputError as error:
+            print(f"starts: {options.folder}: {error}", file=sys.stderr)
+            return 2
+        for start in options.starts:
+            rows = pd.DataFrame(evaluate_start(context, start, runs)).assign(profile=profile)
+            tables.append(rows[COLUMNS])
+            replace_rows(pd.concat(tables), out)
+    print(format_markdown(pd.concat(tables)))
     return 0
 
 

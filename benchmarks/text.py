@@ -1,4 +1,7 @@
-"""Text to ids beside the tokenizers library, and skip-gram beside gensim alone; and the text that is read: real where LINEAGE_DATA has some."""
+"""Compare tokenization with the tokenizers library, and skip-gram training with gensim alone.
+
+The text is real if LINEAGE_DATA names a data folder, and synthetic if not.
+"""
 
 import functools
 import itertools
@@ -11,11 +14,12 @@ import pandas as pd
 import torch
 from gensim.models import Word2Vec
 
-from benchmarks.contest import Bar, Contest, Turn
+from benchmarks.contest import Contest, SpeedTarget, TimedCall
 from lineage.data.language import normalize_text, split_words
 from lineage.models import word2vec
 from lineage.models.gensim_training import NegativeSamplingSettings, gensim_options
 from lineage.models.static import (
+    NUM_SPECIAL_TOKENS,
     StaticConfig,
     StaticTrainingText,
     StaticVectors,
@@ -28,104 +32,122 @@ from lineage.tokenizers.token_ids import DOCUMENTS_PER_BATCH, encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
 
-READ_BYTES = 12_000_000
+TOKENIZATION_BYTES = 12_000_000
+SKIP_GRAM_BYTES = 2_000_000
+QUICK_BYTES = 30_000
+SAMPLE_BYTES = 50_000  # of text, for `sample_words`
+VOCAB_SIZE = 30_000
+QUICK_VOCAB_SIZE = 600
+VECTOR_SIZE = 100
 
 
 @functools.cache
-def documents(text_bytes: int) -> tuple[tuple[str, ...], str]:
-    """Documents of about so many bytes, and what they are."""
+def load_documents(text_bytes: int) -> tuple[tuple[str, ...], str]:
+    """Return documents of about `text_bytes`, and a description of them."""
     root = os.environ.get("LINEAGE_DATA")
-    if root:
-        frame = pd.read_parquet(Path(root) / "corpus-medium" / "train.parquet", columns=["text"])
-        some, size = [], 0
-        for text in frame["text"]:
-            some.append(normalize_text(text))
-            size += len(some[-1].encode())
-            if size >= text_bytes:
-                break
-        return tuple(some), f"{size / 1e6:.1f} MB of real text"
-    made = grammar.generate_documents(
+    if not root:
+        return _generate_documents(text_bytes)
+    table = pd.read_parquet(Path(root) / "corpus-medium" / "train.parquet", columns=["text"])
+    documents = []
+    size_bytes = 0
+    for text in table["text"]:
+        document = normalize_text(text)
+        documents.append(document)
+        size_bytes += len(document.encode())
+        if size_bytes >= text_bytes:
+            break
+    return tuple(documents), f"{size_bytes / 1e6:.1f} MB of real text"
+
+
+def _generate_documents(text_bytes: int) -> tuple[tuple[str, ...], str]:
+    documents = grammar.generate_documents(
         max(40, text_bytes // 1000), seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED
     )
-    return (
-        tuple(made),
-        f"{sum(len(text) for text in made) / 1e6:.1f} MB of the generated language, whose words repeat more than real ones",
+    megabytes = sum(len(text) for text in documents) / 1e6
+    return tuple(documents), (
+        f"{megabytes:.1f} MB of the generated language, whose words repeat more than real ones"
     )
 
 
 def sample_words(count: int) -> list[str]:
-    """Running words of the text."""
-    found: list[str] = []
-    for text in documents(50_000)[0]:
-        found += split_words(text, "en")
-        if len(found) >= count:
+    """Return the first words of the text."""
+    documents, _ = load_documents(SAMPLE_BYTES)
+    words: list[str] = []
+    for document in documents:
+        words += split_words(document, "en")
+        if len(words) >= count:
             break
-    return found[:count]
+    return words[:count]
 
 
-def ids_contest(*, quick: bool, unit: TokenizerType) -> Contest:
-    """All documents to ids and spans from a cold start, in one thread, both from strings to arrays."""
-    texts, what = documents(30_000 if quick else READ_BYTES)
-    reader = train_tokenizer(
+def tokenization_contest(*, quick: bool, tokenizer_type: TokenizerType) -> Contest:
+    """Turn all documents into arrays of ids, in one thread and with an empty cache at the start."""
+    texts, description = load_documents(QUICK_BYTES if quick else TOKENIZATION_BYTES)
+    tokenizer = train_tokenizer(
         texts[:100],
-        TokenizerSettings(vocab_size=600 if quick else 30_000),
-        tokenizer_type=unit,
+        TokenizerSettings(vocab_size=QUICK_VOCAB_SIZE if quick else VOCAB_SIZE),
+        tokenizer_type=tokenizer_type,
         language="en",
     )
-    batches = [
-        texts[i : i + DOCUMENTS_PER_BATCH] for i in range(0, len(texts), DOCUMENTS_PER_BATCH)
-    ]
+    backend = tokenizer.backend_tokenizer
+    batch_starts = range(0, len(texts), DOCUMENTS_PER_BATCH)
+    batches = [texts[start : start + DOCUMENTS_PER_BATCH] for start in batch_starts]
 
-    def ours() -> list[np.ndarray]:
-        pieces = TokenizationCache(reader.backend_tokenizer, uses_spaces=True)
-        return [ids for batch in batches for ids, _ in pieces.encode_batch(batch)]
+    def encode_with_lineage() -> list[np.ndarray]:
+        cache = TokenizationCache(backend, uses_spaces=True)
+        arrays = []
+        for batch in batches:
+            arrays += [ids for ids, _ in cache.encode_batch(batch)]
+        return arrays
 
-    def theirs(method: str) -> Callable[[], list[np.ndarray]]:
-        encode = getattr(reader.backend_tokenizer, method)
-        return lambda: [
-            np.array(found.ids, np.int64)
-            for batch in batches
-            for found in encode(list(batch), add_special_tokens=False)
-        ]
+    def encode_with_tokenizers(method: str) -> list[np.ndarray]:
+        encode = getattr(backend, method)
+        arrays = []
+        for batch in batches:
+            encodings = encode(list(batch), add_special_tokens=False)
+            arrays += [np.array(encoding.ids, np.int64) for encoding in encodings]
+        return arrays
 
-    turns = {
-        "ours": ours,
-        "encode_batch": theirs("encode_batch"),
-        "encode_batch_fast": theirs("encode_batch_fast"),
-    }
-    bars = [Bar("ours", "encode_batch", 1.5, 4.0), Bar("ours", "encode_batch_fast")]
-    megabytes = sum(len(text.encode()) for text in texts) / 1e6
     contest = Contest(
-        f"ids, {unit}",
-        f"{what}, {reader.vocab_size:,} pieces, nothing remembered at the start",
-        megabytes,
-        "MB",
-        turns,
-        bars,
-        rounds=3,
+        f"ids, {tokenizer_type}",
+        f"{description}, {tokenizer.vocab_size:,} pieces, nothing remembered at the start",
+        units_per_step=sum(len(text.encode()) for text in texts) / 1e6,
+        unit="MB",
+        sides={
+            "ours": encode_with_lineage,
+            "encode_batch": lambda: encode_with_tokenizers("encode_batch"),
+            "encode_batch_fast": lambda: encode_with_tokenizers("encode_batch_fast"),
+        },
+        targets=[
+            SpeedTarget("ours", "encode_batch", 1.5, 4.0),
+            SpeedTarget("ours", "encode_batch_fast"),
+        ],
+        max_rounds=3,
     )
-    one, other = (np.concatenate(turns[side]()) for side in ("ours", "encode_batch"))
-    assert np.array_equal(one, other), "every id of the corpus is the same"
-    contest.alike("ids", len(one), len(other))
-    contest.alike("sum of ids", int(one.sum()), int(other.sum()), tolerance=0)
+    our_ids = np.concatenate(encode_with_lineage())
+    their_ids = np.concatenate(encode_with_tokenizers("encode_batch"))
+    assert np.array_equal(our_ids, their_ids), "every id of the corpus is the same"
+    contest.check_equal("ids", len(our_ids), len(their_ids))
+    contest.check_equal("sum of ids", int(our_ids.sum()), int(their_ids.sum()), tolerance=0)
     return contest
 
 
 def skip_gram_contest(*, quick: bool) -> Contest:
-    """The family's whole training against gensim on the same sentences: what our wrapping costs."""
-    texts, what = documents(30_000 if quick else 2_000_000)
-    reader = train_tokenizer(
+    """Train skip-gram on the same sentences with our family and with gensim alone."""
+    texts, description = load_documents(QUICK_BYTES if quick else SKIP_GRAM_BYTES)
+    tokenizer = train_tokenizer(
         texts,
-        TokenizerSettings(vocab_size=600 if quick else 30_000),
+        TokenizerSettings(vocab_size=QUICK_VOCAB_SIZE if quick else VOCAB_SIZE),
         tokenizer_type="word",
         language="en",
     )
-    tokens = encode_corpus(texts, reader)
-    known = [
-        np.array([i for i in tokens.ids[a:b] if 4 <= i < reader.vocab_size])
-        for a, b in itertools.pairwise(tokens.sentence_starts)
-    ]
-    text = StaticTrainingText([known], tokens.text_bytes, len(tokens.ids), 1.0)
+    tokens = encode_corpus(texts, tokenizer)
+    id_sentences = []
+    for start, end in itertools.pairwise(tokens.sentence_starts):
+        ids = tokens.ids[start:end]
+        is_word = (ids >= NUM_SPECIAL_TOKENS) & (ids < tokenizer.vocab_size)
+        id_sentences.append(np.array(ids[is_word]))
+    training_text = StaticTrainingText([id_sentences], tokens.text_bytes, len(tokens.ids), 1.0)
     settings = NegativeSamplingSettings(
         "skip_gram",
         window=5,
@@ -135,39 +157,63 @@ def skip_gram_contest(*, quick: bool) -> Contest:
         learning_rate=0.025,
         min_learning_rate=0.0001,
     )
-    named = vocab_words(reader)
-    plain = [[named[i - 4] for i in sentence] for sentence in known]
+    words = vocab_words(tokenizer)
+    word_sentences = [[words[id_ - NUM_SPECIAL_TOKENS] for id_ in ids] for ids in id_sentences]
 
-    def started() -> StaticVectors:
-        model = StaticVectors(StaticConfig(100), vocab_size=reader.vocab_size)
+    def build_model() -> StaticVectors:
+        model = StaticVectors(StaticConfig(VECTOR_SIZE), vocab_size=tokenizer.vocab_size)
         model.init_weights(torch.Generator().manual_seed(1))
         return model
 
-    def ours() -> np.ndarray:
-        model = started()
-        word2vec.fit_static(model, text, reader, settings, seed=1, report=lambda *_: None)
-        return model.words.weight[-len(named) :].detach().numpy()
+    def get_vectors(model: StaticVectors) -> np.ndarray:
+        return model.words.weight[-len(words) :].detach().numpy()
 
-    def theirs() -> np.ndarray:
-        model = Word2Vec(**gensim_options(settings, hidden_size=100, seed=1))
-        model.build_vocab_from_freq(count_word_frequencies(text, named))
-        model.wv.vectors[:] = started().words.weight[-len(named) :].detach().numpy()
-        model.train(plain, total_examples=len(plain), epochs=1, start_alpha=0.025, end_alpha=0.0001)
+    def train_with_lineage() -> np.ndarray:
+        model = build_model()
+        word2vec.fit_static(
+            model, training_text, tokenizer, settings, seed=1, report=lambda *_: None
+        )
+        return get_vectors(model)
+
+    def train_with_gensim() -> np.ndarray:
+        model = Word2Vec(**gensim_options(settings, hidden_size=VECTOR_SIZE, seed=1))
+        model.build_vocab_from_freq(count_word_frequencies(training_text, words))
+        model.wv.vectors[:] = get_vectors(build_model())
+        model.train(
+            word_sentences,
+            total_examples=len(word_sentences),
+            epochs=1,
+            start_alpha=settings.learning_rate,
+            end_alpha=settings.min_learning_rate,
+        )
         return model.wv.vectors
 
-    turns: dict[str, Turn] = {"ours": ours, "gensim, one worker": theirs}
-    bars, work = [Bar("ours", "gensim, one worker")], f"{what}, width 100, window 5, 5 negatives"
-    contest = Contest("skip-gram", work, sum(map(len, known)), "words", turns, bars)
-    one, other = ours(), theirs()
-    assert np.array_equal(one, other), "every vector is the same"
-    contest.alike(
-        "norm of all vectors", float(np.linalg.norm(one)), float(np.linalg.norm(other)), tolerance=0
+    sides: dict[str, TimedCall] = {
+        "ours": train_with_lineage,
+        "gensim, one worker": train_with_gensim,
+    }
+    contest = Contest(
+        "skip-gram",
+        f"{description}, width {VECTOR_SIZE}, window 5, 5 negatives",
+        units_per_step=sum(map(len, id_sentences)),
+        unit="words",
+        sides=sides,
+        targets=[SpeedTarget("ours", "gensim, one worker")],
+    )
+    our_vectors = train_with_lineage()
+    their_vectors = train_with_gensim()
+    assert np.array_equal(our_vectors, their_vectors), "every vector is the same"
+    contest.check_equal(
+        "norm of all vectors",
+        float(np.linalg.norm(our_vectors)),
+        float(np.linalg.norm(their_vectors)),
+        tolerance=0,
     )
     return contest
 
 
 CONTESTS: dict[str, Callable[..., Contest]] = {
-    "wordpiece": lambda *, quick: ids_contest(quick=quick, unit="wordpiece"),
-    "byte_bpe": lambda *, quick: ids_contest(quick=quick, unit="byte_bpe"),
+    "wordpiece": lambda *, quick: tokenization_contest(quick=quick, tokenizer_type="wordpiece"),
+    "byte_bpe": lambda *, quick: tokenization_contest(quick=quick, tokenizer_type="byte_bpe"),
     "skip_gram": skip_gram_contest,
 }

@@ -1,81 +1,82 @@
-"""The benchmark runs, holds its sides equal, and says of each bar what the numbers say."""
+"""The speed benchmark runs, checks that its sides agree, and gives correct verdicts."""
 
 import pytest
 
 from benchmarks import contest, speed
-from benchmarks.contest import Bar, Contest
+from benchmarks.contest import Contest, SpeedTarget
 
 
 @pytest.mark.parametrize("name", speed.CONTESTS)
-def test_every_row_runs_at_toy_size_and_finds_its_sides_equal(
+def test_every_contest_runs_at_toy_size_and_its_sides_agree(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")}
     speed.main([name, "--quick"])
-    shown = capsys.readouterr().out
-    assert "Machine: bf16" in shown and ", cpu " in shown and "| work | ours |" in shown
-    if name != "awd":  # whose peer may not be here
-        assert "nothing was compared" not in shown
+    output = capsys.readouterr().out
+    assert "Machine: bf16" in output and ", cpu " in output and "| work | ours |" in output
+    if name != "awd":  # Its peer may not be installed.
+        assert "nothing was compared" not in output
     assert {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")} == before, (
-        "toy numbers are not kept"
+        "toy results must not be saved"
     )
 
 
-def test_sides_that_differ_are_refused() -> None:
+def test_sides_that_differ_are_rejected() -> None:
     with pytest.raises(AssertionError, match="loss is"):
-        Contest("x", "", 1, "tokens", {}, []).alike("loss", 1.0, 1.1)
+        Contest("x", "", 1, "tokens", {}, []).check_equal("loss", 1.0, 1.1)
 
 
-def test_a_bar_is_judged_by_the_median_and_does_not_count_without_amx(
+def test_a_bar_is_scored_by_the_median_ratio_and_does_not_count_without_amx(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = Contest(
+    contest_of_bars = Contest(
         "x",
         "w",
         10,
         "tokens",
         {},
-        [Bar("a", "b", 1.5, 2.5), Bar("a", "b", 2.5, 3.0, bf16=True), Bar("a", "absent", 1.0, 1.0)],
+        [
+            SpeedTarget("a", "b", 1.5, 2.5),
+            SpeedTarget("a", "b", 2.5, 3.0, needs_amx=True),
+            SpeedTarget("a", "absent", 1.0, 1.0),
+        ],
     )
-    found = {}
+    compared = {}
     neither = "neither amx_bf16 nor avx512_bf16"
     for flags in ("amx_bf16 avx512_bf16", "avx512_bf16", neither):
-        monkeypatch.setattr(contest, "machine", lambda flags=flags: {"bf16": flags})
-        found[flags] = contest.outcome(made, {"a": [1.0, 1.0, 1.0], "b": [2.0, 1.0, 9.0]})[
-            "compared"
-        ]
-    first, second = found["avx512_bf16"]
+        monkeypatch.setattr(contest, "describe_machine", lambda flags=flags: {"bf16": flags})
+        compared[flags] = contest.summarize(
+            contest_of_bars, {"a": [1.0, 1.0, 1.0], "b": [2.0, 1.0, 9.0]}
+        )["compared"]
+    first, second = compared["avx512_bf16"]
     assert (first["ratio"], first["lowest"], first["highest"], first["verdict"]) == (
         2.0,
         1.0,
         9.0,
         "must",
     )
-    assert second["verdict"] == found[neither][1]["verdict"] == "missed (no AMX: does not count)"
-    assert found["amx_bf16 avx512_bf16"][1]["verdict"] == "missed"
+    assert second["verdict"] == compared[neither][1]["verdict"] == "missed (no AMX: does not count)"
+    assert compared["amx_bf16 avx512_bf16"][1]["verdict"] == "missed"
 
 
-@pytest.mark.parametrize("run", ["", "bf16"])
-def test_a_committed_table_is_made_of_the_committed_results(run: str) -> None:
-    rows = speed.kept(speed.RESULTS / run)
-    assert len(rows) >= 12 and (speed.RESULTS / run / "speed.md").read_text() == contest.markdown(
-        rows
-    )
+@pytest.mark.parametrize("subfolder", ["", "bf16"])
+def test_committed_tables_match_the_committed_results(subfolder: str) -> None:
+    rows = speed.load_results(speed.RESULTS / subfolder)
+    assert len(rows) >= 12
+    assert (speed.RESULTS / subfolder / "speed.md").read_text() == contest.format_markdown(rows)
 
 
-def test_rows_of_two_machines_stand_in_two_tables() -> None:
+def test_rows_of_two_machines_are_shown_in_two_tables() -> None:
     def row(name: str, cpu: str) -> dict:
-        made = contest.outcome(
-            Contest(name, "w", 10, "tokens", {}, [Bar("a", "b")]), {"a": [1.0], "b": [2.0]}
+        outcome = contest.summarize(
+            Contest(name, "w", 10, "tokens", {}, [SpeedTarget("a", "b")]), {"a": [1.0], "b": [2.0]}
         )
-        return made | {"machine": {"cpu": cpu}}
+        return outcome | {"machine": {"cpu": cpu}}
 
-    said = contest.markdown([row("x", "one"), row("y", "two"), row("z", "one")])
-    first, second = said.split("Machine: cpu one.")
-    assert (
-        "| x |" in first
-        and "| z |" in first
-        and "| y |" not in first
-        and "| y |" in second
-        and "Machine: cpu two." in second
-    )
+    markdown = contest.format_markdown([row("x", "one"), row("y", "two"), row("z", "one")])
+    first, second = markdown.split("Machine: cpu one.")
+    assert "| x |" in first
+    assert "| z |" in first
+    assert "| y |" not in first
+    assert "| y |" in second
+    assert "Machine: cpu two." in second

@@ -1,4 +1,7 @@
-"""The scripts for a machine with a GPU, at toy sizes on this one: they end with their table, go on after a kill, and say at once what is missing."""
+"""The benchmark scripts for a machine with a GPU run at toy sizes on this one.
+
+They end with their table, continue after a kill, and report at once what is missing.
+"""
 
 import json
 import os
@@ -30,8 +33,8 @@ ROOT = Path(__file__).parent.parent
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 
 
-def started(script: str, *words: str, out: Path) -> "subprocess.Popen[str]":
-    """A script of the folder, as its user starts it."""
+def start_script(script: str, *words: str, out: Path) -> "subprocess.Popen[str]":
+    """Start a script of the folder as its user does."""
     command = [sys.executable, f"benchmarks/{script}.py", *words]
     environment = os.environ | {"OUT": str(out)}
     return subprocess.Popen(
@@ -44,15 +47,18 @@ def started(script: str, *words: str, out: Path) -> "subprocess.Popen[str]":
     )
 
 
-def ended(script: str, *words: str, out: Path) -> tuple[int, list[str], list[str]]:
-    """Its exit code and its lines."""
-    process = started(script, *words, out=out)
-    printed, said = process.communicate(timeout=300)
-    return process.returncode, printed.splitlines(), said.splitlines()
+def run_script(script: str, *words: str, out: Path) -> tuple[int, list[str], list[str]]:
+    """Run a script and return its exit code, its output lines and its error lines."""
+    process = start_script(script, *words, out=out)
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output.splitlines(), errors.splitlines()
 
 
-def prepare(folder: Path) -> None:
-    """Shards of the generated language, with settings for seconds instead of minutes, beside what they are made of."""
+def write_shards(folder: Path) -> None:
+    """Write shards of the synthetic language next to their corpus.
+
+    Their settings take seconds instead of minutes.
+    """
     source = folder / "corpus"
     source.mkdir()
     pd.DataFrame({"text": tiny.documents()[:50]}).to_parquet(source / "train.parquet")
@@ -65,173 +71,167 @@ def prepare(folder: Path) -> None:
         }
     )
     pairs.to_parquet(folder / "pairs.parquet")
-    wanted = gpu_shards.Wanted(
+    request = gpu_shards.ShardRequest(
         source, gpu_shards.FAMILIES, 10**6, "en", 301, folder / "pairs.parquet", 1
     )
-    gpu_shards.prepare(wanted, folder / "shards")
+    gpu_shards.prepare_shards(request, folder / "shards")
     settings = json.loads((folder / "shards" / "shards.json").read_text())
     for name, block in settings["models"].items():
         for key in ("architecture", "pretrain"):
-            block[key] |= tiny.SMALL[name].get(key, {})
+            block[key] |= tiny.SMALL_SETTINGS[name].get(key, {})
     (folder / "shards" / "shards.json").write_text(json.dumps(settings))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all that `prepare` writes."""
+def shards_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that `write_shards` writes."""
     folder = tmp_path_factory.mktemp("made")
-    prepare(folder)
+    write_shards(folder)
     return folder
 
 
 @pytest.fixture
-def shards(made: Path, tmp_path: Path) -> Path:
-    """A copy of the shards, with their corpus beside them."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def shards(shards_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the shards, with their corpus next to them."""
+    shutil.copytree(shards_folder, tmp_path, dirs_exist_ok=True)
     return tmp_path / "shards"
 
 
-def test_shards_hold_the_very_ids_that_the_tokenizer_stage_writes(
-    shards: Path, tmp_path: Path
-) -> None:
-    settings = gpu_shards.settings_of(shards)
-    assert (
-        settings["tokens"]["elmo"] == settings["tokens"]["ulmfit"]
-        and len({*settings["tokens"].values()}) == 3
-    )
+def test_shards_hold_the_same_ids_as_the_tokenizer_stage(shards: Path, tmp_path: Path) -> None:
+    settings = gpu_shards.load_settings(shards)
+    assert settings["tokens"]["elmo"] == settings["tokens"]["ulmfit"]
+    assert len({*settings["tokens"].values()}) == 3
     for key in set(settings["tokens"].values()):
         texts = list(pd.read_parquet(tmp_path / "corpus" / "valid.parquet")["text"])
-        expected, found = (
-            encode_corpus(texts, Tokenizer.load(shards / key)),
-            TokenizedCorpus.load(gpu_shards.unpack(shards, key, tmp_path), "valid"),
-        )
-        for name in gpu_shards.TYPES:
-            one, other = getattr(expected, name), getattr(found, name)
-            assert (one is None) == (other is None)
-            assert one is None or (
-                np.array_equal(one, other) and one.dtype.itemsize == other.dtype.itemsize
+        expected = encode_corpus(texts, Tokenizer.load(shards / key))
+        actual = TokenizedCorpus.load(gpu_shards.unpack_token_ids(shards, key, tmp_path), "valid")
+        for name in gpu_shards.ARRAY_TYPES:
+            expected_array = getattr(expected, name)
+            actual_array = getattr(actual, name)
+            assert (expected_array is None) == (actual_array is None)
+            assert expected_array is None or (
+                np.array_equal(expected_array, actual_array)
+                and expected_array.dtype.itemsize == actual_array.dtype.itemsize
             )
-    assert list(pd.read_parquet(shards / "pairs.parquet")["good"]) == [
-        "the one ."
-    ]  # one a group, and none of equal sentences
+    # One pair per group is kept, and pairs of equal sentences are dropped.
+    assert list(pd.read_parquet(shards / "pairs.parquet")["good"]) == ["the one ."]
 
 
-def test_shards_that_are_too_large_are_refused_with_a_size_that_fits(
+def test_shards_that_are_too_large_are_rejected_with_a_size_that_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_shards, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(gpu_shards, "MAX_FOLDER_BYTES", 20_000)
     with pytest.raises(InputError, match="at most 0 can travel; try --text-mb"):
-        prepare(tmp_path)
+        write_shards(tmp_path)
     assert not (tmp_path / "shards").exists()
 
 
-def test_the_plain_cells_are_the_same_models() -> None:
-    """What ours is measured against computes the same thing, so that the ratio is one of speed alone."""
-    for work in (gpu_models.small(work) for work in gpu_models.papers()[3:5]):
-        model, batch = (
-            gpu_models.build(work, tiny.CPU).eval(),
-            gpu_models.stream_of(work).get_batch(0),
-        )
+def test_the_plain_pytorch_cells_compute_the_same_loss() -> None:
+    """The compared implementation computes the same, so the ratio is one of speed only."""
+    for work in map(gpu_models.toy_size, gpu_models.paper_workloads()[3:5]):
+        model = gpu_models.build_model(work, tiny.CPU).eval()
+        batch = gpu_models.random_batches(work).get_batch(0)
         objective = work.family.objective
         assert objective is not None
-        ours = float(objective(model, batch, None).loss.detach())
-        steps = gpu_rates._two_way_steps if work.family.name == "elmo" else gpu_rates._one_way_steps
+        expected = float(objective(model, batch, None).loss.detach())
+        steps = (
+            gpu_rates.elmo_loop_forward
+            if work.family.name == "elmo"
+            else gpu_rates.awd_loop_forward
+        )
         for layer in model.body.layers:
             object.__setattr__(layer, "forward", steps(layer))
-        assert float(objective(model, batch, None).loss.detach()) == pytest.approx(ours, rel=1e-6)
+        assert float(objective(model, batch, None).loss.detach()) == pytest.approx(
+            expected, rel=1e-6
+        )
 
 
-def test_the_costs_are_those_of_the_papers_sizes_and_of_lineages_own_count() -> None:
-    costs = {
-        w.name: gpu_models.formula_flops(w, gpu_models.random_batch(w, np.random.default_rng(0)))
-        / 1e6
-        for w in gpu_models.papers()
-    }
+def test_flops_match_the_papers_sizes_and_our_own_count() -> None:
+    costs = {}
+    for work in gpu_models.paper_workloads():
+        batch = gpu_models.random_batch(work, np.random.default_rng(0))
+        costs[work.name] = gpu_models.estimate_flops_per_token(work, batch) / 1e6
     assert [
         round(costs[name])
         for name in ("BERT-base T 128", "BERT-base T 512", "GPT-1 T 512", "AWD-LSTM batch 64")
     ] == [545, 588, 724, 193]
     assert 559 <= costs["ELMo original"] <= 663
-    for work in map(gpu_models.small, gpu_models.papers()[2:5]):
-        batch = gpu_models.stream_of(work).get_batch(0)
-        counted = gpu_models.counted_flops(gpu_models.build(work, tiny.CPU), work, batch)
-        assert counted == pytest.approx(gpu_models.formula_flops(work, batch), rel=0.05)
+    for work in map(gpu_models.toy_size, gpu_models.paper_workloads()[2:5]):
+        batch = gpu_models.random_batches(work).get_batch(0)
+        counted = gpu_models.count_flops_per_token(
+            gpu_models.build_model(work, tiny.CPU), work, batch
+        )
+        assert counted == pytest.approx(gpu_models.estimate_flops_per_token(work, batch), rel=0.05)
 
 
-def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check against the CPU can fail: here the second model, which stands for the GPU's, has one weight that is off."""
-    work = gpu_models.papers()[4]
-    assert all(row["ok"] for row in gpu_check.against_cpu(work, tiny.CPU))
+def test_the_check_against_the_cpu_finds_a_wrong_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One weight of the second model, which stands for the GPU's, is changed."""
+    work = gpu_models.paper_workloads()[4]
+    assert all(row["ok"] for row in gpu_check.compare_with_cpu(work, tiny.CPU))
     load = torch.nn.Module.load_state_dict
 
-    def off(self: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        load(
-            self,
-            state
-            | {
-                "softmax_bias": state["softmax_bias"]
-                + torch.linspace(0, 0.1, len(state["softmax_bias"]))
-            },
-        )
+    def load_with_error(self: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+        bias = state["softmax_bias"]
+        load(self, state | {"softmax_bias": bias + torch.linspace(0, 0.1, len(bias))})
 
-    monkeypatch.setattr(torch.nn.Module, "load_state_dict", off)
-    assert not all(row["ok"] for row in gpu_check.against_cpu(work, tiny.CPU))
+    monkeypatch.setattr(torch.nn.Module, "load_state_dict", load_with_error)
+    assert not all(row["ok"] for row in gpu_check.compare_with_cpu(work, tiny.CPU))
 
 
-def test_the_bench_ends_with_its_table_and_writes_it(tmp_path: Path) -> None:
+def test_the_benchmark_prints_its_table_and_writes_it(tmp_path: Path) -> None:
     only = "AWD-LSTM batch 64, lineage"
-    code, printed, _ = ended(
+    code, printed, _ = run_script(
         "gpu", "--cpu", "--no-compile", "--measure-seconds", "0.01", "--only", only, out=tmp_path
     )
-    assert (
-        code == 0
-        and printed[-1].startswith("AWD-LSTM batch 64 toy")
-        and any(line.startswith("training in bf16") for line in printed)
-    )
+    assert code == 0
+    assert printed[-1].startswith("AWD-LSTM batch 64 toy")
+    assert any(line.startswith("training in bf16") for line in printed)
     assert "two runs of one seed end in the same bytes: ulmfit" in printed
     assert any(line.startswith(f"not run: {only}, compiled: --no-compile") for line in printed)
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    assert [row["kind"] for row in found["rates"]] == [
+    results = json.loads((tmp_path / "gpu.json").read_text())
+    assert [row["kind"] for row in results["rates"]] == [
         "lineage",
         "lineage, deterministic",
-    ] and found["machine"]["tflops_768"] > 0
-    assert min(row["tokens_per_second"] for row in found["rates"]) > 0
+    ]
+    assert results["machine"]["tflops_768"] > 0
+    assert min(row["tokens_per_second"] for row in results["rates"]) > 0
 
 
 @pytest.mark.slow
-def test_the_bench_runs_every_row_that_a_processor_can(tmp_path: Path) -> None:
-    code, printed, said = ended(
+def test_the_benchmark_runs_every_row_that_a_cpu_can(tmp_path: Path) -> None:
+    code, printed, errors = run_script(
         "gpu", "--cpu", "--no-compile", "--measure-seconds", "0.01", out=tmp_path
     )
     assert code == 0 and "end in the same bytes: bert, gpt, elmo, ulmfit" in "\n".join(printed), (
-        said
+        errors
     )
-    known = (
+    known_reasons = (
         "a CUDA graph needs a GPU",
         "--no-compile",
         "no cuDNN here that takes a bf16 LSTM",
         "transformers is not installed here",
     )
-    assert all(
-        row["reason"] in known for row in json.loads((tmp_path / "gpu.json").read_text())["not_run"]
-    )
+    not_run = json.loads((tmp_path / "gpu.json").read_text())["not_run"]
+    assert all(row["reason"] in known_reasons for row in not_run)
 
 
-def test_a_row_ends_at_its_limit_and_the_others_go_on(tmp_path: Path) -> None:
-    bench, done = gpu.Bench(tiny.CPU, tmp_path, time.monotonic() + 60, 0.1), list[str]()
-    bench.row("slow", 1.2, lambda: time.sleep(30))
-    bench.row("wrong", 5, lambda: done[7].lower() and None)
-    bench.row("right", 5, lambda: done.append("right"))
-    bench.ends = time.monotonic()
-    bench.row("late", 5, lambda: done.append("late"))
-    assert done == ["right"] and json.loads((tmp_path / "gpu.json").read_text())["not_run"] == [
+def test_a_row_stops_at_its_time_limit_and_the_others_run(tmp_path: Path) -> None:
+    bench = gpu.GpuBenchmark(tiny.CPU, tmp_path, time.monotonic() + 60, 0.1)
+    done: list[str] = []
+    bench.run_row("slow", 1.2, lambda: time.sleep(30))
+    bench.run_row("wrong", 5, lambda: done[7].lower() and None)
+    bench.run_row("right", 5, lambda: done.append("right"))
+    bench.deadline = time.monotonic()
+    bench.run_row("late", 5, lambda: done.append("late"))
+    assert done == ["right"]
+    assert json.loads((tmp_path / "gpu.json").read_text())["not_run"] == [
         {"row": "slow", "reason": "not done within 1 s"},
         {"row": "wrong", "reason": "IndexError: list index out of range"},
         {"row": "late", "reason": "no time left"},
     ]
 
 
-@pytest.mark.parametrize(("file", "content", "said"), [
+@pytest.mark.parametrize(("file", "content", "message"), [
     ("shards.json", b"{}", "models, tokens and text_bytes are not all there"),
     ("shards.json", b"{", "not a JSON file"),
     ("pairs.parquet", b"x", "no pairs can be read"),
@@ -239,30 +239,28 @@ def test_a_row_ends_at_its_limit_and_the_others_go_on(tmp_path: Path) -> None:
     ("valid.npz", b"PK\x03\x04 cut short", "valid.npz: cannot be read"),
     ("train.npz", b"\x80\x04cos\nsystem\n(S'touch ran'\ntR.", "train.npz: cannot be read"),
 ])  # fmt: skip
-def test_broken_shards_are_refused_by_name(
-    file: str, content: bytes | None, said: str, shards: Path, tmp_path: Path
+def test_broken_shards_are_rejected_by_name(
+    file: str, content: bytes | None, message: str, shards: Path, tmp_path: Path
 ) -> None:
     key = json.loads((shards / "shards.json").read_text())["tokens"]["gpt"]
     path = shards / key / file if file.endswith(".npz") else shards / file
     path.unlink()
     if content is not None:
         path.write_bytes(content)
-    read = (
-        partial(gpu_shards.unpack, shards, key, tmp_path / "work")
-        if file.endswith(".npz")
-        else partial(gpu_shards.settings_of, shards)
-    )
-    with pytest.raises(InputError, match=said):
+    read = partial(gpu_shards.load_settings, shards)
+    if file.endswith(".npz"):
+        read = partial(gpu_shards.unpack_token_ids, shards, key, tmp_path / "work")
+    with pytest.raises(InputError, match=message):
         read()
 
 
 @NO_GPU
-def test_a_family_that_the_shards_have_not_is_refused(shards: Path, tmp_path: Path) -> None:
+def test_a_family_missing_in_the_shards_is_rejected(shards: Path, tmp_path: Path) -> None:
     path = shards / "shards.json"
     settings = json.loads(path.read_text())
     del settings["models"]["gpt"]
     path.write_text(json.dumps(settings))
-    code, _, said = ended(
+    code, _, errors = run_script(
         "gpu_pretrain",
         "--cpu",
         "--shards",
@@ -273,48 +271,47 @@ def test_a_family_that_the_shards_have_not_is_refused(shards: Path, tmp_path: Pa
         str(tmp_path / "work"),
         out=tmp_path,
     )
-    assert (
-        code == 2
-        and len(said) == 1
-        and "gpt is not among its families; they are bert, elmo, ulmfit" in said[0]
-    )
+    assert code == 2
+    assert len(errors) == 1
+    assert "gpt is not among its families; they are bert, elmo, ulmfit" in errors[0]
 
 
 @NO_GPU
 @pytest.mark.parametrize("script", [gpu, gpu_pretrain])
-def test_without_a_gpu_one_line_says_so(
+def test_without_a_gpu_the_scripts_print_one_error_line(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [script.__name__])
     assert script.main() == 2
-    printed, said = capsys.readouterr()
-    assert (
-        not printed and len(said.splitlines()) == 1 and "no GPU is here" in said and "--cpu" in said
-    )
+    output, errors = capsys.readouterr()
+    assert not output
+    assert len(errors.splitlines()) == 1
+    assert "no GPU is here" in errors
+    assert "--cpu" in errors
 
 
 @pytest.mark.slow
-def test_a_pretraining_that_is_killed_goes_on_to_the_same_weights_and_ends_with_its_table(
+def test_a_killed_pretraining_resumes_to_the_same_weights_and_prints_its_table(
     shards: Path, tmp_path: Path
 ) -> None:
-    words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.PARAMETERS), "--precision", "fp32", "--text-bytes", "150000",
+    words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.BODY_PARAMETERS), "--precision", "fp32", "--text-bytes", "150000",
              "--families", "gpt", "bert", "--checkpoint-seconds", "0.3"]  # fmt: skip
-    code, printed, said = ended(
+    code, printed, errors = run_script(
         "gpu_pretrain", *words, "--work", str(tmp_path / "whole"), out=tmp_path / "whole-out"
     )
-    assert code == 0, said
-    killed = started(
+    assert code == 0, errors
+    killed = start_script(
         "gpu_pretrain", *words, "--work", str(tmp_path / "killed"), out=tmp_path / "out"
     )
-    until = time.monotonic() + 120
-    while not list((tmp_path / "killed").glob("*/resume/*/step-*")) and time.monotonic() < until:
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("*/resume/*/step-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL and not list(
         (tmp_path / "killed").glob("*/rows/gpt.json")
-    ), "it ended before it could be killed"
-    code, printed, said = ended(
+    ), "the training ended before it could be killed"
+    code, printed, errors = run_script(
         "gpu_pretrain", *words, "--work", str(tmp_path / "killed"), out=tmp_path / "out"
     )
     assert (
@@ -322,13 +319,13 @@ def test_a_pretraining_that_is_killed_goes_on_to_the_same_weights_and_ends_with_
         and printed[-1].startswith("bert ")
         and printed[-2].startswith("gpt ")
         and printed[-3].startswith("family ")
-    ), said
+    ), errors
     for name in ("gpt", "bert"):
-        one, other = (
-            file_digest(next((tmp_path / way).glob(f"*/models/{name}/model.safetensors")))
-            for way in ("whole", "killed")
-        )
-        assert one == other
+        digests = [
+            file_digest(next((tmp_path / work).glob(f"*/models/{name}/model.safetensors")))
+            for work in ("whole", "killed")
+        ]
+        assert digests[0] == digests[1]
     rows = json.loads((tmp_path / "out" / "gpu_pretrain.json").read_text())["families"]
     assert all(
         150_000 <= row["text_bytes"] < 155_000 and row["pairs"] in (0.0, 50.0, 100.0)
@@ -338,17 +335,17 @@ def test_a_pretraining_that_is_killed_goes_on_to_the_same_weights_and_ends_with_
 
 
 @pytest.mark.slow
-def test_the_minutes_set_one_budget_for_all_which_a_second_run_keeps(
+def test_minutes_set_one_budget_for_all_families_and_a_second_run_keeps_it(
     shards: Path, tmp_path: Path
 ) -> None:
-    words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.PARAMETERS), "--measure-seconds", "0.3", "--minutes", "0.4",
+    words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.BODY_PARAMETERS), "--measure-seconds", "0.3", "--minutes", "0.4",
              "--families", "elmo", "ulmfit", "--work", str(tmp_path / "work")]  # fmt: skip
-    code, printed, said = ended("gpu_pretrain", *words, out=tmp_path)
-    assert code in (0, 3) and "family " in "\n".join(printed), said
+    code, printed, errors = run_script("gpu_pretrain", *words, out=tmp_path)
+    assert code in (0, 3) and "family " in "\n".join(printed), errors
     plan = json.loads(next((tmp_path / "work").glob("*/plan.json")).read_text())
     seconds = sum(plan["text_bytes"] / rate for rate in plan["text_bytes_per_second"].values())
     assert 0 < seconds < 24
-    assert ended("gpu_pretrain", *words, out=tmp_path)[0] in (0, 3)
+    assert run_script("gpu_pretrain", *words, out=tmp_path)[0] in (0, 3)
     assert json.loads(next((tmp_path / "work").glob("*/plan.json")).read_text()) == plan
 
 
@@ -356,38 +353,30 @@ def test_the_minutes_set_one_budget_for_all_which_a_second_run_keeps(
     not torch.cuda.is_available(), reason="two runs on a GPU can only be compared where one is"
 )
 @pytest.mark.parametrize("number", [0, 2, 3, 4])
-def test_two_runs_on_a_gpu_end_in_the_same_bytes(number: int) -> None:
+def test_two_runs_on_a_gpu_give_the_same_bytes(number: int) -> None:
     before = torch.are_deterministic_algorithms_enabled()
     try:
-        for row in gpu_check.same_bytes(gpu_models.papers()[number], select_device("cuda")):
+        for row in gpu_check.check_reproducibility(
+            gpu_models.paper_workloads()[number], select_device("cuda")
+        ):
             assert row["ok"] and row["told_apart"], row
     finally:
         torch.use_deterministic_algorithms(before)
 
 
-def test_the_scripts_need_no_more_than_a_machine_that_trains_has() -> None:
-    """torch, numpy, pandas, pyarrow, safetensors, tokenizers: everything else of what lineage stands on may be missing there."""
+def test_the_scripts_import_only_packages_of_a_training_machine() -> None:
+    """Other dependencies than torch, numpy, pandas and the like may be missing there."""
     metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    there = {
-        "torch",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "safetensors",
-        "tokenizers",
-        "psutil",
-    }  # torch itself looks for psutil
-    missing = [re.split(r"[^\w.-]", line)[0] for line in metadata]
-    names = [
-        {"scikit-learn": "sklearn", "ruamel.yaml": "ruamel"}.get(n, n)
-        for n in missing
-        if n not in there
-    ]
+    # torch itself looks for psutil.
+    available = {"torch", "numpy", "pandas", "pyarrow", "safetensors", "tokenizers", "psutil"}
+    import_names = {"scikit-learn": "sklearn", "ruamel.yaml": "ruamel"}
+    packages = [re.split(r"[^\w.-]", line)[0] for line in metadata]
+    names = [import_names.get(package, package) for package in packages if package not in available]
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({names}))\nfrom benchmarks import gpu, gpu_pretrain\n"
         + "\n".join(f"gpu_pretrain.load_family({name!r})" for name in gpu_shards.FAMILIES)
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr.splitlines()[-1]
+    assert completed.returncode == 0, completed.stderr.splitlines()[-1]

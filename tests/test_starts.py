@@ -1,4 +1,4 @@
-"""Starts put together of a trained model and its twin: which parts are whose, and that the whole trained one is tuned as the run tuned it."""
+"""The starts benchmark combines pretrained and random parts, and fine-tunes as the run did."""
 
 import contextlib
 import dataclasses
@@ -24,65 +24,75 @@ from stages.evaluate import load_context
 from tests import tiny
 
 PROFILES = Path(__file__).parent.parent / "profiles"
-QUICK = {"epochs": 1, "trials": [{"learning_rate": 1e-8}, {"learning_rate": 0.02}]}
+QUICK_FINETUNE = {"epochs": 1, "trials": [{"learning_rate": 1e-8}, {"learning_rate": 0.02}]}
 
 
-def two(name: str) -> tuple[Encoder, Encoder]:
-    """A model that stands for a trained one, of larger numbers, and its twin."""
-    trained, twin = tiny.model(name), tiny.model(name)
+def build_pretrained_and_random(name: str) -> tuple[Encoder, Encoder]:
+    """Return a stand-in for a pretrained model, with larger weights, and its random baseline."""
+    pretrained = tiny.model(name)
+    random = tiny.model(name)
     with torch.no_grad():
-        for parameter in trained.parameters():
+        for parameter in pretrained.parameters():
             parameter.mul_(3.0).add_(
                 0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5))
             )
-    return trained, twin
+    return pretrained, random
 
 
 @pytest.mark.parametrize("name", ["ulmfit", "gpt", "bert", "fasttext"])
 @pytest.mark.parametrize("start", starts.STARTS)
-def test_a_start_is_put_together_of_what_its_name_says(name: str, start: str) -> None:
-    (trained, twin), built = two(name), starts.STARTS[start](*two(name))
-    own = {id(table) for table in built.embedding_matrices()}
-    rest = {key for key, value in built.named_parameters() if id(value) not in own}
-    source = twin if start.startswith("random") or start == "pretrained tables" else trained
-    assert all(torch.equal(built.get_parameter(key), source.get_parameter(key)) for key in rest)
-    for mine, learned, fresh in zip(
+def test_a_start_combines_the_parts_that_its_name_says(name: str, start: str) -> None:
+    (pretrained, random) = build_pretrained_and_random(name)
+    built = starts.STARTS[start](*build_pretrained_and_random(name))
+    embedding_ids = {id(table) for table in built.embedding_matrices()}
+    other_names = {key for key, value in built.named_parameters() if id(value) not in embedding_ids}
+    source = random if start.startswith("random") or start == "pretrained tables" else pretrained
+    assert all(
+        torch.equal(built.get_parameter(key), source.get_parameter(key)) for key in other_names
+    )
+    for actual, pretrained_embedding, random_embedding in zip(
         built.embedding_matrices(),
-        trained.embedding_matrices(),
-        twin.embedding_matrices(),
+        pretrained.embedding_matrices(),
+        random.embedding_matrices(),
         strict=True,
     ):
-        expected = {"pretrained": learned, "pretrained tables": learned, "random": fresh, "pretrained body": fresh,
-                    "pretrained, small tables": learned * root_mean_square(fresh) / root_mean_square(learned),
-                    "random, large tables": fresh * root_mean_square(learned) / root_mean_square(fresh)}  # fmt: skip
+        expected = {"pretrained": pretrained_embedding, "pretrained tables": pretrained_embedding, "random": random_embedding, "pretrained body": random_embedding,
+                    "pretrained, small tables": pretrained_embedding * root_mean_square(random_embedding) / root_mean_square(pretrained_embedding),
+                    "random, large tables": random_embedding * root_mean_square(pretrained_embedding) / root_mean_square(random_embedding)}  # fmt: skip
         if start in expected:
-            torch.testing.assert_close(mine, expected[start])
+            torch.testing.assert_close(actual, expected[start])
         else:
-            assert sorted(mine.tolist()) == sorted(learned.tolist())
-            assert len(mine) < 5 or not torch.equal(mine, learned), "of segments there are two"
+            assert sorted(actual.tolist()) == sorted(pretrained_embedding.tolist())
+            assert len(actual) < 5 or not torch.equal(actual, pretrained_embedding), (
+                "a small matrix, such as of segments, may keep its order"
+            )
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The worktree of a run of ULMFiT, as far as the script reads it: its trained model has a larger table than its twin."""
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the files of a run of ULMFiT that the script reads.
+
+    The embeddings of its pretrained model are larger than those of its random baseline.
+    """
     folder = tmp_path_factory.mktemp("runs") / "toy"
     folder.mkdir()
-    tree = tiny.composed("smoke")
+    tree = tiny.profile_params("smoke")
     tree["grid"] |= {
         "models": ["ulmfit"],
         "adapt_models": [],
         "adapt_tasks": [],
         "label_counts": [30, 60],
     }
-    tree["models"] = {"ulmfit": {"evaluate": {"finetune": QUICK}}}
+    tree["models"] = {"ulmfit": {"evaluate": {"finetune": QUICK_FINETUNE}}}
     with (folder / "params.yaml").open("w") as stream:
         YAML(typ="safe", pure=True).dump(tree, stream)
     with contextlib.chdir(folder):
-        params, checkpoint = read_params(), tiny.checkpoint("ulmfit")
+        params = read_params()
+        checkpoint = tiny.checkpoint("ulmfit")
         with create_artifact(
             Path("artifacts/pretrained/ulmfit/0"), "model", status="ok", reason=""
         ) as draft:
-            checkpoint.save(draft, two("ulmfit")[0])
+            checkpoint.save(draft, build_pretrained_and_random("ulmfit")[0])
             write_json(draft / "spent.json", {"text_bytes": 20_000})
         items = build_items(
             "sentiment",
@@ -99,140 +109,150 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_model_is_tuned_as_its_run_did(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_script_fine_tunes_as_the_run_did(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, some = tmp_path / "starts.csv", ["pretrained", "random", "pretrained, small tables"]
-    asked = [str(finished), "ulmfit", "sentiment", "--labels", "60", "--out", str(out), "--starts"]
-    assert starts.main([*asked, *some]) == 0
-    printed, rows = capsys.readouterr().out, pd.read_csv(out)
-    assert (
-        [*rows.columns] == starts.COLUMNS
-        and [*rows["start"].unique()] == some
-        and set(rows["label_count"]) == {60}
+    out = tmp_path / "starts.csv"
+    start_names = ["pretrained", "random", "pretrained, small tables"]
+    arguments = [
+        str(finished_run),
+        "ulmfit",
+        "sentiment",
+        "--labels",
+        "60",
+        "--out",
+        str(out),
+        "--starts",
+    ]
+    assert starts.main([*arguments, *start_names]) == 0
+    output = capsys.readouterr().out
+    rows = pd.read_csv(out)
+    assert [*rows.columns] == starts.COLUMNS
+    assert [*rows["start"].unique()] == start_names
+    assert set(rows["label_count"]) == {60}
+    assert rows.groupby("start").size().to_dict() == dict.fromkeys(start_names, 2), (
+        "one row per seed"
     )
-    assert rows.groupby("start").size().to_dict() == dict.fromkeys(some, 2), "a row a seed"
-    large, small, cut = (rows[rows["start"] == start]["table_size"].iloc[0] for start in some)
-    assert large > 2 * small and cut == pytest.approx(small, rel=1e-5)
+    pretrained_scale, random_scale, rescaled = (
+        rows[rows["start"] == start]["table_size"].iloc[0] for start in start_names
+    )
+    assert pretrained_scale > 2 * random_scale and rescaled == pytest.approx(random_scale, rel=1e-5)
     for init in ("pretrained", "random"):
         (tmp_path / init).mkdir()
-        with contextlib.chdir(finished):
-            setting = load_context(
+        with contextlib.chdir(finished_run):
+            context = load_context(
                 read_params(),
                 "ulmfit",
                 0,
                 Path("artifacts/pretrained/ulmfit/0"),
                 Path("artifacts/tasks/sentiment"),
             )
-            own = [
-                cell
-                for cell in list_runs(setting.task.info, (init,), (60,), (0, 1))
-                if cell.transfer == "finetuned"
+            runs = [
+                run
+                for run in list_runs(context.task.info, (init,), (60,), (0, 1))
+                if run.transfer == "finetuned"
             ]
-            plain, _ = evaluate_runs(
-                setting, own, cache_dir=tmp_path / init, report_progress=lambda *_: None
+            expected_rows, _ = evaluate_runs(
+                context, runs, cache_dir=tmp_path / init, report_progress=lambda *_: None
             )
-        value = [
+        values = [
             row.value
-            for row in plain
+            for row in expected_rows
             if (row.split, row.metric, row.trial, row.group)
             == ("test", "accuracy", "chosen", "all")
         ]
-        assert (
-            value == pytest.approx(rows[rows["start"] == init]["value"].tolist(), abs=1e-5)
-            and len(value) == 2
-        )
-        assert (
-            f"| {init} | {small if init == 'random' else large:.3g} | {50 * sum(value):.1f} |"
-            in printed
-        )
-    before = out.read_text()
-    assert starts.main([*asked, "random"]) == 0
-    assert sorted(out.read_text().splitlines()) == sorted(before.splitlines()), (
-        "in the place of the same"
+        assert values == pytest.approx(rows[rows["start"] == init]["value"].tolist(), abs=1e-5)
+        assert len(values) == 2
+        scale = random_scale if init == "random" else pretrained_scale
+        assert f"| {init} | {scale:.3g} | {50 * sum(values):.1f} |" in output
+    rows_before = out.read_text()
+    assert starts.main([*arguments, "random"]) == 0
+    assert sorted(out.read_text().splitlines()) == sorted(rows_before.splitlines()), (
+        "the new rows replace the same ones"
     )
 
 
-def test_small_tables_are_those_of_the_trained_model_in_the_size_of_its_twin_s(
-    finished: Path,
+def test_small_tables_are_pretrained_embeddings_at_the_scale_of_random_ones(
+    finished_run: Path,
 ) -> None:
-    with contextlib.chdir(finished):
-        setting = load_context(
+    with contextlib.chdir(finished_run):
+        context = load_context(
             read_params(),
             "ulmfit",
             0,
             Path("artifacts/pretrained/ulmfit/0"),
             Path("artifacts/tasks/sentiment"),
         )
-        tuned = dataclasses.replace(setting.settings.finetune, trials=(), rescale_embeddings=True)
-        trained, small, twin = (
-            EncoderUnderTest(setting, "pretrained").build_encoder(),
-            EncoderUnderTest(setting, "pretrained").build_encoder(tuned),
-            EncoderUnderTest(setting, "random"),
+        rescaling = dataclasses.replace(
+            context.settings.finetune, trials=(), rescale_embeddings=True
         )
-        for (key, value), own in zip(small.named_parameters(), trained.parameters(), strict=True):
-            scale = (
-                root_mean_square(twin.build_encoder().body.embedding_weight) / root_mean_square(own)
-                if key == "body.embedding_weight"
-                else 1.0
-            )
-            torch.testing.assert_close(value, own * scale)
+        pretrained = EncoderUnderTest(context, "pretrained").build_encoder()
+        rescaled = EncoderUnderTest(context, "pretrained").build_encoder(rescaling)
+        random_baseline = EncoderUnderTest(context, "random")
+        for (key, value), original in zip(
+            rescaled.named_parameters(), pretrained.parameters(), strict=True
+        ):
+            scale = 1.0
+            if key == "body.embedding_weight":
+                random_embedding = random_baseline.build_encoder().body.embedding_weight
+                scale = root_mean_square(random_embedding) / root_mean_square(original)
+            torch.testing.assert_close(value, original * scale)
         assert all(
             map(
                 torch.equal,
-                twin.build_encoder(tuned).parameters(),
-                twin.build_encoder().parameters(),
+                random_baseline.build_encoder(rescaling).parameters(),
+                random_baseline.build_encoder().parameters(),
             )
         )
-        cell = EvalRun("pretrained", "finetuned", 30, 0)
-        found = []
-        for start, small_tables in (
+        run = EvalRun("pretrained", "finetuned", 30, 0)
+        values = []
+        for start, rescale in (
             ("pretrained", True),
             ("pretrained, small tables", False),
             ("pretrained", False),
         ):
             settings = dataclasses.replace(
-                setting.settings,
-                finetune=dataclasses.replace(tuned, rescale_embeddings=small_tables),
+                context.settings,
+                finetune=dataclasses.replace(rescaling, rescale_embeddings=rescale),
             )
-            (row,) = starts.measured(dataclasses.replace(setting, settings=settings), start, [cell])
-            found.append(row["value"])
-    assert (
-        found[0] == found[1] != found[2]
-        and tuned.recipe == "slanted_triangular+small tables+word norm"
-    )
+            (row,) = starts.evaluate_start(
+                dataclasses.replace(context, settings=settings), start, [run]
+            )
+            values.append(row["value"])
+    assert values[0] == values[1] != values[2]
+    assert rescaling.recipe == "slanted_triangular+small tables+word norm"
 
 
-def test_small_tables_can_be_a_trial_and_are_refused_where_there_are_none() -> None:
-    two_ways = {
+def test_rescaling_can_be_a_trial_and_is_refused_without_word_embeddings() -> None:
+    trials = {
         "trials": [{"learning_rate": 0.02}, {"learning_rate": 0.02, "rescale_embeddings": True}]
     }
-    settings = tiny.variant("ulmfit", evaluate={"finetune": two_ways}).evaluate.finetune
-    assert (
-        settings.with_trial(1).rescale_embeddings and not settings.with_trial(0).rescale_embeddings
-    )
+    settings = tiny.model_config("ulmfit", evaluate={"finetune": trials}).evaluate.finetune
+    assert settings.with_trial(1).rescale_embeddings
+    assert not settings.with_trial(0).rescale_embeddings
     assert format_note(trial_note(settings, 1)) == (
         "trial 1 (of 2, from 0): learning_rate 0.02, rescale_embeddings"
     )
-    tiny.variant("elmo", architecture={"input_unit": "words"}, evaluate={"finetune": two_ways})
-    for tuned in ({"rescale_embeddings": True}, two_ways):
+    tiny.model_config("elmo", architecture={"input_unit": "words"}, evaluate={"finetune": trials})
+    for finetune_block in ({"rescale_embeddings": True}, trials):
         with pytest.raises(
             InputError,
             match=r"models.elmo.evaluate.finetune.rescale_embeddings: elmo has no word embeddings, it reads words by their characters",
         ):
-            tiny.variant("elmo", evaluate={"finetune": tuned})
+            tiny.model_config("elmo", evaluate={"finetune": finetune_block})
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [(["gpt", "sentiment"], "no model 'gpt'; it has ulmfit"), (["ulmfit", "x"], "no task 'x'; it has sentiment"),
      (["ulmfit", "sentiment", "--labels", "7"], "no labels 7; it has 30, 60"), (["ulmfit", "sentiment", "--arms", "bilstm"], "no cells of bilstm")],
 )  # fmt: skip
-def test_what_the_run_does_not_have_ends_in_one_message(
-    finished: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_unknown_arguments_end_in_one_message(
+    finished_run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert starts.main([str(finished), *words]) == 2
-    assert said in (found := capsys.readouterr().err) and found.count("\n") == 1
+    assert starts.main([str(finished_run), *arguments]) == 2
+    output = capsys.readouterr().err
+    assert message in output and output.count("\n") == 1
 
 
 def test_a_folder_without_a_run_ends_in_one_message(
