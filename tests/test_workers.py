@@ -352,10 +352,14 @@ three()
 def test_a_stage_that_cannot_be_submitted_fails_alone_with_a_reason(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     command = [sys.executable, "-c", FAILING_SUBMIT_SCRIPT]
+    # A database of its own, since another test's server may hold a lock on the shared one.
+    environment = project.environment(
+        PREFECT_HOME=str(tmp_path / "prefect"), PREFECT_SERVER_ANALYTICS_ENABLED="false"
+    )
     completed = subprocess.run(
         command,
         cwd=project.root,
-        env=project.environment(),
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
