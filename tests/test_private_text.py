@@ -105,7 +105,7 @@ def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> Non
     }
     tree["grid"] |= {"models": ["word2vec", "gpt"], "tasks": [*tasks], "adapt_models": ["gpt"], "adapt_tasks": ["verdicts"], "finetune_seeds": [0],
                      "label_counts": ["all"]}  # fmt: skip
-    tree["models"]["word2vec"]["tokenizer"]["vocab_size"] = 60
+    tree["models"]["word2vec"] = {"tokenizer": {"vocab_size": 60}}
     write_params(folder / "params.yaml", tree)
     run_command(folder, *RUN_PIPELINE, code=3)  # word2vec lacks some words
     cells = [cell for row in rows for cell in row.values()]

@@ -281,7 +281,7 @@ def test_the_pages_mark_public_models_as_not_budget_matched_everywhere(
         for name in models
     ]
     assert descriptions[1]["direction"] == "both sides at once"
-    assert descriptions[2]["objective"] == "next token, on text of its own"
+    assert descriptions[2]["objective"] == "next token, on its own text"
     curves_dir = Path("artifacts/results/curves")
     stages = {}
     for name in models:

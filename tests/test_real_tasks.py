@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts
+from lineage.config.resolve import merge_trees
 from lineage.tasks.base import load_kind
 from tests.user_project import make_project, run_stage, write_params
 
@@ -252,16 +253,18 @@ def shrink_study(tree: dict[str, Any]) -> None:
         "label_counts": ["all"],
         "finetune_seeds": [0],
     }
-    for name in FAMILIES:
-        tree["models"][name]["tokenizer"]["vocab_size"] = 600
-    tree["models"]["gpt"]["tokenizer"] |= {
-        "normalizer": "ftfy",
-        "end_of_word_suffix": True,
-        "lowercase": True,
+    small = {name: {"tokenizer": {"vocab_size": 600}} for name in FAMILIES}
+    optional = {
+        "gpt": {
+            "tokenizer": {"normalizer": "ftfy", "end_of_word_suffix": True, "lowercase": True},
+            "evaluate": {"finetune": {"aux_lm_weight": 0.5}},
+        },
+        "bert": {
+            "pretrain": {"initial_seq_len": 40, "long_seq_share": 0.3},
+            "evaluate": {"linear_probe": {"features": "concat_last_4"}},
+        },
     }
-    tree["models"]["gpt"]["evaluate"]["finetune"]["aux_lm_weight"] = 0.5
-    tree["models"]["bert"]["pretrain"] |= {"initial_seq_len": 40, "long_seq_share": 0.3}
-    tree["models"]["bert"]["evaluate"]["linear_probe"]["features"] = "concat_last_4"
+    tree["models"] = merge_trees(merge_trees(tree["models"], small), optional)
 
 
 def run_more_tasks(results: Path, run: Callable[..., None]) -> None:
@@ -324,9 +327,11 @@ def test_real_sentence_pairs_are_translated(
         "label_counts": ["all"],
         "finetune_seeds": [0],
     }
-    tree["models"]["seq2seq"]["tokenizer"]["vocab_size"] = 600
-    tree["models"]["seq2seq"]["pretrain"] |= {"source_language": "en", "target_language": "de"}
-    tree["models"]["seq2seq"]["evaluate"]["translation"] |= {"epochs": 1}
+    tree["models"]["seq2seq"] = {
+        "tokenizer": {"vocab_size": 600},
+        "pretrain": {"source_language": "en", "target_language": "de"},
+        "evaluate": {"translation": {"epochs": 1}},
+    }
     write_params(tmp_path, tree)
     commands = (
         ("sources",),
