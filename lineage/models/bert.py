@@ -143,7 +143,7 @@ class BertModel(Encoder):
 
 
 def pretraining_loss(model: BertModel, batch: Batch, recurrent_state: object = None) -> LossOutput:
-    """Predict masked tokens, or in each direction the next one; and whether segments follow."""
+    """Predict masked tokens, or the next token in each direction, and the next sentence."""
     if model.config.direction == "bidirectional":
         return masked_lm_loss(model, batch, recurrent_state)
     return directional_lm_loss(model, batch, recurrent_state)

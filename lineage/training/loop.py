@@ -134,7 +134,7 @@ def _update_parameters(state: TrainState, plan: TrainPlan, learning_rate: float)
     """Clip the gradients, take one optimizer step, and reset the gradients."""
     set_learning_rates(state.optimizer, learning_rate)
     for clip_group in plan.clip_groups or [[*state.model.parameters()]]:
-        # Of no gradients, torch returns a norm on the CPU, which the checks of a GPU cannot take.
+        # Without gradients torch returns a norm on the CPU, which the checks of a GPU cannot take.
         if any(parameter.grad is not None for parameter in clip_group):
             norm = clip_gradients(clip_group, plan.max_grad_norm)
             state.check_finite("gradient", norm)

@@ -208,7 +208,7 @@ def _backward_through_time(
 def _cell_steps_class(device_type: str) -> type[CellSteps]:
     """Return the steps for a device: on a GPU one kernel each, if Triton is installed."""
     if device_type == "cuda":
-        try:
+        try:  # Triton comes with torch for Linux and GPUs only
             from lineage.models.layers.lstm_kernels import FusedCellSteps
         except ImportError:
             return CellSteps
