@@ -19,6 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(BIN)/python -m ensurepip # repairs an environment whose creation was interrupted
 	$(BIN)/python -m pip install --quiet --no-compile --requirement constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . # the command lineage
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all processors; some packages contain .py files that do not compile
 	touch $(READY)
 

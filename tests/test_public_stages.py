@@ -355,7 +355,7 @@ def test_invalid_public_models_are_refused_by_the_sources_stage(
     )
     monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
     monkeypatch.setattr("stages.sources.is_transformers_available", lambda: False)
-    assert "pip install --requirement constraints.txt" in refusal()
+    assert "lineage-pretraining[formats]" in refusal()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in refusal()
 

@@ -27,7 +27,7 @@ COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 HUB_REPOSITORY_PATTERN = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TRANSFORMERS_MISSING = (
     "a public checkpoint is read with transformers, which is not installed; "
-    "pip install --requirement constraints.txt"
+    'pip install "lineage-pretraining[formats]"'
 )
 
 # first: [CLS] through the pooler, if there is one. cls: [CLS] as it is, of a sentence encoder.

@@ -1,0 +1,168 @@
+"""The package declares what it imports, and its wheel works without the checkout."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from flows import package_data
+from flows.package_data import package_file
+from lineage.config.records import read_yaml
+from tests.checkout import ROOT
+
+PACKAGES = ("lineage", "flows", "stages")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def declared_requirements() -> list[Requirement]:
+    """Return the requirements of the project and of its extras, without the project itself."""
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    requirements = [Requirement(line) for line in chain.from_iterable(groups)]
+    return [requirement for requirement in requirements if requirement.name != PROJECT["name"]]
+
+
+def list_package_files() -> set[str]:
+    """Return the paths of the files in the packages that git tracks or would add."""
+    completed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *PACKAGES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name for name in completed.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+def third_party_imports(path: Path) -> Iterator[str]:
+    """Yield the top-level modules that a file imports from others, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        for name in names:
+            module = name.split(".")[0]
+            if module not in sys.stdlib_module_names and module not in PACKAGES:
+                yield module
+
+
+def test_every_imported_package_is_declared() -> None:
+    declared = {canonicalize_name(requirement.name) for requirement in declared_requirements()}
+    distributions = packages_distributions()
+    users = {
+        module: name
+        for name in sorted(list_package_files())
+        if name.endswith(".py")
+        for module in third_party_imports(ROOT / name)
+    }
+    assert {"torch", "pandas", "prefect"} <= set(users)
+    undeclared = {
+        module: name
+        for module, name in users.items()
+        # A package that is not installed here, such as triton, has the name of its module.
+        if not declared
+        & {canonicalize_name(owner) for owner in distributions.get(module, [module])}
+    }
+    assert not undeclared, "modules whose distribution pyproject.toml does not declare"
+
+
+def test_constraints_pin_every_declared_package_to_an_allowed_version() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in lines}
+    for requirement in declared_requirements():
+        if requirement.name != "triton":  # only with torch's CUDA builds
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_the_description_and_the_version_are_the_same_everywhere() -> None:
+    citation = read_yaml(ROOT / "CITATION.cff")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert citation["abstract"] == PROJECT["description"]
+    assert PROJECT["description"] in readme
+    assert citation["version"] == PROJECT["version"]
+    assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == PROJECT["version"]
+
+
+def test_files_of_the_package_are_found_in_a_checkout() -> None:
+    assert package_file("dvc.yaml") == ROOT / "dvc.yaml"
+
+
+def test_files_of_an_installed_package_are_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    monkeypatch.setattr(package_data, "PACKAGE_DATA_DIR", tmp_path)
+    assert package_file("dvc.yaml") == tmp_path / "dvc.yaml"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run_pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def run_pip(*words: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout[-3000:] + completed.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        (entry_points,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+        assert "lineage = flows.cli:main" in archive.read(entry_points).decode()
+    assert names == list_package_files() | {"flows/data/dvc.yaml"}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+
+
+SHOW_INSTALLATION = """
+import flows, lineage, stages
+from flows.package_data import package_file
+print(flows.__file__, lineage.__file__, stages.__file__)
+print(package_file("dvc.yaml"))
+"""
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    run_pip("--python", str(environment / "bin/python"), "install", "--no-deps", str(wheel))
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    # The requirements come from this environment. Python reads no .pth file of that folder, so an
+    # editable installation there stays out.
+    (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    completed = subprocess.run(
+        [environment / "bin/python", "-c", SHOW_INSTALLATION],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    modules, graph = completed.stdout.splitlines()
+    assert all(Path(module).is_relative_to(site_packages) for module in modules.split())
+    assert Path(graph).is_relative_to(site_packages)
+    assert Path(graph).read_bytes() == (ROOT / "dvc.yaml").read_bytes()
