@@ -23,8 +23,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true # on all processors; some packages contain .py files that do not compile
 	touch $(READY)
 
-demo: $(READY) ## run the whole pipeline on params.yaml; print the table and the report's path
-	$(BIN)/python -m flows.pipeline --local --jobs 2
+demo: $(READY) ## run the demo study; print the table and the report's path
+	$(BIN)/lineage run --jobs 2
 
 test: $(READY) ## run the tests except the slow ones; ARGS="-k parity" is passed to pytest
 	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -45,10 +45,10 @@ bench: .venv/bench-ready ## compare our speed with other libraries, about ten mi
 	TOKENIZERS_PARALLELISM=false RAYON_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.speed $(ARGS)
 
 ui: $(READY) ## serve MLflow and Prefect on loopback
-	$(BIN)/python -m flows.servers ui
+	$(BIN)/lineage ui
 
 up: $(READY) ## start a Prefect server, its pools and deployments, and a worker for each pool, on loopback
-	$(BIN)/python -m flows.servers up
+	$(BIN)/lineage up
 
 down: $(READY) ## stop everything that `up` and `ui` started
-	$(BIN)/python -m flows.servers down
+	$(BIN)/lineage down

@@ -1,4 +1,4 @@
-"""A clone of this project as it stands, for tests that run it as its user does."""
+"""A clone of this project, and a study of a user, for tests that run them as a user does."""
 
 import os
 import shutil
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.profiles import merge_params, write_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import merge_trees
 from tests import user_project
+from tests.user_project import write_params
 
 ROOT = Path(__file__).resolve().parent.parent
 MAKE = ("make", "-o", ".venv/ready")  # -o: the environment is set up already
-RUN_PIPELINE = ("python", "-m", "flows.pipeline", "--local", "--jobs", "2")
+RUN_STUDY = ("lineage", "run", "--no-prefect", "--jobs", "2")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")
 
 
@@ -58,12 +59,14 @@ def clone(folder: Path) -> Path:
     return folder
 
 
-def clone_own_project(folder: Path) -> Path:
-    """Clone this tree and add a user's own profile.
+def create_own_study(folder: Path) -> Path:
+    """Create the study of a user in a new folder.
 
-    The user's text (a folder of .txt) and task (csv) lie next to the clone, where no worker looks.
+    The user's text (a folder of .txt) and task (csv) lie next to it, where no worker looks.
     """
-    clone(folder)
+    # Importing DVC takes a second, which every test file would have to wait for.
+    from flows.study import create_study
+
     tree = user_project.make_project(folder.parent / "mine")
     small_model = {
         "architecture": {"num_layers": 2, "num_heads": 2},
@@ -75,11 +78,9 @@ def clone_own_project(folder: Path) -> Path:
         "tasks": {"mood": {"max_words": 24}},
         "models": {"gpt": small_model},
     }
-    profile = merge_params(user_project.PARAMS, changes)
-    write_params(folder / "profiles/own.yaml", profile)
-    write_params(folder / "params.yaml", merge_params(tree, profile))
+    create_study(folder, "")
+    write_params(folder, merge_trees(tree, changes))
     (folder / "runtime.yaml").write_text("data_root: ../mine\n")
-    commit(folder)
     return folder
 
 
@@ -90,7 +91,7 @@ def commit(folder: Path) -> None:
 
 
 def run_command(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
-    """Run a README command in the clone, as with the environment activated.
+    """Run a command in a clone or a study, as with the environment activated.
 
     Return what it printed. It must exit with `code`.
     """
@@ -99,7 +100,9 @@ def run_command(folder: Path, *words: str, code: int = 0, **environment: str) ->
         name: value for name, value in os.environ.items() if not name.startswith(dropped_prefixes)
     }
     inherited |= {
-        "PATH": f"{folder / '.venv' / 'bin'}{os.pathsep}{inherited['PATH']}",
+        "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{inherited['PATH']}",
+        # The code of the clone, or of this tree, and not of what is installed here.
+        "PYTHONPATH": str(folder if (folder / "lineage").is_dir() else ROOT),
         "OMP_NUM_THREADS": "1",
     }
     completed = subprocess.run(
@@ -141,11 +144,11 @@ def set_params(folder: Path, **values: Any) -> None:
                 block[name] = {}
             block = block[name]
         block[last] = value
-    write_params(folder / "params.yaml", tree)
+    write_params(folder, tree)
 
 
 def planned_stages(folder: Path) -> set[str]:
-    """Return the stages that would run according to `flows.plan`."""
+    """Return the stages that would run according to `lineage plan`."""
     # Importing DVC takes a second, which every test file would have to wait for.
     from flows.plan import find_stale_stages, read_graph, read_stale_reasons
 

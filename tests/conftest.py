@@ -25,7 +25,7 @@ for name, value in {
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # This import follows the settings, because numpy reads the number of threads when it is imported.
-from tests.checkout import RUN_PIPELINE, clone_own_project, run_command  # noqa: E402
+from tests.checkout import RUN_STUDY, create_own_study, run_command  # noqa: E402
 
 # First the files that run single stages for minutes, then those that wait for processes while the
 # demo's own compute, then those that compute for long. Small files come last.
@@ -44,15 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own project after a local pipeline run; a test that changes it copies it first."""
-    folder = clone_own_project(tmp_path_factory.mktemp("walked") / "lineage")
-    run_command(folder, *RUN_PIPELINE)
+    """A user's own study after a run; a test that changes it copies it first."""
+    folder = create_own_study(tmp_path_factory.mktemp("finished") / "study")
+    run_command(folder, *RUN_STUDY)
     return folder
 
 
 @pytest.fixture
 def project(finished_project: Path, tmp_path: Path) -> Path:
-    """A copy of the finished project with its cache and with the user's data next to it."""
+    """A copy of the finished study with its cache and with the user's data next to it."""
     shutil.copytree(finished_project.parent, tmp_path / "copy", symlinks=True)
     return tmp_path / "copy" / finished_project.name
 

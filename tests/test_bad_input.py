@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from lineage.config.records import read_yaml
-from lineage.training.devices import measure_bf16_speedup
 from lineage.config.source_records import WATCHED_VERBS
+from lineage.training.devices import measure_bf16_speedup
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
 from tests.spoiled_files import set_value
@@ -139,7 +139,6 @@ def test_the_command_exits_with_code_2(tmp_path):
     environment = {
         **os.environ,
         "PYTHONPATH": str(REPOSITORY),
-        "LINEAGE_MAIN": str(tmp_path),
         "OMP_NUM_THREADS": "1",
     }
     completed = subprocess.run(

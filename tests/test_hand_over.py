@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +18,6 @@ import pytest
 from flows import processes, workers
 from flows.execute import StageContext, StageResult
 from flows.plan import StageNode
-from flows.workspace import Workspace, head_commit
-from tests.checkout import clone
 
 RUN = uuid4()
 NODE = StageNode("make@a", "", (), "cpu", 60.0, False, 1)
@@ -58,11 +55,11 @@ def test_a_stage_that_no_worker_takes_is_cancelled_if_no_worker_is_online(
     monkeypatch.setattr(workers, "run_deployment", lambda *_, **__: SimpleNamespace(id=RUN))
     monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(workers, "NO_WORKER_SECONDS", 0.02)
-    remote_stage = workers.RemoteStage("make@a", (), "", "", "", 1, 60.0, {})
+    remote_stage = workers.RemoteStage("make@a", [], "", {}, {}, {}, 1, 60.0, {})
     result = workers._await_worker(
         NODE, remote_stage, context=StageContext(tmp_path), idempotency_key="a key"
     )
-    message = "no worker of the pool cpu has been heard of for 0 s; `make up` starts one"
+    message = "no worker of the pool cpu has been heard of for 0 s; `lineage up` starts one"
     assert (message in result.message) is not online
     assert (cancelled == [RUN]) is not online
     assert result.outcome == "failed"
@@ -89,42 +86,19 @@ def test_a_retried_pipeline_run_requests_its_stages_again(
         "_pull_result",
         lambda node, *, context: StageResult(node.name, "failed", exit_status=1),
     )
-    monkeypatch.setattr(workers, "ensure_remote", lambda workspace: "a remote")
-    monkeypatch.setattr(workers, "commit_run", lambda workspace, message: "a commit")
+    monkeypatch.setattr(workers, "_make_request", lambda node, context: "a request")
     monkeypatch.setattr(workers, "run_dvc", lambda *_, **__: None)
-    (tmp_path / "params.yaml").write_text("seed: 1\n")
-    workspace = Workspace(tmp_path, tmp_path, "small", "a commit", (), threading.Lock())
     for run_count in (1, 2):
         workers.run_on_worker(
             NODE,
-            workspace,
             StageContext(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}),
             run_count=run_count,
         )
     assert len(set(keys)) == 2
 
 
-def test_the_clone_of_a_worker_has_an_origin_whatever_git_s_default_remote_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for key, value in {
-        "COUNT": "1",
-        "KEY_0": "clone.defaultRemoteName",
-        "VALUE_0": "upstream",
-    }.items():
-        monkeypatch.setenv(f"GIT_CONFIG_{key}", value)
-    monkeypatch.setenv("LINEAGE_WORKER_HOME", str(tmp_path / "home"))
-    checkout = clone(tmp_path / "lineage")
-    remote_stage = workers.RemoteStage(
-        "make@a", (), head_commit(checkout), str(checkout), str(tmp_path / "remote"), 1, 60.0, {}
-    )
-    for _ in range(2):
-        with workers._prepare_clone(remote_stage) as root:
-            assert head_commit(root) == head_commit(checkout)
-
-
 @pytest.mark.parametrize("moved", [True, False])
-def test_make_down_ends_processes_of_this_checkout_even_if_moved_and_no_others(
+def test_down_ends_processes_of_this_study_even_if_moved_and_no_others(
     moved: bool, tmp_path: Path
 ) -> None:
     home, other_home = tmp_path / "new/servers", tmp_path / "other/servers"

@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from flows.profiles import compose_profile
 from lineage import artifacts, results
 from lineage.analysis.build import build_results
 from lineage.analysis.literature import (

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from flows import package_data
 from flows.package_data import package_file
+from lineage import __version__
 from lineage.config.records import read_yaml
 from tests.checkout import ROOT
 
@@ -93,8 +94,8 @@ def test_the_description_and_the_version_are_the_same_everywhere() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert citation["abstract"] == PROJECT["description"]
     assert PROJECT["description"] in readme
-    assert citation["version"] == PROJECT["version"]
-    assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == PROJECT["version"]
+    assert citation["version"] == __version__
+    assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == __version__
 
 
 def test_files_of_the_package_are_found_in_a_checkout() -> None:
@@ -137,6 +138,7 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel: Pat
 SHOW_INSTALLATION = """
 import flows, lineage, stages
 from flows.package_data import package_file
+from lineage import __version__
 print(flows.__file__, lineage.__file__, stages.__file__)
 print(package_file("dvc.yaml"))
 """

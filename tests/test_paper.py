@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from flows.profiles import merge_params
 from lineage.config.params import Params, parse_params
 from lineage.config.records import read_yaml
-from lineage.config.resolve import fill_in_defaults
+from lineage.config.resolve import fill_in_defaults, merge_trees
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.errors import InputError
 from lineage.evaluation.finetuning import unfreeze_layers
@@ -219,7 +218,7 @@ def test_paper_models_inherit_no_pretraining_setting_of_the_demo(name: str) -> N
     while (parent := entries.get(chain[-1], {}).get("like")) is not None:
         chain.append(parent)
     for entry in reversed(chain):
-        stated = merge_params(stated, entries.get(entry, {}))
+        stated = merge_trees(stated, entries.get(entry, {}))
     inherited = {
         key: value for key, value in composed["pretrain"].items() if key not in stated["pretrain"]
     }

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from flows.profiles import compose_profile, merge_params, write_params
 from lineage.artifacts import create_artifact
+from lineage.config.resolve import merge_trees
 from tests import tiny
 from tests.checkout import MAKE, ROOT, clone, planned_stages, run_command
 from tests.toy_project import free_port
+from tests.user_project import write_params
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODELS_IN_AND_OUT = (ROOT / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")
@@ -90,8 +91,8 @@ def test_the_profile_in_the_readme_works_with_own_corpus_and_task(tmp_path: Path
             folder / f"{split}.csv", index=False
         )
     small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
-    write_params(folder / "profiles/mine.yaml", merge_params(mine, small))
-    write_params(folder / "params.yaml", compose_profile(folder / "profiles", "mine"))
+    write_params(folder / "profiles/mine.yaml", merge_trees(mine, small))
+    write_params(folder, compose_profile(folder / "profiles", "mine"))
     run_command(folder, "python", "-m", "stages.sources")
     assert {
         "pretrain@bert-0",

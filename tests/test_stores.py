@@ -1,4 +1,4 @@
-"""The MLflow store has one place per checkout, and a tracking failure never stops a stage."""
+"""The MLflow store has one place per study, and a tracking failure never stops a stage."""
 
 import sys
 import time
@@ -19,11 +19,11 @@ from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 
 
 @pytest.mark.parametrize("address", ["sqlite:///here.db", None])
-def test_a_relative_tracking_uri_is_resolved_against_the_main_checkout(
+def test_a_relative_tracking_uri_is_resolved_against_the_study(
     address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
-    monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     # A file with only comments sets nothing.
     text = f"tracking_uri: {address}\n" if address else "# tracking_uri: sqlite:///here.db\n"
     (tmp_path / "runtime.yaml").write_text(text)
@@ -43,7 +43,7 @@ def test_a_bad_tracking_uri_stops_no_stage_and_its_password_is_not_printed(
 ) -> None:
     """Try a database without an installed driver, and malformed addresses."""
     monkeypatch.setenv("LINEAGE_TRACKING_URI", address)
-    monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     with tracking.open_stage_run("baselines@sense", parameters={}, tags={}, datasets=[]) as tracker:
         assert tracker.run_id == ""
     message = capsys.readouterr().err
@@ -70,7 +70,6 @@ def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
 ) -> None:
     """A stage that succeeds after the failed one reopens the parent; publish does not close it."""
     environment = {
-        "LINEAGE_MAIN": str(tmp_path),
         "LINEAGE_PIPELINE_ID": "0123456789abcdef",
         "LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
     }
@@ -101,7 +100,6 @@ def test_a_stopped_pipeline_is_killed_in_mlflow_and_a_finished_one_stays_finishe
 ) -> None:
     environment = {
         "LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        "LINEAGE_MAIN": str(tmp_path),
         "LINEAGE_PIPELINE_ID": "p",
     }
     for key, value in environment.items():
@@ -126,24 +124,27 @@ def test_ending_a_pipeline_in_which_no_stage_ran_does_not_call_mlflow(
     )
 
 
-def test_the_pipeline_id_depends_on_parameters_and_data_but_not_on_layout(
+def test_the_pipeline_id_depends_on_what_the_sources_stage_has_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LINEAGE_PIPELINE_ID", raising=False)
     ids = []
-    for text in (
-        "a: 1\nb: {c: 2}\n",
-        "# a comment\nb:\n  c: 2\na: 1\n",
-        "a: 1\nb: {c: 3, 2026-01-01: 4}\n",
+    for record, value in (
+        ("config/report", 1),
+        ("config/report", 2),
+        ("tasks/mood", 1),
+        ("tasks/mood", 2),
+        ("package", 1),
+        ("tasks/mood", 1),
     ):
-        Path("params.yaml").write_text(text)
+        write_json(Path(f"artifacts/sources/{record}.json"), {"value": value})
         ids.append(get_pipeline_id())
-    assert ids[0] == ids[1] != ids[2] and len(ids[0]) == 16
-    for digest in ("one", "other", "one"):
-        write_json(Path("artifacts/sources/tasks/mood.json"), {"data": {"sha256": digest}})
-        ids.append(get_pipeline_id())
-    assert len({*ids[2:]}) == 3 and ids[3] == ids[5], "a run with edited labels needs a new id"
+    assert len({*ids}) == 6 and all(len(one) == 16 for one in ids), (
+        "a run with edited labels, parameters or code needs a new id"
+    )
+    write_json(Path("artifacts/sources/tasks/mood.json"), {"value": 2})
+    assert get_pipeline_id() == ids[4]
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", "given")
     assert get_pipeline_id() == "given"
 
@@ -193,7 +194,7 @@ def test_two_stages_log_the_same_dataset_one_after_the_other(
             pass
 
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
-    monkeypatch.setenv("LINEAGE_MAIN", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(MlflowClient, "log_inputs", slow_log_inputs)
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(stage, ("pretrain@gpt-0", "pretrain@gpt-1"))] == [None, None]

@@ -36,25 +36,24 @@ with track_stage(stage, parameters=about, tags={"family": stage[-3:]}, datasets=
 
 
 @pytest.fixture(scope="module")
-def main_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a main checkout with an empty store and a space in its path."""
-    folder = tmp_path_factory.mktemp("main checkout")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a study with an empty store and a space in its path."""
+    folder = tmp_path_factory.mktemp("a study")
     (folder / "params.yaml").write_text("seed: 7\ngrid: {seeds: [0]}\n")
     return folder
 
 
 @pytest.fixture
-def in_main_checkout(
-    main_checkout: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+def in_study(
+    study_folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """Work inside the main checkout, in a pipeline of this test."""
-    monkeypatch.chdir(main_checkout)
-    monkeypatch.setenv("LINEAGE_MAIN", str(main_checkout))
+    """Work inside the study, in a pipeline of this test."""
+    monkeypatch.chdir(study_folder)
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", request.node.name[:60])
     monkeypatch.setenv("LINEAGE_FLOW_RUN", "flow-1")
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     monkeypatch.setattr(tracking, "SYSTEM_METRICS_SECONDS", 0.1)
-    return main_checkout
+    return study_folder
 
 
 def pipeline_runs(where: str = "") -> list[Run]:
@@ -78,7 +77,7 @@ def logged_steps(run: Run, key: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_processes_that_start_together_share_one_parent_run(in_main_checkout: Path) -> None:
+def test_two_processes_that_start_together_share_one_parent_run(in_study: Path) -> None:
     """It must be the first test of this file: the store is empty, so both create the database."""
     stages = ["pretrain@gpt", "pretrain@bert-elm"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
@@ -86,7 +85,7 @@ def test_two_processes_that_start_together_share_one_parent_run(in_main_checkout
         subprocess.Popen(
             [sys.executable, "-c", WRITER_SCRIPT, stage],
             env=environment,
-            cwd=in_main_checkout,
+            cwd=in_study,
             stderr=subprocess.PIPE,
         )
         for stage in stages
@@ -106,7 +105,7 @@ def test_two_processes_that_start_together_share_one_parent_run(in_main_checkout
         assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert child.data.tags["family"] == child.data.tags["stage"][-3:]
         assert child.data.tags["prefect_flow_run"] == "flow-1"
-        assert len(child.data.tags["git_commit"]) in (4, 40)
+        assert child.data.tags["study"] == "a study0" and child.data.tags["study_commit"] == "none"
         assert child.data.params == {
             "budget.text_bytes": "4000",
             "budget.max_epochs": "4",
@@ -121,7 +120,7 @@ def test_two_processes_that_start_together_share_one_parent_run(in_main_checkout
         )
 
 
-def test_a_killed_stage_continues_in_its_run(in_main_checkout: Path) -> None:
+def test_a_killed_stage_continues_in_its_run(in_study: Path) -> None:
     for first, last, is_killed in ((0, 10, True), (6, 15, False)):
         try:
             with recorder.track_stage(
@@ -145,7 +144,7 @@ def test_a_killed_stage_continues_in_its_run(in_main_checkout: Path) -> None:
     assert child.info.status == "FINISHED" and logged_steps(child, "loss") == list(range(15))
 
 
-def test_another_parameter_value_starts_another_run(in_main_checkout: Path) -> None:
+def test_another_parameter_value_starts_another_run(in_study: Path) -> None:
     for seed, error in ((7, ValueError), (8, None)):
         try:
             with recorder.track_stage("adapt@gpt-0-sense", parameters={"seed": seed}, tags={}):
@@ -158,7 +157,7 @@ def test_another_parameter_value_starts_another_run(in_main_checkout: Path) -> N
     assert (failed.data.params, finished.data.params) == ({"seed": "7"}, {"seed": "8"})
 
 
-def test_system_metrics_are_logged(in_main_checkout: Path) -> None:
+def test_system_metrics_are_logged(in_study: Path) -> None:
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}):
         time.sleep(0.6)
     assert {
@@ -168,7 +167,7 @@ def test_system_metrics_are_logged(in_main_checkout: Path) -> None:
 
 
 def test_publish_closes_the_parent_run_and_a_later_run_reopens_it(
-    in_main_checkout: Path, tmp_path: Path
+    in_study: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "comparison.html").write_text("<p>verdict</p>")
     for value in (0.7, 0.7, 0.9):
@@ -190,22 +189,27 @@ def test_publish_closes_the_parent_run_and_a_later_run_reopens_it(
         "comparison.html",
         "figures",
     ]
-    assert (in_main_checkout / "mlruns").is_dir(), (
+    assert (in_study / "mlruns").is_dir(), (
         "artifacts are next to the database, wherever a stage runs"
     )
 
 
-def test_a_worktree_logs_to_the_store_of_the_main_checkout(
-    in_main_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_on_this_machine_logs_to_the_store_of_the_study(
+    in_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The orchestrator passes the address and the study's name on."""
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", resolve_tracking_uri())
+    monkeypatch.setenv("LINEAGE_STUDY", in_study.name)
     monkeypatch.chdir(tmp_path)
     with recorder.track_stage("baselines@sense", parameters={}, tags={}) as run:
         assert run.run_id
-    assert len(pipeline_runs()) == 2 and list(tmp_path.iterdir()) == []
+    runs = pipeline_runs()
+    assert len(runs) == 2 and list(tmp_path.iterdir()) == []
+    assert {one.data.tags["study"] for one in runs} == {in_study.name}
 
 
 def test_a_stage_works_without_a_tracking_server(
-    in_main_checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    in_study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     with recorder.track_stage(
@@ -214,7 +218,7 @@ def test_a_stage_works_without_a_tracking_server(
         run.log_metrics({"loss": 1.0}, step=0, text_bytes=5)
         run.flush()
         run.set_note("nothing")
-        run.log_artifact(in_main_checkout / "params.yaml")
+        run.log_artifact(in_study / "params.yaml")
         assert run.run_id == ""
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -224,7 +228,7 @@ def test_a_stage_works_without_a_tracking_server(
 
 
 def test_a_store_that_fails_during_a_stage_prints_one_line(
-    in_main_checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    in_study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = []
 
@@ -242,9 +246,7 @@ def test_a_store_that_fails_during_a_stage_prints_one_line(
     assert len(calls) == tracking.MAX_FAILURES
 
 
-def test_one_failed_request_loses_no_value(
-    in_main_checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_failed_request_loses_no_value(in_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
         run.log_metrics({"loss": 1.0}, step=0)
         with monkeypatch.context() as patch:
@@ -267,7 +269,7 @@ def test_a_tracker_without_a_store_does_nothing() -> None:
 
 @pytest.fixture
 def recorder_process(
-    in_main_checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a recorder process and set the variable with its address."""
     address = tmp_path / "recorder"
@@ -285,7 +287,7 @@ def recorder_process(
 
 
 def test_stages_log_through_a_recorder_without_importing_mlflow(
-    in_main_checkout: Path, recorder_process: subprocess.Popen[bytes]
+    in_study: Path, recorder_process: subprocess.Popen[bytes]
 ) -> None:
     """Two stages run at once, each with its own environment variables."""
     script = WRITER_SCRIPT + "assert 'mlflow' not in sys.modules\n"
@@ -297,7 +299,7 @@ def test_stages_log_through_a_recorder_without_importing_mlflow(
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", script, stage_name],
-            cwd=in_main_checkout,
+            cwd=in_study,
             stderr=subprocess.PIPE,
             env=environment,
         )
@@ -328,7 +330,7 @@ def test_stages_log_through_a_recorder_without_importing_mlflow(
 
 
 def test_a_recorder_logs_how_a_stage_ended(
-    in_main_checkout: Path, recorder_process: subprocess.Popen[bytes]
+    in_study: Path, recorder_process: subprocess.Popen[bytes]
 ) -> None:
     for number, error in enumerate((ValueError, KeyboardInterrupt)):
         with (
@@ -351,7 +353,7 @@ def test_a_recorder_logs_how_a_stage_ended(
 
 
 def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
-    in_main_checkout: Path, recorder_process: subprocess.Popen[bytes]
+    in_study: Path, recorder_process: subprocess.Popen[bytes]
 ) -> None:
     script = (
         "import os, signal\n"
@@ -360,7 +362,7 @@ def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
     )
     process = subprocess.run(
         [sys.executable, "-c", script, "pretrain@gpt-0"],
-        cwd=in_main_checkout,
+        cwd=in_study,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         check=False,
     )
@@ -382,7 +384,7 @@ def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
 
 
 def test_a_recorder_that_dies_prints_one_line(
-    in_main_checkout: Path,
+    in_study: Path,
     recorder_process: subprocess.Popen[bytes],
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,6 +1,7 @@
 """Stages run on a real Prefect server and real workers, each a process on a free local port."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from lineage.config.records import read_yaml
 from tests.toy_project import (
     Project,
     free_port,
@@ -56,7 +56,7 @@ class Site:
 def start_servers(project: Project) -> Site:
     """Start the servers and workers of a project."""
     port = free_port()
-    completed = project.run("up", module="flows.servers", LINEAGE_PREFECT_PORT=str(port))
+    completed = project.run("up", LINEAGE_PREFECT_PORT=str(port))
     assert completed.returncode == 0, completed.stdout + completed.stderr
     return Site(project, port)
 
@@ -75,121 +75,118 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     try:
         yield start_servers(project)
     finally:
-        completed = project.run("down", module="flows.servers")
+        completed = project.run("down")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert project_processes(project) == [], "make down must leave no process"
     assert not list((project.root / ".lineage" / "servers").glob("*.json"))
 
 
-def test_stages_run_in_clones_on_workers_and_return_outputs_through_the_remote(
+def set_models(project: Project, **make: object) -> None:
+    """Leave one model in the study, with these options of its stage make."""
+    project.set_params(grid__models=["a"], models__a__make=make)
+    project.read_trace()
+
+
+def test_stages_run_on_workers_and_return_outputs_through_the_remote(
     site: Site, tmp_path: Path
 ) -> None:
     project = site.project
-    completed = project.run("--profile", "small", "--pools")
+    set_models(project, value=1)
+    completed = project.run("run", "--workers")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert "THE TABLE" in completed.stdout
     trace_by_stage = {str(entry["stage"]): entry for entry in project.read_trace()}
     root = project.root.resolve()
     workers_dir = root / ".lineage" / "workers"
     assert {name: entry["cwd"] for name, entry in trace_by_stage.items()} == {
-        "sources": str(root / ".runs" / "small"),
-        "make@a": str(workers_dir / "cpu" / "0" / "clone"),
-        "train@a": str(workers_dir / "gpu" / "0" / "clone"),
-        "report": str(root / ".runs" / "small"),
-        "publish": str(root / ".runs" / "small"),
+        "sources": str(root),
+        "make@a": str(workers_dir / "cpu" / "0" / "study"),
+        "train@a": str(workers_dir / "gpu" / "0" / "study"),
+        "report": str(root),
+        "publish": str(root),
     }, "each stage ran once, in the pool of its meta"
     for stage, pool in (("make@a", "cpu"), ("train@a", "gpu")):
         assert not trace_by_stage[stage]["user"], "a worker cannot see the user's data"
-        assert (workers_dir / pool / "0" / "clone" / ".dvc" / "cache").is_dir(), (
+        assert (workers_dir / pool / "0" / "study" / ".dvc" / "cache").is_dir(), (
             "each worker has its own cache"
         )
-        metadata = json.loads(
-            (
-                project.root / ".runs" / "small" / ".lineage" / "metadata" / f"{stage}.json"
-            ).read_text()
-        )
+        metadata = json.loads((root / ".lineage" / "metadata" / f"{stage}.json").read_text())
         assert (
             metadata["pid"] == trace_by_stage[stage]["pid"]
             and metadata["cwd"] == trace_by_stage[stage]["cwd"]
         ), "its metadata was sent back"
     assert len({entry["pid"] for entry in trace_by_stage.values()}) == 5
+    assert len({entry["pipeline"] for entry in trace_by_stage.values()} - {None}) == 2, (
+        "all stages after sources have the same id"
+    )
     runs = {run["name"]: run for run in site.flow_runs() if not run["auto_scheduled"]}
     assert runs["make@a"]["work_pool_name"] == "cpu" and runs["train@a"]["work_pool_name"] == "gpu"
     assert {run["state_type"] for run in runs.values()} == {"COMPLETED"}
-    tasks = {
-        run["name"]
-        for run in site.ask(
-            "task_runs/filter", {"flow_runs": {"id": {"any_": [runs["pipeline small"]["id"]]}}}
-        )
-    }
-    assert {"sources", "make@a", "train@a", "report", "publish"} <= tasks, "one task per stage"
-    # A local run from an empty cache gives the same result.
+    (study_run,) = [run for name, run in runs.items() if name.startswith("project, 20")]
+    tasks = site.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [study_run["id"]]}}})
+    assert {"sources", "make@a", "train@a", "report", "publish"} <= {run["name"] for run in tasks}
+    # A run without workers, from an empty cache, gives the same result.
     local_project = make_project(tmp_path)
-    assert local_project.run("--local", "--profile", "small").returncode == 0
-    assert read_dvc_lock(local_project.root / ".runs" / "small") == read_dvc_lock(
-        project.root / ".runs" / "small"
-    )
-    assert read_yaml(local_project.root / ".runs" / "small" / "params.yaml") == read_yaml(
-        project.root / ".runs" / "small" / "params.yaml"
-    )
-    results = Path(".runs") / "small" / "reports" / "results.csv"
+    set_models(local_project, value=1)
+    assert local_project.run("run", "--no-prefect").returncode == 0
+    assert read_dvc_lock(local_project.root) == read_dvc_lock(project.root)
+    results = Path("reports") / "results.csv"
     assert (local_project.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
 @pytest.mark.slow
+def test_a_worker_with_other_code_refuses_its_stage(site: Site) -> None:
+    project = site.project
+    set_models(project, value=2)
+    # The workers have loaded the package; the study finds another.
+    code = project.root / "lineage" / "errors.py"
+    text = code.read_text()
+    study = Path(shutil.copytree(project.root, project.root.parent / "other"))
+    try:
+        code.write_text(text + "\nCHANGED = True\n")
+        completed = project.run("run", "--workers", PYTHONPATH=str(study))
+    finally:
+        code.write_text(text)
+        shutil.rmtree(study)
+    assert completed.returncode == 2, completed.stdout + completed.stderr
+    assert "has other code than the one that runs the study" in completed.stderr
+
+
+@pytest.mark.slow
 def test_an_input_error_on_a_worker_is_not_retried_and_exits_with_2(site: Site) -> None:
-    site.project.set_params(
-        file="profiles/bad.yaml",
-        grid={"models": ["a"]},
-        models={"a": {"make": {"value": 3, "exit": 2}}},
-    )
-    site.project.commit()
-    site.project.read_trace()
-    completed = site.project.run("--profile", "bad", "--pools")
+    set_models(site.project, value=3, exit=2)
+    completed = site.project.run("run", "--workers")
     assert completed.returncode == 2
     assert "make@a: params.yaml: models: something is wrong; mend it" in completed.stderr
     assert "Traceback" not in completed.stdout + completed.stderr
     assert site.project.stages_run() == ["make@a", "sources"]
 
 
-def test_pools_without_a_server_are_refused(tmp_path: Path) -> None:
-    completed = make_project(tmp_path).run("--profile", "small", "--pools")
+def test_workers_without_a_server_are_refused(tmp_path: Path) -> None:
+    completed = make_project(tmp_path).run("run", "--workers")
     assert completed.returncode == 2
-    assert "make up" in completed.stderr
+    assert "lineage up" in completed.stderr
 
 
 @pytest.mark.slow
-def test_a_stale_git_lock_is_removed_and_a_broken_clone_is_reported(
-    site: Site,
-) -> None:
-    site.project.set_params(
-        file="profiles/left.yaml", grid={"models": ["a"]}, models={"a": {"make": {"value": 41}}}
-    )
-    site.project.commit()
-    clone = site.project.root / ".lineage" / "workers" / "cpu" / "0" / "clone"
-    if not clone.is_dir():
-        assert site.project.run("--profile", "small", "--pools").returncode == 0
-    (clone / ".git" / "index.lock").touch()
-    completed = site.project.run("--profile", "left", "--pools")
+def test_a_scratch_study_that_a_killed_worker_left_behind_is_cleaned(site: Site) -> None:
+    scratch = site.project.root / ".lineage" / "workers" / "cpu" / "0" / "study"
+    set_models(site.project, value=41)
+    assert site.project.run("run", "--workers").returncode == 0
+    (scratch / "artifacts" / "made" / "a").write_text("half of a result")
+    (scratch / "dvc.lock").write_text("half of a")
+    (scratch / ".dvc" / "config").unlink()
+    set_models(site.project, value=42)
+    completed = site.project.run("run", "--workers")
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    site.project.set_params(
-        file="profiles/left.yaml", grid={"models": ["a"]}, models={"a": {"make": {"value": 42}}}
-    )
-    site.project.commit()
-    head = (clone / ".git" / "HEAD").read_text()
-    (clone / ".git" / "HEAD").write_text("no head")
-    completed = site.project.run("--profile", "left", "--pools")
-    (clone / ".git" / "HEAD").write_text(head)
-    assert completed.returncode == 1
-    assert "make@a: on its worker: " in completed.stdout + completed.stderr
-    assert "`git " in completed.stdout + completed.stderr
+    assert "make@a 42" in (site.project.root / "artifacts" / "made" / "a").read_text()
 
 
 @pytest.mark.slow
 def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(
     site: Site,
 ) -> None:
-    deployment = next(one for one in site.ask("deployments/filter") if one["name"] == "nightly")
+    deployment = next(one for one in site.ask("deployments/filter") if one["name"] == "cpu")
     runs = [
         site.ask(f"deployments/{deployment['id']}/create_flow_run", {"state": {"type": state}})[
             "id"
@@ -213,14 +210,8 @@ def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(
 
 @pytest.mark.slow
 def test_a_killed_stage_is_retried_on_its_worker(site: Site) -> None:
-    site.project.set_params(
-        file="profiles/once.yaml",
-        grid={"models": ["a"]},
-        models={"a": {"make": {"value": 4, "once": True}}},
-    )
-    site.project.commit()
-    site.project.read_trace()
-    completed = site.project.run("--profile", "once", "--pools")
+    set_models(site.project, value=4, once=True)
+    completed = site.project.run("run", "--workers")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert site.project.stages_run().count("make@a") == 2
 
@@ -228,14 +219,8 @@ def test_a_killed_stage_is_retried_on_its_worker(site: Site) -> None:
 @pytest.mark.slow
 def test_a_stage_whose_worker_dies_is_marked_crashed_and_retried(site: Site) -> None:
     project = site.project
-    project.set_params(
-        file="profiles/lost.yaml",
-        grid={"models": ["a"]},
-        models={"a": {"make": {"value": 5, "seconds": 30}}},
-    )
-    project.commit()
-    project.read_trace()
-    pipeline = project.start("--profile", "lost", "--pools")
+    set_models(project, value=5, seconds=30)
+    pipeline = project.start("run", "--workers")
     stage = psutil.Process(wait_for_stage(project, "make@a"))
     engine_processes = [
         process
@@ -255,14 +240,8 @@ def test_a_stage_whose_worker_dies_is_marked_crashed_and_retried(site: Site) -> 
 @pytest.mark.slow
 def test_stopping_the_pipeline_stops_its_stages_on_workers(site: Site) -> None:
     project = site.project
-    project.set_params(
-        file="profiles/long.yaml",
-        grid={"models": ["a"]},
-        models={"a": {"make": {"value": 6, "seconds": 120}}},
-    )
-    project.commit()
-    project.read_trace()
-    pipeline = project.start("--profile", "long", "--pools")
+    set_models(project, value=6, seconds=120)
+    pipeline = project.start("run", "--workers")
     pid = wait_for_stage(project, "make@a")
     pipeline.terminate()
     output, _ = pipeline.communicate(timeout=60)
@@ -271,51 +250,40 @@ def test_stopping_the_pipeline_stops_its_stages_on_workers(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_the_nightly_schedule_fires_and_an_overlapping_run_is_cancelled(
-    tmp_path: Path,
-) -> None:
+def test_a_schedule_fires_and_an_overlapping_run_is_cancelled(tmp_path: Path) -> None:
+    """The first run takes longer than a minute, and the run after it has nothing to do."""
     project = make_project(tmp_path)
-    text = (project.root / "prefect.yaml").read_text()
-    assert 'cron: "0 2 * * *"' in text
-    (project.root / "prefect.yaml").write_text(
-        text.replace('cron: "0 2 * * *"', 'cron: "* * * * *"')
-    )
-    project.set_params(
-        file="profiles/demo.yaml", grid={"models": ["a"]}, models__a__make__seconds=55
-    )
-    project.commit()
-    before = project.git("rev-parse", "main")
+    set_models(project, seconds=70)
+    refused = project.run("schedule", "--cron", "* * * * *")
+    assert refused.returncode == 2
+    assert "run `lineage up` first" in refused.stderr
     site = start_servers(project)
+
+    def states() -> list[str]:
+        return [run["state_type"] for run in site.flow_runs() if run["auto_scheduled"]]
+
     try:
-        wait_until(
-            lambda: any(run["state_type"] == "CANCELLED" for run in site.flow_runs()), seconds=240
+        bad = project.run("schedule", "--cron", "each night")
+        assert bad.returncode == 2 and "five fields" in bad.stderr
+        assert project.run("schedule", "--cron", "* * * * *").returncode == 0
+        wait_until(lambda: "CANCELLED" in states(), seconds=240)
+        assert "RUNNING" in states(), "the first run continues"
+        wait_until(lambda: states().count("COMPLETED") >= 2, seconds=240)
+        names = project.stages_run()
+        assert names.count("make@a") == 1 and names.count("publish") >= 2, (
+            "the second run finds nothing to do"
         )
-        assert "RUNNING" in {
-            run["state_type"] for run in site.flow_runs() if run["name"] == "pipeline demo"
-        }, "the first run continues"
-        wait_until(
-            lambda: any(
-                run["state_type"] == "COMPLETED" and run["name"] == "pipeline demo"
-                for run in site.flow_runs()
-            ),
-            seconds=240,
-        )
-        assert all(
-            "auto-scheduled" in run["tags"]
-            for run in site.flow_runs()
-            if run["name"].startswith("pipeline") or run["auto_scheduled"]
-        )
-        assert project.git("rev-parse", "main") == before, "a scheduled run must not commit to main"
-        assert "results of" in project.git("log", "-1", "--format=%s", "runs/demo")
+        assert project.run("schedule", "--off").returncode == 0
+        wait_until(lambda: "SCHEDULED" not in states(), seconds=30)
     finally:
-        project.run("down", module="flows.servers")
+        project.run("down")
     assert project_processes(project) == []
 
 
 @pytest.mark.slow
 def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    completed = project.run("--jobs", "2")
+    completed = project.run("run", "--jobs", "2")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert (project.root / ".lineage" / "prefect" / "prefect.db").is_file(), (
         "its history is in the project"
@@ -332,7 +300,7 @@ from lineage.errors import InputError
 
 def run(node):
     if node.name == "b":
-        raise InputError("no deployment 'gpu'; make up")
+        raise InputError("no deployment 'gpu'; run it")
     if node.name == "c":
         raise OSError("the index is locked")
     return StageResult(node.name, "ran")
@@ -368,6 +336,6 @@ def test_a_stage_that_cannot_be_submitted_fails_alone_with_a_reason(tmp_path: Pa
     result_lines = [line for line in completed.stdout.splitlines() if line.count("|") == 3]
     assert result_lines == [
         "a|ran|0|",
-        "b|failed|2|b: no deployment 'gpu'; make up",
+        "b|failed|2|b: no deployment 'gpu'; run it",
         "c|failed|1|c: the index is locked",
     ], completed.stderr

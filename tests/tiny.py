@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from flows.profiles import compose_profile, merge_params
 from lineage.config.records import read_yaml
-from lineage.config.resolve import fill_in_defaults, resolve_tree
+from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.config.study import ModelConfig, parse_model_config
 from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.settings import BilstmProbeSettings
@@ -98,7 +97,7 @@ def dropout_config(name: str, share: float) -> dict[str, Any]:
 
 def profile_params(profile: str) -> dict[str, Any]:
     """Return a profile's params.yaml with the defaults of the families filled in."""
-    return resolve_tree(compose_profile(ROOT / "profiles", profile), "params.yaml")
+    return resolve_tree(read_yaml(ROOT / "studies" / f"{profile}.yaml"), "params.yaml")
 
 
 def demo_params() -> dict[str, Any]:
@@ -121,7 +120,7 @@ def documents() -> tuple[str, ...]:
 def model_config(name: str, **overrides: Mapping[str, Any]) -> ModelConfig:
     """Return a model's config with small sizes."""
     block = fill_in_defaults(
-        name, merge_params(merge_params(model_blocks()[name], SMALL_SETTINGS[name]), overrides)
+        name, merge_trees(merge_trees(model_blocks()[name], SMALL_SETTINGS[name]), overrides)
     )
     return parse_model_config(name, block, f"models.{name}")
 

@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from flows.profiles import merge_params
 from lineage.config.records import read_yaml
-from lineage.config.resolve import resolve_tree
+from lineage.config.resolve import merge_trees, resolve_tree
 from lineage.synthetic.grammar import generate_documents
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -46,6 +45,17 @@ PARAMS: dict[str, Any] = {
 }
 
 
+# The lists of the grid that a params.yaml always writes out.
+GRID: dict[str, Any] = {
+    "pretrain_seeds": [0],
+    "finetune_seeds": [0, 1, 2],
+    "tfidf_C": [10.0],
+    "join_models": [],
+    "join_tasks": [],
+    "join_static_model": "word2vec",
+}
+
+
 @functools.cache
 def corpus_texts() -> tuple[str, ...]:
     """Return the texts of the corpus."""
@@ -60,7 +70,7 @@ def make_project(folder: Path) -> dict[str, Any]:
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
         mood_reviews(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
-    tree = merge_params(read_yaml(REPOSITORY / "profiles/base.yaml"), copy.deepcopy(PARAMS))
+    tree = merge_trees({"grid": GRID}, copy.deepcopy(PARAMS))
     tree = copy.deepcopy(resolve_tree(tree, "params.yaml"))
     tree["models"]["gpt"]["tokenizer"]["vocab_size"] = 400
     write_params(folder, tree)
@@ -101,7 +111,6 @@ def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> 
     import sys
 
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("LINEAGE_MAIN", str(folder))
     monkeypatch.setenv("LINEAGE_TRACKING_URI", tracking_uri())
     monkeypatch.delenv("LINEAGE_STAGE", raising=False)
     monkeypatch.setattr(sys, "argv", [name, *arguments])

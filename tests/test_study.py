@@ -1,0 +1,265 @@
+"""A study is a folder that can be created, opened, checked and committed."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.package_data import package_file
+from flows.plan import (
+    GraphError,
+    RemoteStore,
+    check_remote_access,
+    drop_default_remote,
+    read_default_remote,
+    read_graph,
+    set_default_remote,
+)
+from flows.run import RunOptions, interrupt_on_signals
+from flows.servers import start_prefect
+from flows.study import (
+    check_can_commit,
+    commit_results,
+    create_study,
+    hold_run_lock,
+    is_running,
+    open_study,
+)
+from flows.workers import prepare_remote
+from lineage.config.records import read_yaml
+from lineage.errors import InputError
+from lineage.runtime.provenance import StudyVersion
+from tests.checkout import IDENTITY, ROOT, run_command
+from tests.user_project import write_params
+
+DEMO_PARAMS = (ROOT / "params.yaml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def created_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("created") / "tickets"
+    create_study(folder, DEMO_PARAMS)
+    return folder
+
+
+@pytest.fixture
+def study(created_study: Path, tmp_path: Path) -> Path:
+    """A study that a test may change."""
+    return Path(shutil.copytree(created_study, tmp_path / "tickets", symlinks=True))
+
+
+def git(folder: Path, *words: str) -> str:
+    completed = subprocess.run(
+        ["git", *IDENTITY, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return completed.stdout.strip()
+
+
+def test_a_created_study_has_its_graph_and_needs_no_git(study: Path) -> None:
+    assert {path.name for path in study.iterdir()} == {
+        ".dvc",
+        ".dvcignore",
+        ".gitignore",
+        "dvc.yaml",
+        "params.yaml",
+        "reports",
+    }
+    assert open_study(study).version == StudyVersion("none", ())
+    assert "pretrain@gpt-0" in {node.name for node in read_graph(study)}
+    planned = run_command(study, "lineage", "plan")
+    assert "run   pretrain@gpt-0 [gpu] never run" in planned or "[cpu] never run" in planned
+
+
+def test_studies_can_share_a_cache(tmp_path: Path) -> None:
+    create_study(tmp_path / "a", DEMO_PARAMS, cache=tmp_path / "cache")
+    assert str(tmp_path / "cache") in run_command(tmp_path / "a", "dvc", "cache", "dir")
+
+
+@pytest.mark.parametrize("content", ["a folder with a file", "a file"])
+def test_a_folder_that_is_not_empty_is_refused_and_nothing_is_written(
+    content: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tickets"
+    if content == "a file":
+        folder.write_text("mine")
+    else:
+        folder.mkdir()
+        (folder / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty; name a new folder"):
+        create_study(folder, DEMO_PARAMS)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [
+        "tickets" if content == "a file" else "mine.txt"
+    ]
+
+
+def test_an_empty_folder_may_become_a_study(tmp_path: Path) -> None:
+    create_study(tmp_path, DEMO_PARAMS)
+    assert (tmp_path / "dvc.yaml").is_file()
+
+
+def test_a_folder_without_params_is_no_study(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no study is here.*`lineage init`"):
+        open_study(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_the_package_knows_is_added_again(study: Path) -> None:
+    (study / "dvc.yaml").unlink()
+    shutil.rmtree(study / ".dvc")
+    open_study(study)
+    assert (study / "dvc.yaml").read_bytes() == package_file("dvc.yaml").read_bytes()
+    assert "pretrain@gpt-0" in {node.name for node in read_graph(study)}
+
+
+def test_an_edited_graph_is_refused_but_pools_and_time_limits_may_change(study: Path) -> None:
+    graph = study / "dvc.yaml"
+    text = graph.read_text()
+    graph.write_text(text.replace("pool: gpu, timeout_s: 604800", "pool: cpu, timeout_s: 60"))
+    assert graph.read_text() != text
+    open_study(study)
+    graph.write_text(text.replace("always_changed: true", "always_changed: false", 1))
+    with pytest.raises(InputError, match=r"it was edited, or the study was made by another ver"):
+        open_study(study)
+
+
+@pytest.mark.parametrize("value", [None, 0, "gpt", [""]])
+def test_values_that_break_dvc_raise_a_graph_error(value: object, study: Path) -> None:
+    tree = read_yaml(study / "params.yaml")
+    write_params(study, tree | {"grid": tree["grid"] | {"models": value}})
+    with pytest.raises(GraphError):
+        read_graph(study)
+
+
+def test_only_one_run_holds_a_study(study: Path) -> None:
+    assert not is_running(study)
+    with hold_run_lock(study):
+        assert is_running(study)
+        with pytest.raises(InputError, match="another run of this study is under way"):
+            hold_run_lock(study).__enter__()
+    assert not is_running(study)
+
+
+def test_the_version_of_a_study_is_its_commit_and_what_changed_since(study: Path) -> None:
+    git(study, "init", "--quiet")
+    git(study, "add", "--all")
+    git(study, "commit", "--quiet", "--message", "a study")
+    commit = git(study, "rev-parse", "HEAD")
+    (study / "dvc.lock").write_text("")
+    (study / "reports" / "comparison.md").write_text("")
+    assert open_study(study).version == StudyVersion(commit, ()), "a run writes these files"
+    with (study / "params.yaml").open("a") as stream:
+        stream.write("# a change\n")
+    assert open_study(study).version == StudyVersion(commit, ("params.yaml",))
+
+
+def test_results_are_committed_without_other_changes(study: Path) -> None:
+    with pytest.raises(InputError, match="is not in a git repository; run `git init`"):
+        check_can_commit(study)
+    git(study, "init", "--quiet")
+    check_can_commit(study)
+    hook = study / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 3\n")
+    hook.chmod(0o755)
+    (study / "reports" / "comparison.md").write_text("the report")
+    (study / "reports" / "results.csv").write_text("DVC stores it")
+    (study / "notes.txt").write_text("staged by the user")
+    git(study, "add", "notes.txt")
+    commit_results(study, "Results")
+    assert git(study, "show", "--name-only", "--format=%s").split() == [
+        "Results",
+        "dvc.yaml",
+        "params.yaml",
+        "reports/comparison.md",
+    ]
+    assert git(study, "diff", "--cached", "--name-only") == "notes.txt"
+    before = git(study, "rev-parse", "HEAD")
+    commit_results(study, "Results")
+    assert git(study, "rev-parse", "HEAD") == before, "nothing has changed"
+
+
+def test_remotes_travel_with_their_settings_and_without_secrets(study: Path) -> None:
+    settings = {
+        "url": "s3://bucket/lineage",
+        "endpointurl": "http://127.0.0.1:9000",
+        "region": "eu-central-1",
+        "profile": "research",
+        "sse_kms_key_id": "a key's name",
+        "access_key_id": "who",
+        "secret_access_key": "hidden",
+        "session_token": "hidden",
+        "credentialpath": "/home/me/keys",
+    }
+    for name, value in settings.items():
+        command = ("remote", "add", "-d", "store", value)
+        if name != "url":
+            command = ("remote", "modify", "store", name, value)
+        run_command(study, "dvc", *command)
+    remote = read_default_remote(study)
+    assert remote is not None and remote.name == "store"
+    kept = ("url", "endpointurl", "region", "profile", "sse_kms_key_id")
+    assert {key: remote.settings[key] for key in kept} == {key: settings[key] for key in kept}
+    assert not {*settings} - {*kept} & {*remote.settings}
+    assert "hidden" not in str(remote) and "who" not in str(remote)
+    run_command(study, "dvc", "remote", "add", "-d", "other", "ssh://me:hidden@host/lineage")
+    remote = read_default_remote(study)
+    assert remote is not None and remote.settings["url"] == "ssh://me@host/lineage"
+
+
+def test_a_remote_for_workers_on_this_machine_gives_way_to_one_of_the_user(study: Path) -> None:
+    prepare_remote(study)
+    remote = read_default_remote(study)
+    assert remote is not None and remote.settings["url"] == str(study / ".lineage" / "remote")
+    run_command(study, "dvc", "remote", "add", "-d", "store", str(study.parent / "store"))
+    prepare_remote(study)
+    remote = read_default_remote(study)
+    assert remote is not None and remote.settings["url"] == str(study.parent / "store")
+    drop_default_remote(study, "workers")
+    assert "store" in run_command(study, "dvc", "remote", "list")
+
+
+def test_a_remote_that_cannot_be_written_to_is_refused(study: Path) -> None:
+    (study / "file").write_text("")
+    set_default_remote(study, RemoteStore("store", {"url": str(study / "file" / "store")}))
+    with pytest.raises(InputError, match=r"cannot be written to: .*; check its set"):
+        check_remote_access(study)
+
+
+def test_a_default_remote_without_settings_is_refused(study: Path) -> None:
+    run_command(study, "dvc", "config", "core.remote", "store")
+    with pytest.raises(InputError, match="the default remote 'store' is not configured"):
+        read_default_remote(study)
+
+
+def test_a_number_of_jobs_below_one_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^--jobs: 0 is not a number of stages"):
+        RunOptions(jobs=0)
+
+
+def test_an_ignored_hangup_signal_stays_ignored() -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        for handler_before in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGHUP, handler_before)
+            interrupt_on_signals()
+            assert (signal.getsignal(signal.SIGHUP) is handler_before) == (
+                handler_before is signal.SIG_IGN
+            )
+            assert callable(signal.getsignal(signal.SIGTERM))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("port", ["abc", "70000", "-1", "0"])
+def test_an_invalid_port_is_refused(
+    port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINEAGE_PREFECT_PORT", port)
+    with pytest.raises(
+        InputError,
+        match=f"LINEAGE_PREFECT_PORT: '{port}' is not a port; give a number from 1 to 65535",
+    ):
+        start_prefect(tmp_path)
