@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.profiles import merge_params, write_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import merge_trees
 from tests import user_project
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,7 +59,7 @@ def clone(folder: Path) -> Path:
 
 
 def clone_own_project(folder: Path) -> Path:
-    """Clone this tree and add a user's own profile.
+    """Clone this tree with a user's own params.yaml.
 
     The user's text (a folder of .txt) and task (csv) lie next to the clone, where no worker looks.
     """
@@ -75,9 +75,7 @@ def clone_own_project(folder: Path) -> Path:
         "tasks": {"mood": {"max_words": 24}},
         "models": {"gpt": small_model},
     }
-    profile = merge_params(user_project.PARAMS, changes)
-    write_params(folder / "profiles/own.yaml", profile)
-    write_params(folder / "params.yaml", merge_params(tree, profile))
+    user_project.write_params(folder, merge_trees(tree, changes))
     (folder / "runtime.yaml").write_text("data_root: ../mine\n")
     commit(folder)
     return folder
@@ -141,7 +139,7 @@ def set_params(folder: Path, **values: Any) -> None:
                 block[name] = {}
             block = block[name]
         block[last] = value
-    write_params(folder / "params.yaml", tree)
+    user_project.write_params(folder, tree)
 
 
 def planned_stages(folder: Path) -> set[str]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from flows.profiles import merge_params
 from lineage.config.checks import check_study, text_length_limits
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, read_yaml
+from lineage.config.resolve import merge_trees
 from lineage.config.study import load_model_config
 from lineage.data.checks import TextLengthLimit, check_task_data
 from lineage.errors import InputError
@@ -41,8 +41,8 @@ TAGGING_TASK = {
 def build_params(overrides: dict[str, Any], models: list[str], tasks: list[str]) -> Params:
     """Return the shipped parameters with changes, for these models and tasks only."""
     grid = {"models": models, "tasks": tasks, "adapt_models": [], "adapt_tasks": []}
-    tree = merge_params(SHIPPED, overrides)
-    tree = merge_params(tree, {"grid": grid | overrides.get("grid", {})})
+    tree = merge_trees(SHIPPED, overrides)
+    tree = merge_trees(tree, {"grid": grid | overrides.get("grid", {})})
     return parse_params(tree, "params.yaml")
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, PretrainingBudget
 from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
 from lineage.report import page, publication
 from lineage.report.notes import format_reason
@@ -242,4 +242,4 @@ def test_an_invalid_ensemble_is_refused_when_params_are_parsed(
 ) -> None:
     params = read_yaml(Path(__file__).parent.parent / "params.yaml")
     with pytest.raises(InputError, match=message):
-        parse_params(merge_params(params, {"grid": grid}), "params.yaml")
+        parse_params(merge_trees(params, {"grid": grid}), "params.yaml")

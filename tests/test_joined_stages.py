@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from flows.profiles import merge_params
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.records import Setting, read_analysis
 from lineage.config.checks import check_study
 from lineage.config.params import ReportParams, parse_params, read_params
 from lineage.config.records import read_yaml
+from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_task_data
 from lineage.errors import InputError
 from lineage.report import page
@@ -230,7 +230,7 @@ def test_the_graph_has_the_joined_stage_only_if_the_grid_names_it() -> None:
 def check_grid(grid: Tree) -> None:
     """Check a grid over the demo parameters, as the sources stage does."""
     overrides = {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid
-    params = parse_params(merge_params(tiny.demo_params(), {"grid": overrides}), "params.yaml")
+    params = parse_params(merge_trees(tiny.demo_params(), {"grid": overrides}), "params.yaml")
     check_study(params)
     check_task_data(params.grid.join_tasks[0], params, REPOSITORY)
 
@@ -289,9 +289,9 @@ def test_any_static_family_can_be_joined() -> None:
     }
     for name in ("fasttext", "glove"):
         params = parse_params(
-            merge_params(
+            merge_trees(
                 tiny.demo_params(),
-                merge_params(overrides, {"grid": {"join_static_model": name}}),
+                merge_trees(overrides, {"grid": {"join_static_model": name}}),
             ),
             "params.yaml",
         )

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from flows.profiles import merge_params
 from lineage.artifacts import write_json
 from lineage.config.checks import check_study
 from lineage.config.params import Params, parse_params
+from lineage.config.resolve import merge_trees
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
@@ -241,7 +241,7 @@ def test_rows_of_bilstm_probes_name_the_features(
 
 
 def parse_study(**overrides: Any) -> Params:
-    return parse_params(merge_params(tiny.demo_params(), overrides), "params.yaml")
+    return parse_params(merge_trees(tiny.demo_params(), overrides), "params.yaml")
 
 
 def test_members_of_an_ensemble_need_the_same_bilstm_features() -> None:
@@ -345,8 +345,8 @@ def test_every_family_describes_its_transfer_in_the_same_words() -> None:
         assert ("network" in text) == text.startswith(WHOLE_NETWORK), name
 
 
-def test_the_profile_paper_uses_the_features_of_the_elmo_and_bert_papers() -> None:
-    models = tiny.profile_params("paper")["models"]
+def test_the_study_paper_uses_the_features_of_the_elmo_and_bert_papers() -> None:
+    models = tiny.study_params("paper")["models"]
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
     for block in ("linear_probe", "bilstm_probe"):
         keys = ("learn_gamma", "layer_norm", "scalar_mix_l2")

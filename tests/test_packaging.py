@@ -23,6 +23,7 @@ from lineage.config.records import read_yaml
 from tests.checkout import ROOT
 
 PACKAGES = ("lineage", "flows", "stages")
+STUDIES = [f"studies/{path.name}" for path in sorted((ROOT / "studies").glob("*.yaml"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -98,7 +99,8 @@ def test_the_description_and_the_version_are_the_same_everywhere() -> None:
 
 
 def test_files_of_the_package_are_found_in_a_checkout() -> None:
-    assert package_file("dvc.yaml") == ROOT / "dvc.yaml"
+    for name in ("dvc.yaml", *STUDIES):
+        assert package_file(name) == ROOT / name
 
 
 def test_files_of_an_installed_package_are_found_first(
@@ -130,7 +132,8 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel: Pat
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         (entry_points,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         assert "lineage = flows.cli:main" in archive.read(entry_points).decode()
-    assert names == list_package_files() | {"flows/data/dvc.yaml"}
+    shipped = ["dvc.yaml", *STUDIES]
+    assert names == list_package_files() | {f"flows/data/{name}" for name in shipped}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
 
 
@@ -138,7 +141,7 @@ SHOW_INSTALLATION = """
 import flows, lineage, stages
 from flows.package_data import package_file
 print(flows.__file__, lineage.__file__, stages.__file__)
-print(package_file("dvc.yaml"))
+print(package_file("studies").parent)
 """
 
 
@@ -162,7 +165,7 @@ def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Pa
         check=False,
     )
     assert completed.returncode == 0, completed.stderr
-    modules, graph = completed.stdout.splitlines()
-    assert all(Path(module).is_relative_to(site_packages) for module in modules.split())
-    assert Path(graph).is_relative_to(site_packages)
-    assert Path(graph).read_bytes() == (ROOT / "dvc.yaml").read_bytes()
+    modules, data = completed.stdout.splitlines()
+    assert all(Path(path).is_relative_to(site_packages) for path in (*modules.split(), data))
+    for name in ("dvc.yaml", *STUDIES):
+        assert (Path(data) / name).read_bytes() == (ROOT / name).read_bytes()

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.profiles import write_params
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
 from lineage.config.records import parse_record, read_yaml
@@ -26,6 +25,7 @@ from lineage.tasks.base import load_kind
 from tests.checkout import RUN_PIPELINE, clone_own_project, run_command
 from tests.private_text import find_leaks, read_texts
 from tests.toy_project import REPOSITORY
+from tests.user_project import write_params
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> Non
     tree["grid"] |= {"models": ["word2vec", "gpt"], "tasks": [*tasks], "adapt_models": ["gpt"], "adapt_tasks": ["verdicts"], "finetune_seeds": [0],
                      "label_counts": ["all"]}  # fmt: skip
     tree["models"]["word2vec"] = {"tokenizer": {"vocab_size": 60}}
-    write_params(folder / "params.yaml", tree)
+    write_params(folder, tree)
     run_command(folder, *RUN_PIPELINE, code=3)  # word2vec lacks some words
     cells = [cell for row in rows for cell in row.values()]
     texts = [cell for cell in cells if isinstance(cell, str)]

@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
-from flows.profiles import compose_profile, merge_params, write_params
 from lineage.artifacts import create_artifact
+from lineage.config.records import read_yaml
+from lineage.config.resolve import merge_trees
 from tests import tiny
 from tests.checkout import MAKE, ROOT, clone, planned_stages, run_command
 from tests.toy_project import free_port
+from tests.user_project import write_params
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODELS_IN_AND_OUT = (ROOT / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")
@@ -68,8 +70,8 @@ def test_models_are_exported_as_the_docs_show(
     assert names["known"] > 300 and Path("vectors.bin").is_file()
 
 
-def test_the_profile_in_the_readme_works_with_own_corpus_and_task(tmp_path: Path) -> None:
-    """Use the profile as README shows it, with less text."""
+def test_the_study_in_the_readme_works_with_own_corpus_and_task(tmp_path: Path) -> None:
+    """Use the study as README shows it, with less text."""
     shown = re.search(r"```yaml\n(corpora:.*?)```", README, re.DOTALL)
     assert shown is not None
     mine = YAML(typ="safe", pure=True).load(shown[1])
@@ -90,8 +92,9 @@ def test_the_profile_in_the_readme_works_with_own_corpus_and_task(tmp_path: Path
             folder / f"{split}.csv", index=False
         )
     small = {"budget": {"text_bytes": 700_000}, "adapt": {"text_bytes": 10_000}}
-    write_params(folder / "profiles/mine.yaml", merge_params(mine, small))
-    write_params(folder / "params.yaml", compose_profile(folder / "profiles", "mine"))
+    # The lists of the grid that README leaves out are the demo's.
+    grid = {"grid": read_yaml(ROOT / "params.yaml")["grid"]}
+    write_params(folder, merge_trees(grid, merge_trees(mine, small)))
     run_command(folder, "python", "-m", "stages.sources")
     assert {
         "pretrain@bert-0",

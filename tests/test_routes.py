@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from flows.profiles import merge_params, write_params
 from lineage.artifacts import read_json
 from lineage.config.records import read_yaml
+from lineage.config.resolve import merge_trees
 from lineage.report.notes import format_reason
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.runtime.settings import EXPERIMENT_NAME
@@ -22,6 +22,7 @@ from tests.checkout import (
 )
 from tests.private_text import find_leaks, read_texts
 from tests.toy_project import free_port, read_dvc_lock
+from tests.user_project import write_params
 
 EVALUATION_STAGES = {"evaluate@gpt-0-mood", "evaluate_adapted@gpt-0-mood", "report", "publish"}
 TASK_STAGES = {
@@ -122,7 +123,7 @@ def test_static_families_can_be_added_and_report_what_does_not_apply(project: Pa
     }
     grid = {"models": ["gpt", *names], "tasks": ["mood", "agreement"]}
     changes = {"tasks": {"agreement": pairs}, "models": dict.fromkeys(names, small), "grid": grid}
-    write_params(project / "params.yaml", merge_params(read_yaml(project / "params.yaml"), changes))
+    write_params(project, merge_trees(read_yaml(project / "params.yaml"), changes))
     outcomes = stage_outcomes(run_command(project, *RUN_PIPELINE))
     assert {
         outcomes[name]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from flows.profiles import merge_params
 from lineage.config.checks import check_study
 from lineage.config.params import parse_params
+from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
 from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
@@ -289,7 +289,7 @@ def test_an_impossible_join_is_refused_by_the_study_check(
             "grid": {"join_models": ["elmo"], "join_tasks": ["sense"]} | grid,
             "models": {"elmo": {"evaluate": {"bilstm_probe": network}}},
         }
-        check_study(parse_params(merge_params(tiny.demo_params(), overrides), "params.yaml"))
+        check_study(parse_params(merge_trees(tiny.demo_params(), overrides), "params.yaml"))
 
     with pytest.raises(InputError, match=re.escape(message)):
         check(network, grid)
