@@ -127,7 +127,7 @@ def test_make_ui_serves_both_pages_on_loopback_and_make_down_stops_them(project:
 
 
 def test_links_between_documents_lead_to_files() -> None:
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for document in documents:
         targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
         missing = [target for target in targets if not (document.parent / target).exists()]
