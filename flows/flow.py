@@ -1,7 +1,9 @@
-"""The Prefect flows: `pipeline`, with a task for each stage, and `run-stage` on a worker."""
+"""The Prefect flows: `run-study`, with a task for each stage, and `run-stage` on a worker."""
 
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -11,9 +13,9 @@ from prefect.states import Completed, Failed
 
 from flows.execute import EXIT_BAD_INPUT, StageResult
 from flows.plan import StageNode
-from flows.run import RunOptions, run_pipeline
+from flows.run import RunOptions, run_study
 from flows.scheduler import StageRunner
-from flows.workers import RemoteStage, run_on_worker, run_remote_stage
+from flows.workers import RemoteStage, prepare_remote, run_on_worker, run_remote_stage
 from lineage.errors import InputError
 
 EXIT_MEANINGS = {
@@ -24,26 +26,26 @@ EXIT_MEANINGS = {
 }
 
 
-@flow(name="pipeline", flow_run_name="pipeline {profile}", persist_result=False)
-def pipeline(
-    profile: str | None = None,
-    pools: bool = False,
-    jobs: int | None = None,
-    allow_dirty: bool = False,
-    final: bool = False,
-) -> State:
-    """Run the whole graph in the current folder.
+def _name_flow_run() -> str:
+    """Return the study's name and the time, by which people find a run again."""
+    return f"{Path.cwd().name}, {datetime.now():%Y-%m-%d %H:%M}"
+
+
+@flow(name="run-study", flow_run_name=_name_flow_run, persist_result=False)
+def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool = False) -> State:
+    """Run every stale stage of the study in the current folder.
 
     The state is Completed for the exit codes 0 and 3, and Failed otherwise, with the exit code as
     result.
     """
     run_remotely = None
-    if pools:
-        run_remotely = partial(run_on_worker, run_count=int(flow_run.run_count or 1))
     try:
-        exit_status = run_pipeline(
-            RunOptions(profile, pools, jobs, allow_dirty, final),
-            checkout=Path.cwd(),
+        if workers:
+            prepare_remote(Path.cwd())
+            run_remotely = partial(run_on_worker, run_count=int(flow_run.run_count or 1))
+        exit_status = run_study(
+            RunOptions(jobs, workers, commit),
+            root=Path.cwd(),
             run_remotely=run_remotely,
             wrap_runner=as_prefect_tasks,
             flow_run_id=str(flow_run.id),
@@ -56,16 +58,9 @@ def pipeline(
     return Failed(message=message, data=exit_status)
 
 
-def run_flow(options: RunOptions) -> int:
-    """Run the pipeline flow in this process and return its exit code. Raises InputError."""
-    state = pipeline(
-        options.profile,
-        options.pools,
-        options.jobs,
-        options.allow_dirty,
-        options.final,
-        return_state=True,
-    )
+def run_with_prefect(options: RunOptions) -> int:
+    """Run the flow in this process and return its exit code. Raises InputError."""
+    state = run_study_flow(options.jobs, options.workers, options.commit, return_state=True)
     exit_status = state.result(raise_on_failure=False)
     if isinstance(exit_status, BaseException):
         raise exit_status
@@ -124,22 +119,24 @@ def _to_state(result: StageResult) -> State:
 def run_stage_flow(
     stage: str,
     upstream: list[str],
-    revision: str,
-    repository: str,
-    remote: str,
+    code_digest: str,
+    files: dict[str, str],
+    lock_entries: dict[str, Any],
+    remote: dict[str, Any],
     threads: int,
     timeout_seconds: float,
     environment: dict[str, str],
 ) -> State:
-    """Run one stage on this worker, in its own clone with its own cache.
+    """Run one stage on this worker, in a scratch study with its own cache.
 
-    Results return through the DVC remote.
+    Results return through the DVC remote. The parameters are the fields of RemoteStage.
     """
     remote_stage = RemoteStage(
         stage=stage,
-        upstream=tuple(upstream),
-        revision=revision,
-        repository=repository,
+        upstream=upstream,
+        code_digest=code_digest,
+        files=files,
+        lock_entries=lock_entries,
         remote=remote,
         threads=threads,
         timeout_seconds=timeout_seconds,

@@ -4,15 +4,13 @@ Only this file and quick_dvc.py use DVC's Python interface. DVC makes no promise
 tests/test_flows.py checks what is used of it here.
 """
 
-import contextlib
 import json
-import sys
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
@@ -28,6 +26,13 @@ POOL_NAMES = ("local", "cpu", "gpu", DEVICE_POOL)
 MAX_REASON_CHARACTERS = 160  # of one reason that are printed
 MAX_UPSTREAM_LISTED = 3  # stages whose run is a reason are all named if there are no more
 FIRST_STAGE = "sources"  # reads the user's files, which DVC cannot see: always first
+# Settings of remotes that do not travel to workers: secrets, and paths of this machine. Each
+# machine has credentials of its own.
+OWN_SETTING = re.compile(
+    "password|passphrase|secret|token|ticket|connection_string|auth_header|"
+    "(access|account|customer|oss)_key|credentialpath|configpath|keyfile"
+)
+PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 NEVER_RUN = "never run"
 ALWAYS_RUNS = "always runs"
 
@@ -43,7 +48,7 @@ class StageNode:
     name: str
     command: str
     upstream: tuple[str, ...]  # the stages whose outputs it reads
-    pool: str  # where it runs with --pools
+    pool: str  # where it runs with --workers
     timeout_seconds: float
     always_changed: bool  # runs every time, whatever has changed
     downstream_depth: (
@@ -68,9 +73,7 @@ def read_graph(root: Path) -> list[StageNode]:
             ) from error
         stages = {stage.name: stage for stage in repo.index.stages if stage.cmd}
         if not stages:
-            raise GraphError(
-                f"{root}: DVC finds no stages here; run from a checkout of the project"
-            )
+            raise GraphError(f"{root}: DVC finds no stages here; change into the folder of a study")
         upstream = {}
         for name, stage in stages.items():
             upstream[name] = tuple(sorted(other.name for other in graph.successors(stage)))
@@ -112,25 +115,83 @@ def find_stale_stages(nodes: list[StageNode], reasons: Mapping[str, Reasons]) ->
     return stale
 
 
-@contextlib.contextmanager
-def hold_dvc_lock(root: Path) -> Iterator[None]:
-    """Hold DVC's lock of a checkout: none of its stages begins or ends meanwhile."""
-    with _open_repo(root) as repo, repo.lock:
-        yield
+def read_lock_entries(root: Path, stages: Collection[str]) -> dict[str, Any]:
+    """Return these stages' entries of dvc.lock."""
+    path = root / "dvc.lock"
+    entries = read_yaml(path)["stages"] if path.is_file() else {}
+    return {name: entries[name] for name in stages if name in entries}
 
 
-def cache_folder(root: Path) -> Path:
-    """Return the absolute folder of a checkout's DVC cache."""
-    with _open_repo(root) as repo:
-        # DVC appends the name of its layout to the configured folder.
-        return Path(repo.cache.local.path).parent.parent
+def init_dvc(root: Path) -> None:
+    """Make a folder a DVC project of its own, which needs no git."""
+    with Repo.init(str(root), no_scm=True) as repo, repo.config.edit("repo") as config:
+        config["core"] |= {"analytics": False, "check_update": False}
 
 
-def default_remote(root: Path) -> str | None:
-    """Return the address of the DVC remote that is configured as the default."""
+def set_cache_folder(root: Path, folder: Path) -> None:
+    """Make a folder the DVC cache of a study, which others may share."""
+    with _open_repo(root) as repo, repo.config.edit("local") as config:
+        config["cache"]["dir"] = str(folder)
+
+
+@dataclass(frozen=True)
+class RemoteStore:
+    """A DVC remote: its name, and its settings without secrets."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+def read_default_remote(root: Path) -> RemoteStore | None:
+    """Return the DVC remote that is configured as the default, or None. Raises InputError."""
     with _open_repo(root) as repo:
         name = repo.config["core"].get("remote")
-        return str(repo.config["remote"][name]["url"]) if name else None
+        if not name:
+            return None
+        if name not in repo.config["remote"]:
+            raise InputError(
+                f"{root / '.dvc' / 'config'}: the default remote '{name}' is not configured; "
+                "run `dvc remote add`"
+            )
+        own = repo.config["remote"][name]
+        settings = {key: value for key, value in own.items() if not OWN_SETTING.search(key)}
+        settings["url"] = PASSWORD_IN_URL.sub(r"\1@", settings["url"])
+        return RemoteStore(name, settings)
+
+
+def set_default_remote(root: Path, remote: RemoteStore) -> None:
+    """Make this the default remote in the local settings of a study, which git does not see."""
+    with _open_repo(root) as repo, repo.config.edit("local") as config:
+        config["core"]["remote"] = remote.name
+        config["remote"][remote.name] = remote.settings
+
+
+def drop_default_remote(root: Path, name: str) -> None:
+    """Undo `set_default_remote` for this name, so that the user's own default counts again."""
+    with _open_repo(root) as repo, repo.config.edit("local") as config:
+        config["remote"].pop(name, None)
+        if config["core"].get("remote") == name:
+            del config["core"]["remote"]
+
+
+def check_remote_access(root: Path) -> None:
+    """Raise InputError unless files can be written to the default remote, and removed."""
+    remote = read_default_remote(root)
+    address = remote.settings["url"] if remote else "none"
+    with _open_repo(root) as repo:
+        try:
+            store = repo.cloud.get_remote_odb()
+            probe = store.fs.join(store.path, "lineage-access-check")
+            store.fs.makedirs(store.path)
+            with store.fs.open(probe, "wb") as stream:
+                stream.write(b"lineage")
+            store.fs.remove(probe)
+        # Each kind of storage has errors of its own.
+        except Exception as error:
+            raise InputError(
+                f"{address}: the DVC remote cannot be written to: {_full_message(error)}; check "
+                "its settings (`dvc remote list`) and your access rights"
+            ) from error
 
 
 def _open_repo(root: Path) -> Repo:
@@ -138,7 +199,7 @@ def _open_repo(root: Path) -> Repo:
         return Repo(str(root), _wait_for_lock=True)
     except DvcException as error:
         raise GraphError(
-            f"{root}: {_full_message(error)}; run from a checkout of the project"
+            f"{root}: {_full_message(error)}; change into the folder of a study"
         ) from error
 
 
@@ -280,30 +341,10 @@ def print_plan(nodes: list[StageNode], stale: Mapping[str, Reasons]) -> None:
     )
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
-def main(
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON list of the stages")] = False,
-) -> None:
-    """Print what would run and why. Nothing is run."""
-    root = Path.cwd()
-    try:
-        nodes = read_graph(root)
-        stale = find_stale_stages(nodes, read_stale_reasons(root))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from None
-    if not as_json:
-        print_plan(nodes, stale)
-        return
+def plan_as_json(nodes: list[StageNode], stale: Mapping[str, Reasons]) -> str:
+    """Return the stages as a JSON list, each with `runs` and the reasons."""
     entries: list[dict[str, Any]] = []
     for node in nodes:
         reasons = stale[node.name]
         entries.append({**asdict(node), "runs": bool(reasons), "reasons": reasons})
-    print(json.dumps(entries, indent=1))
-
-
-if __name__ == "__main__":
-    app()
+    return json.dumps(entries, indent=1)

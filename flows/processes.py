@@ -1,4 +1,4 @@
-"""Find and end the processes of `make up` and `make ui`.
+"""Find and end the processes of `lineage up` and `lineage ui`.
 
 Each has a marker in its environment, which its children inherit, so that children of a killed
 process are found too.
@@ -21,7 +21,7 @@ KILL_SECONDS = 5.0
 def known_markers(home: Path) -> set[str]:
     """Return the markers of the processes whose ids lie in this folder.
 
-    They are the folder itself and, if the checkout has been moved, what it was called before.
+    They are the folder itself and, if the study has been moved, what it was called before.
     """
     markers = {str(home)}
     for path in home.glob("*.json"):

@@ -1,7 +1,8 @@
-"""Run the whole graph once: prepare the folder, run `sources`, and run what is stale then."""
+"""Run the whole graph of a study once: run `sources`, and then what is stale."""
 
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -28,25 +29,25 @@ from flows.plan import (
     ALWAYS_RUNS,
     FIRST_STAGE,
     GraphError,
+    Reasons,
     StageNode,
     find_stale_stages,
-    print_plan,
     read_graph,
     read_stale_reasons,
     uses_cuda,
 )
 from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_status, run_stages
+from flows.study import Study, check_can_commit, commit_results, hold_run_lock, open_study
 from flows.view import ProgressDisplay, read_stage_output
-from flows.workspace import Workspace, commit_run, hold_run_lock, use_checkout, use_worktree
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
-from lineage.runtime.provenance import archive_stage_metadata, read_lock_entry
-from lineage.runtime.settings import (
-    METADATA_DIR,
-    check_writable,
-    find_main_checkout,
-    read_runtime_settings,
+from lineage.runtime.provenance import (
+    SOURCES_DIR,
+    archive_stage_metadata,
+    compute_pipeline_id,
+    read_lock_entry,
 )
+from lineage.runtime.settings import METADATA_DIR, read_runtime_settings
 
 LAST_STAGE = "publish"  # prints the table
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -54,94 +55,72 @@ STAGE_MEMORY_BYTES = 3e9  # the most that a stage's process takes on small corpo
 MAX_REMOTE_STAGES = 64  # that may wait for workers, whose own limits decide how many run
 
 # Run a stage on a worker.
-RemoteRunner = Callable[[StageNode, Workspace, StageContext], StageResult]
+RemoteRunner = Callable[[StageNode, StageContext], StageResult]
 # Show a stage's run to an orchestrator.
 RunnerWrapper = Callable[[StageRunner], StageRunner]
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run, as on the command line.
+    """The options of a run, as on the command line. Raises InputError for an impossible value."""
 
-    Raises InputError for options that do not go together.
-    """
-
-    profile: str | None = None
-    pools: bool = False
     jobs: int | None = None
-    allow_dirty: bool = False
-    final: bool = False
+    workers: bool = False
+    commit: bool = False
 
     def __post_init__(self) -> None:
-        if self.profile is None:
-            for name in ("pools", "allow_dirty", "final"):
-                if getattr(self, name):
-                    raise InputError(
-                        f"--{name.replace('_', '-')}: works on a profile's own branch; "
-                        "add --profile NAME"
-                    )
         if self.jobs is not None and self.jobs < 1:
             raise InputError(
                 f"--jobs: {self.jobs} is not a number of stages at a time; give 1 or more"
             )
 
 
-def run_pipeline(
+def run_study(
     options: RunOptions,
     *,
-    checkout: Path,
+    root: Path,
     run_remotely: RemoteRunner | None = None,
     wrap_runner: RunnerWrapper = lambda run: run,
     flow_run_id: str = "",
 ) -> int:
-    """Run every stale stage and return the exit code.
+    """Run every stale stage of the study in this folder and return the exit code.
 
     It is 0 done, 2 bad configuration or input, 3 finished but results failed, 1 anything else.
     """
-    assert options.pools == (run_remotely is not None)
-    with hold_run_lock(checkout, options.profile):
-        workspace = prepare_workspace(options, checkout=checkout)
-        for folder in ("artifacts", "reports"):  # before DVC, whose own message does not help
-            check_writable(folder, workspace.root)
-        context = _stage_context(workspace, flow_run_id=flow_run_id)
+    assert options.workers == (run_remotely is not None)
+    if options.commit:
+        check_can_commit(root)
+    with hold_run_lock(root):
+        study = open_study(root)
+        context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
             with start_helpers(context) as local_context:
-                run = _make_runner(workspace, context, local_context, jobs, run_remotely)
+                run = _make_runner(context, local_context, jobs, run_remotely)
                 results = _run_graph(
                     nodes,
                     run=wrap_runner(run),
                     context=context,
                     jobs=jobs if run_remotely is None else MAX_REMOTE_STAGES,
-                    exclusive_gpu=run_remotely is None and uses_cuda(workspace.root),
+                    exclusive_gpu=run_remotely is None and uses_cuda(root),
                 )
         except BaseException:
             _end_mlflow_run(context, None)
             raise
         _end_mlflow_run(context, results)
-        exit_status = pipeline_exit_status(results, workspace.root)
-        if workspace.profile is not None and exit_status in (0, 3):
-            commit_run(workspace, f"{workspace.profile}: results of {workspace.pipeline_id}")
-    _print_summary(workspace, exit_status=exit_status, results=results)
+        exit_status = pipeline_exit_status(results, root)
+        if options.commit and exit_status in (0, 3):
+            commit_results(root, f"Results of lineage run {compute_pipeline_id(root)}")
+    _print_summary(root, exit_status=exit_status, results=results)
     return exit_status
 
 
-def preview_run(options: RunOptions, *, checkout: Path) -> None:
-    """Print what a run would do. Only its folder is prepared."""
-    with hold_run_lock(checkout, options.profile):
-        workspace = prepare_workspace(options, checkout=checkout)
-        nodes = _read_valid_graph(_stage_context(workspace, flow_run_id=""))
-        print_plan(nodes, find_stale_stages(nodes, read_stale_reasons(workspace.root)))
-
-
-def prepare_workspace(options: RunOptions, *, checkout: Path) -> Workspace:
-    """Prepare the folder of the run."""
-    if options.profile is None:
-        return use_checkout(checkout)
-    return use_worktree(
-        checkout, options.profile, allow_dirty=options.allow_dirty, final=options.final
-    )
+def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
+    """Return the stages of a study, and why each would run. Raises InputError."""
+    study = open_study(root)
+    nodes = _read_valid_graph(_stage_context(study, flow_run_id=""))
+    return nodes, find_stale_stages(nodes, read_stale_reasons(root))
 
 
 def default_jobs(threads: int) -> int:
@@ -173,7 +152,6 @@ def interrupt_on_signals() -> None:
 
 
 def _make_runner(
-    workspace: Workspace,
     context: StageContext,
     local_context: StageContext,
     jobs: int,
@@ -184,18 +162,27 @@ def _make_runner(
     local_slots = threading.BoundedSemaphore(jobs)
 
     def run(node: StageNode) -> StageResult:
-        if run_remotely is not None and node.pool != "local":
-            result = run_remotely(node, workspace, context)
+        if run_remotely is not None and not _must_run_here(node, context.root):
+            result = run_remotely(node, context)
         else:
             with local_slots:
                 result = run_stage(
                     node.name, context=local_context, timeout_seconds=node.timeout_seconds
                 )
         if result.outcome == "ran":
-            _archive_metadata(node.name, workspace.root)
+            _archive_metadata(node.name, context.root)
         return result
 
     return run
+
+
+def _must_run_here(node: StageNode, root: Path) -> bool:
+    """Return whether a stage reads the user's files, which workers do not have."""
+    if node.pool == "local":
+        return True
+    # The sources stage has written it by now.
+    path = root / SOURCES_DIR / "home_stages.json"
+    return path.is_file() and node.name in json.loads(path.read_text())
 
 
 def _archive_metadata(name: str, root: Path) -> None:
@@ -243,24 +230,17 @@ def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *modu
     exit_stack.callback(child.terminate)
 
 
-def _stage_context(workspace: Workspace, *, flow_run_id: str) -> StageContext:
-    # In a profile's worktree, git would name the last run's commit, and list this run's files as
-    # changes.
+def _stage_context(study: Study, *, flow_run_id: str) -> StageContext:
     environment = {
-        "LINEAGE_COMMIT": workspace.code_commit,
-        "LINEAGE_DIRTY": ",".join(workspace.dirty_files),
+        "LINEAGE_STUDY_COMMIT": study.version.commit,
+        "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
     }
-    if workspace.root != workspace.main_checkout:
-        # All runs share its runtime.yaml and store, also those that start in a linked worktree.
-        environment["LINEAGE_MAIN"] = str(find_main_checkout())
-    if workspace.profile is not None:
-        environment["LINEAGE_PROFILE"] = workspace.profile
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    threads = read_yaml(workspace.root / "params.yaml").get("threads")
+    threads = read_yaml(study.root / "params.yaml").get("threads")
     if type(threads) is not int or threads < 1:  # sources reports it
         threads = 1
-    return StageContext(workspace.root, environment, threads)
+    return StageContext(study.root, environment, threads)
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:
@@ -349,27 +329,20 @@ def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | Non
     )
 
 
-def _print_summary(
-    workspace: Workspace, *, exit_status: int, results: dict[str, StageResult]
-) -> None:
+def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResult]) -> None:
     """Print the table of results, how many stages ended how, and where the results are."""
     publish = results.get(LAST_STAGE)
     if publish is not None and publish.succeeded:
-        print(read_stage_output(log_path(workspace.root, LAST_STAGE)))
+        print(read_stage_output(log_path(root, LAST_STAGE)))
     counts = []
     for outcome in get_args(Outcome):
         count = sum(result.outcome == outcome for result in results.values())
         if count:
             counts.append(f"{count} {outcome}")
-    print(", ".join(counts))
-    if workspace.profile is not None and exit_status in (0, 3):
-        print(
-            f"params.yaml and dvc.lock are committed to the branch runs/{workspace.profile}; "
-            f"its files are in {workspace.root}"
-        )
+    print(f"stages: {', '.join(counts)}")
     if exit_status == 3:
         print(
-            f"finished, but {count_failed_results(workspace.root)} rows of reports/results.csv "
-            "have status failed, each with its reason",
+            f"finished, but {count_failed_results(root)} rows of reports/results.csv have status "
+            "failed, each with its reason",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""Start and end the servers, all on loopback: `make up`, `make ui`, `make down`.
+"""Start and end the servers of a study, all on loopback: `lineage up`, `ui` and `down`.
 
 They are a Prefect server with its pools, deployments and workers, and MLflow.
 """
@@ -15,17 +15,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import typer
-
 from flows import processes
-from flows.execute import EXIT_BAD_INPUT, TELEMETRY_OFF
+from flows.execute import TELEMETRY_OFF
 from flows.run import default_jobs
 from lineage.errors import InputError
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     STATE_DIR,
-    check_writable,
-    prepare_environment,
     resolve_tracking_uri,
 )
 
@@ -37,58 +33,112 @@ HEARTBEAT_SECONDS = 30
 LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
 POOLS = ("orchestrator", "cpu", "gpu")
 LOST_RUNS_AUTOMATION = "lost runs are crashed"
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+SCHEDULE = "scheduled"  # the name of the deployment that runs the study by the clock
 
 
-@app.command()
-def up() -> None:
-    """Start a Prefect server, its pools, deployments and watch for lost runs, and the workers."""
-    checkout = Path.cwd()
-    was_running = running_port(checkout, "prefect") is not None
-    address = start_prefect(checkout)
+def start_all(study: Path) -> str:
+    """Start the Prefect server, its pools, deployments and watch for lost runs, and the workers.
+
+    Return the text for the user.
+    """
+    was_running = running_port(study, "prefect") is not None
+    address = start_prefect(study)
     _wait_for("the Prefect server", lambda: _is_up(f"{address}/api/health"))
-    os.environ.update(_server_environment(checkout))
+    os.environ.update(_server_environment(study))
     _register_pools()
-    _register_deployments(checkout)
+    _register_stage_deployments()
     _watch_lost_runs(sweep=not was_running)
     start_times: dict[str, datetime] = {}
     for pool in POOLS:
-        if running_port(checkout, _worker_name(pool)) is None:
+        if running_port(study, _worker_name(pool)) is None:
             start_times[pool] = datetime.now(UTC)
-            _start_worker(checkout, pool)
+            _start_worker(study, pool)
     _wait_for("the workers", lambda: _workers_online(start_times))
-    print(f"Prefect: {address}\nworkers: {', '.join(POOLS)}; `make down` ends all of it")
+    return f"Prefect: {address}\nworkers: {', '.join(POOLS)}; `lineage down` ends all of it"
 
 
-@app.command()
-def ui() -> None:
-    """Start MLflow and Prefect, and print their addresses."""
-    checkout = Path.cwd()
-    mlflow = start_mlflow(checkout)
-    prefect = start_prefect(checkout)
+def start_pages(study: Path) -> str:
+    """Start MLflow and Prefect, and return the text with their addresses."""
+    mlflow = start_mlflow(study)
+    prefect = start_prefect(study)
     _wait_for("MLflow", lambda: _is_up(f"{mlflow}/health"))
     _wait_for("the Prefect server", lambda: _is_up(f"{prefect}/api/health"))
-    print(f"MLflow:  {_mlflow_runs_url(mlflow)}\nPrefect: {prefect}\n`make down` ends both")
+    return f"MLflow:  {_mlflow_runs_url(mlflow)}\nPrefect: {prefect}\n`lineage down` ends both"
 
 
-@app.command()
-def down() -> None:
+def stop_all(study: Path) -> None:
     """End everything that was started here, with all child processes."""
-    home = servers_folder(Path.cwd())
+    home = servers_folder(study)
     processes.terminate_marked_processes(processes.known_markers(home))
     for path in home.glob("*.json"):
         path.unlink()
-    print("all servers and workers have ended")
 
 
-def servers_folder(checkout: Path) -> Path:
+def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool) -> str:
+    """Run the study by the clock, and return the text for the user. Raises InputError."""
+    _connect_to_server(study)
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.schedules import Cron
+    from prefect.types.entrypoint import EntrypointType
+
+    from flows.flow import run_study_flow
+
+    try:
+        schedule = Cron(cron, timezone=timezone)
+        RunnerDeployment.from_flow(
+            run_study_flow,
+            SCHEDULE,
+            description=f"Runs what is stale in {study}",
+            schedule=schedule,
+            parameters={"workers": workers},
+            # A parent that waits in the pool of its children would take one of their places.
+            work_pool_name="orchestrator",
+            job_variables={"working_dir": str(study)},
+            entrypoint_type=EntrypointType.MODULE_PATH,
+            concurrency_limit=ConcurrencyLimitConfig(
+                limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW
+            ),
+        ).apply()
+    except ValueError as error:
+        raise InputError(
+            f"--cron '{cron}', --timezone {timezone}: {' '.join(str(error).split())[:200]}; "
+            "give five fields, such as '0 2 * * *' for two o'clock each night"
+        ) from None
+    return f"scheduled: {cron} ({timezone}), as long as `lineage up` runs"
+
+
+def remove_schedule(study: Path) -> str:
+    """Remove the schedule of `set_schedule`, and return the text for the user."""
+    _connect_to_server(study)
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            deployment = client.read_deployment_by_name(f"run-study/{SCHEDULE}")
+        except ObjectNotFound:
+            return "there was no schedule"
+        client.delete_deployment(deployment.id)
+    return "the schedule is removed"
+
+
+def _connect_to_server(study: Path) -> None:
+    """Set Prefect's settings for the server of this study. Raises InputError if none is up."""
+    if running_port(study, "prefect") is None and "PREFECT_API_URL" not in os.environ:
+        raise InputError("no Prefect server of this study is up; run `lineage up` first")
+    for name, value in prefect_environment(study).items():
+        os.environ.setdefault(name, value)
+
+
+def servers_folder(study: Path) -> Path:
     """Return the folder of the servers' process ids, ports and logs."""
-    return checkout / STATE_DIR / "servers"
+    return study / STATE_DIR / "servers"
 
 
-def prefect_environment(checkout: Path) -> dict[str, str]:
-    """Return Prefect's settings for this checkout: its own home, and its server if one is up."""
-    home = checkout / STATE_DIR / "prefect"
+def prefect_environment(study: Path) -> dict[str, str]:
+    """Return Prefect's settings for this study: its own home, and its server if one is up."""
+    home = study / STATE_DIR / "prefect"
     home.mkdir(parents=True, exist_ok=True)
     environment = {
         **TELEMETRY_OFF,
@@ -98,15 +148,15 @@ def prefect_environment(checkout: Path) -> dict[str, str]:
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
     }
-    port = running_port(checkout, "prefect")
+    port = running_port(study, "prefect")
     if port is not None:
         environment["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     return environment
 
 
-def running_port(checkout: Path, name: str) -> int | None:
+def running_port(study: Path, name: str) -> int | None:
     """Return the port of a server that was started here and is alive; 0 for a worker."""
-    home = servers_folder(checkout)
+    home = servers_folder(study)
     # A file may be cut short by a power failure: the server that it named has ended too.
     with contextlib.suppress(FileNotFoundError, ValueError):
         entry = json.loads((home / f"{name}.json").read_text())
@@ -115,9 +165,9 @@ def running_port(checkout: Path, name: str) -> int | None:
     return None
 
 
-def start_prefect(checkout: Path) -> str:
+def start_prefect(study: Path) -> str:
     """Return the address of the Prefect server's pages. Start it if none is up."""
-    port = running_port(checkout, "prefect")
+    port = running_port(study, "prefect")
     if port is None:
         port = _choose_port("LINEAGE_PREFECT_PORT", PREFECT_PORT)
         # The pages use Prefect's default port, whatever the server's port is.
@@ -126,11 +176,11 @@ def start_prefect(checkout: Path) -> str:
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         }
         command = ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
-        _start_server(checkout, "prefect", command, environment=pages, port=port)
+        _start_server(study, "prefect", command, environment=pages, port=port)
     return f"http://{HOST}:{port}"
 
 
-def start_mlflow(checkout: Path) -> str:
+def start_mlflow(study: Path) -> str:
     """Return the address of MLflow's pages.
 
     Start them if none are up and the store is a database.
@@ -138,12 +188,12 @@ def start_mlflow(checkout: Path) -> str:
     store = resolve_tracking_uri()
     if store.startswith("http"):
         return store
-    port = running_port(checkout, "mlflow")
+    port = running_port(study, "mlflow")
     if port is None:
         port = _choose_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
         command = ["mlflow", "server", "--backend-store-uri", store]
         command += ["--host", HOST, "--port", str(port), "--workers", "1"]
-        _start_server(checkout, "mlflow", command, port=port)
+        _start_server(study, "mlflow", command, port=port)
     return f"http://{HOST}:{port}"
 
 
@@ -151,7 +201,7 @@ def _worker_name(pool: str) -> str:
     return f"worker-{pool}"
 
 
-def _start_worker(checkout: Path, pool: str) -> None:
+def _start_worker(study: Path, pool: str) -> None:
     command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process"]
     environment: dict[str, str] = {}
     # The scheduled pipeline waits for its stages in the pool `orchestrator`, which is not theirs.
@@ -161,24 +211,23 @@ def _start_worker(checkout: Path, pool: str) -> None:
         num_stages = 1 if pool == "gpu" else default_jobs(threads=1)  # one stage owns the GPU
         command += ["--limit", str(num_stages)]
         environment = {
-            "LINEAGE_WORKER_HOME": str(checkout / STATE_DIR / "workers" / pool),
+            "LINEAGE_WORKER_HOME": str(study / STATE_DIR / "workers" / pool),
             "LINEAGE_TRACKING_URI": resolve_tracking_uri(),
             "PREFECT_WORKER_QUERY_SECONDS": "2",
         }
-    _start_server(checkout, _worker_name(pool), command, environment=environment)
+    _start_server(study, _worker_name(pool), command, environment=environment)
 
 
-def _server_environment(checkout: Path) -> dict[str, str]:
+def _server_environment(study: Path) -> dict[str, str]:
     return {
-        **prefect_environment(checkout),
-        processes.MARKER_VARIABLE: str(servers_folder(checkout)),
-        "LINEAGE_CHECKOUT": str(checkout),
+        **prefect_environment(study),
+        processes.MARKER_VARIABLE: str(servers_folder(study)),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",
     }
 
 
 def _start_server(
-    checkout: Path,
+    study: Path,
     name: str,
     command: list[str],
     *,
@@ -186,13 +235,13 @@ def _start_server(
     port: int = 0,
 ) -> None:
     """Start a Python module as a server, and note its process id and port."""
-    home = servers_folder(checkout)
+    home = servers_folder(study)
     home.mkdir(parents=True, exist_ok=True)
     with (home / f"{name}.log").open("ab") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", *command],
-            cwd=checkout,
-            env={**os.environ, **_server_environment(checkout), **(environment or {})},
+            cwd=study,
+            env={**os.environ, **_server_environment(study), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -218,18 +267,22 @@ def _register_pools() -> None:
                 client.create_work_pool(create)
 
 
-def _register_deployments(checkout: Path) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
-        cwd=checkout,
-        env={**os.environ, **_server_environment(checkout)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if answer.returncode != 0:
-        said = " ".join((answer.stdout + answer.stderr).split())[-600:]
-        raise InputError(f"prefect.yaml: the deployments were refused: {said}; correct the file")
+def _register_stage_deployments() -> None:
+    """Register the flow that runs one stage, for the pool of CPU workers and that of GPU workers."""
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.types.entrypoint import EntrypointType
+
+    from flows.flow import run_stage_flow
+
+    for pool in ("cpu", "gpu"):
+        RunnerDeployment.from_flow(
+            run_stage_flow,
+            pool,
+            description=f"One stage of a study, on a worker of the pool {pool}",
+            work_pool_name=pool,
+            # A worker on another machine has the package, at another place.
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        ).apply()
 
 
 def _watch_lost_runs(*, sweep: bool) -> None:
@@ -365,18 +418,3 @@ def _wait_for(name: str, is_ready: Callable[[], bool]) -> None:
                 f"see the logs in {servers_folder(Path.cwd())}"
             )
         time.sleep(0.3)
-
-
-def main() -> None:
-    """Run the command line."""
-    try:
-        prepare_environment()
-        check_writable(str(STATE_DIR))
-        app()
-    except InputError as error:
-        print(error, file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
-
-
-if __name__ == "__main__":
-    main()

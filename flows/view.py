@@ -1,10 +1,15 @@
-"""Show progress while stages run.
+"""Show progress while stages run, and afterwards or from elsewhere how far a run is.
 
-On a terminal it is a live table with each stage's last line, and elsewhere one line a stage.
+On a terminal progress is a live table with each stage's last line, and elsewhere one line a stage.
+Every step is also kept in `.lineage/run.json`, which `lineage status` reads.
 """
 
+import json
 import re
+import threading
 import time
+from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.execute import StageResult, log_path
+from flows.study import is_running
+from lineage.errors import InputError
+from lineage.runtime.settings import STATE_DIR
 
+RUN_RECORD = STATE_DIR / "run.json"
+RUNNING = "running"  # the outcome of a stage that has begun
 TAIL_BYTES = 2000  # of a log, in which its last line is looked for
 DVC_MESSAGES = (
     "Updating lock file",
@@ -33,6 +43,11 @@ class ProgressDisplay:
         self._num_stages = num_stages
         self._num_ended = 0
         self._start_times: dict[str, float] = {}
+        self._record_path = root / RUN_RECORD
+        self._outcomes: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
+        self._begun = time.time()
+        self._record_lock = threading.Lock()  # stages begin in threads of their own
         self._console = Console()
         self._live = Live(
             console=self._console, get_renderable=self._table, refresh_per_second=2, transient=True
@@ -54,16 +69,33 @@ class ProgressDisplay:
 
     def on_stage_begin(self, name: str) -> None:
         self._start_times[name] = time.monotonic()
+        self._save_outcome(name, RUNNING)
 
     def on_stage_end(self, result: StageResult) -> None:
         self._start_times.pop(result.name, None)
         self._num_ended += 1
+        self._save_outcome(result.name, result.outcome, result.message)
         if result.outcome == "fresh" and self._console.is_terminal:
             return
         clock = f" {result.seconds:.1f} s" if result.seconds else ""
         _print_plain(self._console, f"{result.outcome:7} {result.name}{clock}")
         if result.message:
             _print_plain(Console(stderr=True), result.message)
+
+    def _save_outcome(self, name: str, outcome: str, message: str = "") -> None:
+        with self._record_lock:
+            self._outcomes[name] = outcome
+            if message:
+                self._messages[name] = message
+            record = {
+                "begun": self._begun,
+                "num_stages": self._num_stages,
+                "outcomes": self._outcomes,
+                "messages": self._messages,
+            }
+            draft = self._record_path.with_suffix(".tmp")
+            draft.write_text(json.dumps(record))
+            draft.replace(self._record_path)
 
     def _table(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
@@ -106,3 +138,28 @@ def read_stage_output(path: Path) -> str:
         else:
             output.append(line)
     return "\n".join(output).strip()
+
+
+def print_status(root: Path) -> None:
+    """Print how far the last run of a study is, and where its report is. Raises InputError."""
+    path = root / RUN_RECORD
+    if not path.is_file():
+        raise InputError(f"{root}: nothing has run here yet; `lineage run` starts a run")
+    record = json.loads(path.read_text())
+    outcomes: dict[str, str] = record["outcomes"]
+    begun = datetime.fromtimestamp(record["begun"])
+    state = "is under way" if is_running(root) else "has ended"
+    print(f"the run that began at {begun:%Y-%m-%d %H:%M} {state}")
+    counts = Counter(outcomes.values())
+    num_left = record["num_stages"] - len(outcomes)
+    parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
+    print(f"stages: {', '.join([*parts, f'{num_left} left'])}")
+    for name, outcome in outcomes.items():
+        if outcome == RUNNING and is_running(root):
+            print(f"  running: {name} {read_last_line(log_path(root, name))}".rstrip())
+    for message in record["messages"].values():
+        print(f"  {message}")
+    page = root / "reports" / "comparison.html"
+    if page.is_file():
+        written = datetime.fromtimestamp(page.stat().st_mtime)
+        print(f"report: {page.absolute()} of {written:%Y-%m-%d %H:%M}")

@@ -1,14 +1,17 @@
 """Run a stage on a worker: how the orchestrator hands it over, and what the worker does.
 
-A worker needs the commit and the DVC remote, never the user's raw data. Before each hand-over the
-orchestrator pushes the inputs and commits dvc.lock. The worker runs the stage in its own clone with
-its own cache, and pushes its run-cache. The orchestrator then finds the result there.
+A worker needs the installed package and the DVC remote; no git, no shared folder, and none of the
+user's files. The orchestrator pushes the stage's inputs. The worker makes a scratch study of the
+files that came with the request, pulls the inputs, runs the stage and pushes the result. The
+orchestrator then finds the result in the remote.
 """
 
 import contextlib
 import fcntl
 import json
 import os
+import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,8 +26,10 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
+from ruamel.yaml import YAML
 
 from flows.execute import (
+    EXIT_BAD_INPUT,
     DvcError,
     StageContext,
     StageResult,
@@ -33,28 +38,42 @@ from flows.execute import (
     run_stage,
     stage_file_name,
 )
-from flows.plan import StageNode
-from flows.workspace import Workspace, commit_run, ensure_remote, git_output, set_default_remote
+from flows.plan import (
+    RemoteStore,
+    StageNode,
+    check_remote_access,
+    drop_default_remote,
+    init_dvc,
+    read_default_remote,
+    read_lock_entries,
+    set_default_remote,
+)
+from lineage import __version__
 from lineage.errors import InputError
-from lineage.runtime.settings import METADATA_DIR, resolve_data_root
+from lineage.runtime.code import package_digest
+from lineage.runtime.provenance import SOURCES_DIR, compute_pipeline_id, read_package_version
+from lineage.runtime.settings import METADATA_DIR, STATE_DIR, resolve_tracking_uri
 
 MAX_ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
 # How long a stage waits in a pool without an online worker. Without a limit its run would hang and
 # hold up the next nights.
 NO_WORKER_SECONDS = 300.0
+KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
+LOCAL_REMOTE = "workers"  # the name of the remote for workers on this machine
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
 
 
 @dataclass(frozen=True)
 class RemoteStage:
-    """Everything that a worker needs to run a stage."""
+    """Everything that a worker needs to run a stage, beside the package and the DVC remote."""
 
     stage: str
-    upstream: tuple[str, ...]  # the stages whose outputs it reads
-    revision: str
-    repository: str  # what git clones
-    remote: str  # the DVC remote's address
+    upstream: list[str]  # the stages whose outputs it reads
+    code_digest: str  # of the package: the worker's must be the same
+    files: dict[str, str]  # texts of files of the study: params.yaml and dvc.yaml
+    lock_entries: dict[str, Any]  # entries of dvc.lock: of the stage and its upstream
+    remote: dict[str, Any]  # the name and the settings of the DVC remote
     threads: int
     timeout_seconds: float
     environment: dict[str, str]
@@ -68,37 +87,35 @@ class WorkerReport:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def run_on_worker(
-    node: StageNode, workspace: Workspace, context: StageContext, *, run_count: int = 1
-) -> StageResult:
+def prepare_remote(root: Path) -> None:
+    """Check that the DVC remote can be used. Without one, use a folder of the study.
+
+    Only workers on this machine can read that folder. Raises InputError.
+    """
+    drop_default_remote(root, LOCAL_REMOTE)  # of an earlier run
+    if read_default_remote(root) is None:
+        folder = (root / STATE_DIR / "remote").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        set_default_remote(root, RemoteStore(LOCAL_REMOTE, {"url": str(folder)}))
+    check_remote_access(root)
+
+
+def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1) -> StageResult:
     """Have a worker of the stage's pool run it, and take its result from the DVC remote.
 
-    `run_count` says how often Prefect has tried this pipeline run: each try requests its stages
-    anew.
+    `run_count` says how often Prefect has tried this run: each try requests its stages anew.
     """
-    with workspace.commit_lock:
-        remote = ensure_remote(workspace)
     cached = _pull_result(node, context=context)
     if cached.succeeded:  # no worker is needed
         return cached
-    revision = commit_run(workspace, f"{workspace.profile}: before {node.name}")
     try:
         run_dvc("push", *node.upstream, context=context, name=node.name)
     except DvcError as error:
         return StageResult(node.name, "failed", exit_status=1, message=str(error))
-    remote_stage = RemoteStage(
-        stage=node.name,
-        upstream=node.upstream,
-        revision=revision,
-        repository=str(workspace.main_checkout),
-        remote=remote,
-        threads=context.threads,
-        timeout_seconds=node.timeout_seconds,
-        environment=_worker_environment(workspace, context),
-    )
+    remote_stage = _make_request(node, context)
     flow_run_id = context.environment.get("LINEAGE_FLOW_RUN", "")
     for attempt in range(MAX_ATTEMPTS):
-        key = f"{flow_run_id}-{run_count}-{node.name}-{revision}-{attempt}"
+        key = f"{flow_run_id}-{run_count}-{node.name}-{attempt}"
         result = _await_worker(node, remote_stage, context=context, idempotency_key=key)
         if not result.was_killed:
             break
@@ -114,13 +131,35 @@ def run_on_worker(
     return result
 
 
-def _worker_environment(workspace: Workspace, context: StageContext) -> dict[str, str]:
+def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
+    """Collect what the worker needs from the study."""
+    root = context.root
+    remote = read_default_remote(root)
+    assert remote is not None, "the run has prepared it"
+    # The copy of params.yaml that this run goes by.
+    params = (root / SOURCES_DIR / "params.yaml").read_text(encoding="utf-8")
+    graph = (root / "dvc.yaml").read_text(encoding="utf-8")
+    return RemoteStage(
+        stage=node.name,
+        upstream=list(node.upstream),
+        code_digest=read_package_version(root).code_digest,
+        files={"params.yaml": params, "dvc.yaml": graph},
+        lock_entries=read_lock_entries(root, (node.name, *node.upstream)),
+        remote=asdict(remote),
+        threads=context.threads,
+        timeout_seconds=node.timeout_seconds,
+        environment=_worker_environment(context),
+    )
+
+
+def _worker_environment(context: StageContext) -> dict[str, str]:
     environment = dict(context.environment)
-    environment.pop("LINEAGE_MAIN", None)
-    # A worker's clone lacks some of what the id is computed from.
-    environment["LINEAGE_PIPELINE_ID"] = workspace.pipeline_id
-    # Public checkpoints lie there. A worker's clone has runtime.yaml as it was committed.
-    environment["LINEAGE_DATA_ROOT"] = str(resolve_data_root())
+    # The worker's folder has another name, and lacks some records.
+    environment["LINEAGE_STUDY"] = context.root.resolve().name
+    environment["LINEAGE_PIPELINE_ID"] = compute_pipeline_id(context.root)
+    tracking_uri = resolve_tracking_uri()
+    if "@" not in tracking_uri:  # before it there is a password, which must not travel
+        environment["LINEAGE_TRACKING_URI"] = tracking_uri
     return environment
 
 
@@ -196,7 +235,7 @@ def _await_final_state(
                 if not _is_worker_online(client, node.pool):
                     message = (
                         f"{node.name}: no worker of the pool {node.pool} has been heard of "
-                        f"for {NO_WORKER_SECONDS:.0f} s; `make up` starts one"
+                        f"for {NO_WORKER_SECONDS:.0f} s; `lineage up` starts one on this machine"
                     )
                     return StageResult(node.name, "failed", 0.0, 1, message)
                 last_seen = time.monotonic()
@@ -245,21 +284,40 @@ def _send_worker_report(report: WorkerReport) -> None:
 
 
 def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
-    """Run one stage on the worker, in a clone of its own; push its outputs and report."""
+    """Run one stage on the worker, in a scratch study; push its outputs and report."""
     name = remote_stage.stage
     try:
-        with _prepare_clone(remote_stage) as root:
-            report = _run_in_clone(remote_stage, root)
-    except (DvcError, InputError, OSError) as error:
-        message = f"{name}: on its worker: {error}"
-        report = WorkerReport(StageResult(name, "failed", 0.0, 1, message))
+        _check_package(remote_stage)
+        with _prepare_scratch_study(remote_stage) as root:
+            report = _run_in_scratch_study(remote_stage, root)
+    except InputError as error:
+        report = _failed_report(name, error, EXIT_BAD_INPUT)
+    except (DvcError, OSError) as error:
+        report = _failed_report(name, error, 1)
     _send_worker_report(report)
     return report.result
 
 
-def _run_in_clone(remote_stage: RemoteStage, root: Path) -> WorkerReport:
+def _failed_report(name: str, error: Exception, exit_status: int) -> WorkerReport:
+    message = f"{name}: on the worker {platform.node()}: {error}"
+    return WorkerReport(StageResult(name, "failed", 0.0, exit_status, message))
+
+
+def _check_package(remote_stage: RemoteStage) -> None:
+    """Raise InputError unless this worker runs the code that the study was started with."""
+    if package_digest() != remote_stage.code_digest:
+        raise InputError(
+            f"its lineage {__version__} has other code than the one that runs the study; install "
+            "the same version there, and start the worker again"
+        )
+
+
+def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport:
     name = remote_stage.stage
-    context = StageContext(root, remote_stage.environment, remote_stage.threads)
+    environment = remote_stage.environment
+    if "LINEAGE_TRACKING_URI" in os.environ:  # the worker's own address, perhaps with a password
+        environment = {**environment, "LINEAGE_TRACKING_URI": os.environ["LINEAGE_TRACKING_URI"]}
+    context = StageContext(root, environment, remote_stage.threads)
     # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
     # then takes the rest for present.
     run_dvc("fetch", *remote_stage.upstream, context=context, name=name)
@@ -276,34 +334,42 @@ def _run_in_clone(remote_stage: RemoteStage, root: Path) -> WorkerReport:
 
 
 @contextlib.contextmanager
-def _prepare_clone(remote_stage: RemoteStage) -> Iterator[Path]:
-    """Yield a free clone of this worker at the stage's commit.
+def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
+    """Yield a free folder of this worker, made a study by the files of the request.
 
-    Of earlier stages it holds only the cache and resume state.
+    Of earlier stages it holds only DVC's cache and resume state.
     """
-    home = Path(os.environ["LINEAGE_WORKER_HOME"])
+    home = Path(os.environ.get("LINEAGE_WORKER_HOME") or Path.home() / ".cache" / "lineage")
     with _claim_slot(home) as folder:
-        root = folder / "clone"
-        repository = remote_stage.repository
-        if not (root / ".git").is_dir():
-            clone = ("clone", "--quiet", "--no-checkout", "--origin", "origin")
-            git_output(home, *clone, repository, str(root))
-        # A git that was killed may have left it. Nobody else uses this slot.
-        (root / ".git" / "index.lock").unlink(missing_ok=True)
-        git_output(root, "remote", "set-url", "origin", repository)
-        branches = "+refs/heads/*:refs/remotes/origin/*"
-        git_output(root, "fetch", "--quiet", "--prune", "origin", branches)
-        git_output(root, "checkout", "--quiet", "--force", "--detach", remote_stage.revision)
-        git_output(root, "clean", "-ffdxq", "--exclude=/.lineage", "--exclude=/.dvc")
-        set_default_remote(root, remote_stage.remote)
+        root = folder / "study"
+        root.mkdir(exist_ok=True)
+        for path in root.iterdir():
+            if path.name not in KEPT_ON_WORKERS:
+                _remove(path)
+        if not (root / ".dvc" / "config").is_file():
+            _remove(root / ".dvc")
+            init_dvc(root)
+        set_default_remote(root, RemoteStore(**remote_stage.remote))
+        for name, text in remote_stage.files.items():
+            (root / name).write_text(text, encoding="utf-8")
+        lock = {"schema": "2.0", "stages": remote_stage.lock_entries}
+        with (root / "dvc.lock").open("w", encoding="utf-8") as stream:
+            YAML().dump(lock, stream)
         yield root
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _claim_slot(home: Path) -> Iterator[Path]:
-    """Yield the first folder that no other run of this worker uses.
+    """Yield the first folder that no other stage uses on this machine.
 
-    A worker that runs several stages at a time needs several clones.
+    A worker that runs several stages at a time needs several folders.
     """
     number = 0
     while True:

@@ -14,7 +14,7 @@ from lineage.artifacts import (
     read_manifest,
     write_json,
 )
-from lineage.config.params import read_params
+from lineage.config.params import read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
@@ -28,7 +28,7 @@ from lineage.training.pretrain import TrainContext
 def work(stage: Stage) -> None:
     """Adapt, and write the model, its curve, and the metrics before and after."""
     name, seed, task = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     runtime = read_runtime_settings()
     configure_torch(params.threads)
     device = select_device(params.device, runtime.device_index)

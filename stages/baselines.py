@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import write_table
-from lineage.config.params import read_params
+from lineage.config.params import read_recorded_params
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
 from lineage.evaluation.baselines import (
@@ -32,7 +32,7 @@ def work(stage: Stage) -> None:
     If the report's split is validation, the test file is not read.
     """
     (name,) = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     grid = params.grid
     split = params.report.split
     folder = Path("artifacts/tasks") / name

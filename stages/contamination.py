@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import read_table, write_table
-from lineage.config.params import read_params
+from lineage.config.params import read_recorded_params
 from lineage.data.contamination import NgramIndex
 from lineage.data.task_data import TaskData, fold_numbers
 from lineage.runtime.stage import Stage, run_stage
@@ -21,7 +21,7 @@ def work(stage: Stage) -> None:
     In the latter case the test file is not read. With folds, every item of train is scored.
     """
     (name,) = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     task_dir = Path("artifacts/tasks") / name
     corpus_dir = Path("artifacts/corpora") / params.budget.corpus
     task = TaskData.load(task_dir, split=params.report.split)

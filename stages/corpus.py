@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lineage import artifacts
-from lineage.config.params import read_params
+from lineage.config.params import read_recorded_params
 from lineage.data.prepare_corpus import (
     corpus_fingerprint,
     locate_prepared_corpus,
@@ -18,7 +18,7 @@ from lineage.runtime.stage import Stage, run_stage
 def work(stage: Stage) -> None:
     """Take the corpus that the sources stage has read, or read it if that is gone."""
     (name,) = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     root = resolve_data_root()
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"

@@ -20,7 +20,7 @@ from lineage.artifacts import (
     read_manifest,
     write_table,
 )
-from lineage.config.params import Params, read_params
+from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
@@ -40,7 +40,7 @@ VERB_FLAGS = {"--adapted": ADAPTED, "--joined": JOINED}
 def work(stage: Stage) -> None:
     """Evaluate what is not in the resume folder yet, and write rows, predictions and weights."""
     name, seed, task = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     configure_torch(params.threads)
     model_dir = pretrained_dir(name, seed)
     inits: tuple[Init, ...] = ("pretrained", "random")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
-from lineage.config.params import Params, read_params
+from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.models.base import Encoder, Public, Trained
 from lineage.models.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ def work(stage: Stage) -> None:
     """Build the model, train it to the end of the budget, and write weights, curve and budget."""
     name = stage.arguments[0]
     seed = int(stage.arguments[1])
-    params = read_params()
+    params = read_recorded_params()
     runtime = read_runtime_settings()
     configure_torch(params.threads)
     model = load_model_config(params, name)

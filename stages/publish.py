@@ -14,12 +14,12 @@ from lineage.analysis.build import read_results_csv
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis, record_to_json
 from lineage.artifacts import read_json, write_json
-from lineage.config.params import Params, read_params
+from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.report import page, publication
 from lineage.report.provenance import collect_provenance, read_dvc_lock
 from lineage.runtime import tracking
-from lineage.runtime.provenance import get_code_commit, get_pipeline_id, read_stage_metadata
+from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR
 from lineage.runtime.stage import Stage, run_stage
 
@@ -31,7 +31,7 @@ PLAIN_TEXT_WIDTH = 200  # characters of the printed table where there is no term
 
 def work(stage: Stage) -> None:
     """Write the four files, log them to MLflow, and print the table."""
-    params = read_params()
+    params = read_recorded_params()
     pipeline = get_pipeline_id()
     stage_names = list_stage_names(params)
     lock = read_dvc_lock()
@@ -47,9 +47,7 @@ def work(stage: Stage) -> None:
             analysis.budget, stage_metadata, curves_dir=curves_dir
         ),
     )
-    provenance = collect_provenance(
-        stage_metadata, stage_names, lock, pipeline=pipeline, commit=get_code_commit()
-    )
+    provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
     model_descriptions = describe_models(params)
     disagreements = find_disagreements(
         analysis,
@@ -82,7 +80,7 @@ def work(stage: Stage) -> None:
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
     if is_logged:
         name = publication.format_run_name(analysis, pipeline=pipeline)
-        print(f"every run, curve and machine: `make ui`; this run is `{name}` in MLflow")
+        print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
 
 
 def list_stage_names(params: Params) -> set[str]:

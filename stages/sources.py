@@ -1,153 +1,29 @@
-"""Stage sources: check all parameters and all data before anything runs, and record what they are.
+"""Stage sources: check all parameters and all data before anything runs, and record them."""
 
-Later stages depend on the records, so that an edit of the user's files or of the code is seen
-wherever it lies.
-"""
-
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from lineage.analysis.literature import check_benchmark_name
 from lineage.artifacts import create_artifact, write_json
-from lineage.config.checks import check_study, text_length_limits
-from lineage.config.params import Params, read_params
-from lineage.config.stage_records import stage_records
-from lineage.config.study import ModelConfig, family_source_file
-from lineage.data.checks import check_corpus, check_task_data
-from lineage.errors import InputError
-from lineage.models.public_folders import (
-    TRANSFORMERS_MISSING,
-    inspect_checkpoint,
-    is_transformers_available,
-)
-from lineage.models.public_tokenizer import load_public_tokenizer
-from lineage.runtime.code import code_digest, stage_code_digests
+from lineage.config.params import PARAMS_FILE, Params, read_params
+from lineage.config.source_records import collect_records
+from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
-from lineage.training.devices import configure_torch, measure_bf16_speedup
 
 RESULTS_DIR = Path("artifacts/results")
-# The verbs whose stages DVC runs again when their code has changed.
-WATCHED_VERBS = (
-    "corpus",
-    "task",
-    "contamination",
-    "tokenizer",
-    "pretrain",
-    "adapt",
-    "evaluate",
-    "baselines",
-    "report",
-)
-
-SourceRecord = dict[str, Any]
 
 
 def work(stage: Stage) -> None:
     """Check everything, write the records, and remove results that the grid no longer has."""
+    params_bytes = PARAMS_FILE.read_bytes() if PARAMS_FILE.is_file() else b""
     params = read_params()
-    data_root = resolve_data_root()
-    models = check_study(params)
     for folder in ("artifacts", "reports"):
         check_writable(folder)
-    configure_torch(params.threads)
-    warn_of_slow_bf16(params)
-    records: dict[str, SourceRecord] = {}
-    corpus = params.budget.corpus
-    records[f"corpora/{corpus}"] = record_corpus(corpus, params, models, data_root)
-    for name in params.grid.tasks:
-        check_benchmark_name(params.tasks[name], f"params.yaml: tasks.{name}")
-    for name in params.grid.tasks:
-        limits = text_length_limits(params, models, name)
-        records[f"tasks/{name}"] = check_task_data(name, params, data_root, limits)
-    for name in params.grid.models:
-        records[f"models/{name}"] = record_model(models[name], params, data_root)
-    for verb in WATCHED_VERBS:
-        records[f"code/{verb}"] = stage_code_digests(verb)
-    for name, record in stage_records(params, models).items():
-        records[f"config/{name}"] = record
-    with create_artifact(Path("artifacts/sources"), "sources") as draft:
+    records = collect_records(params, resolve_data_root())
+    with create_artifact(SOURCES_DIR, "sources") as draft:
         for name, record in records.items():
             write_json(draft / f"{name}.json", record)
+        (draft / PARAMS_FILE.name).write_bytes(params_bytes)
     remove_stale_results(params)
-
-
-def warn_of_slow_bf16(params: Params) -> None:
-    """Print a warning if bf16 is slower than fp32 on this CPU.
-
-    It may be faster on the machines of workers.
-    """
-    if params.precision != "bf16" or params.device != "cpu":
-        return
-    speedup = measure_bf16_speedup()
-    if speedup < 1:
-        print(
-            f"params.yaml: precision: in bf16 products run at {speedup:.2f} times their speed in "
-            "fp32 on this CPU; set fp32",
-            file=sys.stderr,
-        )
-
-
-def record_corpus(
-    name: str, params: Params, models: dict[str, ModelConfig], data_root: Path
-) -> SourceRecord:
-    """Check the corpus for the models of the grid, and return its record. Raises InputError."""
-    vocab_sizes = {}
-    languages = {}
-    for model_name in params.grid.models:
-        model = models[model_name]
-        if model.tokenizer is not None:
-            vocab_sizes[model_name] = model.tokenizer.vocab_size
-        if model.family.can_translate:
-            settings = model.pretrain
-            languages[model_name] = (settings.source_language, settings.target_language)
-    return check_corpus(name, params, vocab_sizes, languages, data_root)
-
-
-def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceRecord:
-    """Return the record of a model. A public one is checked. Raises InputError."""
-    record: SourceRecord = {
-        "model": model.name,
-        "family": model.family.name,
-        "family_sha256": code_digest(family_source_file(model.family.name)),
-    }
-    if model.checkpoint_source is not None:
-        model = check_public_model(model, params, data_root)
-        assert model.checkpoint_source is not None
-        record["source"] = model.checkpoint_source.fingerprint(data_root)
-    record["unit"] = model.tokenizer_type
-    record["mechanism"] = model.mechanism
-    return record
-
-
-def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> ModelConfig:
-    """Return a public model that knows its folder.
-
-    Raises InputError if it cannot do what the grid asks for.
-    """
-    source = model.checkpoint_source
-    assert source is not None
-    folder = source.resolve_folder(data_root)
-    about = inspect_checkpoint(folder)
-    load_public_tokenizer(folder, language=params.corpora[params.budget.corpus].language)
-    if not is_transformers_available():
-        raise InputError(f"{source.where}: {TRANSFORMERS_MISSING}")
-    if model.name in params.grid.adapt_models:
-        if not about.has_lm_head:
-            raise InputError(
-                f"params.yaml: grid.adapt_models: {model.name}: {folder} has no head of a language "
-                "model to go on with; remove it, or save the checkpoint with its head "
-                "(AutoModelForMaskedLM)"
-            )
-        seq_len = model.pretrain.seq_len or 0
-        if seq_len > about.max_positions:
-            raise InputError(
-                f"{source.where}.pretrain.seq_len: {seq_len} is more than the "
-                f"{about.max_positions} positions of {folder}; lower it"
-            )
-    return replace(model, architecture=replace(model.architecture, checkpoint_info=about))
 
 
 def remove_stale_results(params: Params) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lineage import artifacts
-from lineage.config.params import read_params
+from lineage.config.params import read_recorded_params
 from lineage.data.items import task_fingerprint
 from lineage.data.prepare_task import locate_prepared_task, prepare_task
 from lineage.data.prepared import Measures
@@ -15,7 +15,7 @@ from lineage.runtime.stage import Stage, run_stage
 def work(stage: Stage) -> None:
     """Take the items that the sources stage has made, or make them if they are gone."""
     (name,) = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     root = resolve_data_root()
     task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import create_artifact, read_json, read_manifest, read_table
-from lineage.config.params import read_params
+from lineage.config.params import read_recorded_params
 from lineage.config.records import parse_record
 from lineage.models.public_folders import parse_checkpoint_source
 from lineage.models.public_tokenizer import load_public_tokenizer
@@ -21,7 +21,7 @@ SPLITS = ("train", "valid")
 def work(stage: Stage) -> None:
     """Train the tokenizer on the training texts, and write every split as flat arrays."""
     (name,) = stage.arguments
-    params = read_params()
+    params = read_recorded_params()
     model_record = read_json(Path(f"artifacts/sources/models/{name}.json"))
     if model_record["family"] == PUBLIC_FAMILY:
         import_public_tokenizer(stage, name, model_record)
@@ -70,7 +70,7 @@ def import_public_tokenizer(stage: Stage, name: str, model_record: dict[str, Any
 
     Nothing is pretrained, so the corpus is not encoded.
     """
-    params = read_params()
+    params = read_recorded_params()
     source_record = model_record["source"]
     source = parse_checkpoint_source(
         source_record["from"], source_record["revision"], f"params.yaml: models.{name}"

@@ -15,7 +15,7 @@ import pytest
 
 from lineage.config.records import read_yaml
 from lineage.runtime import code
-from stages.sources import WATCHED_VERBS
+from lineage.config.source_records import WATCHED_VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 MAXIMUM_FUNCTION_LINES = 60

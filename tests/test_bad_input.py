@@ -15,7 +15,7 @@ import torch
 
 from lineage.config.records import read_yaml
 from lineage.training.devices import measure_bf16_speedup
-from stages.sources import WATCHED_VERBS
+from lineage.config.source_records import WATCHED_VERBS
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
 from tests.spoiled_files import set_value

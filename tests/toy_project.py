@@ -28,7 +28,7 @@ stages:
   make:
     matrix: {item: "${grid.models}"}
     cmd: python -m stages.step make ${item.item}
-    deps: ["artifacts/sources/${item.item}.json", stages/step.py]
+    deps: ["artifacts/sources/${item.item}.json", artifacts/sources/code/step.json]
     params: [seed, "models.${item.item}.make"]
     outs: ["artifacts/made/${item.item}"]
     meta: {pool: cpu, timeout_s: 60}
@@ -60,18 +60,23 @@ stages:
 STAGES = {
     # The user's file is not in git; a worker must never read it.
     "sources": """
+from lineage.runtime.code import package_digest
 from stages import toy
 name = toy.begin("sources")
 params = toy.params()
 if "grid" not in params:
     toy.fail(name, "params.yaml: the key 'grid' is missing; add it")
-text = (toy.find_main_checkout() / "user" / "text.txt")
+text = toy.Path("user/text.txt")
 if not text.is_file():
     toy.fail(name, f"{text}: there is no such file; create it")
 for family in params["grid"]["models"]:
     if family not in params["models"]:
         toy.fail(name, f"params.yaml: grid.models: '{family}' has no entry in models; add it")
     toy.write(f"artifacts/sources/{family}.json", text.read_text())
+code = toy.Path(__file__).with_name("step.py").read_text()
+toy.write("artifacts/sources/code/step.json", toy.json.dumps(code))
+toy.write("artifacts/sources/params.yaml", toy.Path("params.yaml").read_text())
+toy.write("artifacts/sources/package.json", '{"version": "0", "code_digest": "%s"}' % package_digest())
 """,
     "step": """
 import os, signal, subprocess, sys, time
@@ -121,7 +126,6 @@ import json, os, sys, time
 from pathlib import Path
 from lineage.config.records import read_yaml
 from lineage.runtime.provenance import get_pipeline_id
-from lineage.runtime.settings import find_main_checkout
 def begin(name):
     if os.environ.get("LINEAGE_STAGE", name) != name:
         sys.exit(1)
@@ -130,8 +134,8 @@ def begin(name):
         with open(trace, "a") as stream:
             stream.write(json.dumps({"stage": name, "pid": os.getpid(), "parent": os.getppid(),
                                      "cwd": os.getcwd(), "threads": os.environ["OMP_NUM_THREADS"],
-                                     "pipeline": get_pipeline_id(), "dirty": os.environ.get("LINEAGE_DIRTY"),
-                                     "cache": str((Path(".dvc") / "cache").is_dir()), "user": (find_main_checkout() / "user").is_dir(),
+                                     "pipeline": get_pipeline_id(), "changes": os.environ.get("LINEAGE_STUDY_CHANGES"),
+                                     "cache": str((Path(".dvc") / "cache").is_dir()), "user": Path("user").is_dir(),
                                      "index": os.environ.get("DO_NOT_TRACK")}) + chr(10))
     return name
 def end(name):
@@ -174,11 +178,13 @@ class Project:
         return {
             **{k: v for k, v in os.environ.items() if not k.startswith(dropped)},
             "TOY_TRACE": str(self.trace),
+            # Workers start in other folders, and the toy project is not installed.
+            "PYTHONPATH": str(self.root),
             **more,
         }
 
     def run(
-        self, *arguments: str, module: str = "flows.pipeline", **more: str
+        self, *arguments: str, module: str = "flows.cli", **more: str
     ) -> subprocess.CompletedProcess[str]:
         """Run one command of the project."""
         command = [sys.executable, "-m", module, *arguments]
@@ -194,7 +200,7 @@ class Project:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.pipeline", *arguments], cwd=self.root, env=self.environment(), stdout=subprocess.PIPE,
+            [sys.executable, "-m", "flows.cli", *arguments], cwd=self.root, env=self.environment(), stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
@@ -265,7 +271,7 @@ def read_dvc_lock(root: Path) -> dict:
 def make_project(folder: Path) -> Project:
     """Create a committed project in `folder`/project."""
     root = folder / "project"
-    for name in ("stages", "profiles", "user", "lineage/runtime", "lineage/config"):
+    for name in ("stages", "user", "lineage/runtime", "lineage/config"):
         (root / name).mkdir(parents=True)
     shutil.copytree(
         REPOSITORY / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__")
@@ -277,6 +283,7 @@ def make_project(folder: Path) -> Project:
         "config/records",
         "config/renamed",
         "runtime/__init__",
+        "runtime/code",
         "runtime/provenance",
         "runtime/settings",
     ):
@@ -287,7 +294,7 @@ def make_project(folder: Path) -> Project:
         re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', forkserver, flags=re.DOTALL)
     )
     shutil.copy(REPOSITORY / "stages" / "__init__.py", root / "stages")
-    for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore", "prefect.yaml"):
+    for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore"):
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, root / name)
     for name, text in STAGES.items():
@@ -296,12 +303,6 @@ def make_project(folder: Path) -> Project:
     (root / "user" / "text.txt").write_text("some text")
     (root / "dvc.yaml").write_text(DVC_YAML)
     write_yaml(root / "params.yaml", PARAMS)
-    write_yaml(root / "profiles" / "base.yaml", {**PARAMS, "seed": 2})
-    write_yaml(root / "profiles" / "demo.yaml", {"seed": 1})
-    write_yaml(
-        root / "profiles" / "small.yaml",
-        {"grid": {"models": ["a"]}, "models": {"a": {"train": {"value": 7}}}},
-    )
     project = Project(root)
     subprocess.run(["git", "init", "--quiet", "--initial-branch", "main", str(root)], check=True)
     project.commit()

@@ -21,6 +21,9 @@ from lineage.config.records import (
 from lineage.config.resolve import resolve_tree
 from lineage.results import HELDOUT_TEST_SET, joined_system_name
 
+PARAMS_FILE = Path("params.yaml")
+# The copy that the sources stage makes: an edit of params.yaml during a run changes the next run.
+RECORDED_PARAMS_FILE = Path("artifacts/sources/params.yaml")
 # Names of result rows that do not come from a model.
 RESERVED_MODEL_NAMES = frozenset({"majority", "chance", "tfidf", "copy", "ceiling"})
 
@@ -246,9 +249,22 @@ class Params:
         }
 
 
-def read_params(path: Path = Path("params.yaml")) -> Params:
+def read_params(path: Path = PARAMS_FILE) -> Params:
     """Read, resolve and check one params.yaml. Raises InputError."""
     return parse_params(read_yaml(path), path.name)
+
+
+def read_recorded_params() -> Params:
+    """Read the parameters that the sources stage has recorded for this run. Raises InputError.
+
+    A worker lacks the record, and gets the same text as its params.yaml.
+    """
+    return read_params(recorded_params_file())
+
+
+def recorded_params_file() -> Path:
+    """Return the file of `read_recorded_params`."""
+    return RECORDED_PARAMS_FILE if RECORDED_PARAMS_FILE.is_file() else PARAMS_FILE
 
 
 def parse_params(tree: dict[str, Any], where: str = "params.yaml") -> Params:

@@ -1,7 +1,6 @@
 """Where the numbers come from: code, parameters, machines, versions and stages."""
 
 import json
-import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
+from lineage.config.params import recorded_params_file
 from lineage.config.records import read_yaml
-from lineage.runtime.provenance import list_changed_files, lock_entry_digest
+from lineage.runtime.provenance import (
+    PackageVersion,
+    StudyVersion,
+    get_study_version,
+    lock_entry_digest,
+    read_package_version,
+)
 
 StageMetadata = Mapping[str, Any]  # the record that a stage leaves of its run
 REPORTED_PACKAGES = (
@@ -36,7 +42,8 @@ class StageProvenance:
     digest: str  # of its entry in dvc.lock
     host: str
     device: str
-    git_commit: str | None
+    study_commit: str | None
+    code_digest: str | None
     mlflow_run_id: str | None
     pipeline_id: str | None
     seconds: float | None
@@ -48,8 +55,8 @@ class Provenance:
     """How all the results were made."""
 
     pipeline: str
-    git_commit: str
-    working_tree: str
+    package: str
+    study: str
     parameters: str
     hosts: str
     devices: str
@@ -80,19 +87,18 @@ def collect_provenance(
     lock: Mapping[str, Any],
     *,
     pipeline: str,
-    commit: str,
 ) -> Provenance:
     """Collect the provenance of those of `stage_names` that have run."""
     names = sorted({*lock, *stage_metadata}.intersection(stage_names))
     stages = [_stage_provenance(name, stage_metadata.get(name, {}), lock) for name in names]
-    parameters = json.dumps(read_yaml(Path("params.yaml")), sort_keys=True)
+    parameters = json.dumps(read_yaml(recorded_params_file()), sort_keys=True)
     hosts = sorted({stage.host for stage in stages if stage.host})
     devices = sorted({stage.device for stage in stages if stage.device})
     versions = [f"{name} {_package_version(name)}" for name in REPORTED_PACKAGES]
     return Provenance(
         pipeline=pipeline,
-        git_commit=commit,
-        working_tree=_format_changed_files(_list_changed_files()),
+        package=_format_package(read_package_version()),
+        study=_format_study(get_study_version()),
         parameters=f"sha256 {artifacts.text_digest(parameters)[:16]}",
         hosts=", ".join(hosts) or "unknown",
         devices=", ".join(devices) or "unknown",
@@ -109,7 +115,8 @@ def _stage_provenance(name: str, own: StageMetadata, lock: Mapping[str, Any]) ->
         digest=lock_entry_digest(lock[name]) if name in lock else "",
         host=str(own.get("host", "")),
         device=str(own.get("device", "")),
-        git_commit=own.get("git_commit"),
+        study_commit=own.get("study_commit"),
+        code_digest=own.get("code_digest"),
         mlflow_run_id=own.get("mlflow_run_id"),
         pipeline_id=own.get("pipeline_id"),
         seconds=own.get("seconds"),
@@ -130,18 +137,19 @@ def format_compute_time(seconds: Sequence[float | None]) -> str:
     return text
 
 
-def _list_changed_files() -> list[str]:
-    """Return changed or untracked files, from the flow or from git; dvc.lock does not count."""
-    if "LINEAGE_DIRTY" in os.environ:
-        return [name for name in os.environ["LINEAGE_DIRTY"].split(",") if name]
-    return [name for name in list_changed_files(Path(), ["."]) if name != "dvc.lock"]
+def _format_package(package: PackageVersion) -> str:
+    return f"lineage {package.version}, code sha256 {package.code_digest[:16]}"
 
 
-def _format_changed_files(names: Sequence[str]) -> str:
-    if not names:
-        return "clean"
-    more = " and more" if len(names) > MAX_CHANGED_FILES else ""
-    return f"changed: {', '.join(names[:MAX_CHANGED_FILES])}{more}"
+def _format_study(study: StudyVersion) -> str:
+    """Return the commit of the study, and what has changed since."""
+    if study.commit == "none":
+        return "not in a git repository"
+    if not study.changed_files:
+        return f"git commit {study.commit}"
+    shown = ", ".join(study.changed_files[:MAX_CHANGED_FILES])
+    more = " and more" if len(study.changed_files) > MAX_CHANGED_FILES else ""
+    return f"git commit {study.commit}, changed since: {shown}{more}"
 
 
 def _package_version(package: str) -> str:

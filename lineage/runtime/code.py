@@ -50,6 +50,17 @@ def list_stage_files(verb: str) -> list[str]:
     return sorted(path.relative_to(PROJECT_ROOT).as_posix() for path in paths)
 
 
+def package_digest() -> str:
+    """Return one digest of all code of the library and the stages.
+
+    Two machines with the same digest compute the same results from the same inputs.
+    """
+    digest = hashlib.sha256()
+    for name, path in sorted(project_modules().items()):
+        digest.update(f"{name} {code_digest(path)}\n".encode())
+    return digest.hexdigest()
+
+
 def code_digest(path: Path) -> str:
     """Return the sha256 of a Python file without its docstrings."""
     state = path.stat()

@@ -1,21 +1,22 @@
-"""Identify a run and what it read: pipeline id, commit, data sets by digest, metadata of stages."""
+"""Identify a run and what it read: pipeline id, versions, data sets by digest, stage metadata."""
 
 import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lineage.config.records import parse_yaml, read_yaml
+from lineage.config.records import parse_yaml
 from lineage.errors import InputError
 from lineage.runtime.settings import run_git
 
-CODE_PATHS = ("flows", "stages", "lineage", "dvc.yaml")  # what makes a run, with its parameters
-RECORD_FOLDERS = ("artifacts/sources/corpora", "artifacts/sources/tasks")
+SOURCES_DIR = Path("artifacts/sources")  # what the sources stage has recorded
+PACKAGE_RECORD = "package.json"  # there: the version and the code digest of this package
+WRITTEN_BY_RUNS = ("dvc.lock", "reports", "artifacts")  # files that a run changes
 
 StageMetadata = dict[str, Any]  # what `.lineage/metadata/STAGE.json` holds
 LockEntry = Mapping[str, Any]  # a stage's entry in dvc.lock
@@ -32,55 +33,69 @@ class Dataset:
     digest: str
 
 
+@dataclass(frozen=True)
+class PackageVersion:
+    """The package that runs a study: its version, and the digest of its code."""
+
+    version: str
+    code_digest: str
+
+
+@dataclass(frozen=True)
+class StudyVersion:
+    """The commit of a study's own git repository, `none` without one, and changed files."""
+
+    commit: str
+    changed_files: tuple[str, ...]
+
+
 def get_pipeline_id() -> str:
-    """Return the pipeline id that the orchestrator has set, or that of the current folder."""
+    """Return the id of the run of the current study: 16 characters of a digest.
+
+    It covers what the sources stage has recorded: parameters, data and code. A worker, which has
+    only what its stage reads, gets the id from the orchestrator.
+    """
     given = os.environ.get("LINEAGE_PIPELINE_ID")
-    if given:
-        return given
-    changed_files: Sequence[str]
-    if "LINEAGE_DIRTY" in os.environ:
-        changed_files = os.environ["LINEAGE_DIRTY"].split(",")
-    else:
-        changed_files = list_changed_files(Path(), CODE_PATHS)
-    return compute_pipeline_id(Path(), code_commit=get_code_commit(), changed_files=changed_files)
+    return given or compute_pipeline_id(Path())
 
 
-def compute_pipeline_id(root: Path, *, code_commit: str, changed_files: Sequence[str]) -> str:
-    """Return the id of the run of a folder: 16 characters of a digest.
-
-    It covers the commit of the code, the code files that have changed since, the values of
-    params.yaml, and what the sources stage has recorded about the data. All stages but that one,
-    and the flow after it, compute the same id.
-    """
-    paths = [root / name for name in changed_files if name.split("/")[0] in CODE_PATHS]
-    for folder in RECORD_FOLDERS:
-        paths += sorted((root / folder).glob("*.json"))
+def compute_pipeline_id(root: Path) -> str:
+    """Return the id of the run of a study. All stages but sources compute the same id."""
     contents = {}
-    for path in paths:
-        name = str(path.relative_to(root))
-        contents[name] = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    identity = [code_commit, _with_text_keys(read_yaml(root / "params.yaml")), contents]
-    return _json_digest(identity)[:16]
+    for path in sorted((root / SOURCES_DIR).rglob("*.json")):
+        name = path.relative_to(root).as_posix()
+        contents[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _json_digest(contents)[:16]
 
 
-def list_changed_files(root: Path, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the files below these paths that differ from HEAD, new ones included.
+def read_package_version(root: Path = Path()) -> PackageVersion:
+    """Return the package that the sources stage has recorded; of unknown values if there is none."""
+    record = _read_json_or_empty(root / SOURCES_DIR / PACKAGE_RECORD)
+    return PackageVersion(record.get("version", "unknown"), record.get("code_digest", "unknown"))
 
-    Outside of git there are none.
+
+def find_study_version(root: Path) -> StudyVersion:
+    """Return the commit of the study's git repository, and which of its files have changed since.
+
+    What a run itself writes does not count as changed.
     """
-    answer = run_git(
-        root, "status", "--porcelain", "--untracked-files=all", "--no-renames", "-z", "--", *paths
-    )
-    return tuple(sorted(line[3:] for line in answer.stdout.split("\0") if line))
+    answer = run_git(root, "rev-parse", "--verify", "HEAD")
+    if answer.returncode != 0:
+        return StudyVersion("none", ())
+    options = ("--porcelain", "--untracked-files=all", "--no-renames", "-z")
+    excluded = [f":(exclude){name}" for name in WRITTEN_BY_RUNS]
+    status = run_git(root, "status", *options, "--", ".", *excluded)
+    changed = tuple(sorted(line[3:] for line in status.stdout.split("\0") if line))
+    return StudyVersion(answer.stdout.strip(), changed)
 
 
-def get_code_commit() -> str:
-    """Return the code's commit: the flow's, or the one checked out, or `none` outside of git."""
-    given = os.environ.get("LINEAGE_COMMIT")
-    if given:
-        return given
-    answer = run_git(Path(), "rev-parse", "HEAD")
-    return answer.stdout.strip() if answer.returncode == 0 else "none"
+def get_study_version() -> StudyVersion:
+    """Return the version of the study: as the run found it, or as it is in the current folder."""
+    commit = os.environ.get("LINEAGE_STUDY_COMMIT")
+    if not commit:
+        return find_study_version(Path())
+    changed = os.environ.get("LINEAGE_STUDY_CHANGES", "")
+    return StudyVersion(commit, tuple(name for name in changed.split(",") if name))
 
 
 def read_lock_entry(root: Path, stage: str) -> dict[str, Any]:
@@ -160,16 +175,6 @@ def _read_json_or_empty(path: Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError, ValueError):
         return dict(json.loads(path.read_text(encoding="utf-8")))
     return {}
-
-
-def _with_text_keys(tree: Any) -> Any:
-    """Return the tree with every key as text.
-
-    YAML allows numbers and dates, which are refused later, with their place.
-    """
-    if isinstance(tree, Mapping):
-        return {str(key): _with_text_keys(value) for key, value in tree.items()}
-    return tree
 
 
 def _json_digest(value: Any) -> str:

@@ -11,7 +11,7 @@ from lineage.config.records import check_positive, parse_record, read_yaml
 from lineage.errors import InputError
 
 EXPERIMENT_NAME = "lineage"  # the MLflow experiment that holds all runs
-STATE_DIR = Path(".lineage")  # below the workspace; ignored by git and DVC
+STATE_DIR = Path(".lineage")  # below the study; ignored by git and DVC
 METADATA_DIR = STATE_DIR / "metadata"  # times, hosts and run ids of stages
 SQLITE_PREFIX = "sqlite:///"
 
@@ -20,10 +20,10 @@ SQLITE_PREFIX = "sqlite:///"
 class RuntimeSettings:
     """The settings of this machine. An environment variable LINEAGE_<KEY> wins over the file."""
 
-    data_root: str = "."  # folder of relative `files:`; itself relative to the main checkout
+    data_root: str = "."  # folder of relative `files:`; itself relative to the study
     jobs: int | None = None  # stages at a time; by default as many as cores and memory allow
     device_index: int = 0  # the GPU to use, with device: cuda
-    tracking_uri: str | None = None  # MLflow; by default sqlite in the main checkout
+    tracking_uri: str | None = None  # MLflow; by default mlflow.db in the study
     checkpoint_seconds: float = 20.0  # between two checkpoints of a training run
 
     def __post_init__(self) -> None:
@@ -56,24 +56,12 @@ def run_git(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def find_main_checkout() -> Path:
-    """Return the main checkout: the current folder or, in a git worktree, the one it belongs to."""
-    if "LINEAGE_MAIN" in os.environ:
-        return Path(os.environ["LINEAGE_MAIN"])
-    answer = run_git(Path(), "rev-parse", "--git-common-dir")
-    git_folder = ".git"
-    if answer.returncode == 0 and answer.stdout.strip():
-        git_folder = answer.stdout.strip()
-    common = Path.cwd() / git_folder
-    return common.parent if common.name == ".git" else Path.cwd()
-
-
 def read_runtime_settings() -> RuntimeSettings:
-    """Read runtime.yaml of the main checkout, with LINEAGE_* variables over it.
+    """Read runtime.yaml of the current study, if it has one, with LINEAGE_* variables over it.
 
     Raises InputError.
     """
-    path = find_main_checkout() / "runtime.yaml"
+    path = Path("runtime.yaml")
     tree = read_yaml(path) if path.is_file() else {}
     for key, value_type in VARIABLE_TYPES.items():
         variable = f"LINEAGE_{key.upper()}"
@@ -92,7 +80,7 @@ def read_runtime_settings() -> RuntimeSettings:
 
 def resolve_data_root() -> Path:
     """Return the absolute folder under which users' files are looked up."""
-    return (find_main_checkout() / Path(read_runtime_settings().data_root).expanduser()).resolve()
+    return Path(read_runtime_settings().data_root).expanduser().resolve()
 
 
 def resolve_tracking_uri() -> str:
@@ -102,7 +90,7 @@ def resolve_tracking_uri() -> str:
     """
     given = read_runtime_settings().tracking_uri or f"{SQLITE_PREFIX}mlflow.db"
     if given.startswith(SQLITE_PREFIX):
-        return f"{SQLITE_PREFIX}{find_main_checkout() / given.removeprefix(SQLITE_PREFIX)}"
+        return f"{SQLITE_PREFIX}{Path.cwd() / given.removeprefix(SQLITE_PREFIX)}"
     return given
 
 

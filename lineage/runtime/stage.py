@@ -23,21 +23,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lineage.artifacts import artifact_digest, read_json, text_digest, write_json
-from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.code import PROJECT_ROOT, code_digest
 from lineage.runtime.provenance import (
+    SOURCES_DIR,
     Dataset,
-    get_code_commit,
     get_pipeline_id,
+    get_study_version,
     lock_entry_digest,
     read_lock_entry,
+    read_package_version,
 )
 from lineage.runtime.recorder import Tracker, track_stage
 from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable, prepare_environment
 
-SOURCES_DIR = Path("artifacts/sources")
-PARAMS_FILE = Path("params.yaml")
 PROGRESS_SECONDS = 10.0  # between two lines of progress, where there is no terminal
 BYTES_PER_MAXRSS = 1 if sys.platform == "darwin" else 1024
 
@@ -55,7 +54,6 @@ class Stage:
         self.start_time = time.monotonic()
         self.earlier_seconds = 0.0  # of processes before this one whose work was kept
         self._watched_names = arguments  # the models and tasks whose files this stage runs
-        self._parameters: dict[str, Any] | None = None  # as they stood at the start
 
     @property
     def file_name(self) -> str:
@@ -86,24 +84,19 @@ class Stage:
         shutil.rmtree(STATE_DIR / "resume" / self.file_name, ignore_errors=True)
 
     def check_unchanged(self) -> None:
-        """Raise InputError if params.yaml or the code has changed since the run began.
+        """Raise InputError if the code has changed since the sources stage recorded it.
 
-        DVC notes what it finds when a stage ends. It would keep the result under parameters, or
-        code, that did not make it.
+        DVC would keep the result under code that did not make it. Parameters cannot change during a
+        run: stages read the copy of params.yaml that the sources stage has made.
         """
         changed = []
         for name, recorded in self._recorded_code().items():
             path = PROJECT_ROOT / name
             if not path.is_file() or code_digest(path) != recorded:
                 changed.append(name)
-        parameters = read_yaml(PARAMS_FILE) if PARAMS_FILE.is_file() else {}
-        if self._parameters is not None and parameters != self._parameters:
-            changed.append(str(PARAMS_FILE))
-        self._parameters = parameters
         if changed:
             raise InputError(
-                f"{', '.join(changed[:3])}: changed while the run was under way; "
-                "run again (a profile's run has a copy of its own)"
+                f"{', '.join(changed[:3])}: changed while the run was under way; run again"
             )
 
     def watch_model(self, model: str) -> None:
@@ -163,7 +156,8 @@ class Stage:
             self.name, parameters=parameters, tags=all_tags, datasets=datasets
         ) as tracker:
             self.metadata["mlflow_run_id"] = tracker.run_id
-            self.metadata["git_commit"] = get_code_commit()
+            self.metadata["study_commit"] = get_study_version().commit
+            self.metadata["code_digest"] = read_package_version().code_digest
             self.metadata["pipeline_id"] = get_pipeline_id()
             yield tracker
 

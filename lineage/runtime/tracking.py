@@ -30,12 +30,16 @@ from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
-from lineage.runtime.provenance import Dataset, get_code_commit, get_pipeline_id
+from lineage.runtime.provenance import (
+    Dataset,
+    get_pipeline_id,
+    get_study_version,
+    read_package_version,
+)
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     SQLITE_PREFIX,
     STATE_DIR,
-    find_main_checkout,
     get_user_name,
     resolve_tracking_uri,
 )
@@ -53,9 +57,6 @@ MAX_TAG_LENGTH = 8000  # characters that MLflow takes
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
 LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
-# Tags that runs have if the environment variable is set. `changed_files` names code that is not
-# committed.
-OPTIONAL_TAGS = {"profile": "LINEAGE_PROFILE", "changed_files": "LINEAGE_DIRTY"}
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
 
@@ -345,8 +346,8 @@ def _database_file() -> Path | None:
 def _artifact_location() -> str | None:
     """Return the address of a new experiment's artifacts, or None for the server's own.
 
-    They lie beside the database. MLflow's own default depends on the current folder, which may be a
-    worktree that goes away.
+    They lie beside the database. MLflow's own default depends on the current folder, which may be
+    that of a worker.
     """
     database = _database_file()
     if database is None:
@@ -358,11 +359,11 @@ def _artifact_location() -> str | None:
 def _store_lock() -> Iterator[None]:
     """Let only one of the processes that share a store write.
 
-    The lock lies beside the database, since workers' clones share it too.
+    The lock lies beside the database, since workers on this machine share it too.
     """
     database = _database_file()
     if database is None:
-        path = find_main_checkout() / STATE_DIR / "tracking.lock"
+        path = STATE_DIR / "tracking.lock"
     else:
         path = Path(f"{database}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -412,19 +413,22 @@ def _common_tags(pipeline: str) -> dict[str, str]:
 
     Parents and children both have them, since MLflow filters runs one by one.
     """
-    commit = get_code_commit()
+    study = get_study_version()
+    package = read_package_version()
     tags = {
         "pipeline": pipeline,
-        "git_commit": commit,
+        "study": os.environ.get("LINEAGE_STUDY") or Path.cwd().name,
+        "study_commit": study.commit,
+        "lineage_version": package.version,
+        "code_digest": package.code_digest,
         "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none"),
         "mlflow.user": get_user_name(),
-        "mlflow.source.git.commit": commit,
         "mlflow.source.name": "lineage",
     }
-    for tag, variable in OPTIONAL_TAGS.items():
-        value = os.environ.get(variable)
-        if value:
-            tags[tag] = value
+    if study.commit != "none":
+        tags["mlflow.source.git.commit"] = study.commit
+    if study.changed_files:
+        tags["changed_files"] = ", ".join(study.changed_files)
     return tags
 
 

@@ -1,42 +1,30 @@
-"""Print all resolved values of params.yaml, its JSON schema, or the reference of its keys."""
+"""Write out all parameters of a study with their values, and the JSON schema for editors."""
 
-import argparse
 import dataclasses
+import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from lineage.config.params import Params, read_params
-from lineage.config.schema import json_schema, reference
+from lineage.config.schema import json_schema
 from lineage.config.study import MODEL_BLOCKS, load_model_config
-from lineage.errors import InputError
 
 
-def main() -> int:
-    """Print the requested text; return 2 if params.yaml is not valid."""
-    parser = argparse.ArgumentParser(prog="python -m lineage.config", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=Path("params.yaml"))
-    parser.add_argument("--schema", action="store_true", help="the JSON schema, for editors")
-    parser.add_argument("--reference", action="store_true", help="docs/reference/params.md")
-    arguments = parser.parse_args()
-    if arguments.schema:
-        print(json.dumps(json_schema(), indent=1))
-        return 0
-    if arguments.reference:
-        print(reference())
-        return 0
-    try:
-        values = resolved_values(read_params(arguments.file))
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+def format_params(path: Path) -> str:
+    """Return a params.yaml with every default written out. Raises InputError."""
     yaml = YAML()
     yaml.default_flow_style = None
-    yaml.dump(values, sys.stdout)
-    return 0
+    stream = io.StringIO()
+    yaml.dump(resolved_values(read_params(path)), stream)
+    return stream.getvalue().rstrip()
+
+
+def format_schema() -> str:
+    """Return the JSON schema of params.yaml."""
+    return json.dumps(json_schema(), indent=1)
 
 
 def resolved_values(params: Params) -> dict[str, Any]:
@@ -70,7 +58,3 @@ def _write_out(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_write_out(inner) for inner in value]
     return value
-
-
-if __name__ == "__main__":
-    sys.exit(main())

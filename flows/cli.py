@@ -1,0 +1,282 @@
+"""The `lineage` command. Each command is thin: it parses options and calls one function.
+
+All commands but `init` work on the study in the current folder. What a command needs is imported
+when it runs, since Prefect, DVC and torch take a second each.
+"""
+
+import contextlib
+import os
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.execute import EXIT_BAD_INPUT, TELEMETRY_OFF
+from lineage import __version__
+from lineage.errors import InputError
+from lineage.runtime.settings import prepare_environment
+
+if TYPE_CHECKING:
+    from flows.run import RunOptions
+
+app = typer.Typer(
+    name="lineage",
+    help="Which pretraining method is best for my corpus, my tasks, my number of labels and my "
+    "budget? Start with `lineage init`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+JobsOption = Annotated[
+    int | None,
+    typer.Option(help="Stages at a time. By default as many as cores and memory allow."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def set_up(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Prepare the environment of every command."""
+    os.environ.update(TELEMETRY_OFF)
+    prepare_environment()
+    if version:
+        print(f"lineage {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="The folder to create.")],
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(help="Files of running text, such as 'texts/*.txt'. May be repeated."),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A labelled file as NAME=FILE, such as queue=train.csv. May be repeated."
+        ),
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="The code of the language, such as en. Guessed by default.")
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option("--from", help="Copy a ready-made study, such as few-labels, instead."),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="A DVC cache to share with other studies.")
+    ] = None,
+) -> None:
+    """Inspect your files, and create a study: a folder with a commented params.yaml."""
+    with _input_errors_exit():
+        from flows.new_study import draft_study, read_ready_made_study
+        from flows.study import create_study
+
+        if template is not None:
+            if corpus or task or language:
+                raise InputError("--from: copies a study as it is; leave the other options out")
+            params_text, findings = read_ready_made_study(template)
+        else:
+            params_text, findings = draft_study(folder, corpus or [], task or [], language)
+        create_study(folder, params_text, cache=cache)
+        for line in findings:
+            print(line)
+        print(
+            f"created {folder}; read {folder / 'params.yaml'}, then run: "
+            f"cd {folder} && lineage check"
+        )
+
+
+@app.command()
+def check(jobs: JobsOption = None) -> None:
+    """Validate all parameters and data, and forecast minutes, memory and disk."""
+    with _input_errors_exit():
+        from flows.forecast import check_study
+
+        check_study(Path.cwd(), jobs=jobs)
+
+
+@app.command()
+def plan(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """Print which stages would run, and why. Nothing runs."""
+    with _input_errors_exit():
+        from flows.plan import plan_as_json, print_plan
+        from flows.run import plan_study
+
+        nodes, stale = plan_study(Path.cwd())
+        if as_json:
+            print(plan_as_json(nodes, stale))
+        else:
+            print_plan(nodes, stale)
+
+
+@app.command()
+def run(
+    jobs: JobsOption = None,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Send stages to Prefect workers (`lineage up`).")
+    ] = False,
+    no_prefect: Annotated[
+        bool, typer.Option("--no-prefect", help="Run without Prefect; the results are the same.")
+    ] = False,
+    commit: Annotated[
+        bool,
+        typer.Option("--commit", help="Commit params.yaml, dvc.lock and the report to git."),
+    ] = False,
+) -> None:
+    """Run every stage that is stale. A run that was stopped goes on where it was.
+
+    Exit code: 0 done, 2 bad configuration or input, 3 finished but some results failed, 1 anything
+    else.
+    """
+    with _input_errors_exit():
+        from flows.run import RunOptions, interrupt_on_signals, run_study
+
+        interrupt_on_signals()
+        options = RunOptions(jobs, workers, commit)
+        if not no_prefect:
+            exit_status = _run_with_prefect(options)
+        elif workers:
+            raise InputError("--workers: needs Prefect; leave --no-prefect out")
+        else:
+            exit_status = run_study(options, root=Path.cwd())
+        raise typer.Exit(exit_status)
+
+
+@app.command()
+def status() -> None:
+    """Print whether a run is under way, which stages are done, and where the report is."""
+    with _input_errors_exit():
+        from flows.view import print_status
+
+        print_status(Path.cwd())
+
+
+@app.command()
+def report(
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Print where the report is."""
+    with _input_errors_exit():
+        page = Path("reports/comparison.html").absolute()
+        if not page.is_file():
+            raise InputError(f"{page}: there is no report yet; run `lineage run`")
+        print(page)
+        if open_page:
+            webbrowser.open(page.as_uri())
+
+
+@app.command()
+def ui() -> None:
+    """Serve MLflow (runs, curves, report) and Prefect (flows), on this machine only."""
+    with _input_errors_exit():
+        from flows.servers import start_pages
+
+        print(start_pages(_study_root()))
+
+
+@app.command()
+def up() -> None:
+    """Start a Prefect server and workers on this machine, for --workers and schedules."""
+    with _input_errors_exit():
+        from flows.servers import start_all
+
+        print(start_all(_study_root()))
+
+
+@app.command()
+def down() -> None:
+    """End everything that `up` and `ui` started."""
+    with _input_errors_exit():
+        from flows.servers import stop_all
+
+        stop_all(_study_root())
+        print("all servers and workers of this study have ended")
+
+
+@app.command()
+def schedule(
+    cron: Annotated[
+        str | None, typer.Option(help="When to run, such as '0 2 * * *' for 2:00 each night.")
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="The time zone of --cron.")] = "UTC",
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Send stages to Prefect workers.")
+    ] = False,
+    off: Annotated[bool, typer.Option("--off", help="Remove the schedule.")] = False,
+) -> None:
+    """Run this study by the clock. Needs `lineage up`."""
+    with _input_errors_exit():
+        from flows.servers import remove_schedule, set_schedule
+
+        if off == (cron is not None):
+            raise InputError("lineage schedule: give --cron, or --off")
+        if cron is None:
+            print(remove_schedule(_study_root()))
+        else:
+            print(set_schedule(_study_root(), cron, timezone, workers=workers))
+
+
+@app.command()
+def params(
+    schema: Annotated[bool, typer.Option("--schema", help="The JSON schema, for editors.")] = False,
+) -> None:
+    """Print every parameter of this study with its value, defaults included."""
+    with _input_errors_exit():
+        from lineage.config.resolved import format_params, format_schema
+
+        print(format_schema() if schema else format_params(Path("params.yaml")))
+
+
+def _study_root() -> Path:
+    """Return the current folder, if it is a study. Raises InputError."""
+    from flows.study import open_study
+
+    return open_study(Path.cwd()).root
+
+
+def _run_with_prefect(options: "RunOptions") -> int:
+    from flows.servers import prefect_environment
+
+    _study_root()
+    # Prefect reads its settings when it is imported.
+    for name, value in prefect_environment(Path.cwd()).items():
+        os.environ.setdefault(name, value)
+    if options.workers and "PREFECT_API_URL" not in os.environ:
+        raise InputError(
+            "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
+        )
+    from flows.flow import run_with_prefect
+
+    return run_with_prefect(options)
+
+
+@contextlib.contextmanager
+def _input_errors_exit() -> Iterator[None]:
+    """Print an InputError as one line and exit with 2; end quietly on an interruption."""
+    try:
+        yield
+    except InputError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(EXIT_BAD_INPUT) from None
+    except KeyboardInterrupt:
+        print("stopped; the next run goes on from the last checkpoints", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""A study: a folder with params.yaml, dvc.yaml, reports, and what DVC and MLflow store."""
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.package_data import package_file
+from flows.plan import init_dvc, set_cache_folder
+from lineage import __version__
+from lineage.config.records import read_yaml
+from lineage.errors import InputError
+from lineage.runtime.provenance import StudyVersion, find_study_version
+from lineage.runtime.settings import STATE_DIR, check_writable, run_git
+
+PARAMS_FILE = "params.yaml"
+GRAPH_FILE = "dvc.yaml"
+COMMITTED_FILES = (PARAMS_FILE, GRAPH_FILE, "dvc.lock", "reports")
+GIT_IGNORE = """\
+# Stages write these files, and DVC stores their versions.
+/artifacts/
+/reports/results.csv
+/reports/results.json
+/.dvc/cache/
+/.dvc/tmp/
+/.dvc/config.local
+# The state of runs, and the records of MLflow.
+/.lineage/
+/mlflow.db*
+/mlruns/
+"""
+DVC_IGNORE = """\
+.lineage
+mlruns
+mlflow.db
+"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The folder of a study, and the version of it that a run began with."""
+
+    root: Path
+    version: StudyVersion
+
+
+def open_study(root: Path) -> Study:
+    """Return the study in this folder. Add what only the package knows: the graph, DVC's folder.
+
+    Raises InputError if there is no study, or if its graph is not that of this package.
+    """
+    if not (root / PARAMS_FILE).is_file():
+        raise InputError(
+            f"{root}: no study is here, since there is no {PARAMS_FILE}; change into the folder "
+            "of a study, or make one with `lineage init`"
+        )
+    for name in (str(STATE_DIR), "artifacts", "reports"):
+        check_writable(name, root)
+    graph = root / GRAPH_FILE
+    if not graph.exists():
+        shutil.copyfile(package_file(GRAPH_FILE), graph)
+    _check_graph(graph)
+    if not (root / ".dvc").is_dir():
+        init_dvc(root)
+    return Study(root, find_study_version(root))
+
+
+def _check_graph(graph: Path) -> None:
+    """Raise InputError unless a study has the graph of this package.
+
+    `meta` may differ: it says where a stage runs, and changes no result.
+    """
+    if _read_stages(graph) != _read_stages(package_file(GRAPH_FILE)):
+        raise InputError(
+            f"{graph}: differs from the graph of lineage {__version__}: it was edited, or the "
+            "study was made by another version; move the file away, and the next command writes "
+            "the right one"
+        )
+
+
+def _read_stages(graph: Path) -> dict[str, Any]:
+    stages = read_yaml(graph).get("stages")
+    if not isinstance(stages, dict):
+        return {}
+    return {name: _without_meta(definition) for name, definition in stages.items()}
+
+
+def _without_meta(definition: Any) -> Any:
+    if not isinstance(definition, dict):
+        return definition
+    return {key: value for key, value in definition.items() if key != "meta"}
+
+
+def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -> None:
+    """Create a study in a new or empty folder, completely or not at all. Raises InputError.
+
+    With `cache`, studies share one DVC cache.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already and is not empty; name a new folder")
+    check_writable(folder.name, folder.absolute().parent)
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    (draft / "reports").mkdir(parents=True)
+    try:
+        (draft / PARAMS_FILE).write_text(params_text, encoding="utf-8")
+        (draft / ".gitignore").write_text(GIT_IGNORE)
+        (draft / ".dvcignore").write_text(DVC_IGNORE)
+        shutil.copyfile(package_file(GRAPH_FILE), draft / GRAPH_FILE)
+        init_dvc(draft)
+        if cache is not None:
+            set_cache_folder(draft, cache.absolute())
+        draft.replace(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def hold_run_lock(root: Path) -> Iterator[None]:
+    """Allow one run at a time in a study. Raises InputError."""
+    path = run_lock_path(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{root}: another run of this study is under way; wait for it, or end it"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{path.parent}: files cannot be locked there ({error.strerror}), "
+                "as on some network drives; move the study"
+            ) from error
+        yield
+
+
+def run_lock_path(root: Path) -> Path:
+    return root / STATE_DIR / "locks" / "run.lock"
+
+
+def is_running(root: Path) -> bool:
+    """Return whether a run of the study is under way."""
+    path = run_lock_path(root)
+    if not path.is_file():
+        return False
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def check_can_commit(root: Path) -> None:
+    """Raise InputError unless the study lies in a git repository."""
+    if run_git(root, "rev-parse", "--git-dir").returncode != 0:
+        raise InputError(
+            f"--commit: {root} is not in a git repository; run `git init` there, or leave "
+            "--commit out"
+        )
+
+
+def commit_results(root: Path, message: str) -> None:
+    """Commit params.yaml, dvc.yaml, dvc.lock and the report to the study's git repository.
+
+    Other changes of the user stay as they are. Without a change of these files, no commit is made.
+    """
+    names = [name for name in COMMITTED_FILES if (root / name).exists()]
+    # Hooks are for the user's own commands.
+    git = ("-c", "core.hooksPath=/dev/null", *_committer_options(root))
+    _check_git(root, *git, "add", "--", *names)
+    if run_git(root, "diff", "--cached", "--quiet", "--", *names).returncode != 0:
+        _check_git(root, *git, "commit", "--quiet", "--message", message, "--", *names)
+
+
+def _check_git(root: Path, *arguments: str) -> None:
+    """Run git. Raises InputError with git's own words."""
+    answer = run_git(root, *arguments)
+    if answer.returncode != 0:
+        words = " ".join(answer.stderr.split())
+        raise InputError(f"{root}: the results could not be committed: {words}; commit them")
+
+
+def _committer_options(root: Path) -> list[str]:
+    """Return git options that name a committer if the user has configured none."""
+    if run_git(root, "var", "GIT_COMMITTER_IDENT").returncode == 0:
+        return []
+    return ["-c", "user.name=lineage", "-c", "user.email=lineage@localhost"]
