@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lineage.config.records import read_yaml
-from lineage.runtime import code
 from lineage.config.source_records import WATCHED_VERBS
+from lineage.runtime import code
 
 ROOT = Path(__file__).resolve().parent.parent
 MAXIMUM_FUNCTION_LINES = 60

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from lineage.config.records import read_yaml
-from lineage.training.devices import measure_bf16_speedup
 from lineage.config.source_records import WATCHED_VERBS
+from lineage.training.devices import measure_bf16_speedup
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
 from tests.spoiled_files import set_value

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from flows import package_data
 from flows.package_data import package_file
+from lineage import __version__
 from lineage.config.records import read_yaml
 from tests.checkout import ROOT
 
@@ -94,8 +95,8 @@ def test_the_description_and_the_version_are_the_same_everywhere() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert citation["abstract"] == PROJECT["description"]
     assert PROJECT["description"] in readme
-    assert citation["version"] == PROJECT["version"]
-    assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == PROJECT["version"]
+    assert citation["version"] == __version__
+    assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == __version__
 
 
 def test_files_of_the_package_are_found_in_a_checkout() -> None:
@@ -156,8 +157,18 @@ def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Pa
     (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))
     folder = tmp_path / "empty"
     folder.mkdir()
+    shown = run_in(folder, environment / "bin/python", "-c", SHOW_INSTALLATION)
+    modules, data = shown.splitlines()
+    assert all(Path(path).is_relative_to(site_packages) for path in (*modules.split(), data))
+    for name in ("dvc.yaml", *STUDIES):
+        assert (Path(data) / name).read_bytes() == (ROOT / name).read_bytes()
+    assert run_in(folder, environment / "bin/lineage", "--version") == f"lineage {__version__}\n"
+
+
+def run_in(folder: Path, program: Path, *words: str) -> str:
+    """Run an installed program and return what it prints."""
     completed = subprocess.run(
-        [environment / "bin/python", "-c", SHOW_INSTALLATION],
+        [program, *words],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
@@ -165,7 +176,4 @@ def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Pa
         check=False,
     )
     assert completed.returncode == 0, completed.stderr
-    modules, data = completed.stdout.splitlines()
-    assert all(Path(path).is_relative_to(site_packages) for path in (*modules.split(), data))
-    for name in ("dvc.yaml", *STUDIES):
-        assert (Path(data) / name).read_bytes() == (ROOT / name).read_bytes()
+    return completed.stdout

@@ -219,7 +219,7 @@ def test_a_finished_run_is_measured_and_plotted(
         == 0
     )
     results = json.loads((out / "real_text.json").read_text())
-    assert [(system["profile"], system["model"]) for system in results["systems"]] == [
+    assert [(system["study"], system["model"]) for system in results["systems"]] == [
         ("toy", "ulmfit"),
         ("toy", "gpt"),
     ]
@@ -248,12 +248,12 @@ def test_a_folder_without_models_ends_in_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, expected in (
-        (tmp_path / "nothing", "no run is here"),
+        (tmp_path / "nothing", "no study is here"),
         (write_finished_run(tmp_path / "toy", is_trained=False), "ulmfit was not trained"),
     ):
         assert real_text.main([str(folder)]) == 2
         message = capsys.readouterr().err
-        assert message.count("\n") == 1 and expected in message and "--profile" in message
+        assert message.count("\n") == 1 and expected in message and "lineage run" in message
 
 
 def test_a_missing_text_ends_in_one_message(

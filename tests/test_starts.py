@@ -258,4 +258,4 @@ def test_a_folder_without_a_run_ends_in_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert starts.main([str(tmp_path), "ulmfit", "sentiment"]) == 2
-    assert "no run is here" in capsys.readouterr().err
+    assert "no study is here" in capsys.readouterr().err

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lineage.config.__main__ import resolved_values
 from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.config.resolve import merge_trees, resolve_tree
+from lineage.config.resolved import resolved_values
 from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
 from tests import tiny
