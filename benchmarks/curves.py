@@ -44,13 +44,13 @@ def last_validation(curve: pd.DataFrame) -> dict[str, float]:
 
 
 def write_curves(curves: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> None:
-    """Write real_text.csv with all points of each (profile, model), and plot real_text.svg."""
+    """Write real_text.csv with all points of each (study, model), and plot real_text.svg."""
     tables = []
-    for (profile, model_name), curve in curves.items():
+    for (study, model_name), curve in curves.items():
         kept = curve.drop(columns=["progress", "learning_rate"])
-        tables.append(kept.assign(profile=profile, model=model_name))
+        tables.append(kept.assign(study=study, model=model_name))
     table = pd.concat(tables)
-    first_columns = ["profile", "model", "step", "text_bytes", "loss"]
+    first_columns = ["study", "model", "step", "text_bytes", "loss"]
     other_columns = sorted(set(table.columns) - set(first_columns))
     table[[*first_columns, *other_columns]].to_csv(
         out / "real_text.csv", index=False, float_format=FLOAT_FORMAT, lineterminator="\n"
@@ -59,32 +59,32 @@ def write_curves(curves: Mapping[tuple[str, str], pd.DataFrame], out: Path) -> N
 
 
 def plot_curves(curves: Mapping[tuple[str, str], pd.DataFrame]) -> str:
-    """Plot one panel per profile and validation metric, and return the SVG.
+    """Plot one panel per study and validation metric, and return the SVG.
 
-    Profiles have different validation texts. The training loss is not plotted, because each family
+    Studies have different validation texts. The training loss is not plotted, because each family
     has another loss.
     """
     colors = {key: palette_color(number) for number, key in enumerate(curves)}
     panels = []
-    for profile in dict.fromkeys(profile for profile, _ in curves):
+    for study in dict.fromkeys(study for study, _ in curves):
         for measure, label in MEASURES.items():
             series = []
-            for (curve_profile, model_name), curve in curves.items():
-                if curve_profile == profile and measure in curve:
+            for (curve_study, model_name), curve in curves.items():
+                if curve_study == study and measure in curve:
                     points = curve.dropna(subset=[measure])
                     megabytes = (points["text_bytes"] / 1e6).tolist()
-                    color = colors[curve_profile, model_name]
+                    color = colors[curve_study, model_name]
                     values = points[measure].tolist()
                     series.append(LineSeries(model_name, color, megabytes, values))
             if series:
                 panel = draw_line_chart(
                     series,
                     title=", ".join(line.name for line in series),
-                    x_label=f"text read, MB ({profile})",
+                    x_label=f"text read, MB ({study})",
                     y_label=label,
                 )
                 panels.append(panel)
-    legend = {f"{model_name} ({profile})": color for (profile, model_name), color in colors.items()}
+    legend = {f"{model_name} ({study})": color for (study, model_name), color in colors.items()}
     return _arrange_panels(panels, legend)
 
 

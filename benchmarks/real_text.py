@@ -1,9 +1,9 @@
 """Measure what the models of finished runs learned from real text.
 
-    python -m benchmarks.real_text .runs/real-text .runs/real-text-again
+    python -m benchmarks.real_text real-text real-text-again
 
-Each folder is the worktree of a run. Each trained model reads two held-out texts of corpus-small
-below the data root, on which no profile trains: test.parquet, of the same kind as the training
+Each folder is a study that has run. Each trained model reads two held-out texts of corpus-small
+below the data root, on which no study trains: test.parquet, of the same kind as the training
 text, and wikitext2_validation.parquet, WikiText-2's validation text with its tokens joined into
 plain text. They are read as in the pipeline's validation: by the model's own sampler, whose
 sequences continue over the ends of documents. The results, the learning curves and a plot are
@@ -88,7 +88,7 @@ REMARK = (
 class TrainedModel:
     """A pretrained model of a finished run."""
 
-    profile: str
+    study: str
     run_root: Path
     pretrain_seed: int
     checkpoint: Checkpoint
@@ -107,8 +107,8 @@ def load_trained_models(root: Path) -> list[TrainedModel]:
     """
     if not (root / "params.yaml").is_file():
         raise InputError(
-            f"{root}: no run is here; run `python -m flows.pipeline --local --profile NAME` "
-            "and give its folder, .runs/NAME"
+            f"{root}: no study is here; make one with `lineage init NAME --from real-text`, "
+            "then `lineage run` in its folder"
         )
     params = read_params(root / "params.yaml")
     models = []
@@ -124,17 +124,14 @@ def load_trained_models(root: Path) -> list[TrainedModel]:
 def _load_trained_model(root: Path, model_name: str, seed: int) -> TrainedModel:
     folder = root / "artifacts" / "pretrained" / model_name / str(seed)
     if not folder.is_dir():
-        raise InputError(
-            f"{root}: {model_name} was not trained; "
-            f"let `python -m flows.pipeline --local --profile {root.name}` end first"
-        )
+        raise InputError(f"{root}: {model_name} was not trained; let `lineage run` end there first")
     reason = read_manifest(folder, "model")["reason"]
     if reason:
         raise InputError(
-            f"{root}: the training of {model_name} failed ({reason}); mend the profile"
+            f"{root}: the training of {model_name} failed ({reason}); change its params.yaml"
         )
     return TrainedModel(
-        profile=root.name,
+        study=root.name,
         run_root=root,
         pretrain_seed=seed,
         checkpoint=Checkpoint.load(folder),
@@ -293,7 +290,7 @@ def measure_system(trained: TrainedModel, heldout_texts: dict[str, list[str]]) -
     metrics = {name: measure(checkpoint, model, texts) for name, texts in heldout_texts.items()}
     curve = curves.read_curve(trained.run_root, checkpoint.model_name, trained.pretrain_seed)
     record = {
-        "profile": trained.profile,
+        "study": trained.study,
         "model": checkpoint.model_name,
         "family": checkpoint.family.name,
         "vocab_size": checkpoint.tokenizer.vocab_size,
@@ -315,7 +312,7 @@ def measure_system(trained: TrainedModel, heldout_texts: dict[str, list[str]]) -
 
 def format_markdown(results: dict[str, Any]) -> str:
     """Format the results as a table, next to a table of published results."""
-    titles = ("system", "profile", "text read", "body", "vocabulary", "held text", "figures")
+    titles = ("system", "study", "text read", "body", "vocabulary", "held text", "figures")
     lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
     for system in results["systems"]:
         lines += _format_system(system)
@@ -338,7 +335,7 @@ def _format_system(system: dict[str, Any]) -> list[str]:
     spent = system["spent"]
     first_cells = [
         system["model"],
-        system["profile"],
+        system["study"],
         f"{spent['text_bytes'] / 1e6:.1f} MB, {spent['epochs']:.2f} epochs",
         f"{spent['body_parameters']:,}",
         f"{system['vocab_size']:,}",
@@ -372,7 +369,7 @@ def main(arguments: Sequence[str]) -> int:
             trained_models += load_trained_models(folder)
         heldout_texts = load_heldout_texts(resolve_data_root())
         for trained in trained_models:
-            message = f"{trained.profile}: {trained.checkpoint.model_name} ..."
+            message = f"{trained.study}: {trained.checkpoint.model_name} ..."
             print(message, file=sys.stderr, flush=True)
             systems.append(measure_system(trained, heldout_texts))
     except InputError as error:
@@ -387,7 +384,7 @@ def main(arguments: Sequence[str]) -> int:
     for trained in trained_models:
         model_name = trained.checkpoint.model_name
         curve = curves.read_curve(trained.run_root, model_name, trained.pretrain_seed)
-        curve_by_model[trained.profile, model_name] = curve
+        curve_by_model[trained.study, model_name] = curve
     curves.write_curves(curve_by_model, options.out)
     print(markdown)
     return 0

@@ -1,8 +1,8 @@
 """Find out which part of a pretrained model helps fine-tuning: its body or its embeddings.
 
-    python -m benchmarks.starts .runs/wiki-small ulmfit imdb
+    python -m benchmarks.starts wiki-small ulmfit imdb
 
-The model of a finished run is evaluated again on one of its tasks, with the trials, steps and seeds
+The model of a study that has run is evaluated again on one of its tasks, with the trials, steps and seeds
 of the run, but from other starts. A start combines the pretrained model and its random-init
 baseline: the body of one with the embedding tables of the other (`Encoder.embedding_matrices`),
 tables scaled to the size of the other's, or tables with shuffled rows. With several pretraining
@@ -37,7 +37,7 @@ from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
-KEY_COLUMNS = ["profile", "model", "task", "arm", "label_count", "start"]
+KEY_COLUMNS = ["study", "model", "task", "arm", "label_count", "start"]
 COLUMNS = [
     *KEY_COLUMNS,
     "test_set",
@@ -180,7 +180,7 @@ def load_evaluation(
     if not runs:
         raise InputError(
             f"{task_name} has no cells of {', '.join(arms)} with these labels; "
-            "see `probes`, `label_counts` and `grid` of its profile"
+            "see `probes`, `label_counts` and `grid` of its params.yaml"
         )
     return context, runs
 
@@ -247,7 +247,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "folder",
         type=Path,
         metavar="FOLDER",
-        help="the worktree of a finished run, such as .runs/wiki-small",
+        help="the worktree of a finished run, such as wiki-small",
     )
     parser.add_argument("model", help="a model of the run")
     parser.add_argument("task", help="a task of the run")
@@ -276,12 +276,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Evaluate all starts, and write and print the results. Returns 2 after an input error."""
     options = parse_arguments(arguments)
-    profile = options.folder.resolve().name
+    study = options.folder.resolve().name
     out = options.out.resolve()
     if not (options.folder / "params.yaml").is_file():
         print(
-            f"starts: {options.folder}: no run is here; "
-            "run `python -m flows.pipeline --local --profile NAME` and give .runs/NAME",
+            f"starts: {options.folder}: no study is here; give the folder of one that has run",
             file=sys.stderr,
         )
         return 2
@@ -296,7 +295,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"starts: {options.folder}: {error}", file=sys.stderr)
             return 2
         for start in options.starts:
-            rows = pd.DataFrame(evaluate_start(context, start, runs)).assign(profile=profile)
+            rows = pd.DataFrame(evaluate_start(context, start, runs)).assign(study=study)
             tables.append(rows[COLUMNS])
             replace_rows(pd.concat(tables), out)
     print(format_markdown(pd.concat(tables)))

@@ -194,7 +194,8 @@ def readme_tree_entry(path: str) -> str:
 
 def test_readmes_tree_shows_every_folder_and_package() -> None:
     files = [path for path in tracked_files() if not path.startswith(".")]
-    entries = {readme_tree_entry(path) for path in files if Path(path).name != "__init__.py"}
+    unlisted = {"__init__.py", "py.typed"}
+    entries = {readme_tree_entry(path) for path in files if Path(path).name not in unlisted}
     assert readme_tree() == entries | {"lineage/"}
 
 

@@ -203,7 +203,7 @@ PIPELINE_CASES = [
 def checkout(tmp_path_factory) -> Path:
     """A committed copy of this project with a user's data in it."""
     root = tmp_path_factory.mktemp("checkout")
-    for name in ("flows", "stages", "lineage", "profiles", ".dvc"):
+    for name in ("flows", "stages", "lineage", "studies", ".dvc"):
         shutil.copytree(
             REPOSITORY / name,
             root / name,

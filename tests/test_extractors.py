@@ -171,7 +171,7 @@ def test_the_six_models_differ_only_in_contextualizer_and_direction() -> None:
 
 def parse_cells_params() -> Params:
     """Return the parameters of the study with the six models."""
-    return parse_params(tiny.profile_params("cells"), "params.yaml")
+    return parse_params(tiny.study_params("cells"), "params.yaml")
 
 
 def test_sinusoidal_positions_follow_the_formula_of_the_paper() -> None:

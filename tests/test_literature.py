@@ -22,7 +22,7 @@ from lineage.analysis.literature import (
 from lineage.analysis.records import Analysis, BenchmarkScore
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import ReportParams, parse_params
-from lineage.config.records import parse_record
+from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
 from lineage.evaluation.metrics import METRICS
 from lineage.report import page, tables
@@ -325,12 +325,10 @@ def test_the_analysis_does_not_depend_on_the_published_results(
     assert build_analysis(folder, sense=fields) == before and "Howard" not in str(before)
 
 
-def test_a_profile_names_a_benchmark_only_if_it_scores_the_complete_test_split() -> None:
+def test_a_study_names_a_benchmark_only_if_it_scores_the_complete_test_split() -> None:
     benchmark_tasks = {}
-    for path in (ROOT / "profiles").glob("*.yaml"):
-        if path.stem == "base":
-            continue
-        for name, fields in compose_profile(ROOT / "profiles", path.stem)["tasks"].items():
+    for path in (ROOT / "studies").glob("*.yaml"):
+        for name, fields in read_yaml(path)["tasks"].items():
             if fields.get("benchmark"):
                 benchmark_tasks[path.stem, name] = fields
     assert {*benchmark_tasks} == {("paper", "imdb")}, "the README names it"

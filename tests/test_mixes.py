@@ -345,8 +345,8 @@ def test_every_family_describes_its_transfer_in_the_same_words() -> None:
         assert ("network" in text) == text.startswith(WHOLE_NETWORK), name
 
 
-def test_the_profile_paper_uses_the_features_of_the_elmo_and_bert_papers() -> None:
-    models = tiny.profile_params("paper")["models"]
+def test_the_study_paper_uses_the_features_of_the_elmo_and_bert_papers() -> None:
+    models = tiny.study_params("paper")["models"]
     elmo, bert = (models[name]["evaluate"] for name in ("elmo", "bert"))
     for block in ("linear_probe", "bilstm_probe"):
         keys = ("learn_gamma", "layer_norm", "scalar_mix_l2")

@@ -24,6 +24,7 @@ from lineage.config.records import read_yaml
 from tests.checkout import ROOT
 
 PACKAGES = ("lineage", "flows", "stages")
+STUDIES = [f"studies/{path.name}" for path in sorted((ROOT / "studies").glob("*.yaml"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -99,7 +100,8 @@ def test_the_description_and_the_version_are_the_same_everywhere() -> None:
 
 
 def test_files_of_the_package_are_found_in_a_checkout() -> None:
-    assert package_file("dvc.yaml") == ROOT / "dvc.yaml"
+    for name in ("dvc.yaml", *STUDIES):
+        assert package_file(name) == ROOT / name
 
 
 def test_files_of_an_installed_package_are_found_first(
@@ -131,7 +133,8 @@ def test_the_wheel_holds_the_packages_and_their_data_and_nothing_else(wheel: Pat
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         (entry_points,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         assert "lineage = flows.cli:main" in archive.read(entry_points).decode()
-    assert names == list_package_files() | {"flows/data/dvc.yaml"}
+    shipped = ["dvc.yaml", *STUDIES]
+    assert names == list_package_files() | {f"flows/data/{name}" for name in shipped}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
 
 
@@ -140,7 +143,7 @@ import flows, lineage, stages
 from flows.package_data import package_file
 from lineage import __version__
 print(flows.__file__, lineage.__file__, stages.__file__)
-print(package_file("dvc.yaml"))
+print(package_file("studies").parent)
 """
 
 
@@ -155,8 +158,18 @@ def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Pa
     (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))
     folder = tmp_path / "empty"
     folder.mkdir()
+    shown = run_in(folder, environment / "bin/python", "-c", SHOW_INSTALLATION)
+    modules, data = shown.splitlines()
+    assert all(Path(path).is_relative_to(site_packages) for path in (*modules.split(), data))
+    for name in ("dvc.yaml", *STUDIES):
+        assert (Path(data) / name).read_bytes() == (ROOT / name).read_bytes()
+    assert run_in(folder, environment / "bin/lineage", "--version") == f"lineage {__version__}\n"
+
+
+def run_in(folder: Path, program: Path, *words: str) -> str:
+    """Run an installed program and return what it prints."""
     completed = subprocess.run(
-        [environment / "bin/python", "-c", SHOW_INSTALLATION],
+        [program, *words],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
@@ -164,7 +177,4 @@ def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Pa
         check=False,
     )
     assert completed.returncode == 0, completed.stderr
-    modules, graph = completed.stdout.splitlines()
-    assert all(Path(module).is_relative_to(site_packages) for module in modules.split())
-    assert Path(graph).is_relative_to(site_packages)
-    assert Path(graph).read_bytes() == (ROOT / "dvc.yaml").read_bytes()
+    return completed.stdout

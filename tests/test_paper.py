@@ -1,4 +1,4 @@
-"""The profile `paper` has the settings of the papers: sizes, parameter counts and schedules."""
+"""The study `paper` has the settings of the papers: sizes, parameter counts and schedules."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from tests.toy_project import REPOSITORY
 
 @functools.cache
 def params() -> Params:
-    return parse_params(tiny.profile_params("paper"), "params.yaml")
+    return parse_params(tiny.study_params("paper"), "params.yaml")
 
 
 def count_parameters(model: ModelConfig, config: Any) -> dict[str, int]:
@@ -86,12 +86,12 @@ def test_an_unset_width_is_refused_without_a_parameter_budget() -> None:
         )
 
 
-@pytest.mark.parametrize("profile", ["paper", "defaults"])
-def test_bert_layer_norms_use_the_released_epsilon(profile: str) -> None:
+@pytest.mark.parametrize("source", ["paper", "defaults"])
+def test_bert_layer_norms_use_the_released_epsilon(source: str) -> None:
     """google-research/bert (modeling.py) uses 1e-12; torch and most re-implementations use 1e-5."""
     block = fill_in_defaults("bert", {})
-    if profile == "paper":
-        block = tiny.profile_params(profile)["models"]["bert"]
+    if source == "paper":
+        block = tiny.study_params(source)["models"]["bert"]
     assert block["architecture"]["layer_norm_eps"] == 1e-12
 
 
@@ -162,7 +162,7 @@ def test_averaging_is_checked_after_as_many_words_as_the_papers_corpus_has(
 
 
 def test_the_models_with_other_adaptation_or_fine_tuning_are_those_of_the_header() -> None:
-    models = tiny.profile_params("paper")["models"]
+    models = tiny.study_params("paper")["models"]
     families = {name: block.get("family", name) for name, block in models.items()}
     family_defaults = {family: fill_in_defaults(family, {}) for family in families.values()}
     adapted_differently = {
@@ -205,15 +205,15 @@ NEUTRAL_VALUES = {"betas": [0.9, 0.999], "epsilon": 1e-8, "bias_correction": Tru
                   "carry_state": True, "whole_word_masking": False, "source_language": None, "target_language": None}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", read_yaml(REPOSITORY / "profiles" / "paper.yaml")["models"])
+@pytest.mark.parametrize("name", read_yaml(REPOSITORY / "studies" / "paper.yaml")["models"])
 def test_paper_models_inherit_no_pretraining_setting_of_the_demo(name: str) -> None:
     """paper.yaml states every pretraining setting with its source.
 
     It also states the fine-tuning settings of the models that their papers fine-tune.
     """
-    entries = read_yaml(REPOSITORY / "profiles" / "paper.yaml")["models"]
+    entries = read_yaml(REPOSITORY / "studies" / "paper.yaml")["models"]
     stated: dict[str, Any] = {}
-    composed = tiny.profile_params("paper")["models"][name]
+    composed = tiny.study_params("paper")["models"][name]
     chain = [name]
     while (parent := entries.get(chain[-1], {}).get("like")) is not None:
         chain.append(parent)

@@ -21,7 +21,6 @@ from lineage.training.curve import CurvePoint, LearningCurve
 from lineage.training.samplers import BpttBatches
 from tests import tiny
 
-PROFILES = Path(__file__).parent.parent / "profiles"
 VOCAB_SIZE = 4
 TRAIN_IDS = np.array([0, 1, 1, 0, 1, 2, 0, 1])  # pairs 01 11 10 01 12 20 01; 3 does not occur
 HELDOUT_IDS = np.array([0, 1, 2, 3, 1, 0, 1])
@@ -162,7 +161,7 @@ def test_bigrams_count_the_batches_that_the_training_reads() -> None:
 
 def write_finished_run(folder: Path, *, is_trained: bool) -> Path:
     """Write the files of a run of ULMFiT and GPT that the script reads, and return the folder."""
-    tree = tiny.profile_params("smoke")
+    tree = tiny.study_params("smoke")
     tree["grid"] |= {"models": ["ulmfit", "gpt"], "adapt_models": [], "adapt_tasks": []}
     folder.mkdir()
     with (folder / "params.yaml").open("w") as stream:
@@ -220,7 +219,7 @@ def test_a_finished_run_is_measured_and_plotted(
         == 0
     )
     results = json.loads((out / "real_text.json").read_text())
-    assert [(system["profile"], system["model"]) for system in results["systems"]] == [
+    assert [(system["study"], system["model"]) for system in results["systems"]] == [
         ("toy", "ulmfit"),
         ("toy", "gpt"),
     ]
@@ -249,12 +248,12 @@ def test_a_folder_without_models_ends_in_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, expected in (
-        (tmp_path / "nothing", "no run is here"),
+        (tmp_path / "nothing", "no study is here"),
         (write_finished_run(tmp_path / "toy", is_trained=False), "ulmfit was not trained"),
     ):
         assert real_text.main([str(folder)]) == 2
         message = capsys.readouterr().err
-        assert message.count("\n") == 1 and expected in message and "--profile" in message
+        assert message.count("\n") == 1 and expected in message and "lineage run" in message
 
 
 def test_a_missing_text_ends_in_one_message(

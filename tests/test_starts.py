@@ -23,7 +23,6 @@ from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
 from tests import tiny
 
-PROFILES = Path(__file__).parent.parent / "profiles"
 QUICK_FINETUNE = {"epochs": 1, "trials": [{"learning_rate": 1e-8}, {"learning_rate": 0.02}]}
 
 
@@ -76,7 +75,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = tmp_path_factory.mktemp("runs") / "toy"
     folder.mkdir()
-    tree = tiny.profile_params("smoke")
+    tree = tiny.study_params("smoke")
     tree["grid"] |= {
         "models": ["ulmfit"],
         "adapt_models": [],
@@ -259,4 +258,4 @@ def test_a_folder_without_a_run_ends_in_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert starts.main([str(tmp_path), "ulmfit", "sentiment"]) == 2
-    assert "no run is here" in capsys.readouterr().err
+    assert "no study is here" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from lineage.training.budget import match_parameter_budget
 ROOT = Path(__file__).parent.parent
 # Models that the training loop trains.
 TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")
-# Models of the profile `cells`, which the training loop trains too.
+# Models of the study `cells`, which the training loop trains too.
 CELLS = tuple(
     f"{direction}_{extractor}"
     for direction in ("left", "joined", "masked")
@@ -95,9 +95,9 @@ def dropout_config(name: str, share: float) -> dict[str, Any]:
     return {"dropouts": dict.fromkeys(places, share)} if name == "ulmfit" else {"dropout": share}
 
 
-def profile_params(profile: str) -> dict[str, Any]:
-    """Return a profile's params.yaml with the defaults of the families filled in."""
-    return resolve_tree(read_yaml(ROOT / "studies" / f"{profile}.yaml"), "params.yaml")
+def study_params(name: str) -> dict[str, Any]:
+    """Return the parameters of a ready-made study with the defaults of the families filled in."""
+    return resolve_tree(read_yaml(ROOT / f"studies/{name}.yaml"), "params.yaml")
 
 
 def demo_params() -> dict[str, Any]:
@@ -107,8 +107,8 @@ def demo_params() -> dict[str, Any]:
 
 @functools.cache
 def model_blocks() -> dict[str, Any]:
-    """Return an empty block for each family, and the blocks of profiles/cells.yaml."""
-    return {name: {} for name in (*TRAINED, *STATIC)} | profile_params("cells")["models"]
+    """Return an empty block for each family, and the blocks of studies/cells.yaml."""
+    return {name: {} for name in (*TRAINED, *STATIC)} | study_params("cells")["models"]
 
 
 @functools.cache

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 from ruamel.yaml import YAML
 
-from lineage.config.records import read_yaml
-from lineage.config.resolve import merge_trees, resolve_tree
+from lineage.config.resolve import resolve_tree
 from lineage.synthetic.grammar import generate_documents
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -37,22 +36,17 @@ PARAMS: dict[str, Any] = {
     },
     "grid": {
         "models": ["gpt"],
+        "pretrain_seeds": [0],
         "tasks": ["mood"],
         "adapt_models": ["gpt"],
         "adapt_tasks": ["mood"],
+        "finetune_seeds": [0, 1, 2],
         "label_counts": [20, "all"],
+        "tfidf_C": [10.0],
+        "join_models": [],
+        "join_tasks": [],
+        "join_static_model": "word2vec",
     },
-}
-
-
-# The lists of the grid that a params.yaml always writes out.
-GRID: dict[str, Any] = {
-    "pretrain_seeds": [0],
-    "finetune_seeds": [0, 1, 2],
-    "tfidf_C": [10.0],
-    "join_models": [],
-    "join_tasks": [],
-    "join_static_model": "word2vec",
 }
 
 
@@ -70,8 +64,7 @@ def make_project(folder: Path) -> dict[str, Any]:
     (folder / "mood").mkdir()
     for split, count, first in (("train", 60, 0), ("test", 20, 1000)):
         mood_reviews(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
-    tree = merge_trees({"grid": GRID}, copy.deepcopy(PARAMS))
-    tree = copy.deepcopy(resolve_tree(tree, "params.yaml"))
+    tree = copy.deepcopy(resolve_tree(PARAMS, "params.yaml"))
     tree["models"]["gpt"]["tokenizer"]["vocab_size"] = 400
     write_params(folder, tree)
     return tree
@@ -93,6 +86,8 @@ def write_params(folder: Path, tree: Mapping[str, Any]) -> None:
     """Write params.yaml."""
     yaml = YAML(typ="safe")  # the C writer, because many tests write this file
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
+    # Write out what two blocks share in both, or an edit of one would change the other.
+    yaml.representer.ignore_aliases = lambda _: True
     with (folder / "params.yaml").open("w", encoding="utf-8") as stream:
         yaml.dump(dict(tree), stream)
 

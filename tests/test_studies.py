@@ -1,0 +1,204 @@
+"""Ready-made studies and the demo are valid params files, and show what their comments say."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from lineage.config.checks import check_study
+from lineage.config.params import parse_params
+from lineage.config.records import parse_record, read_yaml
+from lineage.config.resolve import merge_trees, resolve_tree
+from lineage.config.resolved import resolved_values
+from lineage.config.study import load_model_config, parse_model_config
+from lineage.errors import InputError
+from tests import tiny
+from tests.toy_project import REPOSITORY
+
+GRID_KEYS = set(re.findall(r"\$\{grid\.(\w+)\}", (REPOSITORY / "dvc.yaml").read_text()))
+
+
+def read_study(name: str) -> dict[str, Any]:
+    """Return a ready-made study as it is written."""
+    return read_yaml(REPOSITORY / f"studies/{name}.yaml")
+
+
+def read_demo() -> dict[str, Any]:
+    """Return the demo as it is written."""
+    return read_yaml(REPOSITORY / "params.yaml")
+
+
+def test_maps_merge_and_lists_and_values_replace() -> None:
+    assert merge_trees({"a": {"b": 1, "c": [1, 2]}, "d": 1}, {"a": {"c": [3]}, "d": {"e": 2}}) == {
+        "a": {"b": 1, "c": [3]},
+        "d": {"e": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(path.stem for path in (REPOSITORY / "studies").glob("*.yaml")),
+)
+def test_every_ready_made_study_is_valid_and_has_the_lists_that_dvc_reads(name: str) -> None:
+    tree = read_study(name)
+    assert set(tree["grid"]) >= GRID_KEYS
+    params = parse_params(tree, "params.yaml")
+    assert set(check_study(params)) == {*params.models}
+
+
+def test_an_entry_with_like_inherits_and_overrides_the_keys_of_another_entry() -> None:
+    tree = {
+        "tasks": {
+            "a": {"files": {"train": "a.csv"}, "folds": 2},
+            "b": {"like": "a", "folds": 3},
+        },
+        "models": {
+            "gpt": {"tokenizer": {"vocab_size": 9}, "pretrain": {"seq_len": 8}},
+            "big": {"like": "gpt", "pretrain": {"seq_len": 16}},
+            "bigger": {"like": "big", "tokenizer": {"vocab_size": 11}},
+            "plain": {"like": "gpt", "family": "bert"},
+            "of_family": {"like": "elmo"},
+        },
+    }
+    resolved = resolve_tree(tree, "params.yaml")
+    assert resolved["tasks"]["b"] == {"files": {"train": "a.csv"}, "folds": 3}
+    bigger = resolved["models"]["bigger"]
+    assert bigger["family"] == "gpt" and bigger["tokenizer"]["vocab_size"] == 11
+    assert bigger["pretrain"]["seq_len"] == 16
+    assert resolved["models"]["plain"]["family"] == "bert"
+    assert resolved["models"]["of_family"]["family"] == "elmo"
+    for entry in ({"like": "d"}, {"like": "e"}, {"like": "beta"}, {"like": ["bet"]}, {"like": 1}):
+        invalid = {"models": {"d": {"like": "e"}, "e": entry, "bet": {}, "none": None}}
+        with pytest.raises(InputError, match=r"params\.yaml: models\.[de]: like is '"):
+            resolve_tree(invalid, "params.yaml")
+
+
+def test_study_defaults_override_family_defaults_and_a_model_overrides_both() -> None:
+    own = {"evaluate": {"finetune": {"epochs": 9}}}
+    shared = {"evaluate": {"finetune": {"epochs": 7, "batch_size": 5}}}
+    tree = {"defaults": shared, "models": {"gpt": own}, "grid": {"models": ["gpt", "bert"]}}
+    models = resolve_tree(tree, "params.yaml")["models"]
+    assert models["gpt"]["evaluate"]["finetune"] == {
+        "learning_rate": 0.001,
+        "epochs": 9,
+        "batch_size": 5,
+    }
+    assert models["bert"]["evaluate"]["finetune"]["epochs"] == 7, (
+        "a model in the grid needs no entry under models"
+    )
+    parsed = parse_model_config("gpt", own, "models.gpt")
+    assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
+
+
+@pytest.mark.parametrize("tree", [read_demo(), read_study("variants"), read_study("wiki-full")])
+def test_resolved_values_contain_every_default(tree: dict[str, Any]) -> None:
+    params = parse_params(tree)
+    values = resolved_values(params)
+    assert values["threads"] == 1 and values["adapt"]["heldout_share"] == 0.1
+    for name, model in check_study(params).items():
+        block = values["models"][name]
+        assert block["family"] == model.family.name
+        assert block["evaluate"]["linear_probe"]["max_iter"] == 100, "a default of the dataclass"
+        for key in ("architecture", "pretrain", "evaluate"):
+            record = getattr(model, key)
+            assert parse_record(type(record), block[key], key) == record
+
+
+def test_a_model_with_the_key_from_is_public() -> None:
+    block = {"from": "a/y", "architecture": {"pooling": "mean"}}
+    model = resolve_tree({"models": {"x": block}}, "params.yaml")["models"]["x"]
+    assert model["tokenizer"] == "pretrained" and model["architecture"] == {"pooling": "mean"}
+    assert resolve_tree({"models": None}, "params.yaml")["models"] is None, (
+        "the parser refuses it later"
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "block", "changed"),
+    [
+        (
+            "elmo",
+            {"input_unit": "words"},
+            {"unit": "words", "contextualizer": "a table of words and LSTM"},
+        ),
+        (
+            "taglm",
+            {"directions": "backward"},
+            {"contextualizer": "LSTM", "direction": "right to left", "objective": "previous word"},
+        ),
+        (
+            "context2vec",
+            {"context_encoder": "average"},
+            {
+                "direction": "all other words, without order",
+                "contextualizer": "a table and a perceptron",
+            },
+        ),
+        ("sa_lstm", {"objective": "language_model"}, {"objective": "next word"}),
+    ],
+)
+def test_the_mechanism_of_a_model_follows_its_architecture_settings(
+    family: str, block: dict[str, str], changed: dict[str, str]
+) -> None:
+    default = tiny.model_config(family)
+    switched = tiny.model_config(family, architecture=block)
+    before = default.mechanism
+    after = switched.mechanism
+    expected = dict(changed)
+    if family == "taglm":
+        expected["transfer"] = "frozen, the top"
+    assert {key: value for key, value in after.items() if value != before[key]} == expected
+
+
+def test_elmos_mechanism_says_whether_windows_start_from_a_zero_state() -> None:
+    assert (
+        tiny.model_config("elmo", pretrain={"carry_state": False}).mechanism["objective"]
+        == "next word, previous word, each window from a zero state"
+    )
+    assert tiny.model_config("elmo").mechanism["objective"] == "next word, previous word"
+
+
+SIZE_KEYS = {
+    "num_layers", "num_heads", "hidden_size", "embedding_size", "ffn_size", "max_positions", "init_std", "cell_size",
+    "projection_size", "filters", "num_highway_layers", "softmax_samples", "batch_size", "grad_accum_steps", "seq_len",
+    "initial_seq_len", "max_predictions_per_seq", "learning_rate", "warmup_ratio",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["elmo", "ulmfit", "gpt", "bert"])
+def test_a_historical_variant_differs_from_the_papers_settings_only_in_sizes(family: str) -> None:
+    small = load_model_config(parse_params(read_study("variants")), f"{family}_historical")
+    paper = load_model_config(parse_params(read_study("paper")), family)
+    for small_block, paper_block in (
+        (small.architecture, paper.architecture),
+        (small.pretrain, paper.pretrain),
+    ):
+        assert type(small_block) is type(paper_block)
+        assert {
+            key for key in vars(small_block) if vars(small_block)[key] != vars(paper_block)[key]
+        } <= SIZE_KEYS
+
+
+def test_the_study_paper_averages_a_forward_and_a_backward_ulmfit() -> None:
+    params = parse_params(read_study("paper"), "params.yaml")
+    assert params.grid.ensembles == {"ulmfit_both": ("ulmfit", "ulmfit_backward")}
+    assert params.models["ulmfit_backward"]["tokenizer"]["direction"] == "backward"
+
+
+def test_the_model_shown_in_the_docs_is_valid() -> None:
+    (shown,) = re.findall(
+        r"`(models: \{cbow: .*?\}\}\})`",
+        (REPOSITORY / "docs/how-to/add-a-family.md").read_text(encoding="utf-8"),
+    )
+    tree = merge_trees(read_demo(), YAML(typ="safe", pure=True).load(shown))
+    tree["grid"]["models"] = [*tree["grid"]["models"], "cbow"]
+    models = check_study(parse_params(tree, "params.yaml"))
+    assert models["cbow"].pretrain == replace(models["word2vec"].pretrain, algorithm="cbow")
+
+
+def test_the_demo_as_shipped_has_at_most_65_stages() -> None:
+    from flows.plan import read_graph  # DVC takes a second
+
+    assert 25 <= len(read_graph(REPOSITORY)) <= 65
