@@ -42,8 +42,8 @@ DESCRIPTIONS = [
 ]
 PROVENANCE = Provenance(
     pipeline="1a2b",
-    git_commit="0ed60ea",
-    working_tree="clean",
+    package="lineage 0.2.0, code sha256 1a2b",
+    study="git commit 0ed60ea",
     parameters="",
     hosts="",
     devices="",
