@@ -88,10 +88,10 @@ def run_study(
     It is 0 done, 2 bad configuration or input, 3 finished but results failed, 1 anything else.
     """
     assert options.workers == (run_remotely is not None)
+    study = open_study(root)
     if options.commit:
         check_can_commit(root)
     with hold_run_lock(root):
-        study = open_study(root)
         context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)

@@ -44,7 +44,7 @@ def test_a_study_ends_in_a_report(
     }
     content = json.loads((tmp_path / "reports/comparison.json").read_text())
     assert {"scores", "comparisons", "budget", "provenance", "results"} <= content.keys()
-    assert content["provenance"]["working_tree"]
+    assert content["provenance"]["study"]
     assert content["budget"][0]["text_bytes"] >= 5_000
     assert not any(row["family"] == "data" for row in content["results"])
     for name in ("comparison.html", "comparison.md"):
