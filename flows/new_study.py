@@ -8,7 +8,7 @@ import difflib
 import os
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lineage.config.data import NAME_PATTERN, SPLITS
@@ -81,7 +81,22 @@ def draft_study(
             for option in corpus_options
         ]
         found = [_inspect_task(option, root, current) for option in task_options]
-        return draft_params(corpora, found, root, language)
+        draft = draft_params(corpora, found, root, language)
+    return replace(draft, lines=(*draft.lines, *_note_test_files(task_options, current)))
+
+
+def _note_test_files(options: list[FileOption], current: Path) -> list[str]:
+    """Return a line for each task whose test file seems to lie beside its training file."""
+    lines = []
+    for option in options:
+        path = Path(option.pattern)
+        beside = path.with_name(path.name.replace("train", "test"))
+        if beside != path and not option.value("test") and match_data_files(str(beside), current):
+            lines.append(
+                f"task {option.name}: {beside.name} lies beside {path.name}; to test on it, add "
+                f"test={beside}"
+            )
+    return lines
 
 
 def _inspect_task(option: FileOption, root: Path, current: Path) -> TaskFindings:

@@ -25,6 +25,12 @@ FLOWS_MAY_IMPORT = {
     "lineage.runtime.provenance",
     "lineage.config.records",
     "lineage.runtime.settings",
+    # A new study is drafted from the user's files.
+    "lineage.config.data",
+    "lineage.config.draft",
+    "lineage.data.column_guesses",
+    "lineage.data.files",
+    "lineage.data.inspection",
 }
 # Only these files may import a tool, so that it can be replaced in one place.
 ALLOWED_USERS = {

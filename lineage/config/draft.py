@@ -133,8 +133,8 @@ def _plan_task(
     tree |= found.keys
     if found.max_words is not None:
         tree["max_words"] = found.max_words
-        share = f"{found.covered_share:.0%}"
-        comments["max_words"] = f"guessed: {share} of the texts are no longer; others are cut"
+        share = floor(100 * found.covered_share)
+        comments["max_words"] = f"guessed: {share} % of the texts are no longer; others are cut"
     if kind.has_train_split:
         tree |= _plan_splits(found, comments)
     comments |= _comment_columns(found)
@@ -317,7 +317,7 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
     if positions > DEFAULT_POSITIONS:
         gpt["pretrain"] = {
             "seq_len": positions,
-            "batch_size": max(1, TOKENS_PER_BATCH // positions),
+            "batch_size": max(2, TOKENS_PER_BATCH // positions),
         }
         bert_architecture["max_positions"] = positions
         bert_pretrain["seq_len"] = positions

@@ -6,7 +6,7 @@ the columns and says how to choose.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
@@ -21,6 +21,7 @@ from lineage.tasks.columns import TableColumns, normalize_label
 
 MIN_ROWS_PER_LABEL = 4  # on average; with fewer, the values are hardly labels
 MAX_LABEL_WORDS = 4
+MIN_TEXT_WORDS = 1.2  # on average; pairs of shorter texts with a number are pairs of words
 MAX_NUMBERED_CLASSES = 20  # more distinct whole numbers are amounts
 # A text column is alike if its mean length is within this factor of the longest.
 ALIKE_LENGTH_RATIO = 1.5
@@ -307,8 +308,15 @@ def _choose_text_and_label(
         is_score = columns[label].is_numeric and label.lower() in SCORE_NAMES
         is_number_label = columns[label].is_amount or (is_score and columns[label].num_distinct > 2)
         kind = "text_regression" if is_number_label else "text_classification"
+    is_kind_guessed = requested.kind is None
+    are_words = all(columns[name].mean_words < MIN_TEXT_WORDS for name in texts)
+    if kind == "text_regression" and is_kind_guessed and len(texts) == 2 and are_words:
+        kind = "word_similarity"
+    if kind == "word_similarity":
+        words = {"words": list(texts), "label": label}
+        return ColumnChoice(kind, words, (), is_kind_guessed, alternatives)
     keys = {"text": list(texts), "label": label}
-    return ColumnChoice(kind, keys, texts, requested.kind is None, alternatives)
+    return ColumnChoice(kind, keys, texts, is_kind_guessed, alternatives)
 
 
 def _choose_label(
@@ -324,7 +332,7 @@ def _choose_label(
     rest = [column for column in columns.values() if column.name not in texts]
 
     def is_label(column: Column) -> bool:
-        if requested.kind == "text_regression":
+        if requested.kind in ("text_regression", "word_similarity"):
             return column.is_numeric and not column.is_identifier
         return column.is_categorical
 
@@ -350,13 +358,11 @@ def _names_in(groups: Iterable[Iterable[str]], task: str) -> set[str]:
 
 def _pick_label(candidates: list[str], task: str, where: str) -> tuple[str, tuple[str, ...]]:
     """Return one of several label columns, by their names, and the others. Raises InputError."""
-    tests: list[Callable[[str], bool]] = [lambda name: name.lower() == task.lower()]
-    tests += [lambda name, group=group: name.lower() in group for group in LABEL_NAMES]  # type: ignore[misc]
-    tests += [lambda name: name.lower() not in METADATA_NAMES, lambda name: True]
-    for test in tests:
-        found = [name for name in candidates if test(name)]
-        if found:
-            break
+    found: list[str] = []
+    for group in ((task.lower(),), *LABEL_NAMES):
+        found = found or [name for name in candidates if name.lower() in group]
+    found = found or [name for name in candidates if name.lower() not in METADATA_NAMES]
+    found = found or candidates
     if len(found) > 1:
         shown = ", ".join(f"'{shorten_value(name)}'" for name in found)
         raise InputError(

@@ -40,6 +40,7 @@ from lineage.data.tables import (
     COMMENT_PREFIXES,
     CONLLU_NUM_COLUMNS,
     DOCUMENT_BOUNDARIES,
+    SPACES,
 )
 from lineage.errors import InputError, shorten_value
 from lineage.tasks.base import load_kind
@@ -77,6 +78,7 @@ GUESSED_KINDS = (
     "multiple_choice",
     "extractive_qa",
     "minimal_pairs",
+    "word_similarity",
 )
 CONLL_COLUMNS = {
     2: ("tokens", "ner"),
@@ -154,7 +156,9 @@ def inspect_corpus(
             shown = (
                 f"{shorten_value(keys['text'])} (guessed from the columns {list_names(columns)})"
             )
-            comment = f"text is guessed: the column with the longest texts; {note_others(alternatives)}"
+            comment = (
+                f"text is guessed: the column with the longest texts; {note_others(alternatives)}"
+            )
         else:
             keys["text"] = text
             shown = shorten_value(text)
@@ -179,10 +183,12 @@ def guess_document_unit(files: DataFiles) -> Literal["file", "blank_line", "line
         return "file"
     with open_decompressed(files.paths[0]) as stream:
         lines = stream.read(SAMPLE_BYTES).decode("utf-8", errors="ignore").splitlines()
-    num_paragraphs = sum(
-        is_filled for is_filled, _ in groupby(lines, lambda line: bool(line.strip()))
-    )
-    return "blank_line" if num_paragraphs >= MIN_PARAGRAPHS else "line"
+    return "blank_line" if _count_blocks(lines) >= MIN_PARAGRAPHS else "line"
+
+
+def _count_blocks(lines: Iterable[str]) -> int:
+    """Return the number of blocks between blank lines."""
+    return sum(is_filled for is_filled, _ in groupby(lines, lambda line: bool(line.strip())))
 
 
 def guess_language(texts: Iterable[str]) -> str:
@@ -346,23 +352,28 @@ def _open_split(
 ) -> DataTable:
     """Open the file of a split, before the kind of its task is known."""
     files: Any = {split: pattern}
-    task = Task(kind="text_classification", files=files, **keys)
+    tokens = "tokens" if "columns" in keys else None  # then a line is a word
+    task = Task(kind="", files=files, tokens=tokens, **keys)
     return replace(open_task_tables(task, root, where)[split], where=where)
 
 
 def find_conll_columns(path: Path) -> tuple[str, ...] | None:
     """Return the names of the columns of a file with one word per line; None for another file."""
     with open_decompressed(path) as stream:
-        text = stream.read(SAMPLE_BYTES).decode("utf-8-sig", errors="ignore")
-    lines = text.splitlines()[: -1 if len(text) >= SAMPLE_BYTES else None]
-    lines = [
-        line for line in lines if not line.startswith((*COMMENT_PREFIXES, *DOCUMENT_BOUNDARIES))
+        block = stream.read(SAMPLE_BYTES)
+    lines = block.decode("utf-8-sig", errors="ignore").replace("\r\n", "\n").split("\n")
+    if len(block) == SAMPLE_BYTES:
+        lines.pop()  # it may be cut
+    no_words = (*COMMENT_PREFIXES, *DOCUMENT_BOUNDARIES)
+    lines = [line for line in lines if not line.startswith(no_words)]
+    has_tabs = any("\t" in line for line in lines)
+    rows = [
+        line.split("\t") if has_tabs else SPACES.split(line.strip(" "))
+        for line in lines
+        if line.strip()
     ]
-    delimiter = "\t" if any("\t" in line for line in lines) else None
-    sizes = {len(line.split(delimiter)) for line in lines if line.strip()}
-    num_sentences = sum(
-        is_filled for is_filled, _ in groupby(lines, lambda line: bool(line.strip()))
-    )
+    sizes = {len(row) for row in rows}
+    num_sentences = _count_blocks(lines)
     if len(sizes) != 1 or num_sentences < MIN_SENTENCES:
         return None
     (size,) = sizes
