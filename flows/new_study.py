@@ -15,12 +15,14 @@ from lineage.config.data import NAME_PATTERN, SPLITS
 from lineage.config.draft import StudyDraft, draft_params
 from lineage.config.records import suggest_nearest
 from lineage.data.column_guesses import RequestedColumns
-from lineage.data.files import join_pattern, match_data_files
-from lineage.data.inspection import TaskFindings, inspect_corpus, inspect_task
+from lineage.data.files import data_suffix, join_pattern, match_data_files
+from lineage.data.inspect_corpus import inspect_corpus
+from lineage.data.inspect_task import TaskFindings, inspect_task
 from lineage.errors import InputError, shorten_value
 
 TASK_KEYS = ("validation", "test", "unlabelled", "kind", "text", "label")
 GLOB_CHARACTERS = set("*?[")
+MAX_SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,14 @@ def _pattern_from(root: Path, pattern: str, current: Path, where: str) -> str:
 
     An absolute path stays as it is.
     """
-    if not match_data_files(pattern, current):
+    paths = match_data_files(pattern, current)
+    suffixes = sorted({data_suffix(path) or "no suffix" for path in paths})
+    if len(suffixes) > 1:
+        raise InputError(
+            f"{where}: {pattern!r} matches files of {len(suffixes)} formats "
+            f"({', '.join(suffixes[:MAX_SHOWN_NAMES])}); name those of one, such as 'texts/*.txt'"
+        )
+    if not paths:
         raise InputError(
             f"{where}: no file matches {pattern!r} in {current}{_describe_nearest(pattern, current)}"
         )
@@ -188,24 +197,25 @@ def _describe_nearest(pattern: str, current: Path) -> str:
         if set(part) & GLOB_CHARACTERS:
             break
         following = join_pattern(current, str(Path(*parts[: place + 1])))
-        if not following.exists():
+        if not following.exists() and folder.is_dir():
             return _suggest_name(part, folder)
         folder = following
     return f"; {_describe_content(folder)}"
 
 
 def _suggest_name(name: str, folder: Path) -> str:
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
     close = difflib.get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; {_describe_content(folder)}"
+    return f"; there is no '{name}': {_describe_content(folder)}"
 
 
 def _describe_content(folder: Path) -> str:
     """Return the files of a folder by their suffixes."""
     if not folder.is_dir():
         return f"{folder.name} is a file"
-    counts = Counter(path.suffix or "no suffix" for path in folder.iterdir() if path.is_file())
-    shown = ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(3))
-    return f"the folder {folder.name} holds {shown or 'no files'}"
+    files = [path for path in folder.iterdir() if path.is_file() and path.name[0] != "."]
+    counts = Counter(path.suffix or "others" for path in files)
+    shown = [f"{count:,} {suffix}" for suffix, count in counts.most_common(MAX_SHOWN_NAMES)]
+    return f"the folder {folder.name} holds {', '.join(shown) or 'no files'}"

@@ -30,7 +30,8 @@ FLOWS_MAY_IMPORT = {
     "lineage.config.draft",
     "lineage.data.column_guesses",
     "lineage.data.files",
-    "lineage.data.inspection",
+    "lineage.data.inspect_corpus",
+    "lineage.data.inspect_task",
 }
 # Only these files may import a tool, so that it can be replaced in one place.
 ALLOWED_USERS = {

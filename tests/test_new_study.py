@@ -17,12 +17,14 @@ from lineage.config.checks import check_data, check_study
 from lineage.config.draft import StudyDraft, to_yaml
 from lineage.config.params import read_params
 from lineage.config.records import parse_yaml, read_yaml
-from lineage.data.inspection import guess_language, guess_max_words
+from lineage.data.inspect_task import guess_max_words
+from lineage.data.inspection import guess_language
 from lineage.errors import InputError
 from lineage.synthetic.grammar import generate_documents
 
 ROOT = Path(__file__).parent.parent
 NUM_ROWS = 120
+NUM_DOCUMENTS = 60
 LABELS = ("billing", "shipping", "returns")
 CHINESE = "今天天气很好我们去公园看花也看到了许多小鸟在树上唱歌大家都很高兴"
 
@@ -31,7 +33,7 @@ CHINESE = "今天天气很好我们去公园看花也看到了许多小鸟在树
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a corpus of text files, which is the current folder."""
     (tmp_path / "texts").mkdir()
-    for number, text in enumerate(generate_documents(300, seed=1)):
+    for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=1)):
         (tmp_path / f"texts/{number:03d}.txt").write_text(text + "\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -109,7 +111,7 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     assert tree["grid"]["adapt_models"] == []
     corpus_line, task_line, *_ = tree["lines"]
     assert re.fullmatch(
-        r"corpus: 300 files of plain text, \d+\.\d kB, one document per file \(guessed\), "
+        r"corpus: 60 files of plain text, \d+\.\d kB, one document per file \(guessed\), "
         r"language en \(guessed\)",
         corpus_line,
     )
@@ -317,7 +319,7 @@ def test_max_words_covers_nearly_all_texts() -> None:
 
 def test_documents_of_one_text_file(home: Path) -> None:
     make_tickets().to_csv("train.csv", index=False)
-    documents = list(generate_documents(300, seed=1))
+    documents = list(generate_documents(NUM_DOCUMENTS, seed=1))
     Path("blocks.txt").write_text("\n \n".join(documents))
     Path("lines.txt").write_text("\n".join(text.replace("\n", " ") for text in documents))
     for name, unit in (("blocks", "blank_line"), ("lines", "line")):
@@ -328,7 +330,7 @@ def test_documents_of_one_text_file(home: Path) -> None:
 
 def test_the_vocabulary_fits_a_small_corpus(home: Path) -> None:
     make_tickets().to_csv("train.csv", index=False)
-    for path in sorted(Path("texts").iterdir())[40:]:
+    for path in sorted(Path("texts").iterdir())[20:]:
         path.unlink()
     tree = draft_and_check(home, "queue=train.csv")
     train_bytes = sum(path.stat().st_size for path in Path("texts").iterdir()) * 0.9
@@ -343,6 +345,14 @@ def test_long_texts_get_more_positions(home: Path) -> None:
     assert tree["tasks"]["queue"]["max_words"] == 192
     assert tree["models"]["gpt"]["architecture"]["max_positions"] == 256
     assert tree["models"]["bert"]["pretrain"]["seq_len"] == 256
+
+
+def test_all_comments_stand_after_what_is_read(home: Path) -> None:
+    """A name with a # or a quotation mark neither ends a value nor begins a comment."""
+    table = make_tickets().rename(columns={"body": 'the # "body"', "queue": "label: #1"})
+    table.to_csv("train #1.csv", index=False)
+    task = draft_and_check(home, "queue=train #1.csv")["tasks"]["queue"]
+    assert task["text"] == ['the # "body"'] and task["label"] == "label: #1"
 
 
 def test_large_tables_are_limited(home: Path) -> None:
@@ -397,6 +407,30 @@ def test_a_test_file_beside_the_training_file_is_mentioned(home: Path) -> None:
     )
 
 
+def test_several_sources_of_text(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    pd.DataFrame({"id": range(50), "page": make_texts(50, 30, seed=7)}).to_csv("more.csv")
+    draft = draft_study(home / "other", ["texts/*.txt", "more.csv,text=page"], ["queue=train.csv"])
+    check_in_folder(home / "other", draft)
+    tree = parse_yaml(draft.params_text, Path("params.yaml"))
+    assert tree["corpora"]["general"]["sources"] == [
+        {"files": "../texts/*.txt", "document_unit": "file"},
+        {"files": "../more.csv", "text": "page"},
+    ]
+    assert "no column 'pages'; its columns are id, page" in refusal(
+        "queue=train.csv", corpus="more.csv,text=pages"
+    )
+
+
+def test_pairs_of_words_with_a_score(home: Path) -> None:
+    words = [f"word{row}" for row in range(NUM_ROWS)]
+    pd.DataFrame(
+        {"word1": words, "word2": words[::-1], "score": np.linspace(0, 5, NUM_ROWS)}
+    ).to_csv("pairs.csv", index=False)
+    task = draft_and_check(home, "words=pairs.csv")["tasks"]["words"]
+    assert task["kind"] == "word_similarity" and task["words"] == ["word1", "word2"]
+
+
 def test_missing_options_are_refused(home: Path) -> None:
     with pytest.raises(InputError, match=r"--corpus is missing"):
         draft_study(Path("new"), [], ["queue=train.csv"])
@@ -427,6 +461,10 @@ def test_files_that_are_missing_or_cannot_be_read(home: Path) -> None:
     assert f"no file matches 'trian.csv' in {home}; did you mean 'train.csv'?" in refusal(
         "queue=trian.csv"
     )
+    assert "there is no 'data': the folder" in refusal("queue=data/train.csv")
+    Path("notes/b.txt").write_text("text")
+    assert "matches files of 2 formats (.md, .txt)" in refusal("queue=train.csv", corpus="notes/*")
+    Path("notes/b.txt").unlink()
     assert "the folder notes holds 1 .md" in refusal("queue=train.csv", corpus="notes/*.txt")
     assert "format '.md', which is not read" in refusal("queue=train.csv", corpus="notes/*.md")
     Path("empty.csv").touch()
@@ -456,6 +494,19 @@ def test_tables_without_a_recognisable_label(home: Path) -> None:
     assert "there is no column 'labels'" in refusal("queue=train.csv,label=labels")
     Path("lines.txt").write_text("\n".join(table["body"]))
     assert "has no columns of words and tags" in refusal("queue=lines.txt")
+
+
+def test_a_kind_that_does_not_fit_the_columns(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    for kind, message in (
+        ("clasification", "did you mean 'text_classification'?"),
+        ("translation", "the columns of this kind are not guessed"),
+        ("text_regression", "no column looks like a score"),
+        ("token_classification", "needs a column of words and one with a tag for each"),
+        ("multiple_choice", "needs a column for each choice"),
+        ("minimal_pairs", "needs the columns good, bad"),
+    ):
+        assert message in refusal(f"queue=train.csv,kind={kind}")
 
 
 def test_columns_that_look_alike(home: Path) -> None:
@@ -502,7 +553,22 @@ def test_two_tasks_of_one_name(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["yes", "null", "1", "a b", "#x", "a: b", "ünï", 'say "x"', "-", "a\\b", "好", "x_1"]
+    "value",
+    [
+        "yes",
+        "null",
+        "1",
+        "a b",
+        "#x",
+        "a: b",
+        "ünï",
+        'say "x"',
+        "-",
+        "a\\b",
+        "好",
+        "a\u2028b",
+        "x_1",
+    ],
 )
 def test_yaml_reads_back_what_is_written(value: str) -> None:
     tree = {"key": [value, {value: True}], "n": 20_000}

@@ -22,12 +22,9 @@ from lineage.data.checks import (
     measure_corpus,
     measure_task,
 )
-from lineage.data.inspection import (
-    CorpusFindings,
-    TaskFindings,
-    list_names,
-    note_others,
-)
+from lineage.data.column_guesses import list_names, note_others
+from lineage.data.inspect_corpus import CorpusFindings
+from lineage.data.inspect_task import TaskFindings
 from lineage.data.language import is_spaceless
 from lineage.data.prepare_corpus import CorpusMeasures
 from lineage.data.prepare_task import TaskMeasures
@@ -94,14 +91,15 @@ def draft_params(
     """
     is_guessed = language is None
     corpus_language = language or corpora[0].language
-    corpus_tree = {"language": corpus_language, "sources": [found.keys for found in corpora]}
+    sources = [_source_keys(found, corpus_language, language) for found in corpora]
+    corpus_tree = {"language": corpus_language, "sources": sources}
     corpus = parse_record(Corpus, corpus_tree, "--corpus")
     _, measures = measure_corpus(CORPUS_NAME, corpus, seed=Params.seed, root=root, where="--corpus")
     plans = [_plan_task(found, corpus_language, root, language) for found in tasks]
     lines = [
         "# A study of pretraining methods on this text and these tasks, written by lineage init.",
         "# Comments mark what was guessed. docs/reference/params.md explains all keys.",
-        *_corpus_lines(corpora, corpus_language, is_guessed=is_guessed),
+        *_corpus_lines(corpora, sources, corpus_language, is_guessed=is_guessed),
         *_budget_lines(measures, plans),
         "tasks:",
     ]
@@ -113,6 +111,15 @@ def draft_params(
     params = parse_params(parse_yaml(text, Path("params.yaml")))
     check_data(params, check_study(params), root)
     return StudyDraft(text, tuple(_summary(corpora, plans, params, is_guessed=is_guessed)))
+
+
+def _source_keys(
+    found: CorpusFindings, corpus_language: str, language: str | None
+) -> dict[str, Any]:
+    """Return the keys of a source, with its language if it seems to have another script."""
+    if language is not None or found.language == corpus_language:
+        return found.keys
+    return found.keys | {"language": found.language}
 
 
 def _plan_task(
@@ -186,12 +193,16 @@ def _comment_columns(found: TaskFindings) -> Comments:
         return comments
     for key in ("text", "label"):
         if key in choice.alternatives:
-            comments[key] = f"guessed; {note_others(choice.alternatives[key])}"
+            comments[key] = f"guessed; {note_others(choice.alternatives[key], key)}"
     return comments
 
 
 def _corpus_lines(
-    corpora: Sequence[CorpusFindings], language: str, *, is_guessed: bool
+    corpora: Sequence[CorpusFindings],
+    sources: Sequence[dict[str, Any]],
+    language: str,
+    *,
+    is_guessed: bool,
 ) -> list[str]:
     comment = ""
     if is_guessed:
@@ -202,8 +213,8 @@ def _corpus_lines(
         _line(4, "language", language, comment),
         "    sources:",
     ]
-    for found in corpora:
-        entry = f"      - {to_yaml(found.keys)}"
+    for found, keys in zip(corpora, sources, strict=True):
+        entry = f"      - {to_yaml(keys)}"
         lines.append(f"{entry} # {found.comment}" if found.comment else entry)
     return lines
 
@@ -347,11 +358,12 @@ def _summary(
     is_guessed: bool,
 ) -> list[str]:
     """Return lines that say what was found and guessed."""
-    corpus_language = params.corpora[CORPUS_NAME].language
+    corpus = params.corpora[CORPUS_NAME]
     mark = " (guessed)" if is_guessed else ""
     lines = []
-    for found in corpora:
-        parts = [found.description, *found.guesses, f"language {corpus_language}{mark}"]
+    for found, source in zip(corpora, corpus.sources, strict=True):
+        language = source.language or corpus.language
+        parts = [found.description, f"language {language}{mark}"]
         lines.append(f"corpus: {', '.join(parts)}")
     for plan in plans:
         lines.append(f"task {plan.findings.name}: {_describe_task(plan)}")
@@ -367,11 +379,13 @@ def _summary(
 def _describe_task(plan: _TaskPlan) -> str:
     """Return one line on a task: kind, rows, columns and labels."""
     found = plan.findings
-    first_split = next(iter(plan.tree["files"]))
-    parts = [found.kind, f"{found.num_rows['train']:,} rows"]
-    parts += [f"{split}: {count:,}" for split, count in found.num_rows.items() if split != "train"]
-    if first_split == "test":
-        parts = parts[:2]
+    if "train" in plan.tree["files"]:
+        parts = [found.kind, f"{found.num_rows['train']:,} rows"]
+        others = [split for split in found.num_rows if split != "train"]
+        parts += [f"{split}: {found.num_rows[split]:,}" for split in others]
+    else:
+        num_rows = found.num_rows.get("test", found.num_rows["train"])
+        parts = [found.kind, f"{num_rows:,} rows"]
     if "language" in plan.tree:
         parts.append(f"language {plan.tree['language']}")
     columns = [
@@ -422,5 +436,5 @@ def to_yaml(value: Any) -> str:
         return f"{value:_}" if value >= 10_000 else str(value)
     if isinstance(value, str):
         is_plain = PLAIN_SCALAR.fullmatch(value) and value.lower() not in YAML_WORDS
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
+        return value if is_plain else json.dumps(value, ensure_ascii=not value.isprintable())
     return str(value)

@@ -53,6 +53,7 @@ PAIR_NAMES = (
     ("query", "document"),
 )
 CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
+NUMBER_KINDS = ("text_regression", "word_similarity")
 # Kinds whose columns have names of their own. The last key is optional.
 KINDS_BY_COLUMNS = (
     ("extractive_qa", ("question", "context", "answers"), "answer_starts"),
@@ -165,7 +166,9 @@ def choose_columns(
     columns = {name: Column(name, values) for name, values in table.items()}
     for name in (*requested.text, *filter(None, [requested.label])):
         if name not in columns:
-            raise InputError(f"{where}: there is no column '{name}'; {_list_columns(columns)}")
+            raise InputError(
+                f"{where}: there is no column '{name}'; its columns are {list_names(columns)}"
+            )
     for choose in (_choose_named_kind, _choose_multiple_choice, _choose_tags):
         choice = choose(columns, requested, task, where)
         if choice is not None:
@@ -184,7 +187,7 @@ def _choose_named_kind(
             if requested.kind == kind:
                 raise InputError(
                     f"{where}: kind={kind} needs the columns {', '.join(names)}; rename the "
-                    f"columns of the data; {_list_columns(columns)}"
+                    f"columns of the data; its columns are {list_names(columns)}"
                 )
             continue
         keys = {name: name for name in names}
@@ -200,8 +203,15 @@ def _choose_multiple_choice(
 ) -> ColumnChoice | None:
     """Return multiple_choice if there is a column for each choice."""
     choices = [name for name in columns if CHOICE_NAME.fullmatch(name)]
-    if len(choices) < 2 or requested.kind not in (None, "multiple_choice"):
+    if requested.kind not in (None, "multiple_choice"):
         return None
+    if len(choices) < 2:
+        if requested.kind is None:
+            return None
+        raise InputError(
+            f"{where}: kind=multiple_choice needs a column for each choice, named choice1, choice2 "
+            f"and so on; rename them; its columns are {list_names(columns)}"
+        )
     others = {name: column for name, column in columns.items() if name not in choices}
     texts = requested.text or _choose_texts(others, {requested.label}, where)[0]
     label, alternatives = _choose_label(others, requested, {*texts}, task, where)
@@ -227,7 +237,7 @@ def _choose_tags(
         if requested.kind == kind:
             raise InputError(
                 f"{where}: kind={kind} needs a column of words and one with a tag for each; "
-                f"name them, as text=COLUMN,label=COLUMN; {_list_columns(columns)}"
+                f"name them, as text=COLUMN,label=COLUMN; its columns are {list_names(columns)}"
             )
         return None
     candidates = [name for name, column in columns.items() if _are_tags(column, tokens)]
@@ -332,7 +342,7 @@ def _choose_label(
     rest = [column for column in columns.values() if column.name not in texts]
 
     def is_label(column: Column) -> bool:
-        if requested.kind in ("text_regression", "word_similarity"):
+        if requested.kind in NUMBER_KINDS:
             return column.is_numeric and not column.is_identifier
         return column.is_categorical
 
@@ -345,9 +355,12 @@ def _choose_label(
             if column.is_amount and (column.has_fractions or column.name.lower() in named)
         ]
     if not candidates:
+        needed = "like a label (one with few distinct values)"
+        if requested.kind in NUMBER_KINDS:
+            needed = "like a score (one with numbers)"
         raise InputError(
-            f"{where}: no column looks like a label (one with few distinct values); "
-            f"{_list_columns(columns)}; name it, as label=COLUMN, or use a table that has one"
+            f"{where}: no column looks {needed}; "
+            f"its columns are {list_names(columns)}; name it, as label=COLUMN, or use a table that has one"
         )
     return _pick_label(candidates, task, where)
 
@@ -382,7 +395,7 @@ def _choose_texts(
     if not candidates:
         raise InputError(
             f"{where}: no column looks like a text (one with different values of several words); "
-            f"{_list_columns(columns)}; name it, as text=COLUMN"
+            f"its columns are {list_names(columns)}; name it, as text=COLUMN"
         )
     pairs = [
         (first.name, second.name)
@@ -431,7 +444,13 @@ def _are_pair(first: str, second: str) -> bool:
     return same_stem and (first[-1], second[-1]) in PAIR_ENDINGS
 
 
-def _list_columns(columns: Iterable[str]) -> str:
-    names = [shorten_value(name) for name in columns]
+def list_names(names: Iterable[str]) -> str:
+    """Return the names of some columns, shortened."""
+    names = [shorten_value(name) for name in names]
     more = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
-    return f"its columns are {', '.join(names[:MAX_LISTED_COLUMNS])}{more}"
+    return f"{', '.join(names[:MAX_LISTED_COLUMNS])}{more}"
+
+
+def note_others(names: Sequence[str], noun: str) -> str:
+    """Return a note about other columns that could have been chosen."""
+    return f"or {list_names(names)}" if names else f"no other column looks like a {noun}"

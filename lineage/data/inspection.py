@@ -1,4 +1,4 @@
-"""Inspect a user's files, and guess what a study needs to know about them.
+"""What the inspection of a corpus and of a task have in common: files, samples and languages.
 
 Only a sample is kept in memory: of a corpus the beginning, of a task rows from its whole length,
 since a table may be sorted by label. Whatever is wrong with the files is an InputError.
@@ -8,43 +8,26 @@ import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
-from lineage.config.data import CorpusSource, Task
-from lineage.data.column_guesses import (
-    ColumnChoice,
-    RequestedColumns,
-    choose_columns,
-    choose_corpus_text,
-)
 from lineage.data.files import (
     FORMATS,
     KNOWN_FORMATS,
     DataFiles,
-    check_readable,
     data_suffix,
     find_data_files,
-    join_pattern,
     open_decompressed,
     read_column_names,
 )
-from lineage.data.language import cell_to_text, is_mostly_cjk, split_words
-from lineage.data.quoting import is_number
-from lineage.data.sources import DataTable, open_source_table, open_task_tables
-from lineage.data.tables import (
-    COMMENT_PREFIXES,
-    CONLLU_NUM_COLUMNS,
-    DOCUMENT_BOUNDARIES,
-    SPACES,
-)
-from lineage.errors import InputError, shorten_value
-from lineage.tasks.base import load_kind
-from lineage.tasks.columns import TableColumns, normalize_label
+from lineage.data.language import cell_to_text, is_mostly_cjk
+from lineage.data.sources import DataTable
+from lineage.errors import InputError
+from lineage.tasks.columns import TableColumns
 
 SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 1 << 20
@@ -64,327 +47,14 @@ LANGUAGE_BY_SCRIPT = {
 KANA = ("HIRAGANA", "KATAKANA")
 MIN_KANA_SHARE = 0.1  # of the Chinese and Japanese characters
 SCRIPT_SAMPLE_CHARACTERS = 50_000
-MIN_FILES = 10  # with fewer text files, a file is hardly one document
-MIN_PARAGRAPHS = 20  # in a sample: then blank lines separate the documents
-MIN_SENTENCES = 3  # of a file with one word per line
-MAX_WORDS_STEPS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
-COVERED_SHARE = 0.95  # of the texts, which are not longer than max_words
 DOCUMENT_SUFFIXES = (".docx", ".doc", ".pdf", ".xlsx", ".xls", ".odt", ".html", ".md")
-FORMAT_NAMES = {"parquet": "parquet", "json": "JSON", "text": "plain text"}
-GUESSED_KINDS = (
-    "text_classification",
-    "text_regression",
-    "token_classification",
-    "multiple_choice",
-    "extractive_qa",
-    "minimal_pairs",
-    "word_similarity",
-)
-CONLL_COLUMNS = {
-    2: ("tokens", "ner"),
-    3: ("tokens", "pos", "chunk"),
-    4: ("tokens", "pos", "chunk", "ner"),
-    CONLLU_NUM_COLUMNS: (
-        "id",
-        "tokens",
-        "lemma",
-        "upos",
-        "xpos",
-        "feats",
-        "head",
-        "deprel",
-        "deps",
-        "misc",
-    ),
-}
 
 
-@dataclass(frozen=True)
-class CorpusFindings:
-    """What is known about one source of a corpus."""
+def find_files(pattern: str, root: Path, where: str, *, allow_unknown: bool = False) -> DataFiles:
+    """Return the files of a pattern. Raises InputError, also for a binary file.
 
-    keys: dict[str, Any]  # keys of CorpusSource
-    language: str
-    description: str  # the files and their size
-    guesses: tuple[str, ...]  # phrases for people
-    comment: str  # for params.yaml
-
-
-@dataclass(frozen=True)
-class TaskFindings:
-    """What is known about a task."""
-
-    name: str
-    kind: str
-    files: dict[str, str]  # by split
-    keys: dict[str, Any]  # keys of Task that say how files are read, and name their columns
-    language: str
-    num_rows: dict[str, int]  # by split
-    columns: tuple[str, ...]  # of the data
-    choice: ColumnChoice
-    is_guessed: bool  # the user has not named text and label
-    max_words: int | None  # None: texts are not truncated
-    covered_share: float  # of the texts, which max_words leaves whole
-
-
-def inspect_corpus(
-    pattern: str, root: Path, where: str, *, text: str | None = None
-) -> CorpusFindings:
-    """Inspect the files of a source of running text. `text` names its column. Raises InputError."""
-    files = _find_files(pattern, root, where)
-    size = sum(path.stat().st_size for path in files.paths)
-    keys: dict[str, Any] = {"files": pattern}
-    guesses = []
-    comment = ""
-    if files.format == "text":
-        if text is not None:
-            raise InputError(f"{where}: {files.names[0]} has no columns; remove text={text}")
-        check_readable(files, where)
-        unit = guess_document_unit(files)
-        keys["document_unit"] = unit
-        guesses.append(f"one document per {DOCUMENT_UNIT_NAMES[unit]} (guessed)")
-        others = ", ".join(name for name in DOCUMENT_UNIT_NAMES if name != unit)
-        comment = f"document_unit is guessed: what a document of a file is; or {others}"
-        texts = _sample_texts(files)
-    else:
-        keys |= _find_csv_quoting(files, where)
-        table = open_source_table(CorpusSource(**keys), root, where)
-        columns = _column_names(files, table, where)
-        sample = read_first_rows(table, [text] if text is not None else columns)
-        if text is None:
-            keys["text"], alternatives = choose_corpus_text(sample, where)
-            shown = (
-                f"{shorten_value(keys['text'])} (guessed from the columns {list_names(columns)})"
-            )
-            comment = (
-                f"text is guessed: the column with the longest texts; {note_others(alternatives)}"
-            )
-        else:
-            keys["text"] = text
-            shown = shorten_value(text)
-        guesses.append(f"text = {shown}")
-        texts = [_cell_text(value) for value in sample[keys["text"]]]
-    noun = "file" if len(files.paths) == 1 else "files"
-    format_name = FORMAT_NAMES.get(files.format, files.suffix.removeprefix("."))
-    description = f"{len(files.paths):,} {noun} of {format_name}, {format_bytes(size)}"
-    return CorpusFindings(keys, guess_language(texts), description, tuple(guesses), comment)
-
-
-DOCUMENT_UNIT_NAMES: dict[Literal["file", "blank_line", "line"], str] = {
-    "file": "file",
-    "blank_line": "paragraph between blank lines",
-    "line": "line",
-}
-
-
-def guess_document_unit(files: DataFiles) -> Literal["file", "blank_line", "line"]:
-    """Return what is likely one document of text files."""
-    if len(files.paths) >= MIN_FILES:
-        return "file"
-    with open_decompressed(files.paths[0]) as stream:
-        lines = stream.read(SAMPLE_BYTES).decode("utf-8", errors="ignore").splitlines()
-    return "blank_line" if _count_blocks(lines) >= MIN_PARAGRAPHS else "line"
-
-
-def _count_blocks(lines: Iterable[str]) -> int:
-    """Return the number of blocks between blank lines."""
-    return sum(is_filled for is_filled, _ in groupby(lines, lambda line: bool(line.strip())))
-
-
-def guess_language(texts: Iterable[str]) -> str:
-    """Return the code of the likely language, by the script of most letters.
-
-    Languages that share a script are not told apart: Latin letters count as English.
+    With `allow_unknown` a file of unknown suffix is taken for text, unless it is a document.
     """
-    sample = "\n".join(texts)[:SCRIPT_SAMPLE_CHARACTERS]
-    scripts = Counter(
-        unicodedata.name(character, "UNKNOWN").split()[0]
-        for character in sample
-        if character.isalpha()
-    )
-    if is_mostly_cjk([sample], DEFAULT_LANGUAGE):
-        num_kana = sum(scripts[name] for name in KANA)
-        return "ja" if num_kana > MIN_KANA_SHARE * (num_kana + scripts["CJK"]) else "zh"
-    for script, _ in scripts.most_common(1):
-        return LANGUAGE_BY_SCRIPT.get(script, DEFAULT_LANGUAGE)
-    return DEFAULT_LANGUAGE
-
-
-def inspect_task(
-    name: str, files: dict[str, str], root: Path, where: str, requested: RequestedColumns
-) -> TaskFindings:
-    """Inspect the files of a task, by split, and guess its kind and its columns.
-
-    There is always a file for `train`. Raises InputError.
-    """
-    _check_kind(requested.kind, where)
-    data_files, keys = _describe_training_file(files["train"], root, where)
-    table = _open_split(files["train"], keys, "train", root, where)
-    table.check([])
-    columns = _column_names(data_files, table, where)
-    num_rows, sample = sample_rows(table, columns)
-    if num_rows == 0:
-        raise InputError(f"{where}: {table.name} holds no rows; fill it, or name another file")
-    choice = choose_columns(sample, _with_known_columns(requested, keys), name, where)
-    _check_names_fit(sample, columns, choice, keys, data_files, where)
-    texts = _choice_texts(sample, choice)
-    language = guess_language(text for column in texts for text in column)
-    max_words = None
-    covered_share = 1.0
-    if choice.text_columns:
-        max_words, covered_share = guess_max_words(texts, language)
-    counts = {"train": num_rows}
-    for split in sorted(files.keys() - {"train"}):
-        counts[split] = _count_rows(files[split], keys, choice, split, root, where)
-    return TaskFindings(
-        name,
-        choice.kind,
-        files,
-        keys | choice.keys,
-        language,
-        counts,
-        tuple(columns),
-        choice,
-        is_guessed=not (requested.text and requested.label),
-        max_words=max_words,
-        covered_share=covered_share,
-    )
-
-
-def _check_kind(kind: str | None, where: str) -> None:
-    """Raise InputError for a kind that does not exist, or whose columns are not guessed."""
-    if kind is None:
-        return
-    load_kind(kind, f"{where}: kind")
-    if kind not in GUESSED_KINDS:
-        raise InputError(
-            f"{where}: kind={kind}: the columns of this kind are not guessed, only those of "
-            f"{', '.join(GUESSED_KINDS)}; begin with another task, and add this one to params.yaml "
-            "(docs/how-to/data-and-tasks.md)"
-        )
-
-
-def _describe_training_file(
-    pattern: str, root: Path, where: str
-) -> tuple[DataFiles, dict[str, Any]]:
-    """Return the files of a task, and the keys that say how they are read. Raises InputError."""
-    files = _find_files(pattern, root, where, allow_unknown=True)
-    if join_pattern(root, pattern).is_dir() and files.suffix != ".txt":
-        raise InputError(
-            f"{where}: the folder holds {len(files.paths)} files of type {files.suffix}; name the "
-            "file of each split, as train.csv,test=test.csv"
-        )
-    check_readable(files, where)
-    if files.suffix == ".txt" and len(files.paths) > 1:
-        _check_label_folders(files, where)
-        return files, {"document_unit": "file"}
-    if files.suffix in (".txt", ".tsv"):
-        columns = find_conll_columns(files.paths[0])
-        if columns is not None:
-            return files, {"columns": columns}
-    if files.suffix == ".txt":
-        raise InputError(
-            f"{where}: {files.names[0]} has no columns of words and tags (one word per line, a "
-            "blank line after each sentence); give a csv with a first line of names, or a folder "
-            "of .txt files with one folder per label"
-        )
-    return files, _find_csv_quoting(files, where)
-
-
-def _check_label_folders(files: DataFiles, where: str) -> None:
-    """Raise InputError unless each text file lies in a folder that may be its label."""
-    folders = {path.parent for path in files.paths}
-    parents = sorted({folder.parent.name for folder in folders})
-    if len(parents) > 1:
-        raise InputError(
-            f"{where}: folders with texts lie in several folders ({list_names(parents)}); name the "
-            "folder whose sub-folders are the labels, as reviews/train,test=reviews/test"
-        )
-    if len(folders) < 2:
-        raise InputError(
-            f"{where}: all {len(files.paths):,} texts lie in one folder; put those of each label "
-            "into a sub-folder with its name"
-        )
-
-
-def _with_known_columns(requested: RequestedColumns, keys: dict[str, Any]) -> RequestedColumns:
-    """Return the request with the columns that a format without names always has."""
-    if keys.get("document_unit") == "file":
-        return replace(requested, text=("text",), label="folder")
-    if "columns" in keys:
-        columns = keys["columns"]
-        usual = "upos" if "upos" in columns else columns[-1]
-        label = requested.label or usual
-        return replace(requested, text=requested.text or ("tokens",), label=label)
-    return requested
-
-
-def _check_names_fit(
-    sample: TableColumns,
-    columns: Sequence[str],
-    choice: ColumnChoice,
-    keys: dict[str, Any],
-    files: DataFiles,
-    where: str,
-) -> None:
-    """Raise InputError if names of columns do not fit what stands below them."""
-    if "columns" in keys:
-        if choice.kind != "token_classification":
-            raise InputError(
-                f"{where}: {files.names[0]} has one word per line, but no column has few distinct "
-                "tags; give a csv with a first line of names, or name the column of tags, as "
-                f"label={columns[-1]} (its columns are called {', '.join(columns)})"
-            )
-        return
-    if files.format != "csv":
-        return
-    label = choice.keys.get("label")
-    labels = {normalize_label(str(value).strip()) for value in sample.get(label or "", [])}
-    if label in labels or any(map(is_number, columns)):
-        raise InputError(
-            f"{where}: the first line of {files.names[0]} looks like a row, not like the names of "
-            "the columns; add a line of names, such as text,label"
-        )
-
-
-def _open_split(
-    pattern: str, keys: dict[str, Any], split: str, root: Path, where: str
-) -> DataTable:
-    """Open the file of a split, before the kind of its task is known."""
-    files: Any = {split: pattern}
-    tokens = "tokens" if "columns" in keys else None  # then a line is a word
-    task = Task(kind="", files=files, tokens=tokens, **keys)
-    return replace(open_task_tables(task, root, where)[split], where=where)
-
-
-def find_conll_columns(path: Path) -> tuple[str, ...] | None:
-    """Return the names of the columns of a file with one word per line; None for another file."""
-    with open_decompressed(path) as stream:
-        block = stream.read(SAMPLE_BYTES)
-    lines = block.decode("utf-8-sig", errors="ignore").replace("\r\n", "\n").split("\n")
-    if len(block) == SAMPLE_BYTES:
-        lines.pop()  # it may be cut
-    no_words = (*COMMENT_PREFIXES, *DOCUMENT_BOUNDARIES)
-    lines = [line for line in lines if not line.startswith(no_words)]
-    has_tabs = any("\t" in line for line in lines)
-    rows = [
-        line.split("\t") if has_tabs else SPACES.split(line.strip(" "))
-        for line in lines
-        if line.strip()
-    ]
-    sizes = {len(row) for row in rows}
-    num_sentences = _count_blocks(lines)
-    if len(sizes) != 1 or num_sentences < MIN_SENTENCES:
-        return None
-    (size,) = sizes
-    if size < 2:
-        return None
-    others = tuple(f"column{place}" for place in range(2, size))
-    return CONLL_COLUMNS.get(size, ("tokens", *others, "ner"))
-
-
-def _find_files(pattern: str, root: Path, where: str, *, allow_unknown: bool = False) -> DataFiles:
-    """Return the files of a pattern. Raises InputError also for a binary or unknown format."""
     files = find_data_files(pattern, root, where, unknown_as_txt=True)
     for path, name in zip(files.paths, files.names, strict=True):
         suffix = data_suffix(path)
@@ -412,7 +82,7 @@ def _is_binary(path: Path) -> bool:
     return b"\x00" in block and not has_bom
 
 
-def _find_csv_quoting(files: DataFiles, where: str) -> dict[str, Any]:
+def find_csv_quoting(files: DataFiles, where: str) -> dict[str, Any]:
     """Return `csv_quoting: false` if a csv can only be read with it. Raises InputError."""
     try:
         DataTable(files, where).check([])
@@ -427,7 +97,7 @@ def _find_csv_quoting(files: DataFiles, where: str) -> dict[str, Any]:
     return {}
 
 
-def _column_names(files: DataFiles, table: DataTable, where: str) -> list[str]:
+def list_columns(files: DataFiles, table: DataTable, where: str) -> list[str]:
     """Return the names of the columns; a column without a name cannot be used."""
     if table.text_format is not None:
         return table.text_format.column_names
@@ -466,42 +136,8 @@ def sample_rows(table: DataTable, columns: Sequence[str]) -> tuple[int, TableCol
     return num_rows, sample
 
 
-def _count_rows(
-    pattern: str, keys: dict[str, Any], choice: ColumnChoice, split: str, root: Path, where: str
-) -> int:
-    """Check the file of a further split, and count its rows. Raises InputError."""
-    split_where = f"{where}: {split}"
-    _find_files(pattern, root, split_where, allow_unknown=True)
-    table = _open_split(pattern, keys, split, root, split_where)
-    if table.is_plain_text:
-        table.check(["text"])
-        wanted = ["text"]
-    elif split == "unlabelled":
-        wanted = [choice.keys["tokens"]] if "tokens" in choice.keys else [*choice.text_columns]
-        table.check(wanted)
-    else:
-        wanted = list_column_keys(choice)
-        table.check(wanted)
-    return sum(len(batch[wanted[0]]) for batch in table.iter_batches(wanted[:1]))
-
-
-def list_column_keys(choice: ColumnChoice) -> list[str]:
-    """Return the columns that a task reads."""
-    names: list[str] = []
-    for value in choice.keys.values():
-        names += value if isinstance(value, list) else [value]
-    return list(dict.fromkeys(names))
-
-
-def _choice_texts(sample: TableColumns, choice: ColumnChoice) -> list[list[str]]:
-    """Return the texts of each column that a task reads."""
-    names = choice.text_columns
-    if not names:
-        names = tuple(choice.keys[key] for key in ("tokens", "good") if key in choice.keys)
-    return [[_cell_text(value) for value in sample[name]] for name in names]
-
-
-def _cell_text(value: Any) -> str:
+def cell_text(value: Any) -> str:
+    """Return a cell as text: words of a list with spaces; nothing for other objects."""
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     try:
@@ -510,48 +146,24 @@ def _cell_text(value: Any) -> str:
         return ""
 
 
-def guess_max_words(texts: list[list[str]], language: str) -> tuple[int, float]:
-    """Return a length that covers nearly all texts, and the share that it covers.
+def count_blocks(lines: Iterable[str]) -> int:
+    """Return the number of blocks between blank lines."""
+    return sum(is_filled for is_filled, _ in groupby(lines, lambda line: bool(line.strip())))
 
-    The texts of an item have it together.
+
+def guess_language(texts: Iterable[str]) -> str:
+    """Return the code of the likely language, by the script of most letters.
+
+    Languages that share a script are not told apart: Latin letters count as English.
     """
-    lengths = [
-        sum(len(split_words(text, language)) for text in item) for item in zip(*texts, strict=True)
-    ]
-    shares = {}
-    for step in MAX_WORDS_STEPS:
-        shares[step] = sum(length <= step for length in lengths) / len(lengths)
-        if shares[step] >= COVERED_SHARE:
-            break
-    return step, shares[step]
-
-
-def _sample_texts(files: DataFiles) -> list[str]:
-    """Return the beginnings of some text files."""
-    step = max(1, len(files.paths) // MIN_FILES)
-    return [_read_beginning(path) for path in files.paths[::step]]
-
-
-def _read_beginning(path: Path) -> str:
-    with open_decompressed(path) as stream:
-        return stream.read(SAMPLE_BYTES // MIN_FILES).decode("utf-8", errors="ignore")
-
-
-def format_bytes(size: int) -> str:
-    """Return a size as people write it."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"
-
-
-def list_names(names: Iterable[str], most: int = 8) -> str:
-    """Return the names of some columns, shortened."""
-    names = list(names)
-    shown = ", ".join(map(shorten_value, islice(names, most)))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def note_others(names: Sequence[str]) -> str:
-    """Return a note about other columns that could have been chosen."""
-    return f"or {list_names(names)}" if names else "no other column looks like one"
+    sample = "\n".join(texts)[:SCRIPT_SAMPLE_CHARACTERS]
+    scripts = Counter(
+        unicodedata.name(character, "UNKNOWN").split()[0]
+        for character in sample
+        if character.isalpha()
+    )
+    if is_mostly_cjk([sample], DEFAULT_LANGUAGE):
+        num_kana = sum(scripts[name] for name in KANA)
+        return "ja" if num_kana > MIN_KANA_SHARE * (num_kana + scripts["CJK"]) else "zh"
+    most_common = max(scripts, key=scripts.__getitem__, default="")
+    return LANGUAGE_BY_SCRIPT.get(most_common, DEFAULT_LANGUAGE)
