@@ -30,6 +30,14 @@ FLOWS_MAY_IMPORT = {
 # Commands that look at the user's parameters and data, which import the library when they run.
 COMMANDS_MAY_IMPORT = {
     "flows.cli": {"lineage.config.resolved"},
+    "flows.new_study": {
+        "lineage.config.data",
+        "lineage.config.draft",
+        "lineage.data.column_guesses",
+        "lineage.data.files",
+        "lineage.data.inspect_corpus",
+        "lineage.data.inspect_task",
+    },
 }
 # Only these files may import a tool, so that it can be replaced in one place.
 ALLOWED_USERS = {
