@@ -107,7 +107,7 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     assert task["kind"] == "text_classification"
     assert task["files"] == {"train": "../../train.csv"}
     assert task["text"] == ["body"] and task["label"] == "queue"
-    assert task["folds"] == 5 and task["max_words"] == 16
+    assert task["folds"] == 3 and task["max_words"] == 16
     assert tree["grid"]["adapt_models"] == []
     corpus_line, task_line, *_ = tree["lines"]
     assert re.fullmatch(

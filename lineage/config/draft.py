@@ -98,7 +98,7 @@ def draft_params(
     plans = [_plan_task(found, corpus_language, root, language) for found in tasks]
     lines = [
         "# A study of pretraining methods on this text and these tasks, written by lineage init.",
-        "# Comments mark what was guessed. docs/reference/params.md explains all keys.",
+        "# Comments mark what was guessed. `lineage params` prints all keys.",
         *_corpus_lines(corpora, sources, corpus_language, is_guessed=is_guessed),
         *_budget_lines(measures, plans),
         "tasks:",
@@ -180,7 +180,7 @@ def _comment_columns(found: TaskFindings) -> Comments:
     comments: Comments = {}
     choice = found.choice
     if choice.is_kind_guessed:
-        comments["kind"] = "guessed from the columns; other kinds: docs/how-to/data-and-tasks.md"
+        comments["kind"] = "guessed from the columns"
         if found.kind == "text_classification":
             comments["kind"] = "guessed; or text_regression, if the label is an amount"
         if found.kind == "text_regression":
@@ -336,7 +336,7 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
         *lines,
         "models:",
         _line(2, "gpt", gpt),
-        "  bert: # settings for little text: docs/decisions/0014",
+        "  bert: # settings for little text",
         _line(4, "architecture", bert_architecture),
         _line(4, "pretrain", bert_pretrain),
     ]
