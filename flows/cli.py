@@ -185,12 +185,17 @@ def ui() -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    no_workers: Annotated[
+        bool,
+        typer.Option("--no-workers", help="Start the server only; workers are on other machines."),
+    ] = False,
+) -> None:
     """Start a Prefect server and workers on this machine, for --workers and schedules."""
     with _input_errors_exit():
         from flows.servers import start_all
 
-        print(start_all(_study_root()))
+        print(start_all(_study_root(), with_workers=not no_workers))
 
 
 @app.command()

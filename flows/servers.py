@@ -31,15 +31,17 @@ MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
 START_SECONDS = 120.0
 HEARTBEAT_SECONDS = 30
 LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
-POOLS = ("orchestrator", "cpu", "gpu")
+ORCHESTRATOR_POOL = "orchestrator"  # in which scheduled runs wait for their stages
+POOLS = (ORCHESTRATOR_POOL, "cpu", "gpu")
 LOST_RUNS_AUTOMATION = "lost runs are crashed"
 SCHEDULE = "scheduled"  # the name of the deployment that runs the study by the clock
 
 
-def start_all(study: Path) -> str:
+def start_all(study: Path, *, with_workers: bool = True) -> str:
     """Start the Prefect server, its pools, deployments and watch for lost runs, and the workers.
 
-    Return the text for the user.
+    Without workers of the pools cpu and gpu, these are on other machines. Return the text for the
+    user.
     """
     was_running = running_port(study, "prefect") is not None
     address = start_prefect(study)
@@ -48,13 +50,14 @@ def start_all(study: Path) -> str:
     _register_pools()
     _register_stage_deployments()
     _watch_lost_runs(sweep=not was_running)
-    start_times: dict[str, datetime] = {}
-    for pool in POOLS:
+    pools = POOLS if with_workers else (ORCHESTRATOR_POOL,)
+    start_times: dict[str, datetime | None] = dict.fromkeys(pools)
+    for pool in pools:
         if running_port(study, _worker_name(pool)) is None:
             start_times[pool] = datetime.now(UTC)
             _start_worker(study, pool)
     _wait_for("the workers", lambda: _workers_online(start_times))
-    return f"Prefect: {address}\nworkers: {', '.join(POOLS)}; `lineage down` ends all of it"
+    return f"Prefect: {address}\nworkers: {', '.join(pools)}; `lineage down` ends all of it"
 
 
 def start_pages(study: Path) -> str:
@@ -93,7 +96,7 @@ def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool) -> str
             schedule=schedule,
             parameters={"workers": workers},
             # A parent that waits in the pool of its children would take one of their places.
-            work_pool_name="orchestrator",
+            work_pool_name=ORCHESTRATOR_POOL,
             job_variables={"working_dir": str(study)},
             entrypoint_type=EntrypointType.MODULE_PATH,
             concurrency_limit=ConcurrencyLimitConfig(
@@ -207,7 +210,7 @@ def _start_worker(study: Path, pool: str) -> None:
     # The scheduled pipeline waits for its stages in the pool `orchestrator`, which is not theirs.
     # That worker has no limit: if it were full, the next night's run would wait, and the
     # deployment's own limit would cancel it.
-    if pool != "orchestrator":
+    if pool != ORCHESTRATOR_POOL:
         num_stages = 1 if pool == "gpu" else default_jobs(threads=1)  # one stage owns the GPU
         command += ["--limit", str(num_stages)]
         environment = {
@@ -345,7 +348,7 @@ def _create_lost_runs_automation() -> None:
     Automation(name=LOST_RUNS_AUTOMATION, trigger=trigger, actions=[crash]).create()
 
 
-def _workers_online(start_times: Mapping[str, datetime]) -> bool:
+def _workers_online(start_times: Mapping[str, datetime | None]) -> bool:
     """Return whether each pool has a worker with a heartbeat, since its start time if one is given.
 
     Earlier workers leave a record, and appear online for some seconds.
@@ -353,7 +356,7 @@ def _workers_online(start_times: Mapping[str, datetime]) -> bool:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        for pool in POOLS:
+        for pool, start_time in start_times.items():
             heartbeats = [
                 worker.last_heartbeat_time
                 for worker in client.read_workers_for_work_pool(pool)
@@ -361,7 +364,7 @@ def _workers_online(start_times: Mapping[str, datetime]) -> bool:
             ]
             if not heartbeats:
                 return False
-            if pool in start_times and max(heartbeats) < start_times[pool]:
+            if start_time is not None and max(heartbeats) < start_time:
                 return False
     return True
 

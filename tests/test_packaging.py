@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from flows.package_data import package_file
 from lineage import __version__
 from lineage.config.records import read_yaml
 from tests.checkout import ROOT
+from tests.installation import build_wheel, install_wheel
 
 PACKAGES = ("lineage", "flows", "stages")
 STUDIES = [f"studies/{path.name}" for path in sorted((ROOT / "studies").glob("*.yaml"))]
@@ -114,17 +114,7 @@ def test_files_of_an_installed_package_are_found_first(
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run_pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
-    (path,) = folder.glob("*.whl")
-    return path
-
-
-def run_pip(*words: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert completed.returncode == 0, completed.stdout[-3000:] + completed.stderr[-3000:]
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow
@@ -149,13 +139,8 @@ print(package_file("studies").parent)
 
 @pytest.mark.slow
 def test_an_installed_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    run_pip("--python", str(environment / "bin/python"), "install", "--no-deps", str(wheel))
+    environment = install_wheel(wheel, tmp_path / "venv")
     (site_packages,) = environment.glob("lib/python*/site-packages")
-    # The requirements come from this environment. Python reads no .pth file of that folder, so an
-    # editable installation there stays out.
-    (site_packages / "requirements.pth").write_text(sysconfig.get_path("purelib"))
     folder = tmp_path / "empty"
     folder.mkdir()
     shown = run_in(folder, environment / "bin/python", "-c", SHOW_INSTALLATION)

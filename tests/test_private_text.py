@@ -22,7 +22,7 @@ from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.word_vectors import missing_value_note
 from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
-from tests.checkout import RUN_PIPELINE, clone_own_project, run_command
+from tests.checkout import RUN_STUDY, create_own_study, run_command
 from tests.private_text import find_leaks, read_texts
 from tests.toy_project import REPOSITORY
 from tests.user_project import write_params
@@ -41,7 +41,7 @@ def test_a_run_writes_no_text_of_the_data_into_reports_or_logs(finished_project:
 @pytest.mark.slow
 def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> None:
     """Labels and groups are sentences too, and some words are unknown to a model."""
-    folder = clone_own_project(tmp_path / "lineage")
+    folder = create_own_study(tmp_path / "lineage")
     rng = np.random.default_rng(0)
     sentences = [f"patient {name} of ward {n} {verb} since {month}" for n in range(2) for name in ("Anna", "Ben", "Cleo", "Dora")
             for verb in ("coughs", "sleeps", "limps") for month in ("May", "June")]  # fmt: skip
@@ -107,7 +107,7 @@ def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> Non
                      "label_counts": ["all"]}  # fmt: skip
     tree["models"]["word2vec"] = {"tokenizer": {"vocab_size": 60}}
     write_params(folder, tree)
-    run_command(folder, *RUN_PIPELINE, code=3)  # word2vec lacks some words
+    run_command(folder, *RUN_STUDY, code=3)  # word2vec lacks some words
     cells = [cell for row in rows for cell in row.values()]
     texts = [cell for cell in cells if isinstance(cell, str)]
     texts += [" ".join(row["tokens"]) for row in rows]

@@ -1,4 +1,4 @@
-"""A user's own project gives the same results with DVC, the pipeline, the flow and workers."""
+"""A user's own study gives the same results with DVC, the scheduler, the flow and workers."""
 
 from pathlib import Path
 
@@ -13,9 +13,8 @@ from lineage.report.notes import format_reason
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.runtime.settings import EXPERIMENT_NAME
 from tests.checkout import (
-    MAKE,
-    RUN_PIPELINE,
-    clone_own_project,
+    RUN_STUDY,
+    create_own_study,
     planned_stages,
     run_command,
     stage_outcomes,
@@ -40,44 +39,41 @@ def read_results(root: Path) -> bytes:
     return (root / "reports/results.csv").read_bytes()
 
 
-def test_dvc_repro_gives_the_same_lock_file_and_results_as_the_pipeline(
+def test_dvc_repro_gives_the_same_lock_file_and_results_as_a_run(
     finished_project: Path, tmp_path: Path
 ) -> None:
-    by_hand = clone_own_project(tmp_path / "lineage")
+    by_hand = create_own_study(tmp_path / "study")
     run_command(by_hand, "dvc", "repro", "-q")
     assert read_dvc_lock(by_hand) == read_dvc_lock(finished_project)
     assert len(read_dvc_lock(finished_project)["stages"]) == len(STAGES)
     assert read_results(by_hand) == read_results(finished_project)
 
 
-def test_workers_in_their_own_clones_give_the_same_lock_file_and_results(
+def test_workers_on_this_machine_give_the_same_lock_file_and_results(
     finished_project: Path, tmp_path: Path
 ) -> None:
-    folder = clone_own_project(tmp_path / "lineage")
+    study = create_own_study(tmp_path / "study")
     try:
-        run_command(folder, *MAKE, "up", LINEAGE_PREFECT_PORT=str(free_port()))
-        output = run_command(
-            folder, "python", "-m", "flows.pipeline", "--profile", "own", "--pools"
-        )
+        run_command(study, "lineage", "up", LINEAGE_PREFECT_PORT=str(free_port()))
+        output = run_command(study, "lineage", "run", "--workers")
     finally:
-        run_command(folder, *MAKE, "down")
+        run_command(study, "lineage", "down")
     assert stage_outcomes(output) == dict.fromkeys(STAGES, "ran")
-    run = folder.resolve() / ".runs/own"
-    workers = folder.resolve() / ".lineage/workers"
-    assert read_dvc_lock(run) == read_dvc_lock(finished_project)
-    assert read_results(run) == read_results(finished_project)
-    metadata = {path.stem: read_json(path) for path in (run / ".lineage/metadata").glob("*.json")}
+    workers = study.resolve() / ".lineage/workers"
+    assert read_dvc_lock(study) == read_dvc_lock(finished_project)
+    assert read_results(study) == read_results(finished_project)
+    metadata = {path.stem: read_json(path) for path in (study / ".lineage/metadata").glob("*.json")}
     local = {"sources", "corpus@general", "task@mood", "report", "publish"}
     gpu = {"pretrain@gpt-0", "adapt@gpt-0-mood"}
     for name, entry in metadata.items():
         pool = "gpu" if name in gpu else "cpu"
         if name in local:
-            assert entry["cwd"] == str(run), name
+            assert entry["cwd"] == str(study), name
         else:
             assert entry["cwd"].startswith(str(workers / pool)), name
     assert set(metadata) == STAGES
     assert len({entry["pid"] for entry in metadata.values()}) == len(STAGES)
-    assert not find_leaks(folder, read_texts(folder.parent / "mine")), (
+    assert not find_leaks(study, read_texts(study.parent / "mine")), (
         "neither Prefect nor the logs of the workers contain a text"
     )
 
@@ -94,7 +90,7 @@ def test_an_edit_of_the_users_labels_reruns_the_stages_that_read_the_task(projec
     table = pd.read_csv(path)
     table.loc[0, "stars"] = 1 - table.loc[0, "stars"]
     table.to_csv(path, index=False)
-    outcomes = stage_outcomes(run_command(project, *RUN_PIPELINE))
+    outcomes = stage_outcomes(run_command(project, *RUN_STUDY))
     assert {name for name, outcome in outcomes.items() if outcome == "ran"} == TASK_STAGES | {
         "sources"
     }
@@ -104,7 +100,7 @@ def test_an_edit_of_the_users_labels_reruns_the_stages_that_read_the_task(projec
 
 
 def test_the_flow_runs_only_sources_and_publish_in_a_finished_project(project: Path) -> None:
-    outcomes = stage_outcomes(run_command(project, "python", "-m", "flows.pipeline"))
+    outcomes = stage_outcomes(run_command(project, "lineage", "run"))
     assert {name for name, outcome in outcomes.items() if outcome == "ran"} == {
         "sources",
         "publish",
@@ -124,7 +120,7 @@ def test_static_families_can_be_added_and_report_what_does_not_apply(project: Pa
     grid = {"models": ["gpt", *names], "tasks": ["mood", "agreement"]}
     changes = {"tasks": {"agreement": pairs}, "models": dict.fromkeys(names, small), "grid": grid}
     write_params(project, merge_trees(read_yaml(project / "params.yaml"), changes))
-    outcomes = stage_outcomes(run_command(project, *RUN_PIPELINE))
+    outcomes = stage_outcomes(run_command(project, *RUN_STUDY))
     assert {
         outcomes[name]
         for name in ("pretrain@gpt-0", "evaluate@gpt-0-mood", "adapt@gpt-0-mood", "task@mood")
@@ -199,5 +195,3 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(finished_project: P
     assert pretraining.data.params["budget.text_bytes"] == "100000"
     assert pretraining.inputs.dataset_inputs[0].dataset.name == "artifacts/tokens/gpt"
     assert len(client.get_metric_history(pretraining.info.run_id, "by_text_kb/loss")) > 10
-    changed_files = run_command(finished_project, "git", "status", "--porcelain").splitlines()
-    assert changed_files == ["?? dvc.lock"]
