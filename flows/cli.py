@@ -76,18 +76,21 @@ def init(
 ) -> None:
     """Inspect your files, and create a study: a folder with a commented params.yaml."""
     with _input_errors_exit():
-        from flows.new_study import draft_study, read_ready_made_study
-        from flows.study import create_study
+        from flows.study import check_new_folder, create_study, read_ready_made_study
 
+        check_new_folder(folder)  # before the user's files are read
         if template is not None:
             if corpus or task or language:
                 raise InputError("--from: copies a study as it is; leave the other options out")
-            params_text, findings = read_ready_made_study(template)
+            params_text = read_ready_made_study(template)
         else:
-            params_text, findings = draft_study(folder, corpus or [], task or [], language)
+            from flows.new_study import draft_study
+
+            draft = draft_study(folder, corpus or [], task or [], language)
+            params_text = draft.params_text
+            for line in draft.lines:
+                print(line)
         create_study(folder, params_text, cache=cache)
-        for line in findings:
-            print(line)
         print(
             f"created {folder}; read {folder / 'params.yaml'}, then run: "
             f"cd {folder} && lineage check"

@@ -4,9 +4,8 @@ Only this file and quick_dvc.py use DVC's Python interface. DVC makes no promise
 tests/test_flows.py checks what is used of it here.
 """
 
-import contextlib
-import io
 import json
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -126,9 +125,8 @@ def read_lock_entries(root: Path, stages: Collection[str]) -> dict[str, Any]:
 
 def init_dvc(root: Path) -> None:
     """Make a folder a DVC project of its own, which needs no git."""
-    with contextlib.redirect_stdout(io.StringIO()):  # DVC announces it
-        repo = Repo.init(str(root), no_scm=True)
-    with repo, repo.config.edit("repo") as config:
+    logging.getLogger("dvc.repo.init").setLevel(logging.WARNING)  # it announces what it does
+    with Repo.init(str(root), no_scm=True) as repo, repo.config.edit("repo") as config:
         config["core"] |= {"analytics": False, "check_update": False}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from flows.package_data import package_file
 from flows.plan import init_dvc, set_cache_folder
 from lineage import __version__
-from lineage.config.records import read_yaml
+from lineage.config.records import read_yaml, suggest_nearest
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion, find_study_version
 from lineage.runtime.settings import STATE_DIR, check_writable, run_git
@@ -94,14 +94,29 @@ def _without_meta(definition: Any) -> Any:
     return {key: value for key, value in definition.items() if key != "meta"}
 
 
+def read_ready_made_study(name: str) -> str:
+    """Return the params.yaml of a ready-made study. Raises InputError if there is none."""
+    known = {path.stem for path in package_file("studies").glob("*.yaml")}
+    if name not in known:
+        raise InputError(
+            f"--from: there is no ready-made study {name}{suggest_nearest(name, known)}"
+        )
+    return package_file(f"studies/{name}.yaml").read_text(encoding="utf-8")
+
+
+def check_new_folder(folder: Path) -> None:
+    """Raise InputError unless a study can be created in this folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already and is not empty; name a new folder")
+    check_writable(folder.name, folder.absolute().parent)
+
+
 def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -> None:
     """Create a study in a new or empty folder, completely or not at all. Raises InputError.
 
     With `cache`, studies share one DVC cache.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already and is not empty; name a new folder")
-    check_writable(folder.name, folder.absolute().parent)
+    check_new_folder(folder)
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / "reports").mkdir(parents=True)

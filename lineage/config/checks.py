@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.config.study import ModelConfig, load_model_config
-from lineage.data.checks import TextLengthLimit
+from lineage.data.checks import TextLengthLimit, check_corpus, check_task_data
 from lineage.data.language import base_language, is_spaceless
 from lineage.errors import InputError
 from lineage.models.base import Public, Static
@@ -36,6 +38,29 @@ def check_study(params: Params) -> Models:
     for name in params.grid.models:
         _check_model(params, models[name], languages)
     return models
+
+
+def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str, Any]]:
+    """Check the corpus and the tasks of a study against their data, and return their records.
+
+    A record has the name `corpora/NAME` or `tasks/NAME`. `models` are those of `check_study`.
+    Relative files are looked up in `root`. Raises InputError.
+    """
+    vocab_sizes = {}
+    languages = {}
+    for name in params.grid.models:
+        model = models[name]
+        if model.tokenizer is not None:
+            vocab_sizes[name] = model.tokenizer.vocab_size
+        if model.family.can_translate:
+            settings = model.pretrain
+            languages[name] = (settings.source_language, settings.target_language)
+    corpus = params.budget.corpus
+    records = {f"corpora/{corpus}": check_corpus(corpus, params, vocab_sizes, languages, root)}
+    for name in params.grid.tasks:
+        limits = text_length_limits(params, models, name)
+        records[f"tasks/{name}"] = check_task_data(name, params, root, limits)
+    return records
 
 
 def _check_adaptation(params: Params, models: Models) -> None:

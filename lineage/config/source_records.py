@@ -11,11 +11,10 @@ from typing import Any
 
 from lineage import __version__
 from lineage.analysis.literature import check_benchmark_name
-from lineage.config.checks import check_study, text_length_limits
+from lineage.config.checks import check_data, check_study
 from lineage.config.params import Params
 from lineage.config.stage_records import stage_records
 from lineage.config.study import ModelConfig, family_source_file
-from lineage.data.checks import check_corpus, check_task_data
 from lineage.errors import InputError
 from lineage.models.public_folders import (
     TRANSFORMERS_MISSING,
@@ -51,14 +50,9 @@ def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
     models = check_study(params)
     configure_torch(params.threads)
     warn_of_slow_bf16(params)
-    records: dict[str, Any] = {}
-    corpus = params.budget.corpus
-    records[f"corpora/{corpus}"] = record_corpus(corpus, params, models, data_root)
     for name in params.grid.tasks:
         check_benchmark_name(params.tasks[name], f"params.yaml: tasks.{name}")
-    for name in params.grid.tasks:
-        limits = text_length_limits(params, models, name)
-        records[f"tasks/{name}"] = check_task_data(name, params, data_root, limits)
+    records: dict[str, Any] = dict(check_data(params, models, data_root))
     for name in params.grid.models:
         records[f"models/{name}"] = record_model(models[name], params, data_root)
     for verb in WATCHED_VERBS:
@@ -94,22 +88,6 @@ def warn_of_slow_bf16(params: Params) -> None:
             "fp32 on this CPU; set fp32",
             file=sys.stderr,
         )
-
-
-def record_corpus(
-    name: str, params: Params, models: dict[str, ModelConfig], data_root: Path
-) -> SourceRecord:
-    """Check the corpus for the models of the grid, and return its record. Raises InputError."""
-    vocab_sizes = {}
-    languages = {}
-    for model_name in params.grid.models:
-        model = models[model_name]
-        if model.tokenizer is not None:
-            vocab_sizes[model_name] = model.tokenizer.vocab_size
-        if model.family.can_translate:
-            settings = model.pretrain
-            languages[model_name] = (settings.source_language, settings.target_language)
-    return check_corpus(name, params, vocab_sizes, languages, data_root)
 
 
 def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceRecord:

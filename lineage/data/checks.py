@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lineage.config.data import Task
+from lineage.config.data import Corpus, Task
 from lineage.config.params import Params
 from lineage.data.items import check_task_files, task_fingerprint
 from lineage.data.language import is_spaceless
@@ -64,13 +64,7 @@ def check_corpus(
     """
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
-    fingerprint = corpus_fingerprint(corpus, root, where)
-
-    def build(folder: Path) -> Measures:
-        return prepare_corpus(corpus, folder, seed=params.seed, root=root, where=where)
-
-    prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=params.seed)
-    measures = CorpusMeasures(**prepared.prepare(build))
+    fingerprint, measures = measure_corpus(name, corpus, seed=params.seed, root=root, where=where)
     for model, vocab_size in vocab_sizes.items():
         _check_vocab_size(model, vocab_size, measures, corpus.language, where)
     for model, model_languages in languages.items():
@@ -85,6 +79,19 @@ def check_corpus(
             f"'{name}'; add text, lower text_bytes or raise max_epochs"
         )
     return {"corpus": name, "sources": fingerprint, "documents": measures.num_read}
+
+
+def measure_corpus(
+    name: str, corpus: Corpus, *, seed: int, root: Path, where: str
+) -> tuple[list[dict[str, Any]], CorpusMeasures]:
+    """Prepare a corpus, and return its fingerprint and measures. Raises InputError."""
+    fingerprint = corpus_fingerprint(corpus, root, where)
+
+    def build(folder: Path) -> Measures:
+        return prepare_corpus(corpus, folder, seed=seed, root=root, where=where)
+
+    prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=seed)
+    return fingerprint, CorpusMeasures(**prepared.prepare(build))
 
 
 def _check_vocab_size(
@@ -141,14 +148,7 @@ def check_task_data(
             f"{where}.folds: with folds every item of train is test once, and report.split is "
             f"{params.report.split}; set it to test, as --final does, or remove folds"
         )
-    check_task_files(task, kind, root=root, where=where, read_files=False)
-    fingerprint = task_fingerprint(task, root, where)
-
-    def build(folder: Path) -> Measures:
-        return prepare_task(name, task, folder, seed=params.seed, root=root, where=where)
-
-    prepared = locate_prepared_task(name, task, fingerprint, seed=params.seed)
-    measures = TaskMeasures(**prepared.prepare(build))
+    fingerprint, measures = measure_task(name, task, seed=params.seed, root=root, where=where)
     for key, limit in (length_limits or {}).items():
         _check_text_length(name, key, limit, measures)
     _warn_unread_spans(measures, where)
@@ -162,6 +162,21 @@ def check_task_data(
         "language": task.language,
         "data": fingerprint,
     }
+
+
+def measure_task(
+    name: str, task: Task, *, seed: int, root: Path, where: str
+) -> tuple[dict[str, Any], TaskMeasures]:
+    """Prepare a task, and return its fingerprint and measures. Raises InputError."""
+    kind = load_kind(task.kind, f"{where}.kind")
+    check_task_files(task, kind, root=root, where=where, read_files=False)
+    fingerprint = task_fingerprint(task, root, where)
+
+    def build(folder: Path) -> Measures:
+        return prepare_task(name, task, folder, seed=seed, root=root, where=where)
+
+    prepared = locate_prepared_task(name, task, fingerprint, seed=seed)
+    return fingerprint, TaskMeasures(**prepared.prepare(build))
 
 
 def _warn_unread_spans(measures: TaskMeasures, where: str) -> None:

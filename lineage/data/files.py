@@ -101,7 +101,7 @@ def find_data_files(
     if one_item_per_file:
         _check_none_skipped(pattern, root, where, matched=set(paths))
     if not paths:
-        if (root / Path(pattern).expanduser()).is_dir():
+        if join_pattern(root, pattern).is_dir():
             hint = (
                 "in a folder, .json and unknown suffixes are skipped: name them with a pattern, "
                 "such as 'data/*.json'"
@@ -139,10 +139,22 @@ def match_data_files(pattern: str, root: Path) -> list[Path]:
     base, candidates = _match_candidates(pattern, root)
     if base.is_file():
         return candidates
-    if base == root / Path(pattern).expanduser():
+    if base == join_pattern(root, pattern):
         known = FORMATS.keys() - {".json"}
         candidates = [path for path in candidates if data_suffix(path) in known]
     return sorted(path for path in candidates if path.is_file() and not _is_hidden(path, base))
+
+
+def join_pattern(root: Path, pattern: str) -> Path:
+    """Return a pattern as a path below the root, or beside it where the pattern begins with `..`.
+
+    The root may be a folder that does not exist yet, through which the system would find nothing.
+    """
+    parts = Path(pattern).expanduser().parts
+    while parts[:1] == ("..",):
+        root = root.absolute().parent
+        parts = parts[1:]
+    return root.joinpath(*parts)
 
 
 def _is_hidden(path: Path, base: Path) -> bool:
@@ -152,13 +164,13 @@ def _is_hidden(path: Path, base: Path) -> bool:
 def _match_candidates(pattern: str, root: Path) -> tuple[Path, list[Path]]:
     """Return the folder where a path, a glob or a folder begins, and everything it matches."""
     path = Path(pattern).expanduser()
-    base = root / path
+    base = join_pattern(root, pattern)
     if base.is_dir():
         return base, list(base.rglob("*"))
     if base.is_file():
         return base, [base]
     fixed_parts = _parts_before_glob(path.parts[:-1])  # these may be hidden, or lead upwards
-    base = root.joinpath(*fixed_parts)
+    base = join_pattern(root, str(Path(*fixed_parts)))
     if not pattern:
         return base, []
     try:
@@ -175,7 +187,7 @@ def _parts_before_glob(parts: Sequence[str]) -> list[str]:
 def _check_none_skipped(pattern: str, root: Path, where: str, *, matched: set[Path]) -> None:
     """Raise InputError if files in hidden folders or behind links are not matched."""
     base, candidates = _match_candidates(pattern, root)
-    if base.is_dir() and base == root / Path(pattern).expanduser():
+    if base.is_dir() and base == join_pattern(root, pattern):
         candidates = [
             Path(folder, name)
             for folder, _, names in os.walk(base, followlinks=True)
@@ -204,7 +216,7 @@ def _relative_name(path: Path, pattern: str, root: Path, where: str) -> str:
     if path.is_relative_to(root):
         home = root
     elif fixed_parts := _parts_before_glob(Path(pattern).parent.parts):
-        home = Path(*fixed_parts).expanduser()
+        home = join_pattern(root, str(Path(*fixed_parts)))
     else:
         home = path.parent
     name = path.relative_to(home).as_posix() if path.is_relative_to(home) else path.name

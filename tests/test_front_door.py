@@ -1,0 +1,140 @@
+"""A newcomer's first hour: from an empty folder, with only the wheel, as README says."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from lineage.artifacts import read_json
+from lineage.synthetic.grammar import generate_documents
+from tests.checkout import ROOT
+from tests.installation import build_wheel, install_wheel
+from tests.toy_project import read_dvc_lock
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NUM_DOCUMENTS = 400
+QUEUES = {
+    "billing": ("invoice", "refund", "payment"),
+    "hardware": ("printer", "screen", "keyboard"),
+    "access": ("password", "login", "badge"),
+}
+
+
+def readme_block(first_words: str) -> list[str]:
+    """Return the commands of README's block that begins with these words, without comments."""
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL):
+        if block.startswith(first_words):
+            return [line.partition("  #")[0].strip() for line in block.splitlines()]
+    raise AssertionError(f"README has no block that begins with {first_words}")
+
+
+def write_user_files(folder: Path) -> None:
+    """Write a folder of texts and a csv of tickets with three queues."""
+    (folder / "texts").mkdir()
+    for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=5)):
+        (folder / f"texts/{number:03d}.txt").write_text(text, encoding="utf-8")
+    rng = np.random.default_rng(6)
+    rows = []
+    for number in range(360):
+        queue = [*QUEUES][number % len(QUEUES)]
+        word = QUEUES[queue][rng.integers(3)]
+        body = f"hello , my {word} gives me trouble since {rng.integers(2, 30)} days , please help"
+        rows.append({"id": number, "body": body, "queue": queue})
+    pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
+
+
+def run(environment: Path, folder: Path, command: str, **variables: str) -> str:
+    """Run a line as in a shell with the environment activated, and return what it prints."""
+    completed = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=folder,
+        env={
+            "PATH": f"{environment / 'bin'}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "OMP_NUM_THREADS": "1",
+            "BROWSER": "true",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    assert completed.returncode == 0, (command, completed.stdout[-3000:], completed.stderr[-3000:])
+    return completed.stdout + completed.stderr
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return install_wheel(build_wheel(folder / "dist"), folder / "venv")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_work_in_an_empty_folder(
+    environment: Path, tmp_path: Path
+) -> None:
+    """All lines of "Your own text" run, then `dvc repro` in a copy, and a second run."""
+    write_user_files(tmp_path)
+    install, init, cd, *commands = readme_block("pip install lineage-pretraining")
+    assert install == "pip install lineage-pretraining"
+    printed = run(environment, tmp_path, init)
+    assert "text_classification" in printed and "label = queue" in printed
+    assert cd == "cd tickets"
+    study = tmp_path / "tickets"
+    params = (study / "params.yaml").read_text(encoding="utf-8")
+    assert (len(params.splitlines()) < 60 and "# guessed" in params) or "guess" in params
+    outputs = {}
+    clock = {}
+    for command in commands:
+        begun = time.monotonic()
+        outputs[command] = run(environment, study, command)
+        clock[command] = time.monotonic() - begun
+    assert commands == ["lineage check", "lineage run", "lineage report --open"]
+    forecast = re.search(r"about ([\d.]+) (minutes|hours)", outputs["lineage check"])
+    assert forecast is not None, outputs["lineage check"]
+    forecast_seconds = float(forecast[1]) * {"minutes": 60, "hours": 3600}[forecast[2]]
+    assert 1 / 1.5 < forecast_seconds / clock["lineage run"] < 1.5, clock
+    assert str(study / "reports/comparison.html") in outputs["lineage report --open"]
+    provenance = read_json(study / "reports/comparison.json")["provenance"]
+    assert provenance["package"].startswith("lineage 0.2.0, code sha256 ")
+    assert provenance["study"] == "not in a git repository"
+    assert "the run that began at" in run(environment, study, "lineage status")
+    before = read_dvc_lock(study)
+    second = run(environment, study, "lineage run")
+    assert "stages: 2 ran" in second
+    assert read_dvc_lock(study) == before
+    by_hand = tmp_path / "by_hand"
+    shutil.copytree(
+        study, by_hand, ignore=shutil.ignore_patterns("artifacts", "cache", ".lineage", "dvc.lock")
+    )
+    run(environment, by_hand, "dvc repro -q")
+    assert read_dvc_lock(by_hand) == before
+    results = "reports/results.csv"
+    assert (by_hand / results).read_bytes() == (study / results).read_bytes()
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 1100
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    """Lines of blocks and commands in running text name commands and options that exist."""
+    lines = re.findall(r"^(lineage .*)$", README, re.MULTILINE)
+    lines += re.findall(r"`(lineage [^`]+)`", README)
+    assert len(lines) >= 8
+    for line in lines:
+        _, command, *words = shlex.split(line)
+        options = {word for word in words if word.startswith("--")}
+        shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+        assert shown.exit_code == 0, line
+        assert options <= set(re.findall(r"--[a-z-]+", shown.stdout)), line

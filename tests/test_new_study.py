@@ -1,0 +1,628 @@
+"""A study is drafted from the user's files, and its params.yaml is accepted by the checks."""
+
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from flows.new_study import draft_study, parse_task_option
+from lineage.config.checks import check_data, check_study
+from lineage.config.draft import StudyDraft, to_yaml
+from lineage.config.params import read_params
+from lineage.config.records import parse_yaml, read_yaml
+from lineage.data.inspect_task import guess_max_words
+from lineage.data.inspection import guess_language
+from lineage.errors import InputError
+from lineage.synthetic.grammar import generate_documents
+
+ROOT = Path(__file__).parent.parent
+NUM_ROWS = 120
+NUM_DOCUMENTS = 60
+LABELS = ("billing", "shipping", "returns")
+CHINESE = "今天天气很好我们去公园看花也看到了许多小鸟在树上唱歌大家都很高兴"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a corpus of text files, which is the current folder."""
+    (tmp_path / "texts").mkdir()
+    for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=1)):
+        (tmp_path / f"texts/{number:03d}.txt").write_text(text + "\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_texts(num_texts: int, num_words: int = 9, seed: int = 1) -> list[str]:
+    """Return different texts of random words."""
+    rng = np.random.default_rng(seed)
+    words = np.array(["late", "order", "parcel", "money", "card", "box", "wrong", "size", "again"])
+    return [
+        f"{' '.join(rng.choice(words, num_words - 1))} number{place}" for place in range(num_texts)
+    ]
+
+
+def make_tickets(num_rows: int = NUM_ROWS, seed: int = 1) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "id": range(num_rows),
+            "body": make_texts(num_rows, seed=seed),
+            "queue": [LABELS[row % 3] for row in range(num_rows)],
+            "date": [f"2024-01-{1 + row % 9:02d}" for row in range(num_rows)],
+        }
+    )
+
+
+def list_files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def draft_and_check(home: Path, *tasks: str, corpus: str = "texts/*.txt") -> dict[str, Any]:
+    """Draft a study, check that nothing is written, and that the stage `sources` accepts it."""
+    files = list_files(home)
+    draft = draft_study(home / "studies/new", [corpus], list(tasks))
+    assert list_files(home) == files
+    check_in_folder(home / "studies/new", draft)
+    tree = parse_yaml(draft.params_text, Path("params.yaml"))
+    tree["lines"] = draft.lines
+    return tree
+
+
+def check_in_folder(folder: Path, draft: StudyDraft) -> None:
+    """Write params.yaml into the study's folder, and check it there."""
+    folder.mkdir(parents=True)
+    (folder / "params.yaml").write_text(draft.params_text, encoding="utf-8")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        params = read_params()
+        records = check_data(params, check_study(params), Path.cwd())
+    finally:
+        os.chdir(before)
+    assert records["corpora/general"]["documents"] > 0
+
+
+def refusal(*tasks: str, corpus: str = "texts/*.txt") -> str:
+    """Return the message with which a draft is refused."""
+    with pytest.raises(InputError) as error:
+        draft_study(Path("new"), [corpus], list(tasks))
+    assert not Path("new").exists()
+    return str(error.value)
+
+
+def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    tree = draft_and_check(home, "queue=train.csv")
+    assert tree["corpora"]["general"] == {
+        "language": "en",
+        "sources": [{"files": "../../texts/*.txt", "document_unit": "file"}],
+    }
+    task = tree["tasks"]["queue"]
+    assert task["kind"] == "text_classification"
+    assert task["files"] == {"train": "../../train.csv"}
+    assert task["text"] == ["body"] and task["label"] == "queue"
+    assert task["folds"] == 3 and task["max_words"] == 16
+    assert tree["grid"]["adapt_models"] == []
+    corpus_line, task_line, *_ = tree["lines"]
+    assert re.fullmatch(
+        r"corpus: 60 files of plain text, \d+\.\d kB, one document per file \(guessed\), "
+        r"language en \(guessed\)",
+        corpus_line,
+    )
+    assert task_line == (
+        "task queue: text_classification, 120 rows, text = body, label = queue (3 labels; guessed "
+        "from the columns id, body, queue, date)"
+    )
+
+
+def test_the_draft_is_short_and_every_guess_has_a_comment(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    text = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"]).params_text
+    lines = text.splitlines()
+    assert len(lines) <= 36
+    for key in ("language", "kind", "text", "label", "max_words"):
+        (line,) = [line for line in lines if line.strip().startswith(f"{key}:")]
+        assert "# guessed" in line
+
+
+def test_the_grid_has_every_list_that_dvc_reads(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    tree = draft_and_check(home, "queue=train.csv")
+    wanted = re.findall(r"\$\{grid\.(\w+)\}", (ROOT / "dvc.yaml").read_text())
+    assert set(wanted) <= set(tree["grid"]) and len(wanted) > 5
+
+
+def test_validation_test_and_unlabelled_files(home: Path) -> None:
+    for seed, split in enumerate(("train", "validation", "test")):
+        make_tickets(200, seed=seed).to_json(f"{split}.jsonl", orient="records", lines=True)
+    Path("more.txt").write_text("\n".join(make_texts(3000, 20, seed=9)))
+    options = "validation=validation.jsonl,test=test.jsonl,unlabelled=more.txt"
+    tree = draft_and_check(home, f"queue=train.jsonl,{options}")
+    assert list(tree["tasks"]["queue"]["files"]) == ["train", "validation", "test", "unlabelled"]
+    assert "folds" not in tree["tasks"]["queue"]
+    assert tree["grid"]["adapt_tasks"] == ["queue"]
+    assert tree["grid"]["label_counts"] == [100, "all"]
+    assert "test: 200" in tree["lines"][1]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "jsonl", "parquet", "csv.gz", "csv.zst"])
+def test_formats_of_tables(home: Path, suffix: str) -> None:
+    table = make_tickets()
+    path = Path(f"train.{suffix}")
+    if suffix == "jsonl":
+        table.to_json(path, orient="records", lines=True)
+    elif suffix == "parquet":
+        table.to_parquet(path)
+    elif suffix == "csv.gz":
+        path.write_bytes(gzip.compress(table.to_csv(index=False).encode()))
+    elif suffix == "csv.zst":
+        with pa.output_stream(str(path), compression="zstd") as stream:
+            stream.write(table.to_csv(index=False).encode())
+    else:
+        table.to_csv(path, index=False, sep="\t")
+    tree = draft_and_check(home, f"queue={path}")
+    assert tree["tasks"]["queue"]["text"] == ["body"]
+    assert tree["tasks"]["queue"]["label"] == "queue"
+
+
+@pytest.mark.parametrize("separator", [" ", "\t"])
+@pytest.mark.parametrize("suffix", ["conll", "txt", "tsv"])
+def test_words_with_tags_in_columns(home: Path, separator: str, suffix: str) -> None:
+    sentence = [("Anna", "NNP", "B-PER"), ("lives", "VBZ", "O"), ("in", "IN", "O")]
+    blocks = []
+    for number in range(40):
+        rows = [*sentence, (f"Town{number}", "NNP", "B-LOC"), (".", ".", "O")]
+        blocks.append("\n".join(separator.join(row) for row in rows))
+    Path(f"train.{suffix}").write_text("-DOCSTART- -X- O\n\n" + "\n\n".join(blocks) + "\n")
+    tree = draft_and_check(home, f"names=train.{suffix}")
+    task = tree["tasks"]["names"]
+    assert task["kind"] == "token_classification"
+    assert task["columns"] == ["tokens", "pos", "chunk"]
+    assert task["tokens"] == "tokens" and task["label"] == "chunk"
+    assert "max_words" not in task
+
+
+def test_conllu_has_its_own_columns(home: Path) -> None:
+    rows = [f"{place}\tw{place}\tw\t{tag}\t_\t_\t0\troot\t_\t_" for place, tag in enumerate("ABAC")]
+    Path("train.conllu").write_text(("# text = w\n" + "\n".join(rows) + "\n\n") * 30)
+    tree = draft_and_check(home, "parts=train.conllu")
+    assert tree["tasks"]["parts"]["label"] == "upos"
+
+
+def test_lists_of_words_and_tags(home: Path) -> None:
+    rows = [
+        {"doc": "a", "words": ["Anna", "is", f"w{row}"], "ner": ["B-PER", "O", "O"]}
+        for row in range(60)
+    ]
+    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = draft_and_check(home, "names=train.jsonl")["tasks"]["names"]
+    assert (task["kind"], task["tokens"], task["label"]) == ("token_classification", "words", "ner")
+
+
+def test_spans_of_characters(home: Path) -> None:
+    rows = [
+        {"text": f"Anna lives in Town{row}", "label": [[0, 4, "PER"]] if row % 2 else []}
+        for row in range(60)
+    ]
+    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = draft_and_check(home, "names=train.jsonl")["tasks"]["names"]
+    assert (task["kind"], task["tokens"], task["label"]) == (
+        "token_classification",
+        "text",
+        "label",
+    )
+
+
+def test_a_folder_for_each_label(home: Path) -> None:
+    for number, text in enumerate(make_texts(60)):
+        folder = Path("reviews") / ("good" if number % 2 else "bad")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.txt").write_text(text)
+    tree = draft_and_check(home, "mood=reviews")
+    task = tree["tasks"]["mood"]
+    assert task["files"] == {"train": "../../reviews"} and task["document_unit"] == "file"
+    assert task["text"] == ["text"] and task["label"] == "folder"
+    assert "2 labels" in tree["lines"][1]
+
+
+def test_two_texts_are_a_pair(home: Path) -> None:
+    pd.DataFrame(
+        {
+            "sentence1": make_texts(NUM_ROWS),
+            "sentence2": make_texts(NUM_ROWS, seed=2),
+            "same": [row % 2 for row in range(NUM_ROWS)],
+        }
+    ).to_csv("train.csv", index=False)
+    task = draft_and_check(home, "pairs=train.csv")["tasks"]["pairs"]
+    assert task["kind"] == "text_classification"
+    assert task["text"] == ["sentence1", "sentence2"]
+    assert task["max_words"] == 24  # both together
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 1.25, 3.0, 4.5], [1, 2, 3, 4]])
+def test_a_score_is_a_regression(home: Path, numbers: list[float]) -> None:
+    scores = [numbers[row % 4] for row in range(NUM_ROWS)]
+    pd.DataFrame({"text": make_texts(NUM_ROWS), "score": scores}).to_csv("train.csv", index=False)
+    assert draft_and_check(home, "stars=train.csv")["tasks"]["stars"]["kind"] == "text_regression"
+
+
+def test_kinds_whose_columns_have_names_of_their_own(home: Path) -> None:
+    texts = make_texts(NUM_ROWS)
+    pd.DataFrame(
+        {
+            "premise": texts,
+            "choice1": make_texts(NUM_ROWS, seed=2),
+            "choice2": make_texts(NUM_ROWS, seed=3),
+            "label": [row % 2 for row in range(NUM_ROWS)],
+        }
+    ).to_csv("choices.csv", index=False)
+    pd.DataFrame({"good": texts, "bad": make_texts(NUM_ROWS, seed=4)}).to_csv(
+        "minimal.csv", index=False
+    )
+    answers = [text.split()[0] for text in texts]
+    pd.DataFrame({"question": texts, "context": texts, "answers": answers}).to_csv(
+        "answers.csv", index=False
+    )
+    tasks = draft_and_check(home, "c=choices.csv", "m=minimal.csv", "a=answers.csv")["tasks"]
+    assert [task["kind"] for task in tasks.values()] == [
+        "multiple_choice",
+        "minimal_pairs",
+        "extractive_qa",
+    ]
+    assert tasks["m"]["files"] == {"test": "../../minimal.csv"} and "folds" not in tasks["m"]
+
+
+def test_chinese_corpus_and_task(home: Path) -> None:
+    rng = np.random.default_rng(1)
+    letters = np.array(list(CHINESE))
+    texts = ["".join(rng.choice(letters, 40)) for _ in range(900)]
+    pd.DataFrame({"title": texts[:300], "text": [t + t for t in texts[300:600]]}).to_parquet(
+        "zh.parquet"
+    )
+    pd.DataFrame({"text": texts[600:800], "label": ["好", "坏"] * 100}).to_csv(
+        "train.csv", index=False
+    )
+    tree = draft_and_check(home, "mood=train.csv", corpus="zh.parquet")
+    general = tree["corpora"]["general"]
+    assert general["language"] == "zh" and general["sources"][0]["text"] == "text"
+    assert "language" not in tree["tasks"]["mood"]
+    assert tree["tasks"]["mood"]["max_words"] == 48
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Good morning, New York", "en"),
+        (CHINESE, "zh"),
+        ("これは日本語の文章です。漢字もある", "ja"),
+        ("오늘은 날씨가 좋습니다", "ko"),
+        ("วันนี้อากาศดีมาก", "th"),
+        ("Сегодня хорошая погода", "ru"),
+        ("", "en"),
+    ],
+)
+def test_language_is_guessed_by_the_script(text: str, language: str) -> None:
+    assert guess_language([text]) == language
+
+
+def test_max_words_covers_nearly_all_texts() -> None:
+    texts = ["a " * 20] * 96 + ["a " * 500] * 4
+    assert guess_max_words([texts], "en") == (24, 0.96)
+    assert guess_max_words([["a " * 500]], "en") == (256, 0.0)
+
+
+def test_documents_of_one_text_file(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    documents = list(generate_documents(NUM_DOCUMENTS, seed=1))
+    Path("blocks.txt").write_text("\n \n".join(documents))
+    Path("lines.txt").write_text("\n".join(text.replace("\n", " ") for text in documents))
+    for name, unit in (("blocks", "blank_line"), ("lines", "line")):
+        draft = draft_study(Path("new"), [f"{name}.txt"], ["queue=train.csv"])
+        tree = parse_yaml(draft.params_text, Path("params.yaml"))
+        assert tree["corpora"]["general"]["sources"][0]["document_unit"] == unit
+
+
+def test_the_vocabulary_fits_a_small_corpus(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    for path in sorted(Path("texts").iterdir())[20:]:
+        path.unlink()
+    tree = draft_and_check(home, "queue=train.csv")
+    train_bytes = sum(path.stat().st_size for path in Path("texts").iterdir()) * 0.9
+    assert 500 <= tree["defaults"]["tokenizer"]["vocab_size"] <= train_bytes / 20
+    assert tree["budget"]["body_parameters"] == 400_000
+
+
+def test_long_texts_get_more_positions(home: Path) -> None:
+    table = make_tickets().assign(body=make_texts(NUM_ROWS, 180))
+    table.to_csv("train.csv", index=False)
+    tree = draft_and_check(home, "queue=train.csv")
+    assert tree["tasks"]["queue"]["max_words"] == 192
+    assert tree["models"]["gpt"]["architecture"]["max_positions"] == 256
+    assert tree["models"]["bert"]["pretrain"]["seq_len"] == 256
+
+
+def test_all_comments_stand_after_what_is_read(home: Path) -> None:
+    """A name with a # or a quotation mark neither ends a value nor begins a comment."""
+    table = make_tickets().rename(columns={"body": 'the # "body"', "queue": "label: #1"})
+    table.to_csv("train #1.csv", index=False)
+    task = draft_and_check(home, "queue=train #1.csv")["tasks"]["queue"]
+    assert task["text"] == ['the # "body"'] and task["label"] == "label: #1"
+
+
+def test_large_tables_are_limited(home: Path) -> None:
+    make_tickets(2500).to_csv("train.csv", index=False)
+    tree = draft_and_check(home, "queue=train.csv")
+    assert tree["tasks"]["queue"]["limit"] == {"train": 2000}
+    assert any("2,000 rows of train are used" in line for line in tree["lines"])
+
+
+def test_a_label_is_found_in_a_sorted_table(home: Path) -> None:
+    make_tickets(6000).sort_values("queue").to_parquet("train.parquet")
+    tree = draft_and_check(home, "tickets=train.parquet")
+    assert tree["tasks"]["tickets"]["label"] == "queue"
+
+
+def test_quotation_marks_that_are_part_of_texts(home: Path) -> None:
+    table = make_tickets()
+    lines = [f'{row.queue}\t"{row.body}' for row in table.itertuples()]
+    Path("train.tsv").write_text("queue\tbody\n" + "\n".join(lines) + "\n")
+    assert draft_and_check(home, "queue=train.tsv")["tasks"]["queue"]["csv_quoting"] is False
+
+
+def test_options_name_kind_and_columns(home: Path) -> None:
+    table = make_tickets().assign(team=[f"t{row % 4}" for row in range(NUM_ROWS)])
+    table["stars"] = [row % 5 for row in range(NUM_ROWS)]
+    table["subject of it"] = make_texts(NUM_ROWS, seed=5)
+    table.to_csv("train.csv", index=False)
+    tree = draft_and_check(
+        home,
+        "a=train.csv,text=body,label=team",
+        "b=train.csv,text=subject of it,text=body,label=stars,kind=text_regression",
+    )
+    assert tree["tasks"]["a"]["label"] == "team"
+    assert tree["tasks"]["b"]["text"] == ["subject of it", "body"]
+    assert tree["tasks"]["b"]["kind"] == "text_regression"
+    assert "guessed" not in tree["lines"][1]
+
+
+def test_a_given_language_is_no_guess(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    draft = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"], "de")
+    assert "    language: de\n" in draft.params_text
+    assert "language de," in draft.lines[0] + ","
+
+
+def test_a_test_file_beside_the_training_file_is_mentioned(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    make_tickets(seed=2).to_csv("test.csv", index=False)
+    lines = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"]).lines
+    assert lines[-1] == (
+        "task queue: test.csv lies beside train.csv; to test on it, add test=test.csv"
+    )
+
+
+def test_several_sources_of_text(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    pd.DataFrame({"id": range(50), "page": make_texts(50, 30, seed=7)}).to_csv("more.csv")
+    draft = draft_study(home / "other", ["texts/*.txt", "more.csv,text=page"], ["queue=train.csv"])
+    check_in_folder(home / "other", draft)
+    tree = parse_yaml(draft.params_text, Path("params.yaml"))
+    assert tree["corpora"]["general"]["sources"] == [
+        {"files": "../texts/*.txt", "document_unit": "file"},
+        {"files": "../more.csv", "text": "page"},
+    ]
+    assert "no column 'pages'; its columns are id, page" in refusal(
+        "queue=train.csv", corpus="more.csv,text=pages"
+    )
+
+
+def test_pairs_of_words_with_a_score(home: Path) -> None:
+    words = [f"word{row}" for row in range(NUM_ROWS)]
+    pd.DataFrame(
+        {"word1": words, "word2": words[::-1], "score": np.linspace(0, 5, NUM_ROWS)}
+    ).to_csv("pairs.csv", index=False)
+    task = draft_and_check(home, "words=pairs.csv")["tasks"]["words"]
+    assert task["kind"] == "word_similarity" and task["words"] == ["word1", "word2"]
+
+
+def test_missing_options_are_refused(home: Path) -> None:
+    with pytest.raises(InputError, match=r"--corpus is missing"):
+        draft_study(Path("new"), [], ["queue=train.csv"])
+    with pytest.raises(InputError, match=r"--task is missing"):
+        draft_study(Path("new"), ["texts/*.txt"], [])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("train.csv", "does not begin with NAME=FILE"),
+        ("My-Task=train.csv", "does not begin with NAME=FILE"),
+        ("queue=", "no file is named"),
+        ("queue=train.csv,labl=queue", "unknown key 'labl'; did you mean 'label'?"),
+        ("queue=train.csv,queue", "'queue' is not KEY=VALUE"),
+    ],
+)
+def test_a_misshapen_option_is_refused(option: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_task_option(option)
+    assert message in str(error.value)
+
+
+def test_files_that_are_missing_or_cannot_be_read(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    Path("notes").mkdir()
+    Path("notes/a.md").write_text("text")
+    assert f"no file matches 'trian.csv' in {home}; did you mean 'train.csv'?" in refusal(
+        "queue=trian.csv"
+    )
+    assert "there is no 'data': the folder" in refusal("queue=data/train.csv")
+    Path("notes/b.txt").write_text("text")
+    assert "matches files of 2 formats (.md, .txt)" in refusal("queue=train.csv", corpus="notes/*")
+    Path("notes/b.txt").unlink()
+    assert "the folder notes holds 1 .md" in refusal("queue=train.csv", corpus="notes/*.txt")
+    assert "format '.md', which is not read" in refusal("queue=train.csv", corpus="notes/*.md")
+    Path("empty.csv").touch()
+    assert "empty.csv is empty" in refusal("queue=empty.csv")
+    Path("header.csv").write_text("text,label\n")
+    assert "holds no rows" in refusal("queue=header.csv")
+    Path("picture.txt").write_bytes(b"\x89PNG\r\n\x00\x00\x00\rIHDR")
+    assert "is not a text file" in refusal("queue=train.csv", corpus="picture.txt")
+    Path("table.xlsx").write_bytes(b"PK\x03\x04\x00\x00")
+    assert "format '.xlsx', which is not read" in refusal("queue=table.xlsx")
+    Path("latin.csv").write_bytes("text,label\ncafé,a\n".encode("latin-1"))
+    message = refusal("queue=latin.csv")
+    assert "not UTF-8" in message and "iconv" in message
+    Path("broken.parquet").write_bytes(b"PAR1 and no more")
+    assert "cannot be read" in refusal("queue=broken.parquet")
+
+
+def test_tables_without_a_recognisable_label(home: Path) -> None:
+    table = make_tickets()
+    table[["id", "body"]].to_csv("train.csv", index=False)
+    message = refusal("queue=train.csv")
+    assert "no column looks like a label" in message and "label=COLUMN" in message
+    table[["id", "queue"]].to_csv("train.csv", index=False)
+    assert "no column looks like a text" in refusal("queue=train.csv")
+    table[["body", "queue"]].to_csv("train.csv", index=False, header=False)
+    assert "looks like a row, not like the names" in refusal("queue=train.csv")
+    assert "there is no column 'labels'" in refusal("queue=train.csv,label=labels")
+    Path("lines.txt").write_text("\n".join(table["body"]))
+    assert "has no columns of words and tags" in refusal("queue=lines.txt")
+
+
+def test_a_kind_that_does_not_fit_the_columns(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    for kind, message in (
+        ("clasification", "did you mean 'text_classification'?"),
+        ("translation", "the columns of this kind are not guessed"),
+        ("text_regression", "no column looks like a score"),
+        ("token_classification", "needs a column of words and one with a tag for each"),
+        ("multiple_choice", "needs a column for each choice"),
+        ("minimal_pairs", "needs the columns good, bad"),
+    ):
+        assert message in refusal(f"queue=train.csv,kind={kind}")
+
+
+def test_columns_that_look_alike(home: Path) -> None:
+    table = make_tickets().assign(team=[f"t{row % 4}" for row in range(NUM_ROWS)])
+    table.to_csv("train.csv", index=False)
+    message = refusal("mood=train.csv")
+    assert "2 columns look like labels: 'queue', 'team'" in message
+    assert "label=queue" in message
+    table["reply"] = make_texts(NUM_ROWS, seed=3)
+    table.rename(columns={"body": "first"}).to_csv("train.csv", index=False)
+    message = refusal("queue=train.csv")
+    assert "2 columns look like texts: first, reply" in message
+    assert "text=first,text=reply" in message
+
+
+def test_folders_that_are_no_labels(home: Path) -> None:
+    assert "lie in one folder" in refusal("queue=texts")
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            Path(f"{split}/{label}").mkdir(parents=True)
+            Path(f"{split}/{label}/1.txt").write_text("a text")
+    Path("all").mkdir()
+    for split in ("train", "test"):
+        Path(split).rename(f"all/{split}")
+    message = refusal("queue=all")
+    assert "(test, train)" in message and "test=reviews/test" in message
+
+
+def test_messages_never_show_texts(home: Path) -> None:
+    secret = "my private letter to a friend, which nobody may read"
+    Path("train.csv").write_text(f"{secret},other\n" + "a text of words,b text\n" * 30)
+    assert secret[:30] not in refusal("queue=train.csv")
+
+
+def test_a_corpus_that_is_too_small(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    Path("small.txt").write_text("\n".join(make_texts(60)))
+    assert "too few to train a model" in refusal("queue=train.csv", corpus="small.txt")
+
+
+def test_two_tasks_of_one_name(home: Path) -> None:
+    message = refusal("queue=train.csv", "queue=test.csv")
+    assert "2 tasks have this name" in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "yes",
+        "null",
+        "1",
+        "a b",
+        "#x",
+        "a: b",
+        "ünï",
+        'say "x"',
+        "-",
+        "a\\b",
+        "好",
+        "a\u2028b",
+        "x_1",
+    ],
+)
+def test_yaml_reads_back_what_is_written(value: str) -> None:
+    tree = {"key": [value, {value: True}], "n": 20_000}
+    assert parse_yaml(f"top: {to_yaml(tree)}", Path("x")) == {"top": tree}
+
+
+REAL_TASKS = {
+    "cola": ("text_classification", {"text": ["sentence"], "label": "label"}),
+    "copa-balanced": (
+        "multiple_choice",
+        {"text": ["premise"], "choices": ["choice1", "choice2"], "label": "label"},
+    ),
+    "qnli-dev": ("text_classification", {"text": ["question", "sentence"], "label": "label"}),
+    "snli-small": ("text_classification", {"text": ["premise", "hypothesis"], "label": "label"}),
+    "stsb": ("text_regression", {"text": ["sentence1", "sentence2"], "label": "score"}),
+    "wnut17": ("token_classification", {"tokens": "tokens", "label": "ner"}),
+    "zh-afqmc": ("text_classification", {"text": ["text1", "text2"], "label": "label"}),
+}
+
+
+@pytest.mark.skipif(
+    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
+)
+@pytest.mark.parametrize("name", REAL_TASKS)
+def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
+    data = os.environ["LINEAGE_DATA"]
+    corpus = "zh-corpus/validation" if name.startswith("zh") else "corpus-small/validation"
+    draft = draft_study(
+        tmp_path / "new",
+        [f"{data}/{corpus}.parquet"],
+        [f"task={data}/{name}/train.parquet,test={data}/{name}/test.parquet"],
+    )
+    task = parse_yaml(draft.params_text, Path("params.yaml"))["tasks"]["task"]
+    kind, columns = REAL_TASKS[name]
+    assert task["kind"] == kind
+    assert {key: task[key] for key in columns} == columns
+
+
+@pytest.mark.skipif(
+    "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
+)
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("sick", "'entailment', 'relatedness'"), ("conll2000", "'pos', 'chunk'")],
+)
+def test_real_tables_with_two_labels_are_refused(name: str, labels: str) -> None:
+    data = os.environ["LINEAGE_DATA"]
+    message = refusal(
+        f"task={data}/{name}/train.parquet", corpus=f"{data}/corpus-small/validation.parquet"
+    )
+    assert f"2 columns look like labels: {labels}" in message
+
+
+def test_the_demo_grid_has_the_same_keys(home: Path) -> None:
+    make_tickets().to_csv("train.csv", index=False)
+    tree = draft_and_check(home, "queue=train.csv")
+    assert set(tree["grid"]) <= set(read_yaml(ROOT / "params.yaml")["grid"])
