@@ -301,7 +301,7 @@ def _start_stage_run(
         parent = _get_or_create_parent(store)
         run = _reopen_unfinished(store, stage, parameters=parameters, tags=tags)
         if run is None:
-            all_tags = {**_common_tags(store.pipeline), **_name_tags(stage, stage), **tags}
+            all_tags = {**common_tags(store.pipeline), **_name_tags(stage, stage), **tags}
             all_tags["mlflow.parentRunId"] = parent.info.run_id
             run = store.client.create_run(store.experiment_id, tags=all_tags)
             _log_inputs(store.client, run.info.run_id, parameters=parameters, datasets=datasets)
@@ -396,7 +396,7 @@ def _get_or_create_parent(store: _Store) -> entities.Run:
         parent = _find_parent(store)
         if parent is None:
             names = _name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
-            tags = {**_common_tags(store.pipeline), **names}
+            tags = {**common_tags(store.pipeline), **names}
             return store.client.create_run(store.experiment_id, tags=tags)
         if parent.info.status != "RUNNING":
             store.client.update_run(parent.info.run_id, status="RUNNING")
@@ -426,7 +426,7 @@ def _name_tags(run_name: str, stage: str) -> dict[str, str]:
     return {"mlflow.runName": run_name, "stage": stage}
 
 
-def _common_tags(pipeline: str) -> dict[str, str]:
+def common_tags(pipeline: str) -> dict[str, str]:
     """Return the tags of every run.
 
     Parents and children both have them, since MLflow filters runs one by one.
