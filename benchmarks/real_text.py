@@ -357,7 +357,7 @@ def main(arguments: Sequence[str]) -> int:
         nargs="+",
         type=Path,
         metavar="FOLDER",
-        help="the worktree of a finished run, such as .runs/real-text",
+        help="the folder of a finished study",
     )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)

@@ -247,7 +247,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "folder",
         type=Path,
         metavar="FOLDER",
-        help="the worktree of a finished run, such as wiki-small",
+        help="the folder of a finished study",
     )
     parser.add_argument("model", help="a model of the run")
     parser.add_argument("task", help="a task of the run")

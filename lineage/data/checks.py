@@ -146,7 +146,7 @@ def check_task_data(
     if task.folds and params.report.split != "test":
         raise InputError(
             f"{where}.folds: with folds every item of train is test once, and report.split is "
-            f"{params.report.split}; set it to test, as --final does, or remove folds"
+            f"{params.report.split}; set it to test, or remove folds"
         )
     fingerprint, measures = measure_task(name, task, seed=params.seed, root=root, where=where)
     for key, limit in (length_limits or {}).items():
