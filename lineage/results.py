@@ -67,37 +67,35 @@ def notes_from_json(text: str) -> list[Note]:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One value of one metric. `model` is the key under `models` in params.yaml."""
+    """One value of one metric. COLUMN_DESCRIPTIONS says what each field holds."""
 
     model: str
     family: str
     task: str
     kind: str
     metric: str
-    value: float | None  # None unless status is ok
-    num_examples: int  # number of scored items
+    value: float | None
+    num_examples: int
     init: Literal["pretrained", "adapted", "random", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "finetuned", "zero_shot", "none"] = "none"
-    features: str = "none"  # which layers a head reads; the window of a ceiling
-    head: str = "none"  # linear | bilstm | bilstm_crf | decoder
-    # The fine-tuning techniques, joined by +; for a translator the parts of the paper that are on;
-    # for a BiLSTM probe its layers and where static vectors join.
+    features: str = "none"
+    head: str = "none"
     recipe: str = "none"
     pretrain_seed: int | None = None
     finetune_seed: int | None = None
     fold: int | None = None
-    trial: str = "chosen"  # chosen | 0, 1, ...
-    label_count: str = "none"  # as in the grid: 100, all
+    trial: str = "chosen"
+    label_count: str = "none"
     train_examples: int = 0
-    test_set: str = ""  # the task's own by default
+    test_set: str = ""  # in the table, the task's own name
     split: str = "test"
     group: str = "all"
     item_filter: Literal["all", "clean"] = "all"
-    layer: str = "none"  # 0, 1, ... from the bottom, where a row scores one layer alone
-    text_bytes: int | None = 0  # read by the checkpoint; None: unknown, for a public one
+    layer: str = "none"
+    text_bytes: int | None = 0
     status: Literal["ok", "not_applicable", "failed"] = "ok"
-    reason: Sequence[Note] = ()  # JSON in the table
+    reason: Sequence[Note] = ()  # in the table, JSON
 
     def __post_init__(self) -> None:
         assert (self.value is not None) == (self.status == "ok"), f"{self.status} and {self.value}"
@@ -153,6 +151,45 @@ RESULT_COLUMNS = (
     "reason",
 )
 PREDICTION_COLUMNS = (*RESULT_KEY_COLUMNS, "id", "group", "label", "prediction", "score", "correct")
+# The sentences of docs/reference/results.md.
+COLUMN_DESCRIPTIONS = {
+    "model": "The key under `models` in params.yaml, or a baseline: tfidf, majority, chance, ...",
+    "family": "The family of the model, such as bert; of two models together, ensemble or joined.",
+    "init": "The start of the weights: pretrained, adapted or random; none for baselines.",
+    "adapt_text": "The text of adaptation: task, or none.",
+    "transfer": "The use of the model: frozen, finetuned or zero_shot; none for baselines.",
+    "features": "The layers that a head reads, such as scalar_mix; the window of a ceiling.",
+    "head": "The head on top: linear, bilstm, bilstm_crf, decoder or none.",
+    "recipe": "The fine-tuning techniques, joined by +; the parts of a translator; the layers of a "
+    "BiLSTM probe.",
+    "pretrain_seed": "The seed of pretraining; empty for baselines.",
+    "finetune_seed": "The seed of the head, of fine-tuning and of the label subset.",
+    "fold": "The number of the test fold; empty without cross-validation.",
+    "trial": "chosen: the hyperparameters that were best on validation; or the number of a trial, "
+    "scored on validation only.",
+    "label_count": "The number of labels, as in the grid: 100, all; none if nothing is trained.",
+    "train_examples": "The number of training items that were used.",
+    "task": "The key under `tasks` in params.yaml.",
+    "kind": "The kind of the task, such as text_classification.",
+    "test_set": "The name of the task, or of one of its `extra_test_sets`; held_unlabelled for "
+    "language model metrics on text of the task.",
+    "split": "The scored split: test or validation.",
+    "group": "all, or the items of one value of the task's `group` column.",
+    "item_filter": "all, or clean: without items that occur in the text the model has read.",
+    "layer": "The number of a layer that is scored alone, from the bottom; else none.",
+    "text_bytes": "The bytes of text that the model has read; empty if unknown, as for a public "
+    "checkpoint.",
+    "metric": "The metric, such as accuracy. The first of a task compares systems.",
+    "value": "The value of the metric; empty unless the status is ok.",
+    "num_examples": "The number of scored items.",
+    "status": "ok, not_applicable or failed.",
+    "reason": "Notes in JSON: why there is no value, or how it came about.",
+    "id": "The item: its split and its row, such as test-17.",
+    "label": "The correct answer.",
+    "prediction": "The answer of the system.",
+    "score": "The probability of the correct answer; for numbers, the predicted number.",
+    "correct": "What the item contributes to the first metric: 1 or 0 for accuracy.",
+}
 SEED_COLUMNS = ("pretrain_seed", "finetune_seed", "fold")
 INTEGER_COLUMNS = (*SEED_COLUMNS, "train_examples", "text_bytes", "num_examples")
 PROBABILITY_PREFIX = "p "  # with a label: the column of its probability, where a kind has classes

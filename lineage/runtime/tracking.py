@@ -56,6 +56,24 @@ BYTES_PER_KB = 1024
 MAX_TAG_LENGTH = 8000  # characters that MLflow takes
 METRICS_PER_BATCH = 1000
 PARAMS_PER_BATCH = 100
+# The sentences of docs/reference/tags.md.
+TAG_DESCRIPTIONS = {
+    "stage": "The name of the stage, such as pretrain@bert-0; `pipeline` for the parent run.",
+    "pipeline": "The id of the pipeline: a digest of parameters, data and code. All runs of one "
+    "pipeline share it.",
+    "study": "The name of the study's folder.",
+    "study_commit": "The commit of the study's git repository; `none` without one.",
+    "changed_files": "Files of the study that were changed since that commit, if there are any.",
+    "lineage_version": "The version of the package.",
+    "code_digest": "The digest of the package's code.",
+    "prefect_flow_run": "The id of the flow run in Prefect; `none` without Prefect.",
+    "model": "The key under `models`; only of runs of a model.",
+    "family": "The family of the model; only of runs of a model.",
+    "task": "The key under `tasks`; only of runs of a task.",
+    "pretrain_seed": "The seed of pretraining; not of tokenizers and baselines.",
+    "dvc_inputs": "The artifacts that the stage read, with the first 12 characters of their "
+    "digests.",
+}
 LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
@@ -283,7 +301,7 @@ def _start_stage_run(
         parent = _get_or_create_parent(store)
         run = _reopen_unfinished(store, stage, parameters=parameters, tags=tags)
         if run is None:
-            all_tags = {**_common_tags(store.pipeline), **_name_tags(stage, stage), **tags}
+            all_tags = {**common_tags(store.pipeline), **_name_tags(stage, stage), **tags}
             all_tags["mlflow.parentRunId"] = parent.info.run_id
             run = store.client.create_run(store.experiment_id, tags=all_tags)
             _log_inputs(store.client, run.info.run_id, parameters=parameters, datasets=datasets)
@@ -378,7 +396,7 @@ def _get_or_create_parent(store: _Store) -> entities.Run:
         parent = _find_parent(store)
         if parent is None:
             names = _name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
-            tags = {**_common_tags(store.pipeline), **names}
+            tags = {**common_tags(store.pipeline), **names}
             return store.client.create_run(store.experiment_id, tags=tags)
         if parent.info.status != "RUNNING":
             store.client.update_run(parent.info.run_id, status="RUNNING")
@@ -408,7 +426,7 @@ def _name_tags(run_name: str, stage: str) -> dict[str, str]:
     return {"mlflow.runName": run_name, "stage": stage}
 
 
-def _common_tags(pipeline: str) -> dict[str, str]:
+def common_tags(pipeline: str) -> dict[str, str]:
     """Return the tags of every run.
 
     Parents and children both have them, since MLflow filters runs one by one.

@@ -1,0 +1,163 @@
+"""The documents are up to date: generated pages, commands, files, and links from the index."""
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from ruamel.yaml import YAML
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from flows.cli import app
+from lineage.results import COLUMN_DESCRIPTIONS, PREDICTION_COLUMNS, RESULT_COLUMNS
+from lineage.runtime.tracking import TAG_DESCRIPTIONS, common_tags
+from tests.checkout import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+GENERATOR = DOCS / "reference" / "generate.py"
+TOP_FOLDERS = ("benchmarks", "docs", "flows", "lineage", "stages", "studies", "tests")
+# Named in a record of why they were removed.
+REMOVED_FILES = ("tests/planted*.py", "tests/test_planted_bugs.py")
+PLACEHOLDER = re.compile(r"[A-Z]{3}")  # NAME, KIND
+INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+def read_page(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def fenced_blocks(language: str) -> Iterator[tuple[Path, str]]:
+    """Yield the blocks of a language, with their pages."""
+    for page in PAGES:
+        for block in re.findall(rf"```{language}\n(.*?)```", read_page(page), re.DOTALL):
+            yield page, block
+
+
+def prose(page: Path) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"```.*?```", "", read_page(page), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    """Return docs/reference/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_reference", GENERATOR)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_reference_pages_are_up_to_date(generator: ModuleType) -> None:
+    for name, write_page in generator.PAGES.items():
+        message = f"{name}: run `python docs/reference/generate.py`"
+        assert read_page(DOCS / "reference" / name) == write_page(), message
+
+
+def test_a_stale_reference_page_is_found_and_written_again(
+    generator: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(generator, "REFERENCE_DIR", tmp_path)
+    monkeypatch.setattr(generator, "PAGES", {"files.md": generator.PAGES["files.md"]})
+    (tmp_path / "files.md").write_text("old")
+    monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
+    assert generator.main() == 1
+    assert "files.md" in capsys.readouterr().err
+    assert (tmp_path / "files.md").read_text() == "old"
+    monkeypatch.setattr("sys.argv", ["generate.py"])
+    assert generator.main() == 0
+    monkeypatch.setattr("sys.argv", ["generate.py", "--check"])
+    assert generator.main() == 0
+
+
+def test_every_column_and_tag_is_described() -> None:
+    assert set(COLUMN_DESCRIPTIONS) == {*RESULT_COLUMNS, *PREDICTION_COLUMNS}
+    own_tags = {name for name in common_tags("0") if not name.startswith("mlflow.")}
+    assert own_tags <= set(TAG_DESCRIPTIONS)
+
+
+def lineage_commands() -> TyperGroup:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    return group
+
+
+def test_every_command_line_of_the_documents_can_be_parsed() -> None:
+    commands = lineage_commands().commands
+    seen = set()
+    for page, block in fenced_blocks("sh"):
+        for line in block.splitlines():
+            if not line.startswith("lineage "):
+                continue
+            _, name, *words = shlex.split(line, comments=True)
+            if name == "--version":
+                continue
+            assert name in commands, f"{page.name}: {line}"
+            # Raises a usage error for an option that the command does not have.
+            commands[name].make_context(name, list(words))
+            seen.add(name)
+    assert seen >= {"init", "check", "plan", "run", "status", "report", "ui", "up", "down"}
+
+
+def test_an_option_that_does_not_exist_is_a_usage_error() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        lineage_commands().commands["run"].make_context("run", ["--profile", "mine"])
+
+
+def test_every_command_named_in_a_sentence_exists_with_its_options() -> None:
+    commands = lineage_commands().commands
+    for page in PAGES:
+        for text in INLINE.findall(prose(page)):
+            words = text.split()
+            if words[0] != "lineage" or len(words) == 1 or PLACEHOLDER.match(words[1]):
+                continue
+            if words[1] == "--version":
+                continue
+            assert words[1] in commands, f"{page.name}: {text}"
+            known = {name for one in commands[words[1]].params for name in one.opts} | {"--help"}
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert options <= known, f"{page.name}: {text}"
+
+
+def test_every_file_that_a_document_names_exists() -> None:
+    num_seen = 0
+    for page in PAGES:
+        for text in INLINE.findall(prose(page)):
+            path = text.split()[0]
+            top_folder, slash, _ = path.partition("/")
+            if not slash or top_folder not in TOP_FOLDERS or path in REMOVED_FILES:
+                continue
+            if PLACEHOLDER.search(path):
+                path = str(Path(path).parent)
+            assert list(ROOT.glob(path.rstrip("/"))), f"{page.relative_to(ROOT)} names {text}"
+            num_seen += 1
+    assert num_seen > 20
+
+
+def test_every_yaml_block_is_yaml() -> None:
+    for page, block in fenced_blocks("yaml"):
+        assert YAML(typ="safe", pure=True).load(block), page
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    reached = set()
+    ahead = [DOCS / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)#:]+\.md)\)", read_page(page)):
+            linked = (page.parent / target).resolve()
+            if linked.is_relative_to(DOCS):
+                ahead.append(linked)
+    assert reached == set(PAGES)
