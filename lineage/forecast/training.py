@@ -1,0 +1,376 @@
+"""Measure the stages that train models, on a sample of the corpus: tokenizer, pretrain, adapt.
+
+The probe runs the stages' own functions. What it measures are rates: seconds for a byte of text,
+for a batch of held-out text, for a model's first steps. The counts by which they are multiplied
+come from the parameters and from the sizes of the data.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lineage.artifacts import create_artifact, read_table
+from lineage.config.params import AdaptationBudget, Params
+from lineage.config.study import ModelConfig
+from lineage.forecast.data import CorpusSizes, folder_bytes
+from lineage.forecast.measure import LinearCost, measure_growing, time_call
+from lineage.models.base import Encoder, Family, Public, Static
+from lineage.models.checkpoint import Checkpoint
+from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.randomness import derive_seed
+from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.tokenizers.train import train_tokenizer
+from lineage.training.budget import match_parameter_budget
+from lineage.training.loop import StepOutput, train, validate
+from lineage.training.optimizers import AveragedSGD
+from lineage.training.pretrain import (
+    ALL_BATCHES,
+    NUM_VALIDATIONS,
+    VALIDATION_BATCHES,
+    Training,
+    TrainPhase,
+    build_training,
+    fit_static,
+    mean_flops_per_token,
+)
+
+FIRST_STATIC_BYTES = 50_000
+MAX_STEPS = 200  # of a phase that are measured
+MAX_VALIDATION_BATCHES = 3  # that are measured
+ENDLESS_BYTES = 1e18
+
+
+@dataclass(frozen=True)
+class TokenizerCosts:
+    """What the tokenizer of a model costs, by bytes of text."""
+
+    train: LinearCost
+    encode_seconds_per_byte: float
+    fixed_disk_bytes: int
+    disk_bytes_per_byte: float  # of token ids
+    memory_bytes_per_byte: float
+
+
+@dataclass(frozen=True)
+class TrainingCosts:
+    """What training a model costs, by bytes of text."""
+
+    fixed_seconds: float  # build the model, count its operations, save it
+    text: LinearCost
+    steps_per_byte: float
+    # Of held-out text: a batch, and how many bytes it has. None are read for static vectors.
+    validation_batch_seconds: float
+    validation_batch_bytes: float
+    num_validations: int  # while it trains
+    max_validation_batches: int  # of each
+    disk_bytes: int
+
+    def training_seconds(self, text_bytes: float, *, heldout_bytes: float) -> float:
+        """Return the seconds of a training, with its validations."""
+        num_batches = min(self.max_validation_batches, self.heldout_batches(heldout_bytes))
+        validation_seconds = self.num_validations * num_batches * self.validation_batch_seconds
+        return self.fixed_seconds + self.text.seconds(text_bytes) + validation_seconds
+
+    def heldout_batches(self, heldout_bytes: float) -> float:
+        """Return the number of batches of a held-out text."""
+        if not self.validation_batch_bytes:
+            return 0.0
+        return max(1.0, heldout_bytes / self.validation_batch_bytes)
+
+    def adaptation_seconds(
+        self, budget: AdaptationBudget, *, train_bytes: float, heldout_bytes: float
+    ) -> float:
+        """Return the seconds of an adaptation, which reads the held-out text before and after."""
+        text_bytes = min(budget.text_bytes, budget.max_epochs * train_bytes)
+        seconds = self.training_seconds(text_bytes, heldout_bytes=heldout_bytes)
+        num_batches = self.heldout_batches(heldout_bytes)
+        return seconds + 2 * num_batches * self.validation_batch_seconds
+
+
+def probe_tokenizer(
+    model: ModelConfig,
+    params: Params,
+    scratch: Path,
+    data_root: Path,
+    *,
+    max_seconds: float,
+) -> TokenizerCosts:
+    """Train the model's tokenizer on the sample, and write the sample as token ids."""
+    corpus = params.budget.corpus
+    language = params.corpora[corpus].language
+    folder = scratch / "tokens" / model.name
+    if model.tokenizer is None:
+        assert model.checkpoint_source is not None, "the study was checked"
+        source = model.checkpoint_source.resolve_folder(data_root)
+        start_time = time.perf_counter()
+        tokenizer = load_public_tokenizer(source, language=language)
+        train_cost = LinearCost(time.perf_counter() - start_time)
+    else:
+        settings = model.tokenizer
+        texts = read_table(scratch / "corpora" / corpus / "train.parquet", ["text"])["text"]
+        all_texts = texts.tolist()
+        bytes_per_text = max(1.0, sum(len(text.encode()) for text in all_texts) / len(all_texts))
+        trained: list[Tokenizer] = []
+
+        def train_on(num_texts: int) -> None:
+            trained.append(
+                train_tokenizer(
+                    all_texts[:num_texts],
+                    settings,
+                    tokenizer_type=model.tokenizer_type,
+                    language=language,
+                )
+            )
+
+        by_texts = measure_growing(
+            train_on,
+            first_size=max(1, len(all_texts) // 4),
+            full_size=len(all_texts),
+            max_seconds=max_seconds,
+        )
+        tokenizer = trained[-1]
+        train_cost = dataclasses.replace(
+            by_texts, seconds_per_unit=by_texts.seconds_per_unit / bytes_per_text
+        )
+    return _write_tokens(tokenizer, params, scratch, folder, train_cost)
+
+
+def _write_tokens(
+    tokenizer: Tokenizer, params: Params, scratch: Path, folder: Path, train_cost: LinearCost
+) -> TokenizerCosts:
+    """Write tokenizer and token ids as the stage does, and measure both."""
+    encode_seconds = 0.0
+    num_bytes = 0
+    with create_artifact(folder, "tokens", vocab_size=tokenizer.vocab_size) as draft:
+        tokenizer.save(draft)
+        fixed_bytes = folder_bytes(draft)
+        for split in ("train", "valid"):
+            table = read_table(scratch / "corpora" / params.budget.corpus / f"{split}.parquet")
+            languages = table["language"].tolist() if table["language"].nunique() > 1 else ()
+            start_time = time.perf_counter()
+            tokens = encode_corpus(table["text"].tolist(), tokenizer, languages=languages)
+            tokens.save(draft, split)
+            encode_seconds += time.perf_counter() - start_time
+            num_bytes += tokens.text_bytes
+        token_bytes = folder_bytes(draft) - fixed_bytes
+    return TokenizerCosts(
+        train=train_cost,
+        encode_seconds_per_byte=encode_seconds / max(1, num_bytes),
+        fixed_disk_bytes=fixed_bytes,
+        disk_bytes_per_byte=token_bytes / max(1, num_bytes),
+        # The tokens of all documents are held one by one, and then once more as one array.
+        memory_bytes_per_byte=2 * token_bytes / max(1, num_bytes),
+    )
+
+
+def probe_training(
+    model: ModelConfig,
+    params: Params,
+    scratch: Path,
+    data_root: Path,
+    device: torch.device,
+    *,
+    max_seconds: float,
+) -> TrainingCosts:
+    """Train a model for a few steps on the sample, and save it as the stage does."""
+    start_time = time.perf_counter()
+    tokens_dir = scratch / "tokens" / model.name
+    checkpoint, public_model = build_checkpoint(model, params, tokens_dir, data_root)
+    folder = scratch / "pretrained" / model.name
+    tokens = TokenizedCorpus.load(tokens_dir, "train")
+    if isinstance(model.family, Static):
+        return _probe_static(
+            checkpoint, model.family, tokens, params, folder, max_seconds=max_seconds
+        )
+    has_lm_head = model.family.can_score_text(checkpoint.architecture)
+    if public_model is not None and not (has_lm_head and model.name in params.grid.adapt_models):
+        disk_bytes = _save_model(folder, checkpoint, public_model)
+        return _costs_without_training(time.perf_counter() - start_time, disk_bytes)
+    validation_tokens = TokenizedCorpus.load(tokens_dir, "valid")
+    training = build_training(checkpoint, tokens, validation_tokens, params, device)
+    network = training.state.model
+    assert isinstance(network, Encoder)
+    mean_flops_per_token(checkpoint, training.phases, network)
+    disk_bytes = _save_model(folder, checkpoint, public_model or network)
+    fixed_seconds = time.perf_counter() - start_time
+    costs = _measure_training(training, model.family, params, max_seconds=max_seconds)
+    return dataclasses.replace(costs, fixed_seconds=fixed_seconds, disk_bytes=disk_bytes)
+
+
+def build_checkpoint(
+    model: ModelConfig, params: Params, tokens_dir: Path, data_root: Path
+) -> tuple[Checkpoint, Encoder | None]:
+    """Return the untrained model at its full size, and a public checkpoint's model."""
+    tokenizer = Tokenizer.load(tokens_dir)
+    architecture = match_parameter_budget(
+        model.family,
+        model.architecture,
+        vocab_size=tokenizer.vocab_size,
+        body_parameters=params.budget.body_parameters,
+    )
+    settings = model.pretrain
+    public_model = None
+    if isinstance(model.family, Public):
+        assert model.checkpoint_source is not None, "the study was checked"
+        folder = model.checkpoint_source.resolve_folder(data_root)
+        architecture, public_model = model.family.load_pretrained(folder, architecture)
+        settings = settings.with_default_seq_len(architecture.max_positions)
+    seed = derive_seed(params.seed, params.grid.pretrain_seeds[0])
+    checkpoint = Checkpoint(model.name, model.family, architecture, settings, tokenizer, seed=seed)
+    return checkpoint, public_model
+
+
+def _save_model(folder: Path, checkpoint: Checkpoint, network: Encoder) -> int:
+    """Save a model as an artifact and return its bytes."""
+    with create_artifact(folder, "model", status="ok", reason="") as draft:
+        checkpoint.save(draft, network)
+    return folder_bytes(folder)
+
+
+def _costs_without_training(fixed_seconds: float, disk_bytes: int) -> TrainingCosts:
+    return TrainingCosts(
+        fixed_seconds=fixed_seconds,
+        text=LinearCost(),
+        steps_per_byte=0.0,
+        validation_batch_seconds=0.0,
+        validation_batch_bytes=0.0,
+        num_validations=0,
+        max_validation_batches=0,
+        disk_bytes=disk_bytes,
+    )
+
+
+def _probe_static(
+    checkpoint: Checkpoint,
+    family: Static,
+    tokens: TokenizedCorpus,
+    params: Params,
+    folder: Path,
+    *,
+    max_seconds: float,
+) -> TrainingCosts:
+    """Fit static vectors to growing shares of the text."""
+    outputs: list[Encoder] = []
+
+    def fit(text_bytes: int) -> None:
+        output = fit_static(checkpoint, family, tokens, text_bytes, lambda done, note: None)
+        outputs.append(output.model)
+
+    full_bytes = params.budget.text_bytes
+    if family.uses_cooccurrence_counts:
+        full_bytes = min(full_bytes, tokens.text_bytes)
+    text = measure_growing(
+        fit, first_size=FIRST_STATIC_BYTES, full_size=full_bytes, max_seconds=max_seconds
+    )
+    start_time = time.perf_counter()
+    disk_bytes = _save_model(folder, checkpoint, outputs[-1])
+    costs = _costs_without_training(time.perf_counter() - start_time, disk_bytes)
+    return dataclasses.replace(costs, text=text)
+
+
+@dataclass(frozen=True)
+class _PhaseCosts:
+    """What a phase of a training costs."""
+
+    seconds_per_byte: float
+    steps_per_byte: float
+    validation_batch_seconds: float
+    validation_batch_bytes: float
+
+
+def _measure_training(
+    training: Training, family: Family, params: Params, *, max_seconds: float
+) -> TrainingCosts:
+    """Measure a few steps of each phase; a phase counts by its share of the text."""
+    share_seconds = max_seconds / len(training.phases)
+    seconds_per_byte = 0.0
+    steps_per_byte = 0.0
+    start_progress = 0.0
+    for phase in training.phases:
+        costs = _measure_phase(training, phase, family, params, max_seconds=share_seconds)
+        share = phase.end_progress - start_progress
+        seconds_per_byte += share * costs.seconds_per_byte
+        steps_per_byte += share * costs.steps_per_byte
+        start_progress = phase.end_progress
+    num_validations = NUM_VALIDATIONS
+    max_batches = VALIDATION_BATCHES
+    if isinstance(training.state.optimizer, AveragedSGD):
+        num_validations = training.state.optimizer.trigger.checks
+        max_batches = ALL_BATCHES
+    return TrainingCosts(
+        fixed_seconds=0.0,
+        text=LinearCost(seconds_per_unit=seconds_per_byte),
+        steps_per_byte=steps_per_byte,
+        validation_batch_seconds=costs.validation_batch_seconds,
+        validation_batch_bytes=costs.validation_batch_bytes,
+        num_validations=num_validations,
+        max_validation_batches=max_batches,
+        disk_bytes=0,
+    )
+
+
+def _measure_phase(
+    training: Training, phase: TrainPhase, family: Family, params: Params, *, max_seconds: float
+) -> _PhaseCosts:
+    state = training.state
+    state.epoch = 0
+    state.batch_index = 0
+    plan = dataclasses.replace(
+        training.plan, progress=lambda counters: counters.text_bytes / ENDLESS_BYTES
+    )
+    steps = train(state, family.objective, phase.train_sampler, plan)  # type: ignore[attr-defined]
+    _take_step(steps)  # compiles kernels
+    first = _take_step(steps)
+    start_time = time.perf_counter()
+    last = first
+    while last.step - first.step < MAX_STEPS:
+        last = _take_step(steps)
+        is_enough = last.step - first.step > 1
+        if is_enough and time.perf_counter() - start_time > max_seconds:
+            break
+    seconds = time.perf_counter() - start_time
+    text_bytes = max(1, last.counters.text_bytes - first.counters.text_bytes)
+
+    def validate_batches(count: int) -> int:
+        sums = validate(
+            state.model,
+            family.objective,  # type: ignore[attr-defined]
+            phase.validation_sampler,
+            max_batches=count,
+            precision=params.precision,
+        )
+        return sums.text_bytes
+
+    num_batches = min(MAX_VALIDATION_BATCHES, phase.validation_sampler.set_epoch(0))
+    validation_bytes = validate_batches(num_batches)
+    validation_seconds = time_call(lambda: validate_batches(num_batches))
+    return _PhaseCosts(
+        seconds_per_byte=seconds / text_bytes,
+        steps_per_byte=(last.step - first.step) / text_bytes,
+        validation_batch_seconds=validation_seconds / num_batches,
+        validation_batch_bytes=validation_bytes / num_batches,
+    )
+
+
+def _take_step(steps: Iterator[StepOutput]) -> StepOutput:
+    """Return the next step once it is done: a GPU works on after its step was started."""
+    step = next(steps)
+    step.loss.item()
+    return step
+
+
+def forecast_pretraining(
+    costs: TrainingCosts, model: ModelConfig, params: Params, corpus: CorpusSizes
+) -> float:
+    """Return the seconds of the stage pretrain."""
+    text_bytes = params.budget.text_bytes
+    if isinstance(model.family, Static) and model.family.uses_cooccurrence_counts:
+        text_bytes = min(text_bytes, corpus.train_bytes)
+    if isinstance(model.family, Public):
+        return costs.fixed_seconds
+    return costs.training_seconds(text_bytes, heldout_bytes=corpus.valid_bytes)
