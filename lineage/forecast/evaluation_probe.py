@@ -2,7 +2,6 @@
 
 import dataclasses
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, 
 from lineage.evaluation.settings import BilstmProbeSettings, FinetuneSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.forecast.evaluation import EvaluationCosts, HeadCosts, can_evaluate
-from lineage.forecast.measure import LinearCost, measure_growing, time_call
+from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
 from lineage.models.base import Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.weights import WEIGHTS_FILE
@@ -71,7 +70,7 @@ def probe_evaluation(
     max_seconds: float,
 ) -> EvaluationCosts:
     """Load the model and the task as the stage does, and measure each kind of work."""
-    start_time = time.perf_counter()
+    stopwatch = Stopwatch()
     context = EvalContext(
         checkpoint=Checkpoint.load(model_dir),
         task=TaskData.load(task_dir, split=params.report.split),
@@ -82,7 +81,7 @@ def probe_evaluation(
         device=device,
         tokens_dir=tokens_dir,
     )
-    load_seconds = time.perf_counter() - start_time
+    load_seconds = stopwatch.seconds
     costs = EvaluationCosts(load_seconds, encode_seconds=0.0)
     if not can_evaluate(model, context.kind.name):
         return costs
@@ -172,7 +171,7 @@ def _probe_finetuning(
     def fit(num_items: int, epochs: int) -> float:
         trial = dataclasses.replace(settings, epochs=epochs, min_steps=None, trials=())
         encoder = sample.encoder.build_encoder(trial)
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         model = finetune(
             encoder,
             sample.tokenizer,
@@ -185,7 +184,7 @@ def _probe_finetuning(
             auxiliary_loss=auxiliary_loss,
         )
         fitted.append(model)
-        return time.perf_counter() - start_time
+        return stopwatch.seconds
 
     fit_seconds, step_seconds = _measure_epochs(
         fit, len(sample.items), settings.batch_size, max_seconds=max_seconds
@@ -275,7 +274,7 @@ def _probe_bilstm(
         trial: BilstmProbeSettings = dataclasses.replace(
             settings, epochs=epochs, min_steps=None, trials=()
         )
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         probe = fit_bilstm_probe(
             features.select(np.arange(num_items)),
             sample.labels(num_items),
@@ -285,7 +284,7 @@ def _probe_bilstm(
             device=device,
         )
         fitted.append(probe)
-        return time.perf_counter() - start_time
+        return stopwatch.seconds
 
     fit_seconds, step_seconds = _measure_epochs(
         fit, len(sample.items), settings.batch_size, max_seconds=max_seconds
@@ -324,7 +323,7 @@ def _probe_translation(
             ),
         )
         run = EvalRun("random", "finetuned", used_items, 0)
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         with tempfile.TemporaryDirectory() as folder:
             evaluate_runs(
                 dataclasses.replace(sample_context, settings=settings),
@@ -332,7 +331,7 @@ def _probe_translation(
                 cache_dir=Path(folder),
                 report_progress=lambda done, note: None,
             )
-        return time.perf_counter() - start_time
+        return stopwatch.seconds
 
     num_train = len(sample_context.task.splits["train"])
     rest_seconds, step_seconds = _measure_epochs(

@@ -5,6 +5,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
+
+class Stopwatch:
+    """The seconds since its start, without those in which other programs used the cores.
+
+    They are the smaller of the time that passed and the processor's time: of several threads the
+    former, on a busy machine the latter. Once a GPU is in use only the former counts, since a
+    process that waits for it may sleep.
+    """
+
+    def __init__(self) -> None:
+        self._start_time = time.perf_counter()
+        self._start_cpu_time = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds until now."""
+        seconds = self.elapsed_seconds
+        if torch.cuda.is_initialized():
+            return seconds
+        return min(seconds, time.process_time() - self._start_cpu_time)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """All seconds that have passed, for limits of the probe itself."""
+        return time.perf_counter() - self._start_time
+
 
 @dataclass(frozen=True)
 class LinearCost:
@@ -20,9 +48,9 @@ class LinearCost:
 
 def time_call(work: Callable[[], object]) -> float:
     """Return the seconds that one call takes."""
-    start_time = time.perf_counter()
+    stopwatch = Stopwatch()
     work()
-    return time.perf_counter() - start_time
+    return stopwatch.seconds
 
 
 def measure_growing(
@@ -33,13 +61,13 @@ def measure_growing(
     The line through the last two sizes gives the cost. The first size runs twice, since a first
     call also imports modules and compiles kernels.
     """
+    stopwatch = Stopwatch()
     size = max(1, min(first_size, full_size))
-    start_time = time.perf_counter()
     work(size)
     points = [(size, time_call(partial(work, size)))]
     while size < full_size:
-        spent_seconds = time.perf_counter() - start_time
-        if len(points) > 1 and spent_seconds + 2 * points[-1][1] > max_seconds:
+        next_seconds = stopwatch.elapsed_seconds + 2 * points[-1][1]
+        if len(points) > 1 and next_seconds > max_seconds:
             break
         size = min(2 * size, full_size)
         points.append((size, time_call(partial(work, size))))

@@ -5,6 +5,7 @@ Several at a time, because a core is slower while its neighbors compute. On Linu
 is a fork, as a stage is (`lineage.runtime.forkserver`), so its peak of memory is its own.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,10 +15,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Queue
-from typing import Any
+from typing import Any, Self
 
 from lineage.config.params import Params
 from lineage.config.records import parse_record
@@ -59,6 +60,11 @@ class Measurement:
     def key(self) -> Key:
         """The name under which its result is kept."""
         return self.verb, self.model, self.task
+
+    @property
+    def name(self) -> str:
+        """What is measured, for progress and messages."""
+        return " ".join(part for part in self.key if part)
 
 
 @dataclass(frozen=True)
@@ -105,45 +111,55 @@ def measure(measurement: Measurement, setup: ProbeSetup) -> Costs:
     )
 
 
-def measure_all(
-    chains: Sequence[Sequence[Measurement]],
-    setup: ProbeSetup,
-    *,
-    jobs: int,
-    on_progress: Callable[[float, str], None],
-) -> dict[Key, Measured]:
-    """Run chains of measurements, `jobs` at a time; those of a chain follow each other.
+class Probe:
+    """Processes that measure while the block lasts."""
 
-    Raises InputError where a measurement cannot be done.
-    """
-    waiting: Queue[Sequence[Measurement]] = Queue()
-    for chain in chains:
-        waiting.put(chain)
-    results: dict[Key, Measured] = {}
-    errors: list[BaseException] = []
-    total = sum(map(len, chains))
+    def __init__(self, setup: ProbeSetup, *, jobs: int) -> None:
+        self._setup = setup
+        self._jobs = jobs
+        self._exit_stack = contextlib.ExitStack()
+        self._processes: list[_ProbeProcess] = []
 
-    def work() -> None:
-        try:
-            with _ProbeProcess(setup) as process:
-                while not errors:
-                    for measurement in waiting.get_nowait():
-                        results[measurement.key] = process.run(measurement)
-                        label = " ".join(part for part in measurement.key if part)
-                        on_progress(len(results) / total, label)
-        except Empty:
-            return
-        except BaseException as error:  # raised below, in the thread that waits
-            errors.append(error)
+    def __enter__(self) -> Self:
+        for _ in range(self._jobs):
+            process = _ProbeProcess(self._setup)
+            self._processes.append(process)
+            self._exit_stack.callback(process.close)
+        return self
 
-    threads = [threading.Thread(target=work) for _ in range(min(jobs, len(chains)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
+    def __exit__(self, *error: object) -> None:
+        self._exit_stack.close()
+
+    def measure(
+        self,
+        chains: Sequence[Sequence[Measurement]],
+        on_progress: Callable[[float, str], None],
+    ) -> dict[Key, Measured]:
+        """Run chains of measurements, one in each process; those of a chain follow each other.
+
+        Raises InputError where a measurement cannot be done.
+        """
+        waiting = iter(chains)
+        lock = threading.Lock()
+        results: dict[Key, Measured] = {}
+        total = sum(map(len, chains))
+
+        def work(process: _ProbeProcess) -> None:
+            while True:
+                with lock:
+                    chain = next(waiting, ())
+                if not chain:
+                    return
+                for measurement in chain:
+                    measured = process.run(measurement)
+                    with lock:
+                        results[measurement.key] = measured
+                        on_progress(len(results) / total, measurement.name)
+
+        with ThreadPoolExecutor(self._jobs) as pool:
+            for future in [pool.submit(work, process) for process in self._processes]:
+                future.result()
+        return results
 
 
 class _ProbeProcess:
@@ -169,12 +185,11 @@ class _ProbeProcess:
         }
         self._send(request)
 
-    def __enter__(self) -> "_ProbeProcess":
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the process."""
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
         self._child.stdout.close()
         self._child.terminate()
         self._child.wait()
@@ -184,7 +199,7 @@ class _ProbeProcess:
         self._send(dataclasses.asdict(measurement))
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
-        name = " ".join(part for part in measurement.key if part)
+        name = measurement.name
         if not line:
             raise InputError(f"forecast of {name}: the probe ended early; is memory short?")
         answer = json.loads(line)

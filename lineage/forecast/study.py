@@ -22,8 +22,8 @@ from lineage.forecast.evaluation import (
     evaluation_memory,
     evaluation_seconds,
 )
-from lineage.forecast.measure import time_call
-from lineage.forecast.probe import Key, Measured, Measurement, ProbeSetup, measure_all
+from lineage.forecast.measure import Stopwatch, time_call
+from lineage.forecast.probe import Key, Measured, Measurement, Probe, ProbeSetup
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.task_probe import TaskCosts, forecast_baselines
 from lineage.forecast.training import TokenizerCosts, TrainingCosts, forecast_pretraining
@@ -63,22 +63,19 @@ def forecast_study(
     start_time = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="lineage-") as folder:
         scratch = Path(folder)
-        data = _copy_data(params, data_root, scratch)
         setup = ProbeSetup(params, scratch, data_root, device_index)
         shares = _TimeShares.of(params, probe_seconds * jobs)
-        measured = measure_all(
-            _first_chains(params, shares),
-            setup,
-            jobs=jobs,
-            on_progress=lambda done, note: on_progress(0.5 * done, note),
-        )
-        groups = _group_tasks(params, measured)
-        measured |= measure_all(
-            _evaluation_chains(params, groups, shares),
-            setup,
-            jobs=jobs,
-            on_progress=lambda done, note: on_progress(0.5 + 0.5 * done, note),
-        )
+        with Probe(setup, jobs=jobs) as probe:
+            data = _copy_data(params, data_root, scratch)
+            measured = probe.measure(
+                _first_chains(params, shares),
+                lambda done, note: on_progress(done / 2, note),
+            )
+            groups = _group_tasks(params, measured)
+            measured |= probe.measure(
+                _evaluation_chains(params, groups, shares),
+                lambda done, note: on_progress((1 + done) / 2, note),
+            )
         study = _MeasuredStudy(params, models, data, measured, groups)
         stages = study.forecast_stages()
     return StudyForecast(stages, probe_seconds=time.perf_counter() - start_time)
@@ -102,15 +99,15 @@ class _StudyData:
 
 def _copy_data(params: Params, data_root: Path, scratch: Path) -> _StudyData:
     """Copy the tasks and a sample of the corpus into the scratch folder, as the stages do."""
-    start_time = time.perf_counter()
+    stopwatch = Stopwatch()
     corpus = copy_corpus(params, data_root, scratch)
-    corpus_seconds = time.perf_counter() - start_time
+    corpus_seconds = stopwatch.seconds
     tasks = {}
     task_seconds = {}
     for name in params.grid.tasks:
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         folder = copy_task(name, params, data_root, scratch)
-        task_seconds[name] = time.perf_counter() - start_time
+        task_seconds[name] = stopwatch.seconds
         tasks[name] = TaskData.load(folder, split=params.report.split)
     check_seconds = time_call(lambda: check_study(params))
     return _StudyData(corpus, corpus_seconds, tasks, task_seconds, check_seconds)

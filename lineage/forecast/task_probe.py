@@ -1,6 +1,5 @@
 """Measure the stages of a task that need no model: task, contamination and baselines."""
 
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData, fold_numbers
 from lineage.evaluation.baselines import BaselineEvaluator, BaselineRun, evaluate_baselines
 from lineage.forecast.data import folder_bytes
-from lineage.forecast.measure import LinearCost, measure_growing, time_call
+from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
 from lineage.tasks.base import Kind, load_kind
 from lineage.training.adapt import split_target_texts
 
@@ -46,9 +45,9 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
     train_texts: list[str] = []
     heldout_texts: list[str] = []
     if name in params.grid.adapt_tasks:
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         train_texts, heldout_texts = split_target_texts(folder, params.adapt, seed=params.seed)
-        adapt_seconds = time.perf_counter() - start_time
+        adapt_seconds = stopwatch.seconds
     return TaskCosts(
         characters_per_item=_characters_per_item(task, kind),
         disk_bytes=folder_bytes(folder),
@@ -84,9 +83,9 @@ def _probe_contamination(
     for part in task.split_items(seed=0, fold=None):
         if part.split != scored_split:
             continue
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         index = NgramIndex(kind.extract_texts(task.select_items(part), language), language)
-        fixed_seconds += time.perf_counter() - start_time
+        fixed_seconds += stopwatch.seconds
         index.find_items(documents[:1])
         seconds_per_byte += time_call(partial(index.find_items, documents)) / num_bytes
     unlabelled = scratch / "tasks" / task.info["name"] / "unlabelled.parquet"

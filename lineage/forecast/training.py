@@ -6,7 +6,6 @@ come from the parameters and from the sizes of the data.
 """
 
 import dataclasses
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from lineage.artifacts import create_artifact, read_table
 from lineage.config.params import AdaptationBudget, Params
 from lineage.config.study import ModelConfig
 from lineage.forecast.data import CorpusSizes, folder_bytes
-from lineage.forecast.measure import LinearCost, measure_growing, time_call
+from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
 from lineage.models.base import Encoder, Family, Public, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_tokenizer import load_public_tokenizer
@@ -107,9 +106,9 @@ def probe_tokenizer(
     if model.tokenizer is None:
         assert model.checkpoint_source is not None, "the study was checked"
         source = model.checkpoint_source.resolve_folder(data_root)
-        start_time = time.perf_counter()
+        stopwatch = Stopwatch()
         tokenizer = load_public_tokenizer(source, language=language)
-        train_cost = LinearCost(time.perf_counter() - start_time)
+        train_cost = LinearCost(stopwatch.seconds)
     else:
         settings = model.tokenizer
         texts = read_table(scratch / "corpora" / corpus / "train.parquet", ["text"])["text"]
@@ -152,10 +151,10 @@ def _write_tokens(
         for split in ("train", "valid"):
             table = read_table(scratch / "corpora" / params.budget.corpus / f"{split}.parquet")
             languages = table["language"].tolist() if table["language"].nunique() > 1 else ()
-            start_time = time.perf_counter()
+            stopwatch = Stopwatch()
             tokens = encode_corpus(table["text"].tolist(), tokenizer, languages=languages)
             tokens.save(draft, split)
-            encode_seconds += time.perf_counter() - start_time
+            encode_seconds += stopwatch.seconds
             num_bytes += tokens.text_bytes
         token_bytes = folder_bytes(draft) - fixed_bytes
     return TokenizerCosts(
@@ -178,7 +177,7 @@ def probe_training(
     max_seconds: float,
 ) -> TrainingCosts:
     """Train a model for a few steps on the sample, and save it as the stage does."""
-    start_time = time.perf_counter()
+    stopwatch = Stopwatch()
     tokens_dir = scratch / "tokens" / model.name
     checkpoint, public_model = build_checkpoint(model, params, tokens_dir, data_root)
     folder = scratch / "pretrained" / model.name
@@ -190,14 +189,14 @@ def probe_training(
     has_lm_head = model.family.can_score_text(checkpoint.architecture)
     if public_model is not None and not (has_lm_head and model.name in params.grid.adapt_models):
         disk_bytes = _save_model(folder, checkpoint, public_model)
-        return _costs_without_training(time.perf_counter() - start_time, disk_bytes)
+        return _costs_without_training(stopwatch.seconds, disk_bytes)
     validation_tokens = TokenizedCorpus.load(tokens_dir, "valid")
     training = build_training(checkpoint, tokens, validation_tokens, params, device)
     network = training.state.model
     assert isinstance(network, Encoder)
     mean_flops_per_token(checkpoint, training.phases, network)
     disk_bytes = _save_model(folder, checkpoint, public_model or network)
-    fixed_seconds = time.perf_counter() - start_time
+    fixed_seconds = stopwatch.seconds
     costs = _measure_training(training, model.family, params, max_seconds=max_seconds)
     return dataclasses.replace(costs, fixed_seconds=fixed_seconds, disk_bytes=disk_bytes)
 
@@ -267,9 +266,9 @@ def _probe_static(
     text = measure_growing(
         fit, first_size=FIRST_STATIC_BYTES, full_size=full_bytes, max_seconds=max_seconds
     )
-    start_time = time.perf_counter()
+    stopwatch = Stopwatch()
     disk_bytes = _save_model(folder, checkpoint, outputs[-1])
-    costs = _costs_without_training(time.perf_counter() - start_time, disk_bytes)
+    costs = _costs_without_training(stopwatch.seconds, disk_bytes)
     return dataclasses.replace(costs, text=text)
 
 
@@ -326,14 +325,14 @@ def _measure_phase(
     steps = train(state, family.objective, phase.train_sampler, plan)  # type: ignore[attr-defined]
     _take_step(steps)  # compiles kernels
     first = _take_step(steps)
-    start_time = time.perf_counter()
+    stopwatch = Stopwatch()
     last = first
     while last.step - first.step < MAX_STEPS:
         last = _take_step(steps)
         is_enough = last.step - first.step > 1
-        if is_enough and time.perf_counter() - start_time > max_seconds:
+        if is_enough and stopwatch.elapsed_seconds > max_seconds:
             break
-    seconds = time.perf_counter() - start_time
+    seconds = stopwatch.seconds
     text_bytes = max(1, last.counters.text_bytes - first.counters.text_bytes)
 
     def validate_batches(count: int) -> int:
