@@ -34,7 +34,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 
 SAMPLE_BATCHES = 8  # of items
 MIN_SAMPLE_ITEMS = 64
-FIRST_SCORED_ITEMS = 16  # of a task without training
+FIRST_SCORED_ITEMS = 32  # of a task without training
 
 
 @dataclasses.dataclass(frozen=True)
