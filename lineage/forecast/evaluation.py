@@ -11,12 +11,10 @@ the costs.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from lineage.config.params import Params
-from lineage.config.study import ModelConfig
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import list_runs
 from lineage.evaluation.settings import (
@@ -29,7 +27,6 @@ from lineage.evaluation.settings import (
 )
 from lineage.evaluation.systems import EvalRun, Init
 from lineage.forecast.measure import LinearCost
-from lineage.tasks.base import load_kind
 
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
 ADAPTED: tuple[Init, ...] = ("adapted",)
@@ -39,6 +36,7 @@ ADAPTED: tuple[Init, ...] = ("adapted",)
 class HeadCosts:
     """Seconds of a head that is trained in steps."""
 
+    first_seconds: float = 0.0  # of the first fit in a process, besides what every fit takes
     fit_seconds: float = 0.0  # of every fit, besides its steps
     step_seconds: float = 0.0
     predict_seconds: float = 0.0  # of an item
@@ -96,7 +94,8 @@ class RunCounts:
     run: EvalRun
     train_items: int
     validation_items: int
-    predicted_items: int  # of all scored splits; symmetric items count for each order too
+    scored_items: int  # of all scored splits
+    predicted_items: int  # the same, but symmetric items count for each order too
     num_parts: int  # tables of predictions
     fitted_settings: tuple[Any, ...]  # of each fit: one for each trial, where the run chooses one
     chooses_trial: bool
@@ -105,6 +104,17 @@ class RunCounts:
     def num_fits(self) -> int:
         """The number of heads that are fitted."""
         return len(self.fitted_settings)
+
+    @property
+    def num_tables(self) -> int:
+        """The tables of predictions: of each scored part, and of each trial on validation."""
+        return self.num_parts + (self.num_fits if self.chooses_trial else 0)
+
+    @property
+    def num_predictions(self) -> int:
+        """The items of all tables."""
+        trial_items = self.num_fits * self.validation_items if self.chooses_trial else 0
+        return self.scored_items + trial_items
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,7 @@ def _count_run(
         run=run,
         train_items=num_train,
         validation_items=sum(size for split, size in sizes if split == "validation"),
+        scored_items=sum(scored),
         predicted_items=(1 + orders) * sum(scored),
         num_parts=len(scored),
         fitted_settings=fitted_settings,
@@ -217,13 +228,11 @@ def evaluation_seconds(
     seconds = costs.load_seconds + 2 * counts.encoded_items * costs.encode_seconds
     if answered_by in ("sentence_probability", "word_vectors"):
         return seconds + len(counts.inits) * costs.zero_shot.seconds(counts.scored_items)
+    seconds += costs.bilstm.first_seconds + costs.finetune.first_seconds
     seconds += len(counts.inits) * _frozen_seconds(counts, costs)
     for run_counts in counts.runs:
         seconds += _run_seconds(run_counts, costs, settings, answered_by=answered_by)
-        num_tables = run_counts.num_parts
-        if run_counts.chooses_trial:
-            num_tables += run_counts.num_fits
-        seconds += num_tables * scoring_seconds
+        seconds += run_counts.num_tables * scoring_seconds
     return seconds
 
 
@@ -284,18 +293,19 @@ def evaluation_memory(
     return probe_memory_bytes + round(feature_bytes)
 
 
-def evaluation_disk(counts: EvaluationCounts, costs: EvaluationCosts) -> int:
-    """Return the bytes of the fine-tuned weights that a stage keeps."""
+def count_prediction_tables(counts: EvaluationCounts) -> int:
+    """Return the tables of predictions of a stage: of each scored part, and of each trial."""
+    return sum(run.num_tables for run in counts.runs)
+
+
+def evaluation_disk(
+    counts: EvaluationCounts, costs: EvaluationCosts, *, prediction_bytes: float
+) -> int:
+    """Return the bytes of the fine-tuned weights and the predictions that a stage keeps.
+
+    `prediction_bytes` is of an item.
+    """
     has_finetuned = any(run.run.transfer == "finetuned" for run in counts.runs)
-    return costs.finetuned_bytes if has_finetuned else 0
-
-
-def can_evaluate(model: ModelConfig, kind_name: str) -> bool:
-    """Return whether the model can answer tasks of this kind."""
-    return model.family.can_answer(load_kind(kind_name).answered_by, model.architecture)
-
-
-def first_task_of_each_group(keys: Sequence[tuple[Any, ...]]) -> list[int]:
-    """Return for each task the index of the first task with its key."""
-    first: dict[tuple[Any, ...], int] = {}
-    return [first.setdefault(key, index) for index, key in enumerate(keys)]
+    weights_bytes = costs.finetuned_bytes if has_finetuned else 0
+    num_predictions = sum(run.num_predictions for run in counts.runs)
+    return weights_bytes + round(prediction_bytes * num_predictions)

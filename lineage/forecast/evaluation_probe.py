@@ -2,6 +2,7 @@
 
 import dataclasses
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from lineage.evaluation.finetuning import finetune, predict_finetuned
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
 from lineage.evaluation.settings import BilstmProbeSettings, FinetuneSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
-from lineage.forecast.evaluation import EvaluationCosts, HeadCosts, can_evaluate
+from lineage.forecast.evaluation import EvaluationCosts, HeadCosts
 from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
 from lineage.models.base import Trained
 from lineage.models.checkpoint import Checkpoint
@@ -83,7 +84,7 @@ def probe_evaluation(
     )
     load_seconds = stopwatch.seconds
     costs = EvaluationCosts(load_seconds, encode_seconds=0.0)
-    if not can_evaluate(model, context.kind.name):
+    if not model.family.can_answer(context.kind.answered_by, context.checkpoint.architecture):
         return costs
     if context.kind.answered_by == "translator":
         return _probe_translation(context, costs, max_seconds=max_seconds)
@@ -118,7 +119,7 @@ def _probe_zero_shot(context: EvalContext, *, max_seconds: float) -> LinearCost:
 
     cost = measure_growing(
         evaluate, first_size=FIRST_SCORED_ITEMS, full_size=largest, max_seconds=max_seconds
-    )
+    ).cost
     return dataclasses.replace(cost, seconds_per_unit=cost.seconds_per_unit / num_splits)
 
 
@@ -186,23 +187,21 @@ def _probe_finetuning(
         fitted.append(model)
         return stopwatch.seconds
 
-    fit_seconds, step_seconds = _measure_epochs(
-        fit, len(sample.items), settings.batch_size, max_seconds=max_seconds
-    )
+    costs = _measure_epochs(fit, len(sample.items), settings.batch_size, max_seconds=max_seconds)
     predict_seconds = time_call(
         lambda: predict_finetuned(
             fitted[-1], sample.tokenizer, sample.items, precision=sample.precision
         )
     )
-    return HeadCosts(fit_seconds, step_seconds, predict_seconds / len(sample.items))
+    return dataclasses.replace(costs, predict_seconds=predict_seconds / len(sample.items))
 
 
 def _measure_epochs(
-    fit: Any, num_items: int, batch_size: int, *, max_seconds: float
-) -> tuple[float, float]:
-    """Return the seconds of a fit besides its steps, and of a step: from one epoch and from two."""
+    fit: Callable[[int, int], float], num_items: int, batch_size: int, *, max_seconds: float
+) -> HeadCosts:
+    """Measure a fit and its steps, from fits of one epoch and of two."""
     first_items = min(batch_size, num_items)
-    fit(first_items, 1)
+    first_seconds = fit(first_items, 1)
     single_seconds = fit(first_items, 1)
     affordable = int(max_seconds / (3 * max(single_seconds, 1e-6)))
     num_batches = min(max(2, affordable), -(-num_items // batch_size))
@@ -210,7 +209,11 @@ def _measure_epochs(
     one_epoch = fit(used_items, 1)
     two_epochs = fit(used_items, 2)
     step_seconds = max(0.0, two_epochs - one_epoch) / num_batches
-    return max(0.0, one_epoch - num_batches * step_seconds), step_seconds
+    return HeadCosts(
+        first_seconds=max(0.0, first_seconds - single_seconds),
+        fit_seconds=max(0.0, one_epoch - num_batches * step_seconds),
+        step_seconds=step_seconds,
+    )
 
 
 def _probe_linear(
@@ -229,8 +232,10 @@ def _probe_linear(
         )
         return select_layers(features, settings)
 
+    first_seconds = time_call(extract)
+    stopwatch = Stopwatch()
     features = extract()
-    feature_seconds = time_call(extract) / len(sample.items)
+    feature_seconds = stopwatch.seconds / len(sample.items)
     labels = sample.labels(len(sample.items))
     num_train = len(context.task.splits["train"])
     most_answers = max(len(labels), round(num_train * costs.answers_per_item))
@@ -246,9 +251,10 @@ def _probe_linear(
 
     linear_fit = measure_growing(
         fit, first_size=len(labels), full_size=most_answers, max_seconds=max_seconds
-    )
+    ).cost
     return dataclasses.replace(
         costs,
+        load_seconds=costs.load_seconds + first_seconds - len(sample.items) * feature_seconds,
         feature_seconds=feature_seconds,
         linear_fit=linear_fit,
         feature_bytes=features.nbytes / len(sample.items),
@@ -286,7 +292,7 @@ def _probe_bilstm(
         fitted.append(probe)
         return stopwatch.seconds
 
-    fit_seconds, step_seconds = _measure_epochs(
+    head_costs = _measure_epochs(
         fit, len(sample.items), settings.batch_size, max_seconds=max_seconds
     )
     predict_seconds = time_call(lambda: predict_bilstm_probe(fitted[-1], features))
@@ -295,7 +301,7 @@ def _probe_bilstm(
         costs,
         cache_seconds=cache_seconds,
         cache_bytes=num_bytes / len(sample.items),
-        bilstm=HeadCosts(fit_seconds, step_seconds, predict_seconds / len(sample.items)),
+        bilstm=dataclasses.replace(head_costs, predict_seconds=predict_seconds / len(sample.items)),
     )
 
 
@@ -334,12 +340,11 @@ def _probe_translation(
         return stopwatch.seconds
 
     num_train = len(sample_context.task.splits["train"])
-    rest_seconds, step_seconds = _measure_epochs(
-        fit, num_train, translation.batch_size, max_seconds=max_seconds
-    )
-    predict_seconds = rest_seconds / max(1, len(targets))
+    measured = _measure_epochs(fit, num_train, translation.batch_size, max_seconds=max_seconds)
+    # Besides its steps, a run translates every scored sentence.
+    predict_seconds = measured.fit_seconds / max(1, len(targets))
     return dataclasses.replace(
         costs,
-        finetune=HeadCosts(step_seconds=step_seconds, predict_seconds=predict_seconds),
+        finetune=dataclasses.replace(measured, fit_seconds=0.0, predict_seconds=predict_seconds),
         finetuned_bytes=_weights_bytes(context.checkpoint),
     )

@@ -45,6 +45,10 @@ class LinearCost:
         """Return the seconds for a size."""
         return self.fixed_seconds + self.seconds_per_unit * size
 
+    def times(self, factor: float) -> "LinearCost":
+        """Return the cost of doing it so many times."""
+        return LinearCost(factor * self.fixed_seconds, factor * self.seconds_per_unit)
+
 
 def time_call(work: Callable[[], object]) -> float:
     """Return the seconds that one call takes."""
@@ -53,17 +57,26 @@ def time_call(work: Callable[[], object]) -> float:
     return stopwatch.seconds
 
 
+@dataclass(frozen=True)
+class GrowingMeasure:
+    """A cost, what the first call took beyond it, and the largest size that was timed."""
+
+    cost: LinearCost
+    first_call_seconds: float  # of imports and of compiling kernels
+    largest_size: int
+
+
 def measure_growing(
     work: Callable[[int], object], *, first_size: int, full_size: int, max_seconds: float
-) -> LinearCost:
+) -> GrowingMeasure:
     """Time `work` at doubling sizes until `max_seconds` are used or the full size is reached.
 
-    The line through the last two sizes gives the cost. The first size runs twice, since a first
-    call also imports modules and compiles kernels.
+    The line through the last two sizes gives the cost. The first size runs twice, to tell what a
+    first call takes.
     """
     stopwatch = Stopwatch()
     size = max(1, min(first_size, full_size))
-    work(size)
+    first_seconds = time_call(partial(work, size))
     points = [(size, time_call(partial(work, size)))]
     while size < full_size:
         next_seconds = stopwatch.elapsed_seconds + 2 * points[-1][1]
@@ -71,7 +84,8 @@ def measure_growing(
             break
         size = min(2 * size, full_size)
         points.append((size, time_call(partial(work, size))))
-    return fit_line(points)
+    first_call_seconds = max(0.0, first_seconds - points[0][1])
+    return GrowingMeasure(fit_line(points), first_call_seconds, size)
 
 
 def fit_line(points: list[tuple[int, float]]) -> LinearCost:

@@ -17,7 +17,9 @@ from lineage.forecast.evaluation import (
     ADAPTED,
     PRETRAINED_AND_RANDOM,
     EvaluationCosts,
+    EvaluationCounts,
     count_evaluation,
+    count_prediction_tables,
     evaluation_disk,
     evaluation_memory,
     evaluation_seconds,
@@ -314,29 +316,39 @@ class _MeasuredStudy:
         )
         return StageForecast(seconds, measured.memory_bytes, costs.disk_bytes)
 
+    def _count_evaluation(
+        self, name: str, task: str, inits: tuple[Init, ...], *, finetuned: bool = True
+    ) -> EvaluationCounts | None:
+        """Return the counts of a stage; None if the model cannot answer such a task."""
+        model = self.models[name]
+        kind = load_kind(self.params.tasks[task].kind)
+        if not model.family.can_answer(kind.answered_by, model.architecture):
+            return None
+        return count_evaluation(
+            self.data.tasks[task], model.evaluate, self.params, inits=inits, finetuned=finetuned
+        )
+
     def _forecast_evaluation(
         self, name: str, task: str, inits: tuple[Init, ...], *, finetuned: bool = True
     ) -> StageForecast:
         measured = self.measured["evaluate", name, self.groups[task]]
         costs = self._evaluation(name, task)
-        kind = load_kind(self.params.tasks[task].kind)
-        if not self.models[name].family.can_answer(
-            kind.answered_by, self.models[name].architecture
-        ):
+        counts = self._count_evaluation(name, task, inits, finetuned=finetuned)
+        if counts is None:
             return StageForecast(costs.load_seconds, measured.memory_bytes, 0)
-        settings = self.models[name].evaluate
-        counts = count_evaluation(
-            self.data.tasks[task], settings, self.params, inits=inits, finetuned=finetuned
-        )
+        task_costs = self._task(task)
         seconds = evaluation_seconds(
             counts,
             costs,
-            settings,
-            answered_by=kind.answered_by,
-            scoring_seconds=self._task(task).scoring_seconds,
+            self.models[name].evaluate,
+            answered_by=load_kind(self.params.tasks[task].kind).answered_by,
+            scoring_seconds=task_costs.scoring_seconds,
         )
-        memory_bytes = evaluation_memory(counts, costs, probe_memory_bytes=measured.memory_bytes)
-        return StageForecast(seconds, memory_bytes, evaluation_disk(counts, costs))
+        return StageForecast(
+            seconds,
+            evaluation_memory(counts, costs, probe_memory_bytes=measured.memory_bytes),
+            evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes),
+        )
 
     def _forecast_joined(self, name: str, task: str) -> StageForecast:
         """Return the forecast of probes on features that are joined with static vectors."""
@@ -353,4 +365,16 @@ class _MeasuredStudy:
         return StageForecast(seconds, round(widening * own.memory_bytes), 0)
 
     def _report_seconds(self) -> float:
-        return 0.0
+        """Return the seconds of the stage report, which scores all tables of predictions again."""
+        seconds = 0.0
+        grid = self.params.grid
+        for verb, inits in (("evaluate", PRETRAINED_AND_RANDOM), ("evaluate_adapted", ADAPTED)):
+            is_adapted = verb == "evaluate_adapted"
+            names = grid.adapt_models if is_adapted else grid.models
+            for name in names:
+                for task in grid.adapt_tasks if is_adapted else grid.tasks:
+                    counts = self._count_evaluation(name, task, inits)
+                    if counts is not None:
+                        num_tables = count_prediction_tables(counts)
+                        seconds += num_tables * self._task(task).scoring_seconds
+        return len(grid.pretrain_seeds) * seconds

@@ -3,13 +3,21 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from lineage.artifacts import read_table
+import pandas as pd
+
+from lineage.artifacts import read_table, write_table
 from lineage.config.params import Params
 from lineage.data.contamination import NgramIndex
 from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData, fold_numbers
-from lineage.evaluation.baselines import BaselineEvaluator, BaselineRun, evaluate_baselines
+from lineage.evaluation.baselines import (
+    BaselineEvaluator,
+    BaselineRun,
+    build_predictions_table,
+    evaluate_baselines,
+)
 from lineage.forecast.data import folder_bytes
 from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
 from lineage.tasks.base import Kind, load_kind
@@ -29,6 +37,7 @@ class TaskCosts:
     searched_bytes: int  # of the task's own unlabelled text
     baseline: LinearCost  # all baselines at one number of labels, by training items
     scoring_seconds: float  # of one table of predictions
+    prediction_bytes: float  # on disk, of one item
     # The text that models adapt to, and what splitting it takes; zeros where none does.
     adapt_seconds: float = 0.0
     adapt_train_bytes: int = 0
@@ -41,6 +50,7 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
     task = TaskData.load(folder, split=params.report.split)
     kind = load_kind(task.info["kind"])
     contamination, searched_bytes = _probe_contamination(task, kind, params, scratch)
+    baselines = _probe_baselines(task, kind, params, scratch, max_seconds=max_seconds)
     adapt_seconds = 0.0
     train_texts: list[str] = []
     heldout_texts: list[str] = []
@@ -53,8 +63,9 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
         disk_bytes=folder_bytes(folder),
         contamination=contamination,
         searched_bytes=searched_bytes,
-        baseline=_probe_baselines(task, kind, params, max_seconds=max_seconds),
+        baseline=baselines.cost,
         scoring_seconds=_probe_scoring(task, kind, params),
+        prediction_bytes=baselines.prediction_bytes,
         adapt_seconds=adapt_seconds,
         adapt_train_bytes=sum(map(byte_count, train_texts)),
         adapt_heldout_bytes=sum(map(byte_count, heldout_texts)),
@@ -95,31 +106,46 @@ def _probe_contamination(
     return LinearCost(fixed_seconds, seconds_per_byte), searched_bytes
 
 
+class _BaselineCosts(NamedTuple):
+    """The cost of all baselines at one number of labels, and the size of their predictions."""
+
+    cost: LinearCost  # by training items
+    prediction_bytes: float  # of an item
+
+
 def _probe_baselines(
-    task: TaskData, kind: Kind, params: Params, *, max_seconds: float
-) -> LinearCost:
+    task: TaskData, kind: Kind, params: Params, scratch: Path, *, max_seconds: float
+) -> _BaselineCosts:
     """Measure all baselines with one seed, at growing numbers of labels."""
     split = params.report.split
     if split not in task.scored_splits:
-        return LinearCost()
+        return _BaselineCosts(LinearCost(), 0.0)
+    predictions: list[pd.DataFrame] = []
 
     def evaluate(num_labels: int) -> None:
-        for _ in evaluate_baselines(
+        results = evaluate_baselines(
             kind,
             task,
             split=split,
             finetune_seeds=params.grid.finetune_seeds[:1],
             label_counts=[num_labels],
             tfidf_C=params.grid.tfidf_C[:1],
-        ):
-            pass
+        )
+        predictions[:] = [result.predictions for result in results]
 
-    if not kind.has_train_split:
-        return LinearCost(fixed_seconds=time_call(lambda: evaluate(1)))
-    num_train = len(task.splits["train"])
-    return measure_growing(
-        evaluate, first_size=FIRST_TRAIN_ITEMS, full_size=num_train, max_seconds=max_seconds
-    )
+    if kind.has_train_split:
+        cost = measure_growing(
+            evaluate,
+            first_size=FIRST_TRAIN_ITEMS,
+            full_size=len(task.splits["train"]),
+            max_seconds=max_seconds,
+        ).cost
+    else:
+        cost = LinearCost(fixed_seconds=time_call(lambda: evaluate(1)))
+    table = build_predictions_table(predictions)
+    path = scratch / f"predictions-{task.info['name']}.parquet"
+    write_table(path, table)
+    return _BaselineCosts(cost, path.stat().st_size / max(1, len(table)))
 
 
 def _probe_scoring(task: TaskData, kind: Kind, params: Params) -> float:

@@ -131,7 +131,7 @@ def probe_tokenizer(
             first_size=max(1, len(all_texts) // 4),
             full_size=len(all_texts),
             max_seconds=max_seconds,
-        )
+        ).cost
         tokenizer = trained[-1]
         train_cost = dataclasses.replace(
             by_texts, seconds_per_unit=by_texts.seconds_per_unit / bytes_per_text
@@ -198,6 +198,7 @@ def probe_training(
     disk_bytes = _save_model(folder, checkpoint, public_model or network)
     fixed_seconds = stopwatch.seconds
     costs = _measure_training(training, model.family, params, max_seconds=max_seconds)
+    fixed_seconds += costs.fixed_seconds
     return dataclasses.replace(costs, fixed_seconds=fixed_seconds, disk_bytes=disk_bytes)
 
 
@@ -255,27 +256,43 @@ def _probe_static(
 ) -> TrainingCosts:
     """Fit static vectors to growing shares of the text."""
     outputs: list[Encoder] = []
+    num_epochs = getattr(checkpoint.pretrain, "epochs", 1)
 
-    def fit(text_bytes: int) -> None:
-        output = fit_static(checkpoint, family, tokens, text_bytes, lambda done, note: None)
+    def fit(text_bytes: int, epochs: int) -> None:
+        short = checkpoint
+        if num_epochs > 1:
+            pretrain = dataclasses.replace(checkpoint.pretrain, epochs=epochs)
+            short = dataclasses.replace(checkpoint, pretrain=pretrain)
+        output = fit_static(short, family, tokens, text_bytes, lambda done, note: None)
         outputs.append(output.model)
 
     full_bytes = params.budget.text_bytes
     if family.uses_cooccurrence_counts:
         full_bytes = min(full_bytes, tokens.text_bytes)
-    text = measure_growing(
-        fit, first_size=FIRST_STATIC_BYTES, full_size=full_bytes, max_seconds=max_seconds
+    measure = measure_growing(
+        lambda text_bytes: fit(text_bytes, 1),
+        first_size=FIRST_STATIC_BYTES,
+        full_size=full_bytes,
+        max_seconds=max_seconds,
     )
+    text = measure.cost
+    if num_epochs > 1:
+        largest_size = measure.largest_size
+        one_epoch = text.seconds(largest_size)
+        two_epochs = time_call(lambda: fit(largest_size, 2))
+        further_epoch = max(0.0, two_epochs - one_epoch) / one_epoch
+        text = text.times(1 + (num_epochs - 1) * further_epoch)
     stopwatch = Stopwatch()
     disk_bytes = _save_model(folder, checkpoint, outputs[-1])
-    costs = _costs_without_training(stopwatch.seconds, disk_bytes)
-    return dataclasses.replace(costs, text=text)
+    fixed_seconds = measure.first_call_seconds + stopwatch.seconds
+    return dataclasses.replace(_costs_without_training(fixed_seconds, disk_bytes), text=text)
 
 
 @dataclass(frozen=True)
 class _PhaseCosts:
     """What a phase of a training costs."""
 
+    first_seconds: float  # of the first step, besides what every step takes
     seconds_per_byte: float
     steps_per_byte: float
     validation_batch_seconds: float
@@ -289,12 +306,14 @@ def _measure_training(
     share_seconds = max_seconds / len(training.phases)
     seconds_per_byte = 0.0
     steps_per_byte = 0.0
+    first_seconds = 0.0
     start_progress = 0.0
     for phase in training.phases:
         costs = _measure_phase(training, phase, family, params, max_seconds=share_seconds)
         share = phase.end_progress - start_progress
         seconds_per_byte += share * costs.seconds_per_byte
         steps_per_byte += share * costs.steps_per_byte
+        first_seconds += costs.first_seconds
         start_progress = phase.end_progress
     num_validations = NUM_VALIDATIONS
     max_batches = VALIDATION_BATCHES
@@ -302,7 +321,7 @@ def _measure_training(
         num_validations = training.state.optimizer.trigger.checks
         max_batches = ALL_BATCHES
     return TrainingCosts(
-        fixed_seconds=0.0,
+        fixed_seconds=first_seconds,
         text=LinearCost(seconds_per_unit=seconds_per_byte),
         steps_per_byte=steps_per_byte,
         validation_batch_seconds=costs.validation_batch_seconds,
@@ -323,7 +342,7 @@ def _measure_phase(
         training.plan, progress=lambda counters: counters.text_bytes / ENDLESS_BYTES
     )
     steps = train(state, family.objective, phase.train_sampler, plan)  # type: ignore[attr-defined]
-    _take_step(steps)  # compiles kernels
+    first_seconds = time_call(lambda: _take_step(steps))
     first = _take_step(steps)
     stopwatch = Stopwatch()
     last = first
@@ -348,9 +367,11 @@ def _measure_phase(
     num_batches = min(MAX_VALIDATION_BATCHES, phase.validation_sampler.set_epoch(0))
     validation_bytes = validate_batches(num_batches)
     validation_seconds = time_call(lambda: validate_batches(num_batches))
+    num_steps = last.step - first.step
     return _PhaseCosts(
+        first_seconds=max(0.0, first_seconds - seconds / num_steps),
         seconds_per_byte=seconds / text_bytes,
-        steps_per_byte=(last.step - first.step) / text_bytes,
+        steps_per_byte=num_steps / text_bytes,
         validation_batch_seconds=validation_seconds / num_batches,
         validation_batch_bytes=validation_bytes / num_batches,
     )
