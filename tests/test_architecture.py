@@ -25,6 +25,8 @@ FLOWS_MAY_IMPORT = {
     "lineage.runtime.provenance",
     "lineage.config.records",
     "lineage.runtime.settings",
+    "lineage.runtime.code",
+    "lineage.forecast.records",
 }
 # Only these files may import a tool, so that it can be replaced in one place.
 ALLOWED_USERS = {
@@ -85,6 +87,16 @@ def test_flows_import_no_stage_and_little_of_the_library(module: str) -> None:
     assert {
         other for other in imported_modules(module) if not other.startswith("flows.")
     } <= FLOWS_MAY_IMPORT
+
+
+def test_only_flows_use_the_forecast() -> None:
+    """It is above everything that a stage does, so no stage depends on it."""
+    for module in MODULES:
+        if not module.startswith(("flows.", "lineage.forecast.")):
+            used = {
+                name for name in imported_modules(module) if name.startswith("lineage.forecast")
+            }
+            assert not used, module
 
 
 @pytest.mark.parametrize("tool", ALLOWED_USERS)
