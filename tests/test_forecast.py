@@ -1,6 +1,8 @@
 """The forecast counts what the code does, and runs the scheduler in thought."""
 
 import dataclasses
+import json
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,7 @@ from lineage.forecast.training import TrainingCosts, probe_training
 from lineage.training.loop import StepOutput, train
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny, user_project
+from tests.checkout import RUN_PIPELINE, clone_own_project, run_command, set_params
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
 
 
