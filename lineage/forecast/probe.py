@@ -172,6 +172,8 @@ class _ProbeProcess:
         environment["PYTHONPATH"] = os.pathsep.join(
             part for part in (str(PROJECT_ROOT), environment.get("PYTHONPATH")) if part
         )
+        # The study's folder, which is the current one, may hold files named like modules.
+        environment["PYTHONSAFEPATH"] = "1"
         self._child = subprocess.Popen(
             [sys.executable, "-m", "lineage.forecast.probe"],
             env=environment,

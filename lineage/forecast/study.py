@@ -287,11 +287,10 @@ class _MeasuredStudy:
             return StageForecast(seconds, measured.memory_bytes, costs.fixed_disk_bytes)
         seconds = costs.train.seconds(corpus.train_bytes)
         seconds += num_bytes * costs.encode_seconds_per_byte
-        memory_bytes = (1 + costs.memory_bytes_per_byte) * self._extra_corpus_bytes
+        # The text, the tokens of its documents one by one, and all of them as one array.
+        extra_bytes = (1 + 2 * costs.disk_bytes_per_byte) * self._extra_corpus_bytes
         return StageForecast(
-            seconds,
-            measured.memory_bytes + round(memory_bytes),
-            costs.fixed_disk_bytes + round(num_bytes * costs.disk_bytes_per_byte),
+            seconds, measured.memory_bytes + round(extra_bytes), costs.disk_bytes(num_bytes)
         )
 
     def _forecast_pretraining(self, name: str) -> StageForecast:

@@ -6,10 +6,12 @@ come from the parameters and from the sizes of the data.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from lineage.artifacts import create_artifact, read_table
@@ -52,7 +54,17 @@ class TokenizerCosts:
     encode_seconds_per_byte: float
     fixed_disk_bytes: int
     disk_bytes_per_byte: float  # of token ids
-    memory_bytes_per_byte: float
+    # The table of distinct words, of which a longer text has fewer new ones: its bytes for the
+    # sample, and the power of the text's size with which it grows.
+    word_table_bytes: int
+    word_table_exponent: float
+    sample_bytes: int
+
+    def disk_bytes(self, text_bytes: int) -> int:
+        """Return the bytes of the artifact for a corpus of this size."""
+        growth = (text_bytes / max(1, self.sample_bytes)) ** self.word_table_exponent
+        word_bytes = self.word_table_bytes * growth
+        return self.fixed_disk_bytes + round(text_bytes * self.disk_bytes_per_byte + word_bytes)
 
 
 @dataclass(frozen=True)
@@ -145,6 +157,8 @@ def _write_tokens(
     """Write tokenizer and token ids as the stage does, and measure both."""
     encode_seconds = 0.0
     num_bytes = 0
+    word_table_bytes = 0
+    word_table_exponent = 0.0
     with create_artifact(folder, "tokens", vocab_size=tokenizer.vocab_size) as draft:
         tokenizer.save(draft)
         fixed_bytes = folder_bytes(draft)
@@ -156,15 +170,29 @@ def _write_tokens(
             tokens.save(draft, split)
             encode_seconds += stopwatch.seconds
             num_bytes += tokens.text_bytes
-        token_bytes = folder_bytes(draft) - fixed_bytes
+            if tokens.word_byte_ids_UC is not None:
+                word_table_bytes += tokens.word_byte_ids_UC.nbytes
+            if split == "train":
+                word_table_exponent = _growth_of_distinct_ids(tokens.ids)
+        token_bytes = folder_bytes(draft) - fixed_bytes - word_table_bytes
     return TokenizerCosts(
         train=train_cost,
         encode_seconds_per_byte=encode_seconds / max(1, num_bytes),
         fixed_disk_bytes=fixed_bytes,
         disk_bytes_per_byte=token_bytes / max(1, num_bytes),
-        # The tokens of all documents are held one by one, and then once more as one array.
-        memory_bytes_per_byte=2 * token_bytes / max(1, num_bytes),
+        word_table_bytes=word_table_bytes,
+        word_table_exponent=word_table_exponent,
+        sample_bytes=num_bytes,
     )
+
+
+def _growth_of_distinct_ids(ids: np.ndarray) -> float:
+    """Return the power of a text's length with which its distinct ids grow (Heaps' law).
+
+    It is that between half of the text and all of it.
+    """
+    in_half = len(np.unique(ids[: len(ids) // 2]))
+    return math.log2(len(np.unique(ids)) / max(1, in_half)) if in_half else 1.0
 
 
 def probe_training(
