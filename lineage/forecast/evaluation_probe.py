@@ -140,9 +140,11 @@ def _probe_heads(
     sample = _Sample(encoder, table, items, make_answer(context.task.info, table))
     num_measures = 1 + len(context.task.info["probes"])
     share_seconds = max_seconds / num_measures
+    first_build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
     build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
     costs = dataclasses.replace(
         costs,
+        load_seconds=costs.load_seconds + max(0.0, first_build_seconds - build_seconds),
         encode_seconds=encode_seconds,
         build_seconds=build_seconds,
         answers_per_item=sum(item.num_answers for item in items) / len(items),
@@ -254,7 +256,8 @@ def _probe_linear(
     ).cost
     return dataclasses.replace(
         costs,
-        load_seconds=costs.load_seconds + first_seconds - len(sample.items) * feature_seconds,
+        load_seconds=costs.load_seconds
+        + max(0.0, first_seconds - len(sample.items) * feature_seconds),
         feature_seconds=feature_seconds,
         linear_fit=linear_fit,
         feature_bytes=features.nbytes / len(sample.items),

@@ -26,6 +26,7 @@ from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
+from lineage.training.adapt import build_adaptation
 from lineage.training.budget import match_parameter_budget
 from lineage.training.loop import StepOutput, train, validate
 from lineage.training.optimizers import AveragedSGD
@@ -209,8 +210,8 @@ def probe_training(
     tokens_dir = scratch / "tokens" / model.name
     checkpoint, public_model = build_checkpoint(model, params, tokens_dir, data_root)
     folder = scratch / "pretrained" / model.name
-    tokens = TokenizedCorpus.load(tokens_dir, "train")
     if isinstance(model.family, Static):
+        tokens = TokenizedCorpus.load(tokens_dir, "train")
         return _probe_static(
             checkpoint, model.family, tokens, params, folder, max_seconds=max_seconds
         )
@@ -218,12 +219,23 @@ def probe_training(
     if public_model is not None and not (has_lm_head and model.name in params.grid.adapt_models):
         disk_bytes = _save_model(folder, checkpoint, public_model)
         return _costs_without_training(stopwatch.seconds, disk_bytes)
+    tokens = TokenizedCorpus.load(tokens_dir, "train")
     validation_tokens = TokenizedCorpus.load(tokens_dir, "valid")
-    training = build_training(checkpoint, tokens, validation_tokens, params, device)
-    network = training.state.model
-    assert isinstance(network, Encoder)
+    if public_model is None:
+        training = build_training(checkpoint, tokens, validation_tokens, params, device)
+        network = training.state.model
+        assert isinstance(network, Encoder)
+        disk_bytes = _save_model(folder, checkpoint, network)
+    else:
+        disk_bytes = _save_model(folder, checkpoint, public_model)
+        checkpoint = Checkpoint.load(folder)
+        assert model.adapt is not None, "only static vectors have none"
+        training = build_adaptation(
+            checkpoint, model.adapt, tokens, validation_tokens, params, device
+        )
+        network = training.state.model
+        assert isinstance(network, Encoder)
     mean_flops_per_token(checkpoint, training.phases, network)
-    disk_bytes = _save_model(folder, checkpoint, public_model or network)
     fixed_seconds = stopwatch.seconds
     costs = _measure_training(training, model.family, params, max_seconds=max_seconds)
     fixed_seconds += costs.fixed_seconds
