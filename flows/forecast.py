@@ -162,10 +162,12 @@ def print_forecast(
     *,
     overhead_seconds: float = 0.0,
     by_stage: bool = False,
+    has_workers: bool = False,
 ) -> None:
     """Print minutes, memory and disk of each verb, or of each stage, and of the run.
 
-    It is a table on a terminal, and a line each elsewhere.
+    It is a table on a terminal, and a line each elsewhere. With `has_workers`, stages may run on
+    other machines, about which nothing is known.
     """
     console = Console()
     rows = list(
@@ -182,6 +184,10 @@ def print_forecast(
         for name, number, seconds, memory, disk in rows:
             print(f"{name}: {number}, {seconds}, {memory} of memory, {disk} of disk")
     print(run.describe())
+    if forecast.lacks_gpu:
+        print("This machine has no GPU, so training is forecast for its CPU; a GPU is faster.")
+    if has_workers:
+        print("This is the forecast if all stages run on this machine; workers may be faster.")
 
 
 def forecast_rows(

@@ -285,6 +285,18 @@ def test_the_forecast_is_printed_by_verb_and_by_stage(capsys: pytest.CaptureFixt
     assert format_bytes(999_999) == "1000 kB"
 
 
+def test_the_forecast_says_for_which_machine_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [build_node("sources")]
+    forecast = build_forecast(sources=3)
+    run = simulate_run(nodes, forecast, jobs=1)
+    print_forecast(nodes, forecast, run)
+    assert "this machine" not in capsys.readouterr().out.lower()
+    print_forecast(nodes, forecast, run, has_workers=True)
+    assert "if all stages run on this machine" in capsys.readouterr().out
+    print_forecast(nodes, dataclasses.replace(forecast, lacks_gpu=True), run)
+    assert "no GPU" in capsys.readouterr().out
+
+
 def prepare_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     """Write a user's project, and prepare its data as the stage sources does."""
     user_project.make_project(folder)

@@ -27,6 +27,7 @@ class CorpusSizes:
     """Bytes and documents of a corpus, and of the sample that the probe reads."""
 
     train_bytes: int
+    train_documents: int
     valid_bytes: int
     disk_bytes: int
     sample_bytes: int
@@ -50,6 +51,7 @@ def copy_corpus(params: Params, root: Path, scratch: Path) -> CorpusSizes:
             write_table(draft / f"{split}.parquet", sample)
     return CorpusSizes(
         train_bytes=count_text_bytes(tables["train"]),
+        train_documents=len(tables["train"]),
         valid_bytes=count_text_bytes(tables["valid"]),
         disk_bytes=folder_bytes(folder),
         sample_bytes=count_text_bytes(samples["train"]),

@@ -1,11 +1,14 @@
 """Time a piece of work on a sample, and extrapolate to its full size."""
 
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+
+from lineage.runtime.stage import BYTES_PER_MAXRSS
 
 
 class Stopwatch:
@@ -32,6 +35,11 @@ class Stopwatch:
     def elapsed_seconds(self) -> float:
         """All seconds that have passed, for limits of the probe itself."""
         return time.perf_counter() - self._start_time
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has held until now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS
 
 
 @dataclass(frozen=True)

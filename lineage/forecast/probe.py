@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import resource
 import subprocess
 import sys
 import threading
@@ -20,12 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from lineage.config.params import Params
 from lineage.config.records import parse_record
 from lineage.config.study import load_model_config
 from lineage.errors import InputError
 from lineage.forecast.evaluation import EvaluationCosts
 from lineage.forecast.evaluation_probe import probe_evaluation
+from lineage.forecast.measure import peak_memory_bytes
 from lineage.forecast.task_probe import TaskCosts, probe_task
 from lineage.forecast.training import (
     TokenizerCosts,
@@ -34,7 +36,6 @@ from lineage.forecast.training import (
     probe_training,
 )
 from lineage.runtime.code import PROJECT_ROOT
-from lineage.runtime.stage import BYTES_PER_MAXRSS
 from lineage.training.devices import configure_torch, select_device
 
 Key = tuple[str, str, str]  # verb, model and task of a measurement; empty where it has none
@@ -95,7 +96,8 @@ def measure(measurement: Measurement, setup: ProbeSetup) -> Costs:
     model = load_model_config(params, measurement.model)
     if measurement.verb == "tokenizer":
         return probe_tokenizer(model, params, scratch, setup.data_root, max_seconds=max_seconds)
-    device = select_device(params.device, setup.device_index)
+    device_name = params.device if torch.cuda.is_available() else "cpu"
+    device = select_device(device_name, setup.device_index)
     if measurement.verb == "pretrain":
         return probe_training(
             model, params, scratch, setup.data_root, device, max_seconds=max_seconds
@@ -228,8 +230,7 @@ def _answer(measurement: Measurement, setup: ProbeSetup) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS
-    return {"costs": dataclasses.asdict(costs), "memory_bytes": peak}
+    return {"costs": dataclasses.asdict(costs), "memory_bytes": peak_memory_bytes()}
 
 
 def _answer_in_fork(measurement: Measurement, setup: ProbeSetup) -> str:

@@ -19,8 +19,4 @@ class StudyForecast:
 
     stages: Mapping[str, StageForecast]  # by the names of dvc.yaml: pretrain@gpt-0
     probe_seconds: float  # that the measurements took
-
-    @property
-    def disk_bytes(self) -> int:
-        """The size of all outputs."""
-        return sum(stage.disk_bytes for stage in self.stages.values())
+    lacks_gpu: bool = False  # the study computes on a GPU, and was measured on a CPU

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from lineage.config.checks import check_study
 from lineage.config.params import Params
 from lineage.config.study import ModelConfig
+from lineage.data.contamination import DOCUMENTS_PER_BATCH
 from lineage.data.task_data import TaskData
 from lineage.evaluation.systems import Init
 from lineage.forecast.data import CorpusSizes, copy_corpus, copy_task
@@ -80,7 +83,11 @@ def forecast_study(
             )
         study = _MeasuredStudy(params, models, data, measured, groups)
         stages = study.forecast_stages()
-    return StudyForecast(stages, probe_seconds=time.perf_counter() - start_time)
+    return StudyForecast(
+        stages,
+        probe_seconds=time.perf_counter() - start_time,
+        lacks_gpu=params.device == "cuda" and not torch.cuda.is_available(),
+    )
 
 
 @dataclass(frozen=True)
@@ -241,12 +248,19 @@ class _MeasuredStudy:
         return max(0, corpus.train_bytes + corpus.valid_bytes - corpus.sample_bytes)
 
     def _forecast_contamination(self, task: str) -> StageForecast:
-        """Searching needs the whole text of the corpus in memory."""
+        """Searching holds the corpus's whole text, and the words of some documents at a time."""
         measured = self.measured["task", "", task]
         costs = self._task(task)
-        searched_bytes = self.data.corpus.train_bytes + costs.searched_bytes
-        memory_bytes = measured.memory_bytes + self._extra_corpus_bytes
-        return StageForecast(costs.contamination.seconds(searched_bytes), memory_bytes, 0)
+        corpus = self.data.corpus
+        batch_bytes = min(
+            corpus.train_bytes, DOCUMENTS_PER_BATCH * corpus.train_bytes / corpus.train_documents
+        )
+        word_bytes = costs.search_memory * max(0.0, batch_bytes - corpus.sample_bytes)
+        return StageForecast(
+            costs.contamination.seconds(corpus.train_bytes + costs.searched_bytes),
+            measured.memory_bytes + self._extra_corpus_bytes + round(word_bytes),
+            0,
+        )
 
     def _forecast_baselines(self, task: str) -> StageForecast:
         num_train = len(self.data.tasks[task].splits.get("train", ()))
@@ -287,8 +301,7 @@ class _MeasuredStudy:
             return StageForecast(seconds, measured.memory_bytes, costs.fixed_disk_bytes)
         seconds = costs.train.seconds(corpus.train_bytes)
         seconds += num_bytes * costs.encode_seconds_per_byte
-        # The text, the tokens of its documents one by one, and all of them as one array.
-        extra_bytes = (1 + 2 * costs.disk_bytes_per_byte) * self._extra_corpus_bytes
+        extra_bytes = costs.memory_bytes_per_byte * self._extra_corpus_bytes
         return StageForecast(
             seconds, measured.memory_bytes + round(extra_bytes), costs.disk_bytes(num_bytes)
         )

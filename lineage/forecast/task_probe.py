@@ -19,12 +19,17 @@ from lineage.evaluation.baselines import (
     evaluate_baselines,
 )
 from lineage.forecast.data import folder_bytes
-from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
+from lineage.forecast.measure import (
+    LinearCost,
+    Stopwatch,
+    measure_growing,
+    peak_memory_bytes,
+    time_call,
+)
 from lineage.tasks.base import Kind, load_kind
 from lineage.training.adapt import split_target_texts
 
 FIRST_TRAIN_ITEMS = 50  # of a baseline
-MAX_SEARCHED_DOCUMENTS = 500
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class TaskCosts:
     characters_per_item: float
     disk_bytes: int
     contamination: LinearCost  # by bytes of the texts that are searched
+    search_memory: float  # bytes for each byte of text
     searched_bytes: int  # of the task's own unlabelled text
     baseline: LinearCost  # all baselines at one number of labels, by training items
     scoring_seconds: float  # of one table of predictions
@@ -49,7 +55,7 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
     folder = scratch / "tasks" / name
     task = TaskData.load(folder, split=params.report.split)
     kind = load_kind(task.info["kind"])
-    contamination, searched_bytes = _probe_contamination(task, kind, params, scratch)
+    search = _probe_contamination(task, kind, params, scratch)
     baselines = _probe_baselines(task, kind, params, scratch, max_seconds=max_seconds)
     adapt_seconds = 0.0
     train_texts: list[str] = []
@@ -61,8 +67,9 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
     return TaskCosts(
         characters_per_item=_characters_per_item(task, kind),
         disk_bytes=folder_bytes(folder),
-        contamination=contamination,
-        searched_bytes=searched_bytes,
+        contamination=search.cost,
+        search_memory=search.memory_bytes_per_byte,
+        searched_bytes=_unlabelled_bytes(folder),
         baseline=baselines.cost,
         scoring_seconds=_probe_scoring(task, kind, params),
         prediction_bytes=baselines.prediction_bytes,
@@ -79,31 +86,43 @@ def _characters_per_item(task: TaskData, kind: Kind) -> float:
     return sum(len(text) for column in texts for text in column) / max(1, len(table))
 
 
-def _probe_contamination(
-    task: TaskData, kind: Kind, params: Params, scratch: Path
-) -> tuple[LinearCost, int]:
-    """Return the cost by bytes of text, and the bytes of the task's unlabelled text."""
+class _SearchCosts(NamedTuple):
+    """What searching a text for the items of a task costs, by its bytes."""
+
+    cost: LinearCost
+    memory_bytes_per_byte: float
+
+
+def _probe_contamination(task: TaskData, kind: Kind, params: Params, scratch: Path) -> _SearchCosts:
+    """Search the sample of the corpus for the items of every test set."""
     language = task.info["language"]
     has_folds = fold_numbers(task.info) != [None]
     scored_split = "train" if has_folds else params.report.split
     fixed_seconds = 0.0
     seconds_per_byte = 0.0
     corpus_file = scratch / "corpora" / params.budget.corpus / "train.parquet"
-    documents = read_table(corpus_file, ["text"])["text"].tolist()[:MAX_SEARCHED_DOCUMENTS]
+    documents = read_table(corpus_file, ["text"])["text"].tolist()
     num_bytes = max(1, sum(map(byte_count, documents)))
+    earlier_peak = peak_memory_bytes()
     for part in task.split_items(seed=0, fold=None):
         if part.split != scored_split:
             continue
         stopwatch = Stopwatch()
         index = NgramIndex(kind.extract_texts(task.select_items(part), language), language)
         fixed_seconds += stopwatch.seconds
-        index.find_items(documents[:1])
         seconds_per_byte += time_call(partial(index.find_items, documents)) / num_bytes
-    unlabelled = scratch / "tasks" / task.info["name"] / "unlabelled.parquet"
-    searched_bytes = 0
-    if unlabelled.is_file():
-        searched_bytes = sum(map(byte_count, read_table(unlabelled, ["text"])["text"]))
-    return LinearCost(fixed_seconds, seconds_per_byte), searched_bytes
+    return _SearchCosts(
+        LinearCost(fixed_seconds, seconds_per_byte),
+        (peak_memory_bytes() - earlier_peak) / num_bytes,
+    )
+
+
+def _unlabelled_bytes(folder: Path) -> int:
+    """Return the bytes of a task's own unlabelled text."""
+    path = folder / "unlabelled.parquet"
+    if not path.is_file():
+        return 0
+    return sum(map(byte_count, read_table(path, ["text"])["text"]))
 
 
 class _BaselineCosts(NamedTuple):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,14 +18,21 @@ import torch
 from lineage.artifacts import create_artifact, read_table
 from lineage.config.params import AdaptationBudget, Params
 from lineage.config.study import ModelConfig
+from lineage.data.language import byte_count
 from lineage.forecast.data import CorpusSizes, folder_bytes
-from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
+from lineage.forecast.measure import (
+    LinearCost,
+    Stopwatch,
+    measure_growing,
+    peak_memory_bytes,
+    time_call,
+)
 from lineage.models.base import Encoder, Family, Public, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
-from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.adapt import build_adaptation
 from lineage.training.budget import match_parameter_budget
@@ -42,6 +50,7 @@ from lineage.training.pretrain import (
 )
 
 FIRST_STATIC_BYTES = 50_000
+FIRST_TEXTS_DIVISOR = 4  # a tokenizer is trained on so small a part of the sample first
 MAX_STEPS = 200  # of a phase that are measured
 MAX_VALIDATION_BATCHES = 3  # that are measured
 ENDLESS_BYTES = 1e18
@@ -55,6 +64,7 @@ class TokenizerCosts:
     encode_seconds_per_byte: float
     fixed_disk_bytes: int
     disk_bytes_per_byte: float  # of token ids
+    memory_bytes_per_byte: float
     # The table of distinct words, of which a longer text has fewer new ones: its bytes for the
     # sample, and the power of the text's size with which it grows.
     word_table_bytes: int
@@ -113,59 +123,82 @@ def probe_tokenizer(
     max_seconds: float,
 ) -> TokenizerCosts:
     """Train the model's tokenizer on the sample, and write the sample as token ids."""
-    corpus = params.budget.corpus
-    language = params.corpora[corpus].language
-    folder = scratch / "tokens" / model.name
     if model.tokenizer is None:
         assert model.checkpoint_source is not None, "the study was checked"
         source = model.checkpoint_source.resolve_folder(data_root)
+        language = params.corpora[params.budget.corpus].language
         stopwatch = Stopwatch()
         tokenizer = load_public_tokenizer(source, language=language)
-        train_cost = LinearCost(stopwatch.seconds)
+        trained = _TrainedTokenizer(tokenizer, LinearCost(stopwatch.seconds), 0.0)
     else:
-        settings = model.tokenizer
-        texts = read_table(scratch / "corpora" / corpus / "train.parquet", ["text"])["text"]
-        all_texts = texts.tolist()
-        bytes_per_text = max(1.0, sum(len(text.encode()) for text in all_texts) / len(all_texts))
-        trained: list[Tokenizer] = []
+        trained = _train_tokenizer(model, model.tokenizer, params, scratch, max_seconds=max_seconds)
+    return _write_tokens(trained, params, scratch, scratch / "tokens" / model.name)
 
-        def train_on(num_texts: int) -> None:
-            trained.append(
-                train_tokenizer(
-                    all_texts[:num_texts],
-                    settings,
-                    tokenizer_type=model.tokenizer_type,
-                    language=language,
-                )
-            )
 
-        by_texts = measure_growing(
-            train_on,
-            first_size=max(1, len(all_texts) // 4),
-            full_size=len(all_texts),
-            max_seconds=max_seconds,
-        ).cost
-        tokenizer = trained[-1]
-        train_cost = dataclasses.replace(
-            by_texts, seconds_per_unit=by_texts.seconds_per_unit / bytes_per_text
+class _TrainedTokenizer(NamedTuple):
+    """A tokenizer, and what its training took, by bytes of text."""
+
+    tokenizer: Tokenizer
+    cost: LinearCost
+    memory_bytes_per_byte: float
+
+
+def _train_tokenizer(
+    model: ModelConfig,
+    settings: TokenizerSettings,
+    params: Params,
+    scratch: Path,
+    *,
+    max_seconds: float,
+) -> _TrainedTokenizer:
+    """Train on growing shares of the sample."""
+    corpus = params.budget.corpus
+    table = read_table(scratch / "corpora" / corpus / "train.parquet", ["text"])
+    texts = table["text"].tolist()
+    bytes_per_text = max(1.0, sum(map(byte_count, texts)) / len(texts))
+    tokenizers: list[Tokenizer] = []
+    peaks: list[int] = []
+
+    def train_on(num_texts: int) -> None:
+        tokenizer = train_tokenizer(
+            texts[:num_texts],
+            settings,
+            tokenizer_type=model.tokenizer_type,
+            language=params.corpora[corpus].language,
         )
-    return _write_tokens(tokenizer, params, scratch, folder, train_cost)
+        tokenizers.append(tokenizer)
+        peaks.append(peak_memory_bytes())
+
+    first_size = max(1, len(texts) // FIRST_TEXTS_DIVISOR)
+    measured = measure_growing(
+        train_on, first_size=first_size, full_size=len(texts), max_seconds=max_seconds
+    )
+    slope = measured.cost.seconds_per_unit / bytes_per_text
+    extra_bytes = max(1.0, (measured.largest_size - first_size) * bytes_per_text)
+    return _TrainedTokenizer(
+        tokenizers[-1],
+        LinearCost(measured.cost.fixed_seconds, slope),
+        (peaks[-1] - peaks[0]) / extra_bytes,
+    )
 
 
 def _write_tokens(
-    tokenizer: Tokenizer, params: Params, scratch: Path, folder: Path, train_cost: LinearCost
+    trained: _TrainedTokenizer, params: Params, scratch: Path, folder: Path
 ) -> TokenizerCosts:
     """Write tokenizer and token ids as the stage does, and measure both."""
+    tokenizer = trained.tokenizer
     encode_seconds = 0.0
     num_bytes = 0
     word_table_bytes = 0
+    memory_bytes_per_byte = trained.memory_bytes_per_byte
     word_table_exponent = 0.0
     with create_artifact(folder, "tokens", vocab_size=tokenizer.vocab_size) as draft:
         tokenizer.save(draft)
         fixed_bytes = folder_bytes(draft)
-        for split in ("train", "valid"):
+        for split in ("valid", "train"):
             table = read_table(scratch / "corpora" / params.budget.corpus / f"{split}.parquet")
             languages = table["language"].tolist() if table["language"].nunique() > 1 else ()
+            earlier_peak = peak_memory_bytes()
             stopwatch = Stopwatch()
             tokens = encode_corpus(table["text"].tolist(), tokenizer, languages=languages)
             tokens.save(draft, split)
@@ -175,12 +208,15 @@ def _write_tokens(
                 word_table_bytes += tokens.word_byte_ids_UC.nbytes
             if split == "train":
                 word_table_exponent = _growth_of_distinct_ids(tokens.ids)
+                growth = (peak_memory_bytes() - earlier_peak) / max(1, tokens.text_bytes)
+                memory_bytes_per_byte = max(memory_bytes_per_byte, growth)
         token_bytes = folder_bytes(draft) - fixed_bytes - word_table_bytes
     return TokenizerCosts(
-        train=train_cost,
+        train=trained.cost,
         encode_seconds_per_byte=encode_seconds / max(1, num_bytes),
         fixed_disk_bytes=fixed_bytes,
         disk_bytes_per_byte=token_bytes / max(1, num_bytes),
+        memory_bytes_per_byte=memory_bytes_per_byte,
         word_table_bytes=word_table_bytes,
         word_table_exponent=word_table_exponent,
         sample_bytes=num_bytes,
