@@ -101,9 +101,9 @@ def init(
 def check(jobs: JobsOption = None) -> None:
     """Validate all parameters and data, and forecast minutes, memory and disk."""
     with _input_errors_exit():
-        from flows.forecast import check_study
+        from flows.forecast import check_and_forecast
 
-        check_study(Path.cwd(), jobs=jobs)
+        check_and_forecast(Path.cwd(), jobs=jobs)
 
 
 @app.command()

@@ -28,7 +28,9 @@ def work(stage: Stage) -> None:
         return
     # Not read by lineage.config.study: a change of how models train must not re-run the tokenizers.
     settings = parse_record(
-        TokenizerSettings, params.models[name]["tokenizer"], f"params.yaml: models.{name}.tokenizer"
+        TokenizerSettings,
+        params.models[name].get("tokenizer", {}),
+        f"params.yaml: models.{name}.tokenizer",
     )
     corpus_dir = Path("artifacts/corpora") / params.budget.corpus
     read_manifest(corpus_dir, "corpus")

@@ -26,6 +26,7 @@ FLOWS_MAY_IMPORT = {
     "lineage.runtime.provenance",
     "lineage.config.records",
     "lineage.runtime.settings",
+    "lineage.forecast.records",
 }
 # Commands that look at the user's parameters and data, which import the library when they run.
 COMMANDS_MAY_IMPORT = {
@@ -97,6 +98,16 @@ def test_a_stage_imports_only_the_library(module: str) -> None:
 def test_flows_import_no_stage_and_little_of_the_library(module: str) -> None:
     others = {other for other in imported_modules(module) if not other.startswith("flows.")}
     assert others <= FLOWS_MAY_IMPORT | COMMANDS_MAY_IMPORT.get(module, set())
+
+
+def test_only_flows_use_the_forecast() -> None:
+    """It is above everything that a stage does, so no stage depends on it."""
+    for module in MODULES:
+        if not module.startswith(("flows.", "lineage.forecast.")):
+            used = {
+                name for name in imported_modules(module) if name.startswith("lineage.forecast")
+            }
+            assert not used, module
 
 
 @pytest.mark.parametrize("tool", ALLOWED_USERS)

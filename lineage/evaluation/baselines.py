@@ -144,7 +144,7 @@ def _head_baselines(
         run = run.replace(
             finetune_seed=seed, fold=fold, label_count=str(count), train_examples=len(train)
         )
-        evaluator = _BaselineEvaluator(kind, task, train)
+        evaluator = BaselineEvaluator(kind, task, train)
         for part in scored_parts:
             yield evaluator.evaluate(run.replace(model="majority"), part)
         tfidf_run = run.replace(model="tfidf")
@@ -170,7 +170,7 @@ def _select_train_items(items: pd.DataFrame, count: LabelCount, seed: int) -> pd
 
 
 @dataclass(frozen=True)
-class _BaselineEvaluator:
+class BaselineEvaluator:
     """Fits baselines on some training items, and scores them on parts of a task."""
 
     kind: Kind

@@ -28,6 +28,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ADDRESS_VARIABLE = "LINEAGE_FORKSERVER"  # the environment variable that holds the socket's path
+_STAGE_MODULES = (
+    "torch",
+    "pandas",
+    "pyarrow.parquet",
+    "tokenizers",
+    "safetensors.torch",
+    "rich.progress",
+    "ruamel.yaml",
+)
 # By the module's package, imported before its first child: if nothing is stale, nothing is
 # imported.
 PRELOADED_MODULES = {
@@ -43,15 +52,8 @@ PRELOADED_MODULES = {
         "dvc.stage.run",
         "dvc.utils.strictyaml",
     ),
-    "stages": (
-        "torch",
-        "pandas",
-        "pyarrow.parquet",
-        "tokenizers",
-        "safetensors.torch",
-        "rich.progress",
-        "ruamel.yaml",
-    ),
+    "stages": _STAGE_MODULES,
+    "lineage": _STAGE_MODULES,  # lineage.forecast.empty_stage
 }
 
 

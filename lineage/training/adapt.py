@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from lineage.artifacts import read_json, read_manifest, read_table
@@ -18,13 +19,14 @@ from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed, generator
 from lineage.tasks.base import load_kind
-from lineage.tokenizers.token_ids import encode_corpus
+from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.curve import LearningCurve
 from lineage.training.loop import TrainPlan
 from lineage.training.pretrain import (
     BudgetUsed,
     TrainContext,
+    Training,
     TrainOutput,
     TrainPhase,
     compute_held_out_metrics,
@@ -119,6 +121,48 @@ def adapt(
     family = checkpoint.family
     assert isinstance(family, LanguageModelFamily), "the study was checked"
     tokens = encode_corpus(texts, checkpoint.tokenizer)
+    held_out_tokens = encode_corpus(held_out_texts, checkpoint.tokenizer)
+    training = build_adaptation(
+        checkpoint, settings, tokens, held_out_tokens, params, context.device
+    )
+    (phase,) = training.phases
+
+    def evaluate() -> dict[str, float]:
+        return compute_held_out_metrics(
+            training.state.model,
+            family.objective,
+            phase.validation_sampler,
+            precision=params.precision,
+        )
+
+    try:
+        before = evaluate()
+    except EvaluationError as error:
+        assert isinstance(training.state.model, Encoder)
+        return _failed_output(training.state.model, str(error)), HeldOutMetrics()
+    output = run_training(
+        training.state,
+        checkpoint,
+        training.phases,
+        training.plan,
+        context,
+        corpus_bytes=tokens.text_bytes,
+    )
+    after = evaluate() if output.status == "ok" else {}
+    return output, HeldOutMetrics(before, after)
+
+
+def build_adaptation(
+    checkpoint: Checkpoint,
+    settings: AdaptSettings,
+    tokens: TokenizedCorpus,
+    held_out_tokens: TokenizedCorpus,
+    params: Params,
+    device: torch.device,
+) -> Training:
+    """Build the pretrained model, its optimizer, its batches and the plan of its adaptation."""
+    family = checkpoint.family
+    assert isinstance(family, LanguageModelFamily), "the study was checked"
     train_sampler = family.batch_sampler(
         tokens,
         checkpoint.tokenizer,
@@ -126,32 +170,19 @@ def adapt(
         seed=derive_seed("adapt", checkpoint.seed),
     )
     held_out_sampler = family.batch_sampler(
-        encode_corpus(held_out_texts, checkpoint.tokenizer),
+        held_out_tokens,
         checkpoint.tokenizer,
         to_validation_settings(checkpoint.pretrain),
         seed=0,
     )
-    model = checkpoint.build(context.device, body_dropout=settings.body_dropout)
+    model = checkpoint.build(device, body_dropout=settings.body_dropout)
     state = TrainState(
         model,
         settings.build_optimizer(_group_with_lm_heads(model)),
         RngState(derive_seed("adapt draws", checkpoint.seed)),
     )
     plan = _build_plan(checkpoint, settings, params, model, corpus_bytes=tokens.text_bytes)
-
-    def evaluate() -> dict[str, float]:
-        return compute_held_out_metrics(
-            model, family.objective, held_out_sampler, precision=params.precision
-        )
-
-    try:
-        before = evaluate()
-    except EvaluationError as error:
-        return _failed_output(model, str(error)), HeldOutMetrics()
-    phases = [TrainPhase(train_sampler, held_out_sampler)]
-    output = run_training(state, checkpoint, phases, plan, context, corpus_bytes=tokens.text_bytes)
-    after = evaluate() if output.status == "ok" else {}
-    return output, HeldOutMetrics(before, after)
+    return Training(state, [TrainPhase(train_sampler, held_out_sampler)], plan)
 
 
 def _failed_output(model: Encoder, reason: str) -> TrainOutput:

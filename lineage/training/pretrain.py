@@ -93,13 +93,42 @@ def pretrain(
 ) -> TrainOutput:
     """Train a new model on a folder of token ids within the budget."""
     family = checkpoint.family
-    settings = checkpoint.pretrain
-    budget_bytes = params.budget.text_bytes
     tokens = TokenizedCorpus.load(folder, "train")
     if isinstance(family, Static):
-        return _fit_static(checkpoint, family, tokens, budget_bytes, context.report_progress)
+        budget_bytes = params.budget.text_bytes
+        return fit_static(checkpoint, family, tokens, budget_bytes, context.report_progress)
     validation_tokens = TokenizedCorpus.load(folder, "valid")
-    model = checkpoint.build(context.device, load_weights=False)
+    training = build_training(checkpoint, tokens, validation_tokens, params, context.device)
+    return run_training(
+        training.state,
+        checkpoint,
+        training.phases,
+        training.plan,
+        context,
+        corpus_bytes=tokens.text_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Training:
+    """A new model, with all that it takes to train it."""
+
+    state: TrainState
+    phases: list[TrainPhase]
+    plan: TrainPlan
+
+
+def build_training(
+    checkpoint: Checkpoint,
+    tokens: TokenizedCorpus,
+    validation_tokens: TokenizedCorpus,
+    params: Params,
+    device: torch.device,
+) -> Training:
+    """Build the untrained model, its optimizer, its batches and the plan of its training."""
+    settings = checkpoint.pretrain
+    budget_bytes = params.budget.text_bytes
+    model = checkpoint.build(device, load_weights=False)
     state = TrainState(
         model,
         build_pretraining_optimizer([*model.parameters()], settings),
@@ -116,8 +145,7 @@ def pretrain(
         loss_scale=_loss_scale(settings),
         clip_groups=model.grad_clip_groups(),
     )
-    phases = _build_phases(checkpoint, tokens, validation_tokens)
-    return run_training(state, checkpoint, phases, plan, context, corpus_bytes=tokens.text_bytes)
+    return Training(state, _build_phases(checkpoint, tokens, validation_tokens), plan)
 
 
 def _build_phases(
@@ -182,7 +210,7 @@ def run_training(
     reason = ""
     flops_per_token = 0.0
     try:
-        flops_per_token = _mean_flops_per_token(checkpoint, phases, model)
+        flops_per_token = mean_flops_per_token(checkpoint, phases, model)
         train_language_model(state, objective, phases, plan, context, curve)
     except EvaluationError as error:
         status = "failed"
@@ -202,7 +230,7 @@ def run_training(
     return TrainOutput(model, curve, budget_used, status, reason)
 
 
-def _mean_flops_per_token(
+def mean_flops_per_token(
     checkpoint: Checkpoint, phases: Sequence[TrainPhase], model: Encoder
 ) -> float:
     """Average operations per real token over the phases, weighted by the text that they read."""
@@ -395,7 +423,7 @@ def compute_held_out_metrics(
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _fit_static(
+def fit_static(
     checkpoint: Checkpoint,
     family: Static,
     tokens: TokenizedCorpus,

@@ -1,0 +1,282 @@
+"""`lineage check`: validate a study, and forecast what its run takes on this machine."""
+
+import contextlib
+import heapq
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from flows.execute import StageContext, run_stage
+from flows.plan import FIRST_STAGE, StageNode, find_stale_stages, read_graph, read_stale_reasons
+from flows.run import default_jobs, start_helpers
+from flows.study import open_study
+from lineage.config.checks import check_study
+from lineage.config.params import read_params
+from lineage.config.source_records import collect_records
+from lineage.errors import InputError
+from lineage.forecast.records import StageForecast, StudyForecast
+from lineage.forecast.study import forecast_study
+from lineage.runtime.code import PROJECT_ROOT
+from lineage.runtime.settings import read_runtime_settings, resolve_data_root
+
+EMPTY_STAGES_PER_JOB = 2
+EMPTY_STAGE_TIMEOUT = 120.0
+DISK_COPIES = 2  # of an output: in its place, and in DVC's cache
+
+
+@dataclass(frozen=True)
+class RunForecast:
+    """What a run takes in all."""
+
+    seconds: float  # from its start to its end
+    memory_bytes: int  # the most that stages hold together
+    disk_bytes: int  # of all outputs, with their copies in DVC's cache
+    jobs: int
+
+    def describe(self) -> str:
+        """Say it in one line."""
+        at_a_time = "1 stage" if self.jobs == 1 else f"{self.jobs} stages"
+        return (
+            f"about {format_seconds(self.seconds)} on {at_a_time} at a time, "
+            f"{format_bytes(self.memory_bytes)} of memory, {format_bytes(self.disk_bytes)} of disk"
+        )
+
+
+def simulate_run(
+    nodes: Sequence[StageNode],
+    forecast: StudyForecast,
+    *,
+    jobs: int,
+    overhead_seconds: float = 0.0,
+    exclusive_gpu: bool = False,
+) -> RunForecast:
+    """Run these stages in the scheduler's order, in thought.
+
+    A stage takes its own seconds and `overhead_seconds`. What a stage depends on is done already
+    if it is not among the nodes. `sources` runs alone, as what runs next depends on what it finds.
+    """
+    waiting = {node.name: node for node in nodes}
+    running: list[tuple[float, str]] = []  # a heap of when each stage ends
+    running_nodes: dict[str, StageNode] = {}
+    now = 0.0
+    most_memory = 0
+    while waiting or running:
+        for node in _choose_stages(waiting, running_nodes, jobs=jobs, exclusive_gpu=exclusive_gpu):
+            del waiting[node.name]
+            running_nodes[node.name] = node
+            seconds = forecast.stages[node.name].seconds + overhead_seconds
+            heapq.heappush(running, (now + seconds, node.name))
+        memory = sum(forecast.stages[name].memory_bytes for name in running_nodes)
+        most_memory = max(most_memory, memory)
+        now, ended = heapq.heappop(running)
+        del running_nodes[ended]
+    disk_bytes = sum(forecast.stages[node.name].disk_bytes for node in nodes)
+    return RunForecast(now, most_memory, DISK_COPIES * disk_bytes, jobs)
+
+
+def _choose_stages(
+    waiting: Mapping[str, StageNode],
+    running: Mapping[str, StageNode],
+    *,
+    jobs: int,
+    exclusive_gpu: bool,
+) -> list[StageNode]:
+    """Return the stages that begin now: those with the longest way ahead, as in the scheduler."""
+    if FIRST_STAGE in running:
+        return []
+    if FIRST_STAGE in waiting:
+        return [waiting[FIRST_STAGE]]
+    ready = [
+        node
+        for node in waiting.values()
+        if not any(name in waiting or name in running for name in node.upstream)
+    ]
+    gpu_is_free = not any(node.pool == "gpu" for node in running.values())
+    chosen: list[StageNode] = []
+    for node in sorted(ready, key=lambda node: -node.downstream_depth):
+        needs_gpu = exclusive_gpu and node.pool == "gpu"
+        if len(running) + len(chosen) >= jobs:
+            break
+        if needs_gpu and not gpu_is_free:
+            continue
+        gpu_is_free = gpu_is_free and not needs_gpu
+        chosen.append(node)
+    return chosen
+
+
+def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
+    """Return the seconds that a stage takes besides its work, in a study of so many stages.
+
+    Stages without work run as stages do: through DVC, with the helpers of a run, `jobs` at a time,
+    since they wait for DVC's lock. They take longer where dvc.lock is long.
+    """
+    with tempfile.TemporaryDirectory(prefix="lineage-") as folder:
+        root = Path(folder)
+        names = _write_empty_study(root, num_stages, num_empty=1 + EMPTY_STAGES_PER_JOB * jobs)
+        context = StageContext(root, {"PYTHONPATH": str(PROJECT_ROOT)}, threads)
+        with start_helpers(context) as local_context:
+
+            def run(name: str) -> float:
+                result = run_stage(name, context=local_context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
+                if not result.succeeded:
+                    raise InputError(f"forecast: a stage without work failed: {result.message}")
+                return result.seconds
+
+            run(names[0])  # creates MLflow's store
+            with ThreadPoolExecutor(jobs) as pool:
+                return min(pool.map(run, names[1:]))  # other programs may slow down the rest
+
+
+def _write_empty_study(root: Path, num_stages: int, *, num_empty: int) -> list[str]:
+    """Write a study of stages without work, and return their names.
+
+    Its dvc.lock is as long as that of `num_stages` stages that have run.
+    """
+    (root / ".dvc").mkdir()
+    (root / ".dvc" / "config").write_text("[core]\n    no_scm = True\n    analytics = false\n")
+    (root / "params.yaml").write_text("{}\n")
+    numbers = ", ".join(str(number) for number in range(num_empty))
+    command = "python -m lineage.runtime.forkserver run lineage.forecast.empty_stage"
+    (root / "dvc.yaml").write_text(
+        "stages:\n"
+        "  empty:\n"
+        f"    matrix: {{number: [{numbers}]}}\n"
+        f"    cmd: {command} ${{item.number}}\n"
+        "    outs: ['empty-${item.number}.txt']\n"
+        "    meta: {pool: local, timeout_s: 120}\n"
+    )
+    lines = ["schema: '2.0'", "stages:"]
+    for number in range(num_stages):
+        lines += [f"  done@{number}:", "    cmd: python -m done"]
+        for part in ("deps", "outs"):
+            lines.append(f"    {part}:")
+            for index in range(4):
+                lines += [f"    - path: artifacts/{part}/{number}/{index}", "      hash: md5"]
+                lines += [f"      md5: a{number:028x}{index:03x}", "      size: 1"]
+    (root / "dvc.lock").write_text("\n".join(lines) + "\n")
+    return [f"empty@{number}" for number in range(num_empty)]
+
+
+def print_forecast(
+    nodes: Sequence[StageNode],
+    forecast: StudyForecast,
+    run: RunForecast,
+    *,
+    overhead_seconds: float = 0.0,
+    by_stage: bool = False,
+    has_workers: bool = False,
+) -> None:
+    """Print minutes, memory and disk of each verb, or of each stage, and of the run.
+
+    It is a table on a terminal, and a line each elsewhere. With `has_workers`, stages may run on
+    other machines, about which nothing is known.
+    """
+    console = Console()
+    rows = list(
+        forecast_rows(nodes, forecast, overhead_seconds=overhead_seconds, by_stage=by_stage)
+    )
+    if console.is_terminal:
+        table = Table("stage", "number", "time", "memory", "disk", box=None, pad_edge=False)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    else:
+        for name, number, seconds, memory, disk in rows:
+            print(f"{name}: {number}, {seconds}, {memory} of memory, {disk} of disk")
+    print(run.describe())
+    if forecast.lacks_gpu:
+        print("This machine has no GPU, so training is forecast for its CPU; a GPU is faster.")
+    if has_workers:
+        print("This is the forecast if all stages run on this machine; workers may be faster.")
+
+
+def forecast_rows(
+    nodes: Sequence[StageNode],
+    forecast: StudyForecast,
+    *,
+    overhead_seconds: float = 0.0,
+    by_stage: bool = False,
+) -> Iterable[tuple[str, str, str, str, str]]:
+    """Yield name, number of stages, seconds of all, memory of the largest, and disk of all."""
+    groups: dict[str, list[StageForecast]] = {}
+    for node in nodes:
+        name = node.name if by_stage else node.name.partition("@")[0]
+        groups.setdefault(name, []).append(forecast.stages[node.name])
+    for name, stages in groups.items():
+        yield (
+            name,
+            str(len(stages)),
+            format_seconds(sum(stage.seconds + overhead_seconds for stage in stages)),
+            format_bytes(max(stage.memory_bytes for stage in stages)),
+            format_bytes(sum(stage.disk_bytes for stage in stages)),
+        )
+
+
+def format_seconds(seconds: float) -> str:
+    """Return 40 s, 14 min or 3.2 h."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Return 20 kB, 220 MB or 3.1 GB."""
+    if num_bytes < 1_000_000:
+        return f"{num_bytes / 1e3:.0f} kB"
+    if num_bytes < 1_000_000_000:
+        return f"{num_bytes / 1e6:.0f} MB"
+    return f"{num_bytes / 1e9:.1f} GB"
+
+
+def check_and_forecast(root: Path, *, jobs: int | None = None) -> None:
+    """Check all parameters and data of a study, and print what its next run will take.
+
+    Raises InputError for what a run would refuse.
+    """
+    open_study(root)
+    params = read_params()
+    data_root = resolve_data_root()
+    collect_records(params, data_root)
+    print("params.yaml and all data are valid", flush=True)
+    nodes = read_graph(root)
+    settings = read_runtime_settings()
+    jobs = jobs or settings.jobs or default_jobs(params.threads)
+    with _show_progress() as on_progress:
+        overhead_seconds = measure_overhead(len(nodes), jobs=jobs, threads=params.threads)
+        forecast = forecast_study(
+            params,
+            check_study(params),
+            data_root,
+            jobs=jobs,
+            device_index=settings.device_index,
+            on_progress=on_progress,
+        )
+    stale = find_stale_stages(nodes, read_stale_reasons(root))
+    nodes_to_run = [node for node in nodes if stale[node.name]]
+    run = simulate_run(
+        nodes_to_run,
+        forecast,
+        jobs=jobs,
+        overhead_seconds=overhead_seconds,
+        exclusive_gpu=params.device == "cuda",
+    )
+    print_forecast(nodes_to_run, forecast, run, overhead_seconds=overhead_seconds)
+
+
+@contextlib.contextmanager
+def _show_progress() -> Iterator[Callable[[float, str], None]]:
+    """Show a bar on a terminal, and nothing elsewhere: the probe takes a minute."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        job = bar.add_task("probing this machine, about a minute", total=1.0)
+        yield lambda done, note: bar.update(job, completed=done)

@@ -1,0 +1,311 @@
+"""The cost of evaluating a model on a task: what is counted, and what each count is multiplied by.
+
+This is the whole cost model of the stages evaluate, evaluate_adapted and evaluate_joined:
+
+    load the model and the task, and encode every item;
+    for each init, compute frozen features of every item, if a probe reads them;
+    for each run, fit its head (once for each trial, where it chooses one), predict, and score.
+
+The runs are those of `lineage.evaluation.evaluate`. `lineage.forecast.evaluation_probe` measures
+the costs.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from lineage.config.params import Params
+from lineage.data.task_data import TaskData
+from lineage.evaluation.evaluate import list_runs
+from lineage.evaluation.settings import (
+    BilstmProbeSettings,
+    EvaluateSettings,
+    FinetuneSettings,
+    HyperparameterTrials,
+    LinearProbeSettings,
+    resolve_num_epochs,
+)
+from lineage.evaluation.systems import EvalRun, Init
+from lineage.forecast.measure import LinearCost
+
+PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
+ADAPTED: tuple[Init, ...] = ("adapted",)
+
+
+@dataclass(frozen=True)
+class HeadCosts:
+    """Seconds of a head that is trained in steps."""
+
+    first_seconds: float = 0.0  # of the first fit in a process, besides what every fit takes
+    fit_seconds: float = 0.0  # of every fit, besides its steps
+    step_seconds: float = 0.0
+    predict_seconds: float = 0.0  # of an item
+
+
+@dataclass(frozen=True)
+class EvaluationCosts:
+    """What evaluating one model on one task costs, in seconds and bytes of an item."""
+
+    load_seconds: float
+    encode_seconds: float
+    build_seconds: float = 0.0  # of an encoder
+    feature_seconds: float = 0.0  # frozen features for a linear probe
+    cache_seconds: float = 0.0  # frozen features for a BiLSTM probe
+    # By answers: items, or the words of items.
+    linear_fit: LinearCost = field(default_factory=LinearCost)
+    bilstm: HeadCosts = field(default_factory=HeadCosts)
+    # Of a translator too.
+    finetune: HeadCosts = field(default_factory=HeadCosts)
+    # Of one init, by items.
+    zero_shot: LinearCost = field(default_factory=LinearCost)
+    answers_per_item: float = 1.0
+    feature_bytes: float = 0.0
+    cache_bytes: float = 0.0
+    finetuned_bytes: int = 0  # of the weights that are kept
+
+    def scaled(self, ratio: float) -> "EvaluationCosts":
+        """Return the costs of a task whose items are `ratio` times as long."""
+
+        def scale_head(head: HeadCosts) -> HeadCosts:
+            return dataclasses.replace(
+                head,
+                step_seconds=ratio * head.step_seconds,
+                predict_seconds=ratio * head.predict_seconds,
+            )
+
+        return dataclasses.replace(
+            self,
+            encode_seconds=ratio * self.encode_seconds,
+            feature_seconds=ratio * self.feature_seconds,
+            cache_seconds=ratio * self.cache_seconds,
+            bilstm=scale_head(self.bilstm),
+            finetune=scale_head(self.finetune),
+            zero_shot=dataclasses.replace(
+                self.zero_shot, seconds_per_unit=ratio * self.zero_shot.seconds_per_unit
+            ),
+            cache_bytes=ratio * self.cache_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """How often a run fits its head, and on how many items."""
+
+    run: EvalRun
+    train_items: int
+    validation_items: int
+    scored_items: int  # of all scored splits
+    predicted_items: int  # the same, but symmetric items count for each order too
+    num_parts: int  # tables of predictions
+    fitted_settings: tuple[Any, ...]  # of each fit: one for each trial, where the run chooses one
+    chooses_trial: bool
+
+    @property
+    def num_fits(self) -> int:
+        """The number of heads that are fitted."""
+        return len(self.fitted_settings)
+
+    @property
+    def num_tables(self) -> int:
+        """The tables of predictions: of each scored part, and of each trial on validation."""
+        return self.num_parts + (self.num_fits if self.chooses_trial else 0)
+
+    @property
+    def num_predictions(self) -> int:
+        """The items of all tables."""
+        trial_items = self.num_fits * self.validation_items if self.chooses_trial else 0
+        return self.scored_items + trial_items
+
+
+@dataclass(frozen=True)
+class EvaluationCounts:
+    """What an evaluation does, as numbers of items and runs."""
+
+    inits: tuple[Init, ...]
+    encoded_items: int
+    feature_items: int  # symmetric items count for each order too
+    scored_items: int
+    runs: tuple[RunCounts, ...]
+
+    def num_steps(self, transfer: str, head: str = "linear") -> int:
+        """Return the number of gradient steps of all runs with this transfer and head."""
+        return sum(
+            count_steps(settings, counts.train_items)
+            for counts in self.runs
+            if (counts.run.transfer, counts.run.head) == (transfer, head)
+            for settings in counts.fitted_settings
+        )
+
+
+def count_evaluation(
+    task: TaskData,
+    settings: EvaluateSettings,
+    params: Params,
+    *,
+    inits: tuple[Init, ...],
+    finetuned: bool = True,
+) -> EvaluationCounts:
+    """Count the items, runs and fits of one stage."""
+    orders = 2 if task.info.get("symmetric") else 0
+    scored_tables = [name for name in task.splits if name != "train" or task.info.get("folds")]
+    num_items = {name: len(table) for name, table in task.splits.items()}
+    scored_items = sum(num_items[name] for name in scored_tables)
+    runs: list[RunCounts] = []
+    selected: set[EvalRun] = set()  # runs that have chosen a trial, by selection key
+    grid = params.grid
+    for run in list_runs(
+        task.info, inits, grid.label_counts, grid.finetune_seeds, finetuned=finetuned
+    ):
+        method = settings.methods[run.settings_block]
+        is_excluded = method.label_counts and run.label_count not in method.label_counts
+        if run.label_count is not None and is_excluded:
+            continue
+        runs.append(_count_run(run, task, method, orders=orders, selected=selected))
+    return EvaluationCounts(
+        inits=inits,
+        encoded_items=sum(num_items.values()),
+        feature_items=sum(num_items.values()) + orders * scored_items,
+        scored_items=scored_items,
+        runs=tuple(runs),
+    )
+
+
+def _count_run(
+    run: EvalRun,
+    task: TaskData,
+    method: HyperparameterTrials,
+    *,
+    orders: int,
+    selected: set[EvalRun],
+) -> RunCounts:
+    parts = task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
+    sizes = [(part.split, len(part.rows_N)) for part in parts]
+    num_train = sum(size for split, size in sizes if split == "train")
+    if run.label_count not in (None, "all"):
+        num_train = min(num_train, int(run.label_count or 0))
+    scored = [size for split, size in sizes if split != "train"]
+    fitted_settings: tuple[Any, ...] = (method,)
+    chooses_trial = bool(method.trials) and run.selection_key not in selected
+    if method.trials:
+        selected.add(run.selection_key)
+        # Which trial is chosen is not known: the first stands for it.
+        fitted_settings = (method.with_trial(0),)
+    if chooses_trial:
+        fitted_settings = tuple(method.with_trial(i) for i in range(len(method.trials)))
+    return RunCounts(
+        run=run,
+        train_items=num_train,
+        validation_items=sum(size for split, size in sizes if split == "validation"),
+        scored_items=sum(scored),
+        predicted_items=(1 + orders) * sum(scored),
+        num_parts=len(scored),
+        fitted_settings=fitted_settings,
+        chooses_trial=chooses_trial,
+    )
+
+
+def count_steps(settings: Any, num_items: int) -> int:
+    """Return the gradient steps of one fit on this many items; 0 for L-BFGS."""
+    if isinstance(settings, LinearProbeSettings) or num_items == 0:
+        return 0
+    steps_per_epoch = -(-num_items // settings.batch_size)  # rounded up
+    if isinstance(settings, FinetuneSettings | BilstmProbeSettings):
+        return resolve_num_epochs(settings, steps_per_epoch) * steps_per_epoch
+    epochs: int = settings.epochs
+    return epochs * steps_per_epoch
+
+
+def evaluation_seconds(
+    counts: EvaluationCounts,
+    costs: EvaluationCosts,
+    settings: EvaluateSettings,
+    *,
+    answered_by: str,
+    scoring_seconds: float,
+) -> float:
+    """Return the seconds of one stage. `scoring_seconds` is for one table of predictions."""
+    # Items are encoded once, and their tokens are counted once more for the unknown ones.
+    seconds = costs.load_seconds + 2 * counts.encoded_items * costs.encode_seconds
+    if answered_by in ("sentence_probability", "word_vectors"):
+        return seconds + len(counts.inits) * costs.zero_shot.seconds(counts.scored_items)
+    seconds += costs.bilstm.first_seconds + costs.finetune.first_seconds
+    seconds += len(counts.inits) * _frozen_seconds(counts, costs)
+    for run_counts in counts.runs:
+        seconds += _run_seconds(run_counts, costs, settings, answered_by=answered_by)
+        seconds += run_counts.num_tables * scoring_seconds
+    return seconds
+
+
+def _frozen_seconds(counts: EvaluationCounts, costs: EvaluationCosts) -> float:
+    """Return the seconds of the frozen features of one init."""
+    heads = {counts.run.head for counts in counts.runs if counts.run.transfer == "frozen"}
+    seconds = 0.0
+    if "linear" in heads:
+        seconds += costs.build_seconds + counts.feature_items * costs.feature_seconds
+    if "bilstm" in heads:
+        seconds += costs.build_seconds + counts.feature_items * costs.cache_seconds
+    return seconds
+
+
+def _run_seconds(
+    counts: RunCounts, costs: EvaluationCosts, settings: EvaluateSettings, *, answered_by: str
+) -> float:
+    """Return the seconds of a run's fits and predictions."""
+    run = counts.run
+    trial_items = counts.num_fits * counts.validation_items if counts.chooses_trial else 0
+    predicted_items = counts.predicted_items + trial_items
+    if answered_by == "translator":
+        steps = count_steps(settings.translation, counts.train_items)
+        return _head_seconds(costs.finetune, 1, steps, predicted_items)
+    if run.transfer == "frozen" and run.head == "linear":
+        num_answers = counts.train_items * costs.answers_per_item
+        return counts.num_fits * costs.linear_fit.seconds(num_answers)
+    steps = sum(count_steps(fitted, counts.train_items) for fitted in counts.fitted_settings)
+    if run.transfer == "frozen":
+        return _head_seconds(costs.bilstm, counts.num_fits, steps, predicted_items)
+    seconds = _head_seconds(costs.finetune, counts.num_fits, steps, predicted_items)
+    return seconds + counts.num_fits * costs.build_seconds
+
+
+def _head_seconds(costs: HeadCosts, num_fits: int, num_steps: int, predicted_items: int) -> float:
+    return (
+        num_fits * costs.fit_seconds
+        + num_steps * costs.step_seconds
+        + predicted_items * costs.predict_seconds
+    )
+
+
+def evaluation_memory(
+    counts: EvaluationCounts, costs: EvaluationCosts, *, probe_memory_bytes: int
+) -> int:
+    """Return the bytes that a stage holds: what the probe held, and the features of all items.
+
+    A linear probe standardizes the features that it is fitted on, in two steps.
+    """
+    frozen = [run for run in counts.runs if run.run.transfer == "frozen"]
+    linear_items = [run.train_items for run in frozen if run.run.head == "linear"]
+    feature_bytes = 0.0
+    if linear_items:
+        feature_bytes += counts.feature_items * costs.feature_bytes
+        feature_bytes += 2 * max(linear_items) * costs.feature_bytes
+    if any(run.run.head == "bilstm" for run in frozen):
+        feature_bytes += counts.feature_items * costs.cache_bytes
+    return probe_memory_bytes + round(feature_bytes)
+
+
+def count_prediction_tables(counts: EvaluationCounts) -> int:
+    """Return the tables of predictions of a stage: of each scored part, and of each trial."""
+    return sum(run.num_tables for run in counts.runs)
+
+
+def evaluation_disk(
+    counts: EvaluationCounts, costs: EvaluationCosts, *, prediction_bytes: float
+) -> int:
+    """Return the bytes of the fine-tuned weights and the predictions that a stage keeps.
+
+    `prediction_bytes` is of an item.
+    """
+    has_finetuned = any(run.run.transfer == "finetuned" for run in counts.runs)
+    weights_bytes = costs.finetuned_bytes if has_finetuned else 0
+    num_predictions = sum(run.num_predictions for run in counts.runs)
+    return weights_bytes + round(prediction_bytes * num_predictions)

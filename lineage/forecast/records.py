@@ -1,0 +1,22 @@
+"""The forecast of a study: seconds, memory and disk of each stage."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StageForecast:
+    """What one stage will take."""
+
+    seconds: float
+    memory_bytes: int  # the most that its process holds at any time
+    disk_bytes: int  # of its outputs
+
+
+@dataclass(frozen=True)
+class StudyForecast:
+    """What all stages of a study will take on the machine where it was forecast."""
+
+    stages: Mapping[str, StageForecast]  # by the names of dvc.yaml: pretrain@gpt-0
+    probe_seconds: float  # that the measurements took
+    lacks_gpu: bool = False  # the study computes on a GPU, and was measured on a CPU
