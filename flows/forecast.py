@@ -172,30 +172,14 @@ def print_forecast(
     by_stage: bool = False,
     has_workers: bool = False,
 ) -> None:
-    """Print minutes, memory and disk of each verb, or of each stage, and of the run.
-
-    It is a table on a terminal, and a line each elsewhere. With `has_workers`, stages may run on
-    other machines, about which nothing is known.
-    """
-    console = Console()
-    rows = list(
-        forecast_rows(nodes, forecast, overhead_seconds=overhead_seconds, by_stage=by_stage)
-    )
-    if console.is_terminal:
-        table = Table("stage", "number", "time", "memory", "disk", box=None, pad_edge=False)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    else:
-        for name, number, seconds, memory, disk in rows:
-            print(f"{name}: {number}, {seconds}, {memory} of memory, {disk} of disk")
+    """Print a table of the time, memory and disk of each verb, or of each stage, and of the run."""
+    table = Table("stage", "number", "time", "memory", "disk", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in forecast_rows(nodes, forecast, overhead_seconds=overhead_seconds, by_stage=by_stage):
+        table.add_row(*row)
+    Console().print(table)
     print(run.describe())
-    if forecast.lacks_gpu:
-        print("This machine has no GPU, so training is forecast for its CPU; a GPU is faster.")
-    if has_workers:
-        print("This is the forecast if all stages run on this machine; workers may be faster.")
 
 
 def forecast_rows(

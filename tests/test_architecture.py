@@ -26,11 +26,17 @@ FLOWS_MAY_IMPORT = {
     "lineage.runtime.provenance",
     "lineage.config.records",
     "lineage.runtime.settings",
-    "lineage.forecast.records",
 }
 # Commands that look at the user's parameters and data, which import the library when they run.
 COMMANDS_MAY_IMPORT = {
     "flows.cli": {"lineage.config.resolved"},
+    "flows.forecast": {
+        "lineage.config.checks",
+        "lineage.config.params",
+        "lineage.config.source_records",
+        "lineage.forecast.records",
+        "lineage.forecast.study",
+    },
     "flows.new_study": {
         "lineage.config.data",
         "lineage.config.draft",
