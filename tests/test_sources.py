@@ -11,13 +11,14 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lineage.artifacts import read_json
 from lineage.config.data import Corpus, Task
 from lineage.config.records import parse_record
 from lineage.data.corpus import collect_documents, source_fingerprint
 from lineage.data.items import build_items, task_fingerprint
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import REPOSITORY, make_project, run_stage
+from tests.user_project import REPOSITORY, make_project, run_stage, write_params
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 # Text that table parsers are known to change: NA and None, quotation marks, commas, numbers, dates,
@@ -411,3 +412,23 @@ def test_paths_may_go_up_and_through_hidden_folders(tmp_path: Path) -> None:
     assert read_texts(tmp_path / ".data/sub", files="../*.txt") == ["Some text."]
     with pytest.raises(InputError, match="no file matches"):
         read_texts(tmp_path, files="a**b/*.txt")
+
+
+def test_an_edit_of_params_yaml_during_a_run_changes_the_next_run_only(
+    tmp_path, monkeypatch, capsys
+):
+    """DVC depends on what sources has recorded, so stages must compute with the same values."""
+    tree = make_project(tmp_path)
+
+    def train_size() -> int:
+        code, message = run_stage(tmp_path, "task", "mood", monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, message
+        return read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]["train"]
+
+    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    before = train_size()
+    tree["tasks"]["mood"]["limit"] = {"train": 30}
+    write_params(tmp_path, tree)
+    assert train_size() == before > 30
+    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert train_size() == 30
