@@ -57,9 +57,7 @@ class CorpusSource:
     num_documents: int | None = None  # for `generated`
     # For `generated`: selects the language; the default is the language of the demo.
     grammar_seed: int | None = None
-    files: str | None = (
-        None  # a path or a glob, relative to the study (or to data_root of runtime.yaml)
-    )
+    files: str | None = None  # a path or a glob, relative to the study or to data_root
     # The unit of a .txt file that is one document; blank_line: documents end at blank lines.
     document_unit: Literal["file", "blank_line", "line"] = "file"
     hub: str | None = None
