@@ -43,16 +43,23 @@ Costs = TokenizerCosts | TrainingCosts | EvaluationCosts | TaskCosts
 COST_TYPES: dict[str, type[Any]] = {
     "task": TaskCosts,
     "tokenizer": TokenizerCosts,
+    "tokenizer_part": TokenizerCosts,
     "pretrain": TrainingCosts,
     "evaluate": EvaluationCosts,
 }
+# The share of the sample on which a tokenizer is trained.
+TOKENIZER_SHARES = {"tokenizer_part": 0.25, "tokenizer": 1.0}
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One thing to measure: a stage of a model, or of a task."""
+    """One thing to measure: a stage of a model, or of a task.
 
-    verb: str  # task, tokenizer, pretrain or evaluate
+    `tokenizer_part` is `tokenizer` on a part of the sample: the difference between their peaks of
+    memory is that of the text.
+    """
+
+    verb: str  # task, tokenizer_part, tokenizer, pretrain or evaluate
     model: str = ""
     task: str = ""
     max_seconds: float = 1.0
@@ -94,8 +101,15 @@ def measure(measurement: Measurement, setup: ProbeSetup) -> Costs:
     if measurement.verb == "task":
         return probe_task(measurement.task, params, scratch, max_seconds=max_seconds)
     model = load_model_config(params, measurement.model)
-    if measurement.verb == "tokenizer":
-        return probe_tokenizer(model, params, scratch, setup.data_root, max_seconds=max_seconds)
+    if measurement.verb in TOKENIZER_SHARES:
+        return probe_tokenizer(
+            model,
+            params,
+            scratch,
+            setup.data_root,
+            share=TOKENIZER_SHARES[measurement.verb],
+            max_seconds=max_seconds,
+        )
     device_name = params.device if torch.cuda.is_available() else "cpu"
     device = select_device(device_name, setup.device_index)
     if measurement.verb == "pretrain":

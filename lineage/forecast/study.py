@@ -148,6 +148,7 @@ def _first_chains(params: Params, shares: _TimeShares) -> list[list[Measurement]
     """Return what is measured first: trainings, each after its tokenizer, and tasks."""
     chains = [
         [
+            Measurement("tokenizer_part", model=name, max_seconds=shares.tokenizer),
             Measurement("tokenizer", model=name, max_seconds=shares.tokenizer),
             Measurement("pretrain", model=name, max_seconds=shares.pretrain),
         ]
@@ -301,7 +302,11 @@ class _MeasuredStudy:
             return StageForecast(seconds, measured.memory_bytes, costs.fixed_disk_bytes)
         seconds = costs.train.seconds(corpus.train_bytes)
         seconds += num_bytes * costs.encode_seconds_per_byte
-        extra_bytes = costs.memory_bytes_per_byte * self._extra_corpus_bytes
+        part = self.measured["tokenizer_part", name, ""]
+        assert isinstance(part.costs, TokenizerCosts)
+        memory_growth = max(0, measured.memory_bytes - part.memory_bytes)
+        growth_per_byte = memory_growth / max(1, costs.sample_bytes - part.costs.sample_bytes)
+        extra_bytes = growth_per_byte * self._extra_corpus_bytes
         return StageForecast(
             seconds, measured.memory_bytes + round(extra_bytes), costs.disk_bytes(num_bytes)
         )

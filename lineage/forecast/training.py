@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 from lineage.artifacts import create_artifact, read_table
@@ -24,7 +24,6 @@ from lineage.forecast.measure import (
     LinearCost,
     Stopwatch,
     measure_growing,
-    peak_memory_bytes,
     time_call,
 )
 from lineage.models.base import Encoder, Family, Public, Static
@@ -64,7 +63,6 @@ class TokenizerCosts:
     encode_seconds_per_byte: float
     fixed_disk_bytes: int
     disk_bytes_per_byte: float  # of token ids
-    memory_bytes_per_byte: float
     # The table of distinct words, of which a longer text has fewer new ones: its bytes for the
     # sample, and the power of the text's size with which it grows.
     word_table_bytes: int
@@ -120,85 +118,68 @@ def probe_tokenizer(
     scratch: Path,
     data_root: Path,
     *,
+    share: float,
     max_seconds: float,
 ) -> TokenizerCosts:
-    """Train the model's tokenizer on the sample, and write the sample as token ids."""
+    """Train the model's tokenizer on a share of the sample, and write that as token ids."""
+    corpus = params.budget.corpus
+    language = params.corpora[corpus].language
+    tables = {}
+    for split in ("train", "valid"):
+        table = read_table(scratch / "corpora" / corpus / f"{split}.parquet")
+        tables[split] = table.head(max(1, round(share * len(table))))
     if model.tokenizer is None:
         assert model.checkpoint_source is not None, "the study was checked"
         source = model.checkpoint_source.resolve_folder(data_root)
-        language = params.corpora[params.budget.corpus].language
         stopwatch = Stopwatch()
         tokenizer = load_public_tokenizer(source, language=language)
-        trained = _TrainedTokenizer(tokenizer, LinearCost(stopwatch.seconds), 0.0)
+        train_cost = LinearCost(stopwatch.seconds)
     else:
-        trained = _train_tokenizer(model, model.tokenizer, params, scratch, max_seconds=max_seconds)
-    return _write_tokens(trained, params, scratch, scratch / "tokens" / model.name)
-
-
-class _TrainedTokenizer(NamedTuple):
-    """A tokenizer, and what its training took, by bytes of text."""
-
-    tokenizer: Tokenizer
-    cost: LinearCost
-    memory_bytes_per_byte: float
+        texts = tables["train"]["text"].tolist()
+        tokenizer, train_cost = _train_tokenizer(
+            model, model.tokenizer, texts, language, max_seconds=max_seconds
+        )
+    return _write_tokens(tokenizer, tables, scratch / "tokens" / model.name, train_cost)
 
 
 def _train_tokenizer(
     model: ModelConfig,
     settings: TokenizerSettings,
-    params: Params,
-    scratch: Path,
+    texts: list[str],
+    language: str,
     *,
     max_seconds: float,
-) -> _TrainedTokenizer:
-    """Train on growing shares of the sample."""
-    corpus = params.budget.corpus
-    table = read_table(scratch / "corpora" / corpus / "train.parquet", ["text"])
-    texts = table["text"].tolist()
+) -> tuple[Tokenizer, LinearCost]:
+    """Train on growing shares of the texts, and return the cost by bytes."""
     bytes_per_text = max(1.0, sum(map(byte_count, texts)) / len(texts))
     tokenizers: list[Tokenizer] = []
-    peaks: list[int] = []
 
     def train_on(num_texts: int) -> None:
         tokenizer = train_tokenizer(
-            texts[:num_texts],
-            settings,
-            tokenizer_type=model.tokenizer_type,
-            language=params.corpora[corpus].language,
+            texts[:num_texts], settings, tokenizer_type=model.tokenizer_type, language=language
         )
         tokenizers.append(tokenizer)
-        peaks.append(peak_memory_bytes())
 
     first_size = max(1, len(texts) // FIRST_TEXTS_DIVISOR)
-    measured = measure_growing(
+    cost = measure_growing(
         train_on, first_size=first_size, full_size=len(texts), max_seconds=max_seconds
-    )
-    slope = measured.cost.seconds_per_unit / bytes_per_text
-    extra_bytes = max(1.0, (measured.largest_size - first_size) * bytes_per_text)
-    return _TrainedTokenizer(
-        tokenizers[-1],
-        LinearCost(measured.cost.fixed_seconds, slope),
-        (peaks[-1] - peaks[0]) / extra_bytes,
-    )
+    ).cost
+    return tokenizers[-1], LinearCost(cost.fixed_seconds, cost.seconds_per_unit / bytes_per_text)
 
 
 def _write_tokens(
-    trained: _TrainedTokenizer, params: Params, scratch: Path, folder: Path
+    tokenizer: Tokenizer, tables: dict[str, pd.DataFrame], folder: Path, train_cost: LinearCost
 ) -> TokenizerCosts:
     """Write tokenizer and token ids as the stage does, and measure both."""
-    tokenizer = trained.tokenizer
     encode_seconds = 0.0
     num_bytes = 0
     word_table_bytes = 0
-    memory_bytes_per_byte = trained.memory_bytes_per_byte
     word_table_exponent = 0.0
     with create_artifact(folder, "tokens", vocab_size=tokenizer.vocab_size) as draft:
         tokenizer.save(draft)
         fixed_bytes = folder_bytes(draft)
-        for split in ("valid", "train"):
-            table = read_table(scratch / "corpora" / params.budget.corpus / f"{split}.parquet")
+        for split, table in tables.items():
             languages = table["language"].tolist() if table["language"].nunique() > 1 else ()
-            earlier_peak = peak_memory_bytes()
             stopwatch = Stopwatch()
             tokens = encode_corpus(table["text"].tolist(), tokenizer, languages=languages)
             tokens.save(draft, split)
@@ -208,15 +189,12 @@ def _write_tokens(
                 word_table_bytes += tokens.word_byte_ids_UC.nbytes
             if split == "train":
                 word_table_exponent = _growth_of_distinct_ids(tokens.ids)
-                growth = (peak_memory_bytes() - earlier_peak) / max(1, tokens.text_bytes)
-                memory_bytes_per_byte = max(memory_bytes_per_byte, growth)
         token_bytes = folder_bytes(draft) - fixed_bytes - word_table_bytes
     return TokenizerCosts(
-        train=trained.cost,
+        train=train_cost,
         encode_seconds_per_byte=encode_seconds / max(1, num_bytes),
         fixed_disk_bytes=fixed_bytes,
         disk_bytes_per_byte=token_bytes / max(1, num_bytes),
-        memory_bytes_per_byte=memory_bytes_per_byte,
         word_table_bytes=word_table_bytes,
         word_table_exponent=word_table_exponent,
         sample_bytes=num_bytes,
