@@ -220,6 +220,9 @@ def schedule(
     workers: Annotated[
         bool, typer.Option("--workers", help="Send stages to Prefect workers.")
     ] = False,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Commit the results of each run to git.")
+    ] = False,
     off: Annotated[bool, typer.Option("--off", help="Remove the schedule.")] = False,
 ) -> None:
     """Run this study by the clock. Needs `lineage up`."""
@@ -231,7 +234,8 @@ def schedule(
         if cron is None:
             print(remove_schedule(_study_root()))
         else:
-            print(set_schedule(_study_root(), cron, timezone, workers=workers))
+            study = _study_root()
+            print(set_schedule(study, cron, timezone, workers=workers, commit=commit))
 
 
 @app.command()
@@ -253,18 +257,20 @@ def _study_root() -> Path:
 
 
 def _run_with_prefect(options: "RunOptions") -> int:
-    from flows.servers import prefect_environment
+    from flows.servers import prefect_environment, start_temporary_prefect, wait_for_prefect
 
-    _study_root()
+    root = _study_root()
     # Prefect reads its settings when it is imported.
-    for name, value in prefect_environment(Path.cwd()).items():
+    for name, value in prefect_environment(root).items():
         os.environ.setdefault(name, value)
     if options.workers and "PREFECT_API_URL" not in os.environ:
         raise InputError(
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
         )
+    start_temporary_prefect(root)
     from flows.flow import run_with_prefect
 
+    wait_for_prefect(root)
     return run_with_prefect(options)
 
 

@@ -180,6 +180,10 @@ def print_forecast(
         table.add_row(*row)
     Console().print(table)
     print(run.describe())
+    if has_workers:
+        print("that is if all stages run on this machine; with --workers they share the work")
+    if forecast.lacks_gpu:
+        print("there is no GPU here; the probe ran on the CPU, and a GPU takes far less time")
 
 
 def forecast_rows(

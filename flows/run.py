@@ -92,6 +92,7 @@ def run_study(
     if options.commit:
         check_can_commit(root)
     with hold_run_lock(root):
+        _remove_broken_locks(root)
         context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
@@ -114,6 +115,20 @@ def run_study(
             commit_results(root, f"Results of lineage run {compute_pipeline_id(root)}")
     _print_summary(root, exit_status=exit_status, results=results)
     return exit_status
+
+
+def _remove_broken_locks(root: Path) -> None:
+    """Remove the file in which DVC notes what is being read and written, if a kill has cut it short.
+
+    DVC would refuse every later command.
+    """
+    path = root / ".dvc" / "tmp" / "rwlock"
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        path.unlink()
 
 
 def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:

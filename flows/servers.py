@@ -3,8 +3,10 @@
 They are a Prefect server with its pools, deployments and workers, and MLflow.
 """
 
+import atexit
 import contextlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -18,6 +20,7 @@ from pathlib import Path
 from flows import processes
 from flows.execute import TELEMETRY_OFF
 from flows.run import default_jobs
+from flows.study import check_can_commit
 from lineage.errors import InputError
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
@@ -77,8 +80,10 @@ def stop_all(study: Path) -> None:
         path.unlink()
 
 
-def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool) -> str:
+def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool, commit: bool) -> str:
     """Run the study by the clock, and return the text for the user. Raises InputError."""
+    if commit:
+        check_can_commit(study)
     _connect_to_server(study)
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import RunnerDeployment
@@ -94,7 +99,7 @@ def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool) -> str
             SCHEDULE,
             description=f"Runs what is stale in {study}",
             schedule=schedule,
-            parameters={"workers": workers},
+            parameters={"workers": workers, "commit": commit},
             # A parent that waits in the pool of its children would take one of their places.
             work_pool_name=ORCHESTRATOR_POOL,
             job_variables={"working_dir": str(study)},
@@ -166,6 +171,46 @@ def running_port(study: Path, name: str) -> int | None:
         if processes.find_marked_processes([str(home)], pid=entry["pid"]):
             return int(entry["port"])
     return None
+
+
+def start_temporary_prefect(study: Path) -> None:
+    """Serve Prefect's API for this process, if no server of this study is up.
+
+    Call it before Prefect is imported. Prefect would start such a server itself, but later, and
+    Ctrl-C in the terminal would end it before the run can say how it ended.
+    """
+    if "PREFECT_API_URL" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = probe.getsockname()[1]
+    factory = "prefect.server.api.server:create_app"
+    command = ["uvicorn", "--factory", factory, "--host", HOST, "--port", str(port)]
+    log_path = servers_folder(study) / "temporary.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", *command, "--log-level", "error", "--lifespan", "on"],
+            env={**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
+
+    def stop() -> None:
+        logging.shutdown()  # sends Prefect's last logs, which would be tried for a minute otherwise
+        server.terminate()
+        server.wait()
+
+    atexit.register(stop)
+
+
+def wait_for_prefect(study: Path) -> None:
+    """Wait until the Prefect API of PREFECT_API_URL answers. Raises InputError."""
+    address = os.environ["PREFECT_API_URL"]
+    _wait_for(f"the Prefect server at {address}", lambda: _is_up(f"{address}/health"))
 
 
 def start_prefect(study: Path) -> str:

@@ -18,7 +18,8 @@ from lineage.runtime.settings import STATE_DIR, check_writable, run_git
 
 PARAMS_FILE = "params.yaml"
 GRAPH_FILE = "dvc.yaml"
-COMMITTED_FILES = (PARAMS_FILE, GRAPH_FILE, "dvc.lock", "reports")
+OWN_FILES = (".gitignore", ".dvcignore", ".dvc/config")  # that `create_study` writes
+COMMITTED_FILES = (PARAMS_FILE, GRAPH_FILE, "dvc.lock", "reports", *OWN_FILES)
 GIT_IGNORE = """\
 # Stages write these files, and DVC stores their versions.
 /artifacts/

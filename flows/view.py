@@ -148,14 +148,19 @@ def print_status(root: Path) -> None:
     record = json.loads(path.read_text())
     outcomes: dict[str, str] = record["outcomes"]
     begun = datetime.fromtimestamp(record["begun"])
-    state = "is under way" if is_running(root) else "has ended"
+    run_is_alive = is_running(root)
+    state = "is under way" if run_is_alive else "has ended"
+    if not run_is_alive:
+        outcomes = {
+            name: "stopped" if outcome == RUNNING else outcome for name, outcome in outcomes.items()
+        }
     print(f"the run that began at {begun:%Y-%m-%d %H:%M} {state}")
     counts = Counter(outcomes.values())
     num_left = record["num_stages"] - len(outcomes)
     parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
     print(f"stages: {', '.join([*parts, f'{num_left} left'])}")
     for name, outcome in outcomes.items():
-        if outcome == RUNNING and is_running(root):
+        if outcome == RUNNING:
             print(f"  running: {name} {read_last_line(log_path(root, name))}".rstrip())
     for message in record["messages"].values():
         print(f"  {message}")

@@ -52,7 +52,12 @@ from lineage import __version__
 from lineage.errors import InputError
 from lineage.runtime.code import package_digest
 from lineage.runtime.provenance import SOURCES_DIR, compute_pipeline_id, read_package_version
-from lineage.runtime.settings import METADATA_DIR, STATE_DIR, resolve_tracking_uri
+from lineage.runtime.settings import (
+    METADATA_DIR,
+    SQLITE_PREFIX,
+    STATE_DIR,
+    resolve_tracking_uri,
+)
 
 MAX_ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
@@ -314,9 +319,12 @@ def _check_package(remote_stage: RemoteStage) -> None:
 
 def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport:
     name = remote_stage.stage
-    environment = remote_stage.environment
+    environment = dict(remote_stage.environment)
     if "LINEAGE_TRACKING_URI" in os.environ:  # the worker's own address, perhaps with a password
-        environment = {**environment, "LINEAGE_TRACKING_URI": os.environ["LINEAGE_TRACKING_URI"]}
+        environment["LINEAGE_TRACKING_URI"] = os.environ["LINEAGE_TRACKING_URI"]
+    database = environment.get("LINEAGE_TRACKING_URI", "").removeprefix(SQLITE_PREFIX)
+    if database.startswith("/") and not Path(database).is_file():  # a file of another machine
+        del environment["LINEAGE_TRACKING_URI"]
     context = StageContext(root, environment, remote_stage.threads)
     # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
     # then takes the rest for present.

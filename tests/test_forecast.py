@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from flows.profiles import merge_params
 
 from flows.forecast import (
     format_bytes,
@@ -21,6 +20,7 @@ from flows.plan import StageNode
 from lineage.artifacts import create_artifact
 from lineage.config.checks import check_study
 from lineage.config.params import Params, parse_params
+from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.data.task_data import TaskData
 from lineage.evaluation import bilstm_probe, finetuning
@@ -41,7 +41,7 @@ from lineage.forecast.training import TrainingCosts, probe_training
 from lineage.training.loop import StepOutput, train
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny, user_project
-from tests.checkout import RUN_PIPELINE, clone_own_project, run_command, set_params
+from tests.checkout import RUN_STUDY, create_own_study, run_command, set_params
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
 
 
@@ -56,7 +56,7 @@ def small_params(**changes: Any) -> Params:
             "label_counts": [20, "all"],
         }
     }
-    return parse_params(merge_params(merge_params(user_project.PARAMS, base), changes))
+    return parse_params(merge_trees(merge_trees(user_project.PARAMS, base), changes))
 
 
 def build_node(name: str, upstream: tuple[str, ...] = (), depth: int = 1, pool: str = "cpu") -> Any:
@@ -268,13 +268,15 @@ def test_the_forecast_is_printed_by_verb_and_by_stage(capsys: pytest.CaptureFixt
     )
     run = simulate_run(nodes, forecast, jobs=2)
     print_forecast(nodes, forecast, run)
-    assert capsys.readouterr().out.splitlines() == [
-        "sources: 1, 3 s, 300 MB of memory, 0 kB of disk",
-        "task: 2, 14 min, 2.7 GB of memory, 110 MB of disk",
-        "about 12 min on 2 stages at a time, 3.1 GB of memory, 220 MB of disk",
+    *table, total = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in table[1:]] == [
+        ["sources", "1", "3", "s", "300", "MB", "0", "kB"],
+        ["task", "2", "14", "min", "2.7", "GB", "110", "MB"],
     ]
+    assert total == "about 12 min on 2 stages at a time, 3.1 GB of memory, 220 MB of disk"
     print_forecast(nodes, forecast, run, by_stage=True)
-    assert "task@b: 1, 12 min, 2.7 GB of memory, 108 MB of disk" in capsys.readouterr().out
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["task@b", "1", "12", "min", "2.7", "GB", "108", "MB"] in lines
     assert [format_seconds(seconds) for seconds in (0.4, 99, 100, 5900, 6000)] == [
         "0 s",
         "99 s",
@@ -405,7 +407,7 @@ print(json.dumps({"seconds": seconds, "memory": memory, "overhead": overhead}))
 @pytest.mark.slow
 def test_a_study_takes_what_was_forecast_within_a_factor_of_one_and_a_half(tmp_path: Path) -> None:
     """Seconds of the processor are compared, since other programs may use this machine."""
-    folder = clone_own_project(tmp_path / "lineage")
+    folder = create_own_study(tmp_path / "lineage")
     set_params(
         folder,
         corpora__general__sources=[{"generated": "synthetic", "num_documents": 500}],
@@ -418,7 +420,7 @@ def test_a_study_takes_what_was_forecast_within_a_factor_of_one_and_a_half(tmp_p
     )
     forecast = json.loads(run_command(folder, "python", "-c", FORECAST_SCRIPT).splitlines()[-1])
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run_command(folder, *RUN_PIPELINE)
+    run_command(folder, *RUN_STUDY)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     stages = forecast["seconds"]

@@ -170,6 +170,9 @@ def test_results_are_committed_without_other_changes(study: Path) -> None:
     commit_results(study, "Results")
     assert git(study, "show", "--name-only", "--format=%s").split() == [
         "Results",
+        ".dvc/config",
+        ".dvcignore",
+        ".gitignore",
         "dvc.yaml",
         "params.yaml",
         "reports/comparison.md",
