@@ -55,12 +55,15 @@ def init(
     folder: Annotated[Path, typer.Argument(help="The folder to create.")],
     corpus: Annotated[
         list[str] | None,
-        typer.Option(help="Files of running text, such as 'texts/*.txt'. May be repeated."),
+        typer.Option(
+            help="Running text, such as 'texts/*.txt' or notes.csv,text=COLUMN. May be repeated."
+        ),
     ] = None,
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="A labelled file as NAME=FILE, such as queue=train.csv. May be repeated."
+            help="A file with labels as NAME=FILE, such as queue=train.csv. Keys may follow: "
+            "queue=train.csv,test=test.csv,text=body,label=queue. May be repeated."
         ),
     ] = None,
     language: Annotated[
@@ -268,10 +271,13 @@ def _run_with_prefect(options: "RunOptions") -> int:
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
         )
     start_temporary_prefect(root)
-    from flows.flow import run_with_prefect
+    from flows.run import start_helpers
 
-    wait_for_prefect(root)
-    return run_with_prefect(options)
+    with start_helpers(root):  # they import what stages need while the server starts
+        from flows.flow import run_with_prefect
+
+        wait_for_prefect(root)
+        return run_with_prefect(options)
 
 
 @contextlib.contextmanager

@@ -120,10 +120,10 @@ def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
         root = Path(folder)
         names = _write_empty_study(root, num_stages, num_empty=1 + EMPTY_STAGES_PER_JOB * jobs)
         context = StageContext(root, {"PYTHONPATH": str(PROJECT_ROOT)}, threads)
-        with start_helpers(context) as local_context:
+        with start_helpers(root):
 
             def run(name: str) -> float:
-                result = run_stage(name, context=local_context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
+                result = run_stage(name, context=context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
                 if not result.succeeded:
                     raise InputError(f"forecast: a stage without work failed: {result.message}")
                 return result.seconds

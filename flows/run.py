@@ -50,6 +50,8 @@ from lineage.runtime.provenance import (
 from lineage.runtime.settings import METADATA_DIR, read_runtime_settings
 
 LAST_STAGE = "publish"  # prints the table
+RECORDER_VARIABLE = "LINEAGE_RECORDER"
+FORKSERVER_VARIABLE = "LINEAGE_FORKSERVER"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 STAGE_MEMORY_BYTES = 3e9  # the most that a stage's process takes on small corpora (see README)
 MAX_REMOTE_STAGES = 64  # that may wait for workers, whose own limits decide how many run
@@ -97,8 +99,8 @@ def run_study(
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
-            with start_helpers(context) as local_context:
-                run = _make_runner(context, local_context, jobs, run_remotely)
+            with start_helpers(root):
+                run = _make_runner(context, jobs, run_remotely)
                 results = _run_graph(
                     nodes,
                     run=wrap_runner(run),
@@ -168,7 +170,6 @@ def interrupt_on_signals() -> None:
 
 def _make_runner(
     context: StageContext,
-    local_context: StageContext,
     jobs: int,
     run_remotely: RemoteRunner | None,
 ) -> StageRunner:
@@ -181,9 +182,7 @@ def _make_runner(
             result = run_remotely(node, context)
         else:
             with local_slots:
-                result = run_stage(
-                    node.name, context=local_context, timeout_seconds=node.timeout_seconds
-                )
+                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
         return result
@@ -211,23 +210,30 @@ def _archive_metadata(name: str, root: Path) -> None:
 
 
 @contextlib.contextmanager
-def start_helpers(context: StageContext) -> Iterator[StageContext]:
+def start_helpers(root: Path) -> Iterator[None]:
     """Start the two processes that let stages of this machine begin faster, while the block lasts.
 
     One has MLflow imported (`lineage.runtime.recorder`), the other forks stages
-    (`lineage.runtime.forkserver`). The yielded context tells stages where they are.
+    (`lineage.runtime.forkserver`). Variables of the environment tell stages where they are. A
+    block within such a block uses the same processes.
     """
+    if RECORDER_VARIABLE in os.environ:
+        yield
+        return
+    context = StageContext(root, threads=_read_threads(root))
     with contextlib.ExitStack() as exit_stack:
         # A folder with a short path: a socket's path may have 100 characters.
         folder = exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="lineage-"))
-        recorder = f"{folder}/recorder"
-        _start_helper(context, exit_stack, "lineage.runtime.recorder", recorder)
-        environment = {**context.environment, "LINEAGE_RECORDER": recorder}
+        helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
         if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
-            forkserver = f"{folder}/forkserver"
-            _start_helper(context, exit_stack, "lineage.runtime.forkserver", "serve", forkserver)
-            environment["LINEAGE_FORKSERVER"] = forkserver
-        yield dataclasses.replace(context, environment=environment)
+            command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
+            helpers[FORKSERVER_VARIABLE] = command
+        for command in helpers.values():
+            _start_helper(context, exit_stack, *command)
+        for variable, command in helpers.items():
+            os.environ[variable] = command[-1]
+            exit_stack.callback(os.environ.pop, variable, None)
+        yield
 
 
 def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *module: str) -> None:
@@ -245,6 +251,13 @@ def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *modu
     exit_stack.callback(child.terminate)
 
 
+def _read_threads(root: Path) -> int:
+    threads = read_yaml(root / "params.yaml").get("threads")
+    if type(threads) is not int or threads < 1:  # sources reports it
+        return 1
+    return threads
+
+
 def _stage_context(study: Study, *, flow_run_id: str) -> StageContext:
     environment = {
         "LINEAGE_STUDY_COMMIT": study.version.commit,
@@ -252,10 +265,7 @@ def _stage_context(study: Study, *, flow_run_id: str) -> StageContext:
     }
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    threads = read_yaml(study.root / "params.yaml").get("threads")
-    if type(threads) is not int or threads < 1:  # sources reports it
-        threads = 1
-    return StageContext(study.root, environment, threads)
+    return StageContext(study.root, environment, _read_threads(study.root))
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:

@@ -410,10 +410,10 @@ def test_a_recorder_that_dies_prints_one_line(
 
 
 RUN_SCRIPT = """
-import pathlib, sys, time
-from flows import execute, run
-with run.start_helpers(execute.StageContext(pathlib.Path(sys.argv[1]))) as context:
-    print(context.environment["LINEAGE_RECORDER"], flush=True)
+import os, pathlib, sys, time
+from flows import run
+with run.start_helpers(pathlib.Path(sys.argv[1])):
+    print(os.environ["LINEAGE_RECORDER"], flush=True)
     time.sleep(600)
 """
 

@@ -28,17 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ADDRESS_VARIABLE = "LINEAGE_FORKSERVER"  # the environment variable that holds the socket's path
-_STAGE_MODULES = (
-    "torch",
-    "pandas",
-    "pyarrow.parquet",
-    "tokenizers",
-    "safetensors.torch",
-    "rich.progress",
-    "ruamel.yaml",
-)
-# By the module's package, imported before its first child: if nothing is stale, nothing is
-# imported.
+# By the package of the modules that are run.
 PRELOADED_MODULES = {
     "flows": (
         "dvc.cli.parser",
@@ -52,8 +42,15 @@ PRELOADED_MODULES = {
         "dvc.stage.run",
         "dvc.utils.strictyaml",
     ),
-    "stages": _STAGE_MODULES,
-    "lineage": _STAGE_MODULES,  # lineage.forecast.empty_stage
+    "stages": (
+        "torch",
+        "pandas",
+        "pyarrow.parquet",
+        "tokenizers",
+        "safetensors.torch",
+        "rich.progress",
+        "ruamel.yaml",
+    ),
 }
 
 
@@ -123,6 +120,9 @@ class _Server:
 
     def serve(self) -> RunRequest | None:
         """Return the request in a child, and None in the server after parent and children ended."""
+        for names in PRELOADED_MODULES.values():
+            for name in names:
+                importlib.import_module(name)
         while os.getppid() == self._parent or self._waiting_clients:
             ready, _, _ = select.select([self._listener, self._signal_receiver], [], [], 1.0)
             if self._signal_receiver in ready:
@@ -144,9 +144,6 @@ class _Server:
         except (OSError, ValueError):  # the client is gone
             connection.close()
             return None
-        package = request.module.partition(".")[0]
-        for name in PRELOADED_MODULES.get(package, ()):
-            importlib.import_module(name)
         gc.freeze()  # so that garbage collection in the child does not copy these pages
         child = os.fork()
         if child:
