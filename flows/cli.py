@@ -101,12 +101,17 @@ def init(
 
 
 @app.command()
-def check(jobs: JobsOption = None) -> None:
+def check(
+    jobs: JobsOption = None,
+    by_stage: Annotated[
+        bool, typer.Option("--by-stage", help="Show each stage, not only each kind of stage.")
+    ] = False,
+) -> None:
     """Validate all parameters and data, and forecast minutes, memory and disk."""
     with _input_errors_exit():
         from flows.forecast import check_and_forecast
 
-        check_and_forecast(Path.cwd(), jobs=jobs)
+        check_and_forecast(Path.cwd(), jobs=jobs, by_stage=by_stage)
 
 
 @app.command()

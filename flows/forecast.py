@@ -170,7 +170,6 @@ def print_forecast(
     *,
     overhead_seconds: float = 0.0,
     by_stage: bool = False,
-    has_workers: bool = False,
 ) -> None:
     """Print a table of the time, memory and disk of each verb, or of each stage, and of the run."""
     table = Table("stage", "number", "time", "memory", "disk", box=None, pad_edge=False)
@@ -180,8 +179,6 @@ def print_forecast(
         table.add_row(*row)
     Console().print(table)
     print(run.describe())
-    if has_workers:
-        print("that is if all stages run on this machine; with --workers they share the work")
     if forecast.lacks_gpu:
         print("there is no GPU here; the probe ran on the CPU, and a GPU takes far less time")
 
@@ -226,7 +223,7 @@ def format_bytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB"
 
 
-def check_and_forecast(root: Path, *, jobs: int | None = None) -> None:
+def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = False) -> None:
     """Check all parameters and data of a study, and print what its next run will take.
 
     Raises InputError for what a run would refuse.
@@ -258,7 +255,9 @@ def check_and_forecast(root: Path, *, jobs: int | None = None) -> None:
         overhead_seconds=overhead_seconds,
         exclusive_gpu=params.device == "cuda",
     )
-    print_forecast(nodes_to_run, forecast, run, overhead_seconds=overhead_seconds)
+    print_forecast(
+        nodes_to_run, forecast, run, overhead_seconds=overhead_seconds, by_stage=by_stage
+    )
 
 
 @contextlib.contextmanager

@@ -163,7 +163,7 @@ CASES = {
     **spoiled_models.CASES,
     folds_on_validation: (
         "tasks.mood.folds: with folds every item of train is test once, and report.split is validation",
-        "--final",
+        "set it to test",
     ),
     test_limit_with_folds: (
         "tasks.mood.limit.test: with folds each item of train is tested once; remove the key",

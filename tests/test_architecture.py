@@ -40,7 +40,7 @@ COMMANDS_MAY_IMPORT = {
     "flows.new_study": {
         "lineage.config.data",
         "lineage.config.draft",
-        "lineage.data.column_guesses",
+        "lineage.tasks.column_guesses",
         "lineage.data.files",
         "lineage.data.inspect_corpus",
         "lineage.data.inspect_task",

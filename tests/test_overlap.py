@@ -151,6 +151,7 @@ def test_the_stage_searches_the_corpus_and_the_unlabelled_text(
 
     params["report"] = {"split": "validation"}
     write_params(tmp_path, params)
+    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     (tmp_path / "artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
     assert (
         run_stage(tmp_path, "contamination", "mood", monkeypatch=monkeypatch, capsys=capsys)[0] == 0

@@ -354,7 +354,7 @@ def test_invalid_public_models_are_refused_by_the_sources_stage(
         ablation_of={"gpt": "other"}
     )
     monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
-    monkeypatch.setattr("stages.sources.is_transformers_available", lambda: False)
+    monkeypatch.setattr("lineage.config.source_records.is_transformers_available", lambda: False)
     assert "lineage-pretraining[formats]" in refusal()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in refusal()

@@ -22,7 +22,6 @@ from lineage.data.checks import (
     measure_corpus,
     measure_task,
 )
-from lineage.data.column_guesses import list_names, note_others
 from lineage.data.inspect_corpus import CorpusFindings
 from lineage.data.inspect_task import TaskFindings
 from lineage.data.language import is_spaceless
@@ -30,6 +29,7 @@ from lineage.data.prepare_corpus import CorpusMeasures
 from lineage.data.prepare_task import TaskMeasures
 from lineage.errors import InputError, shorten_value
 from lineage.tasks.base import load_kind
+from lineage.tasks.column_guesses import ALTERNATIVE_KINDS, list_names, note_others
 
 CORPUS_NAME = "general"
 MODELS = ("word2vec", "elmo", "gpt", "bert")
@@ -180,11 +180,8 @@ def _comment_columns(found: TaskFindings) -> Comments:
     comments: Comments = {}
     choice = found.choice
     if choice.is_kind_guessed:
-        comments["kind"] = "guessed from the columns"
-        if found.kind == "text_classification":
-            comments["kind"] = "guessed; or text_regression, if the label is an amount"
-        if found.kind == "text_regression":
-            comments["kind"] = "guessed; or text_classification, if the numbers are names"
+        alternative = ALTERNATIVE_KINDS.get(found.kind)
+        comments["kind"] = f"guessed; {alternative}" if alternative else "guessed from the columns"
     if not found.is_guessed:
         return comments
     if "columns" in found.keys:

@@ -6,12 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from lineage.config.data import Task
-from lineage.data.column_guesses import (
-    ColumnChoice,
-    RequestedColumns,
-    choose_columns,
-    list_names,
-)
 from lineage.data.files import DataFiles, check_readable, join_pattern, open_decompressed
 from lineage.data.inspection import (
     SAMPLE_BYTES,
@@ -34,20 +28,18 @@ from lineage.data.tables import (
 )
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from lineage.tasks.column_guesses import (
+    GUESSED_KINDS,
+    ColumnChoice,
+    RequestedColumns,
+    choose_columns,
+    list_names,
+)
 from lineage.tasks.columns import TableColumns, normalize_label
 
 MIN_SENTENCES = 3  # of a file with one word per line
 MAX_WORDS_STEPS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 COVERED_SHARE = 0.95  # of the texts, which are not longer than max_words
-GUESSED_KINDS = (
-    "text_classification",
-    "text_regression",
-    "token_classification",
-    "multiple_choice",
-    "extractive_qa",
-    "minimal_pairs",
-    "word_similarity",
-)
 CONLL_COLUMNS = {
     2: ("tokens", "ner"),
     3: ("tokens", "pos", "chunk"),
@@ -204,7 +196,7 @@ def _check_names_fit(
 ) -> None:
     """Raise InputError if names of columns do not fit what stands below them."""
     if "columns" in keys:
-        if choice.kind != "token_classification":
+        if not choice.has_tags:
             raise InputError(
                 f"{where}: {files.names[0]} has one word per line, but no column has few distinct "
                 "tags; give a csv with a first line of names, or name the column of tags, as "

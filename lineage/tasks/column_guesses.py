@@ -53,6 +53,20 @@ PAIR_NAMES = (
     ("query", "document"),
 )
 CHOICE_NAME = re.compile(r"(choice|option|ending)_?(\d|[a-e])", re.I)
+GUESSED_KINDS = (
+    "text_classification",
+    "text_regression",
+    "token_classification",
+    "multiple_choice",
+    "extractive_qa",
+    "minimal_pairs",
+    "word_similarity",
+)
+# A guessed kind -> what else the column may be.
+ALTERNATIVE_KINDS = {
+    "text_classification": "or text_regression, if the label is an amount",
+    "text_regression": "or text_classification, if the numbers are names",
+}
 NUMBER_KINDS = ("text_regression", "word_similarity")
 # Kinds whose columns have names of their own. The last key is optional.
 KINDS_BY_COLUMNS = (
@@ -145,6 +159,11 @@ class ColumnChoice:
     is_kind_guessed: bool
     # By key: other columns that could have been chosen.
     alternatives: dict[str, tuple[str, ...]]
+
+    @property
+    def has_tags(self) -> bool:
+        """True if each word has a label."""
+        return self.kind == "token_classification"
 
 
 @dataclass(frozen=True)
