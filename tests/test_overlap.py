@@ -150,6 +150,7 @@ def test_the_stage_searches_the_corpus_and_the_unlabelled_text(
     assert not folded_overlap["corpus"].any()
 
     params["report"] = {"split": "validation"}
+    params["grid"] |= {"tasks": ["mood"]}
     write_params(tmp_path, params)
     assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
     (tmp_path / "artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
