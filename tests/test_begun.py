@@ -246,6 +246,7 @@ def test_only_the_biases_of_forget_gates_are_initialized_to_one(name: str) -> No
         assert (gates[1] == 1).all() and (gates[[0, 2, 3]] != 1).all()
 
 
+@pytest.mark.slow
 def test_a_resumed_training_logs_its_whole_curve_again(tmp_path: Path) -> None:
     """Its run in MLflow may be a new one, for example after a commit in between."""
     trackers = [MagicMock(), MagicMock()]
