@@ -184,13 +184,11 @@ def start_temporary_prefect(study: Path) -> None:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
-    factory = "prefect.server.api.server:create_app"
-    command = ["uvicorn", "--factory", factory, "--host", HOST, "--port", str(port)]
     log_path = servers_folder(study) / "temporary.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", *command, "--log-level", "error", "--lifespan", "on"],
+            [sys.executable, "-m", "flows.temporary_server", HOST, str(port)],
             env={**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -1,10 +1,12 @@
 """Stages run on a real Prefect server and real workers, each a process on a free local port."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -289,6 +291,32 @@ def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
         "its history is in the project"
     )
     assert project_processes(project) == [], "its temporary server must have ended"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
+def test_the_server_of_a_run_ends_with_it(signal_number: int, tmp_path: Path) -> None:
+    """Ctrl-C in a terminal reaches all processes of the run's group; a kill reaches the run alone."""
+    project = make_project(tmp_path)
+    set_models(project, seconds=60, checkpoint=True)
+    run = project.start("run", own_session=True)
+    wait_for_stage(project, "make@a")
+    begun = time.monotonic()
+    if signal_number == signal.SIGINT:
+        os.killpg(run.pid, signal_number)
+        output, _ = run.communicate(timeout=30)
+        assert run.returncode == 1 and "stopped; the next run goes on" in output
+        assert "Traceback" not in output
+    else:
+        run.kill()
+        run.wait()
+    wait_until(lambda: not has_temporary_server(project), seconds=10)
+    assert time.monotonic() - begun < 30
+
+
+def has_temporary_server(project: Project) -> bool:
+    commands = [process.cmdline() for process in project_processes(project)]
+    return any("flows.temporary_server" in command for command in commands)
 
 
 FAILING_SUBMIT_SCRIPT = """

@@ -198,11 +198,16 @@ class Project:
             check=False,
         )
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, own_session: bool = False) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", *arguments], cwd=self.root, env=self.environment(), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "flows.cli", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=own_session,
+        )
 
     def read_trace(self) -> list[dict[str, object]]:
         """Return and delete the records of the stages that ran since the last call."""
