@@ -76,11 +76,17 @@ def init(
     cache: Annotated[
         Path | None, typer.Option(help="A DVC cache to share with other studies.")
     ] = None,
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
 ) -> None:
     """Inspect your files, and create a study: a folder with a commented params.yaml."""
     with _input_errors_exit():
         from flows.study import check_new_folder, create_study, read_ready_made_study
 
+        if more:  # the shell has replaced a pattern by the names of files
+            raise InputError(
+                f"{more[0]}: an argument too many; put patterns in quotes, such as "
+                "--corpus 'texts/*.txt'"
+            )
         check_new_folder(folder)  # before the user's files are read
         if template is not None:
             if corpus or task or language:
@@ -169,7 +175,7 @@ def status() -> None:
     with _input_errors_exit():
         from flows.view import print_status
 
-        print_status(Path.cwd())
+        print_status(_study_root())
 
 
 @app.command()

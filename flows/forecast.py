@@ -15,10 +15,10 @@ from rich.table import Table
 from flows.execute import StageContext, run_stage
 from flows.plan import FIRST_STAGE, StageNode, find_stale_stages, read_graph, read_stale_reasons
 from flows.run import default_jobs, start_helpers
-from flows.study import open_study
+from flows.study import is_running, open_study
 from lineage.config.checks import check_study
 from lineage.config.params import read_params
-from lineage.config.source_records import collect_records
+from lineage.config.source_records import collect_records, refresh_parameter_records
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
@@ -27,6 +27,7 @@ from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 
 EMPTY_STAGES_PER_JOB = 2
 EMPTY_STAGE_TIMEOUT = 120.0
+MAX_LONGEST = 3  # stages that are named
 DISK_COPIES = 2  # of an output: in its place, and in DVC's cache
 
 
@@ -44,7 +45,8 @@ class RunForecast:
         at_a_time = "1 stage" if self.jobs == 1 else f"{self.jobs} stages"
         return (
             f"about {format_seconds(self.seconds)} on {at_a_time} at a time, "
-            f"{format_bytes(self.memory_bytes)} of memory, {format_bytes(self.disk_bytes)} of disk"
+            f"{format_bytes(self.memory_bytes)} of memory, {format_bytes(self.disk_bytes)} of disk, "
+            "if nothing else uses this machine"
         )
 
 
@@ -172,12 +174,17 @@ def print_forecast(
     by_stage: bool = False,
 ) -> None:
     """Print a table of the time, memory and disk of each verb, or of each stage, and of the run."""
-    table = Table("stage", "number", "time", "memory", "disk", box=None, pad_edge=False)
+    table = Table("stage", "number", "time, summed", "memory", "disk", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for row in forecast_rows(nodes, forecast, overhead_seconds=overhead_seconds, by_stage=by_stage):
         table.add_row(*row)
     Console().print(table)
+    longest = sorted(nodes, key=lambda node: -forecast.stages[node.name].seconds)[:MAX_LONGEST]
+    shown = [
+        f"{node.name} {format_seconds(forecast.stages[node.name].seconds)}" for node in longest
+    ]
+    print(f"longest: {', '.join(shown)}")
     print(run.describe())
     if forecast.lacks_gpu:
         print("there is no GPU here; the probe ran on the CPU, and a GPU takes far less time")
@@ -246,6 +253,8 @@ def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = 
             device_index=settings.device_index,
             on_progress=on_progress,
         )
+    if not is_running(root):
+        refresh_parameter_records(params)
     stale = find_stale_stages(nodes, read_stale_reasons(root))
     nodes_to_run = [node for node in nodes if stale[node.name]]
     run = simulate_run(

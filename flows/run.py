@@ -37,7 +37,14 @@ from flows.plan import (
     uses_cuda,
 )
 from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_status, run_stages
-from flows.study import Study, check_can_commit, commit_results, hold_run_lock, open_study
+from flows.study import (
+    Study,
+    check_can_commit,
+    commit_results,
+    hold_run_lock,
+    is_running,
+    open_study,
+)
 from flows.view import ProgressDisplay, read_stage_output
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
@@ -137,7 +144,21 @@ def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     """Return the stages of a study, and why each would run. Raises InputError."""
     study = open_study(root)
     nodes = _read_valid_graph(_stage_context(study, flow_run_id=""))
+    if not is_running(root) and _params_have_changed(root):
+        # Imported here: it imports torch, and is seldom needed.
+        from lineage.config.params import read_params
+        from lineage.config.source_records import refresh_parameter_records
+
+        refresh_parameter_records(read_params())
     return nodes, find_stale_stages(nodes, read_stale_reasons(root))
+
+
+def _params_have_changed(root: Path) -> bool:
+    """Return whether params.yaml differs from the copy of the sources stage, if there is one."""
+    recorded = root / SOURCES_DIR / "params.yaml"
+    if not recorded.is_file():
+        return True
+    return recorded.read_bytes() != (root / "params.yaml").read_bytes()
 
 
 def default_jobs(threads: int) -> int:

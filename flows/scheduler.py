@@ -15,11 +15,13 @@ StageRunner = Callable[[StageNode], StageResult]
 
 
 class ProgressCallback(Protocol):
-    """Receives the end of every stage, and the beginning of those that run."""
+    """Receives the end of every stage, the beginning of those that run, and an interruption."""
 
     def on_stage_begin(self, name: str) -> None: ...
 
     def on_stage_end(self, result: StageResult) -> None: ...
+
+    def on_interrupt(self) -> None: ...
 
 
 def run_stages(
@@ -71,6 +73,8 @@ def run_stages(
                     callback.on_stage_end(result)
         except BaseException:
             stop_event.set()
+            if running:
+                callback.on_interrupt()
             raise
     return results
 

@@ -108,7 +108,7 @@ def read_ready_made_study(name: str) -> str:
 def check_new_folder(folder: Path) -> None:
     """Raise InputError unless a study can be created in this folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already and is not empty; name a new folder")
+        raise InputError(f"{folder}: exists already and is not empty; name a new folder")
     check_writable(folder.name, folder.absolute().parent)
 
 
@@ -163,7 +163,7 @@ def is_running(root: Path) -> bool:
     path = run_lock_path(root)
     if not path.is_file():
         return False
-    with path.open("w") as stream:
+    with path.open() as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -183,8 +183,12 @@ def check_can_commit(root: Path) -> None:
 def commit_results(root: Path, message: str) -> None:
     """Commit params.yaml, dvc.yaml, dvc.lock and the report to the study's git repository.
 
-    Other changes of the user stay as they are. Without a change of these files, no commit is made.
+    Other changes of the user stay as they are. Without a change of the parameters or the results,
+    no commit is made.
     """
+    results = run_git(root, "status", "--porcelain", "--", PARAMS_FILE, GRAPH_FILE, "dvc.lock")
+    if results.returncode == 0 and not results.stdout.strip():
+        return  # the report differs in its provenance only
     names = [name for name in COMMITTED_FILES if (root / name).exists()]
     # Hooks are for the user's own commands.
     git = ("-c", "core.hooksPath=/dev/null", *_committer_options(root))

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.execute import StageResult, log_path
-from flows.study import is_running
+from flows.study import is_running, run_lock_path
 from lineage.errors import InputError
 from lineage.runtime.settings import STATE_DIR
 
@@ -32,6 +32,8 @@ DVC_MESSAGES = (
     "Generating lock file",
     "To track the changes",
     "Use `dvc push`",
+    "Running stage",
+    "Verifying",
 )
 
 
@@ -82,6 +84,9 @@ class ProgressDisplay:
         if result.message:
             _print_plain(Console(stderr=True), result.message)
 
+    def on_interrupt(self) -> None:
+        _print_plain(Console(stderr=True), "stopping; the running stages save a checkpoint first")
+
     def _save_outcome(self, name: str, outcome: str, message: str = "") -> None:
         with self._record_lock:
             self._outcomes[name] = outcome
@@ -100,7 +105,7 @@ class ProgressDisplay:
     def _table(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         for name, start_time in sorted(self._start_times.items()):
-            last_line = read_last_line(log_path(self._root, name))
+            last_line = read_last_line(log_path(self._root, name)).removeprefix(name).strip()
             table.add_row(
                 Text(name, style="bold"),
                 f"{time.monotonic() - start_time:.0f} s",
@@ -121,7 +126,9 @@ def read_last_line(path: Path) -> str:
             text = stream.read().decode(errors="replace")
     except OSError:
         return ""
-    return re.split(r"[\r\n]+", text.strip())[-1]
+    lines = re.split(r"[\r\n]+", text.strip())
+    own_lines = [line for line in lines if not line.strip().startswith((*DVC_MESSAGES, "> "))]
+    return own_lines[-1] if own_lines else ""
 
 
 def read_stage_output(path: Path) -> str:
@@ -140,17 +147,27 @@ def read_stage_output(path: Path) -> str:
     return "\n".join(output).strip()
 
 
+def _has_record(path: Path, root: Path) -> bool:
+    """Return whether the run that holds the study's lock has written its record."""
+    begun = run_lock_path(root).stat().st_mtime
+    return path.is_file() and path.stat().st_mtime >= begun
+
+
 def print_status(root: Path) -> None:
     """Print how far the last run of a study is, and where its report is. Raises InputError."""
     path = root / RUN_RECORD
+    run_is_alive = is_running(root)
+    if run_is_alive and not _has_record(path, root):
+        print("a run has just begun")
+        return
     if not path.is_file():
         raise InputError(f"{root}: nothing has run here yet; `lineage run` starts a run")
     record = json.loads(path.read_text())
     outcomes: dict[str, str] = record["outcomes"]
     begun = datetime.fromtimestamp(record["begun"])
-    run_is_alive = is_running(root)
     state = "is under way" if run_is_alive else "has ended"
-    if not run_is_alive:
+    if not run_is_alive and RUNNING in outcomes.values():
+        state = "was stopped; `lineage run` goes on with it"
         outcomes = {
             name: "stopped" if outcome == RUNNING else outcome for name, outcome in outcomes.items()
         }
@@ -161,7 +178,8 @@ def print_status(root: Path) -> None:
     print(f"stages: {', '.join([*parts, f'{num_left} left'])}")
     for name, outcome in outcomes.items():
         if outcome == RUNNING:
-            print(f"  running: {name} {read_last_line(log_path(root, name))}".rstrip())
+            line = read_last_line(log_path(root, name)).removeprefix(name)
+            print(f"  running: {name} {line.strip()}".rstrip())
     for message in record["messages"].values():
         print(f"  {message}")
     page = root / "reports" / "comparison.html"

@@ -113,10 +113,10 @@ CASES = {
         "models.bert.architecture: ffn_size is 64, but an LSTM does not use it; remove it",
     ),
     adaptation_without_tasks: (
-        "params.yaml: grid: 'adapt_models' is given and 'adapt_tasks' is empty; give both, or neither",
+        "params.yaml: grid: 'adapt_models' is given and 'adapt_tasks' is empty; give both, or",
     ),
     adaptation_without_models: (
-        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_models' is empty; give both, or neither",
+        "params.yaml: grid: 'adapt_tasks' is given and 'adapt_models' is empty; give both, or",
     ),
     reserved_task_name: (
         "tasks: the name 'held_unlabelled' is reserved for rows of language models; choose another",

@@ -377,6 +377,9 @@ def test_a_changed_value_reruns_the_stages_that_read_it_and_later_ones(finished:
         "evaluate_adapted@ulmfit-0-sentiment",
     }
     set_params(finished, models__ulmfit__evaluate__finetune__learning_rate=0.0021)
+    plan = run_command(finished, "lineage", "plan")
+    (line,) = [line for line in plan.splitlines() if "evaluate@ulmfit-0-sense" in line]
+    assert line.startswith("run") and "learning_rate" in line and "-> 0.0021" in line, line
     assert stages_after_sources(finished) == evaluations | FINAL_STAGES
     set_params(finished, models__ulmfit__adapt__learning_rate=0.0021)
     assert stages_after_sources(finished) == evaluations | FINAL_STAGES | {

@@ -327,3 +327,16 @@ def test_dvc_repro_and_a_local_run_write_equal_lock_files(
     assert (new_project.root / "reports" / "results.csv").read_bytes() == (
         finished_toy_project.root / "reports" / "results.csv"
     ).read_bytes()
+
+
+def test_status_tells_a_stopped_run_from_one_that_has_ended(project: Project) -> None:
+    assert "has ended" in project.run("status").stdout
+    project.set_params(models__a__make={"seconds": 60})
+    run = project.start(*LOCAL)
+    wait_until(lambda: "running: make@a" in project.run("status").stdout)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert "stopping; the running stages save a checkpoint first" in output
+    printed = project.run("status").stdout
+    assert "was stopped; `lineage run` goes on with it" in printed
+    assert "1 stopped" in printed and "running" not in printed

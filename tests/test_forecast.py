@@ -268,12 +268,16 @@ def test_the_forecast_is_printed_by_verb_and_by_stage(capsys: pytest.CaptureFixt
     )
     run = simulate_run(nodes, forecast, jobs=2)
     print_forecast(nodes, forecast, run)
-    *table, total = capsys.readouterr().out.splitlines()
+    *table, longest, total = capsys.readouterr().out.splitlines()
+    assert longest == "longest: task@b 12 min, task@a 2 min, sources 3 s"
     assert [line.split() for line in table[1:]] == [
         ["sources", "1", "3", "s", "300", "MB", "0", "kB"],
         ["task", "2", "14", "min", "2.7", "GB", "110", "MB"],
     ]
-    assert total == "about 12 min on 2 stages at a time, 3.1 GB of memory, 220 MB of disk"
+    assert total == (
+        "about 12 min on 2 stages at a time, 3.1 GB of memory, 220 MB of disk, "
+        "if nothing else uses this machine"
+    )
     print_forecast(nodes, forecast, run, by_stage=True)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["task@b", "1", "12", "min", "2.7", "GB", "108", "MB"] in lines

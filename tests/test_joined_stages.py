@@ -261,11 +261,11 @@ def check_grid(grid: Tree) -> None:
         ),
         (
             {"join_tasks": []},
-            "'join_models' is given and 'join_tasks' is empty; give both, or neither",
+            "'join_models' is given and 'join_tasks' is empty; give both, or",
         ),
         (
             {"join_models": []},
-            "'join_tasks' is given and 'join_models' is empty; give both, or neither",
+            "'join_tasks' is given and 'join_models' is empty; give both, or",
         ),
         (
             {"join_tasks": ["agreement"]},

@@ -23,6 +23,8 @@ class RecordingCallback:
     def on_stage_begin(self, name: str) -> None:
         self.begun.append(name)
 
+    def on_interrupt(self) -> None: ...
+
     def on_stage_end(self, result: StageResult) -> None:
         pass
 

@@ -87,7 +87,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_nothing_is_written(
     else:
         folder.mkdir()
         (folder / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty; name a new folder"):
+    with pytest.raises(InputError, match="exists already and is not empty; name a new folder"):
         create_study(folder, DEMO_PARAMS)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [
         "tickets" if content == "a file" else "mine.txt"
@@ -179,8 +179,9 @@ def test_results_are_committed_without_other_changes(study: Path) -> None:
     ]
     assert git(study, "diff", "--cached", "--name-only") == "notes.txt"
     before = git(study, "rev-parse", "HEAD")
+    (study / "reports" / "comparison.md").write_text("the report, written again at another time")
     commit_results(study, "Results")
-    assert git(study, "rev-parse", "HEAD") == before, "nothing has changed"
+    assert git(study, "rev-parse", "HEAD") == before, "no result has changed"
 
 
 def test_remotes_travel_with_their_settings_and_without_secrets(study: Path) -> None:

@@ -293,6 +293,11 @@ def make_project(folder: Path) -> Project:
         "runtime/settings",
     ):
         shutil.copy(REPOSITORY / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
+    # DVC itself sees edits of the toy's params.yaml.
+    (root / "lineage/config/params.py").write_text("def read_params():\n    return None\n")
+    (root / "lineage/config/source_records.py").write_text(
+        "def refresh_parameter_records(params):\n    pass\n"
+    )
     # Toy stages do not need torch.
     forkserver = (REPOSITORY / "lineage" / "runtime" / "forkserver.py").read_text()
     (root / "lineage" / "runtime" / "forkserver.py").write_text(

@@ -153,12 +153,13 @@ def write_commands() -> str:
     ]
     for name, command in group.commands.items():
         assert isinstance(command, TyperCommand)
-        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        shown = [one for one in command.params if not one.hidden]
+        arguments = [one for one in shown if one.param_type_name == "argument"]
         names = [(one.name or "").upper() for one in arguments]
-        options = ["[OPTIONS]"] if len(command.params) > len(arguments) else []
+        options = ["[OPTIONS]"] if len(shown) > len(arguments) else []
         usage = " ".join(["lineage", name, *options, *names])
         parts += ["", f"## `lineage {name}`", "", *_help_lines(command), "", f"`{usage}`"]
-        rows = [_describe_parameter(parameter) for parameter in command.params]
+        rows = [_describe_parameter(parameter) for parameter in shown]
         if rows:
             parts += ["", *table(("argument or option", "meaning"), rows)]
     return "\n".join([*parts, ""])

@@ -186,7 +186,8 @@ def _comment_columns(found: TaskFindings) -> Comments:
         return comments
     if "columns" in found.keys:
         comments["columns"] = "guessed names of what stands in a line, in order"
-        comments["label"] = "guessed: another of these columns may be meant"
+        if len(found.keys["columns"]) > 2:
+            comments["label"] = "guessed: another of these columns may be meant"
         return comments
     for key in ("text", "label"):
         if key in choice.alternatives:
@@ -272,11 +273,11 @@ def _grid_lines(plans: Sequence[_TaskPlan]) -> list[str]:
         ("models", MODELS, "or fasttext, glove, ulmfit, a public checkpoint, ..."),
         ("tasks", [plan.findings.name for plan in plans], ""),
         ("pretrain_seeds", [0], "more seeds show how much chance matters, and take longer"),
-        ("finetune_seeds", [0, 1, 2], ""),
+        ("finetune_seeds", [0, 1, 2], "each result is the mean over these; fewer take less time"),
         ("label_counts", _label_counts(plans), "numbers of training rows to compare with"),
         ("adapt_models", ADAPT_MODELS if adaptable else [], adapt_comment),
         ("adapt_tasks", adaptable, ""),
-        ("join_models", [], ""),
+        ("join_models", [], "models whose features are joined with static vectors"),
         ("join_tasks", [], ""),
         ("join_static_model", "word2vec", ""),
     ]

@@ -115,7 +115,9 @@ class Grid:
         given = [key for key in keys if getattr(self, key)]
         if len(given) == 1:
             (empty,) = set(keys) - set(given)
-            raise ValueError(f"'{given[0]}' is given and '{empty}' is empty; give both, or neither")
+            raise ValueError(
+                f"'{given[0]}' is given and '{empty}' is empty; give both, or [] for both"
+            )
 
     @property
     def two_budget_systems(self) -> dict[str, tuple[str, ...]]:

@@ -48,7 +48,10 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
     try:
         tree = YAML(typ="safe").load(text)
     except YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split()).replace(' in "<unicode string>",', " at")
+        raise InputError(
+            f"{path}: not valid YAML: {reason}; correct the indentation or quotes there"
+        ) from error
     if tree is not None and not isinstance(tree, dict):
         raise InputError(
             f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}"

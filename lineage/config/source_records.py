@@ -11,8 +11,9 @@ from typing import Any
 
 from lineage import __version__
 from lineage.analysis.literature import check_benchmark_name
+from lineage.artifacts import write_json
 from lineage.config.checks import check_data, check_study
-from lineage.config.params import Params
+from lineage.config.params import PARAMS_FILE, RECORDED_PARAMS_FILE, Params
 from lineage.config.stage_records import stage_records
 from lineage.config.study import ModelConfig, family_source_file
 from lineage.errors import InputError
@@ -23,7 +24,7 @@ from lineage.models.public_folders import (
 )
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.runtime.code import code_digest, package_digest, stage_code_digests
-from lineage.runtime.provenance import PackageVersion
+from lineage.runtime.provenance import SOURCES_DIR, PackageVersion
 from lineage.training.devices import configure_torch, measure_bf16_speedup
 
 # The verbs whose stages DVC runs again when their code has changed.
@@ -62,6 +63,19 @@ def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
     records["package"] = asdict(PackageVersion(__version__, package_digest()))
     records["home_stages"] = list_home_stages(params, models)
     return records
+
+
+def refresh_parameter_records(params: Params) -> None:
+    """Write the records of parameters anew, so that DVC sees what an edit of params.yaml changes.
+
+    The sources stage, which runs first, writes them again with everything else. Raises InputError.
+    """
+    records = stage_records(params, check_study(params))
+    if not SOURCES_DIR.is_dir():
+        return
+    for name, record in records.items():
+        write_json(SOURCES_DIR / "config" / f"{name}.json", record)
+    RECORDED_PARAMS_FILE.write_bytes(PARAMS_FILE.read_bytes())
 
 
 def list_home_stages(params: Params, models: dict[str, ModelConfig]) -> list[str]:

@@ -348,8 +348,8 @@ def _connect(pipeline: str) -> _Store:
             return _Store(client, created, pipeline)
     if location not in (None, found.artifact_location):
         print(
-            f"tracking: reports of runs go to {found.artifact_location}, "
-            "where MLflow's database was when it was made",
+            f"tracking: reports of runs go to {found.artifact_location}, where MLflow's database "
+            "was made; to keep them here, move mlflow.db away, and a new one is made",
             file=sys.stderr,
         )
     return _Store(client, found.experiment_id, pipeline)

@@ -62,10 +62,11 @@ GUESSED_KINDS = (
     "minimal_pairs",
     "word_similarity",
 )
-# A guessed kind -> what else the column may be.
+# A guessed kind -> what else may be meant or wanted.
 ALTERNATIVE_KINDS = {
     "text_classification": "or text_regression, if the label is an amount",
     "text_regression": "or text_classification, if the numbers are names",
+    "token_classification": "add probes: [linear, bilstm] for a BiLSTM-CRF too, which is slower",
 }
 NUMBER_KINDS = ("text_regression", "word_similarity")
 # Kinds whose columns have names of their own. The last key is optional.
