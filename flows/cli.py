@@ -63,7 +63,7 @@ def init(
         list[str] | None,
         typer.Option(
             help="A file with labels as NAME=FILE, such as queue=train.csv. Keys may follow: "
-            "queue=train.csv,test=test.csv,text=body,label=queue. May be repeated."
+            "queue=train.csv,test=test.csv,label=queue. May be repeated."
         ),
     ] = None,
     language: Annotated[

@@ -15,7 +15,7 @@ from flows.execute import EXIT_BAD_INPUT, StageResult
 from flows.plan import StageNode
 from flows.run import RunOptions, run_study
 from flows.scheduler import StageRunner
-from flows.workers import RemoteStage, prepare_remote, run_on_worker, run_remote_stage
+from flows.workers import RemoteStage, run_on_worker, run_remote_stage
 from lineage.errors import InputError
 
 EXIT_MEANINGS = {
@@ -41,7 +41,6 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
     run_remotely = None
     try:
         if workers:
-            prepare_remote(Path.cwd())
             run_remotely = partial(run_on_worker, run_count=int(flow_run.run_count or 1))
         exit_status = run_study(
             RunOptions(jobs, workers, commit),

@@ -1,4 +1,4 @@
-"""`lineage check`: validate a study, and forecast what its run takes on this machine."""
+"""`lineage check`: validate a study, and forecast its run on this machine."""
 
 import contextlib
 import heapq
@@ -33,7 +33,7 @@ DISK_COPIES = 2  # of an output: in its place, and in DVC's cache
 
 @dataclass(frozen=True)
 class RunForecast:
-    """What a run takes in all."""
+    """The time, memory and disk of a whole run."""
 
     seconds: float  # from its start to its end
     memory_bytes: int  # the most that stages hold together
@@ -231,7 +231,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = False) -> None:
-    """Check all parameters and data of a study, and print what its next run will take.
+    """Check all parameters and data of a study, and print the forecast of its next run.
 
     Raises InputError for what a run would refuse.
     """

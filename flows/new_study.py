@@ -1,4 +1,4 @@
-"""Draft a new study: what `lineage init` finds out from the user's files and options.
+"""Draft a new study from the user's files and the options of `lineage init`.
 
 Nothing is written. Whatever is wrong is an InputError that names the option.
 """

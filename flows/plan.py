@@ -124,7 +124,7 @@ def read_lock_entries(root: Path, stages: Collection[str]) -> dict[str, Any]:
 
 
 def init_dvc(root: Path) -> None:
-    """Make a folder a DVC project of its own, which needs no git."""
+    """Make a folder a DVC project without git."""
     logging.getLogger("dvc.repo.init").setLevel(logging.WARNING)  # it announces what it does
     with Repo.init(str(root), no_scm=True) as repo, repo.config.edit("repo") as config:
         config["core"] |= {"analytics": False, "check_update": False}
@@ -169,7 +169,7 @@ def set_default_remote(root: Path, remote: RemoteStore) -> None:
 
 
 def drop_default_remote(root: Path, name: str) -> None:
-    """Undo `set_default_remote` for this name, so that the user's own default counts again."""
+    """Undo `set_default_remote` for this name, so that the user's default counts again."""
     with _open_repo(root) as repo, repo.config.edit("local") as config:
         config["remote"].pop(name, None)
         if config["core"].get("remote") == name:

@@ -44,6 +44,7 @@ from flows.study import (
     hold_run_lock,
     is_running,
     open_study,
+    prepare_remote,
 )
 from flows.view import ProgressDisplay, read_stage_output
 from lineage.config.records import read_yaml
@@ -102,6 +103,8 @@ def run_study(
         check_can_commit(root)
     with hold_run_lock(root):
         _remove_broken_locks(root)
+        if options.workers:
+            prepare_remote(root)
         context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from flows.package_data import package_file
-from flows.plan import init_dvc, set_cache_folder
+from flows.plan import (
+    RemoteStore,
+    check_remote_access,
+    drop_default_remote,
+    init_dvc,
+    read_default_remote,
+    set_cache_folder,
+    set_default_remote,
+)
 from lineage import __version__
 from lineage.config.records import read_yaml, suggest_nearest
 from lineage.errors import InputError
@@ -20,6 +28,7 @@ PARAMS_FILE = "params.yaml"
 GRAPH_FILE = "dvc.yaml"
 OWN_FILES = (".gitignore", ".dvcignore", ".dvc/config")  # that `create_study` writes
 COMMITTED_FILES = (PARAMS_FILE, GRAPH_FILE, "dvc.lock", "reports", *OWN_FILES)
+LOCAL_REMOTE = "workers"  # the name of the DVC remote for workers on this machine
 GIT_IGNORE = """\
 # Stages write these files, and DVC stores their versions.
 /artifacts/
@@ -49,7 +58,7 @@ class Study:
 
 
 def open_study(root: Path) -> Study:
-    """Return the study in this folder. Add what only the package knows: the graph, DVC's folder.
+    """Return the study in this folder. Add the graph and DVC's folder if they are missing.
 
     Raises InputError if there is no study, or if its graph is not that of this package.
     """
@@ -109,7 +118,7 @@ def check_new_folder(folder: Path) -> None:
     """Raise InputError unless a study can be created in this folder."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: exists already and is not empty; name a new folder")
-    check_writable(folder.name, folder.absolute().parent)
+    check_writable(folder.absolute().name, folder.absolute().parent)
 
 
 def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -> None:
@@ -117,6 +126,7 @@ def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -
 
     With `cache`, studies share one DVC cache.
     """
+    folder = folder.absolute()
     check_new_folder(folder)
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
@@ -129,9 +139,24 @@ def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -
         init_dvc(draft)
         if cache is not None:
             set_cache_folder(draft, cache.absolute())
-        draft.replace(folder)
+        folder.mkdir(exist_ok=True)
+        for path in [*draft.iterdir()]:  # an empty folder stays: a shell may be in it
+            path.replace(folder / path.name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def prepare_remote(root: Path) -> None:
+    """Check that the DVC remote can be used. Without one, use a folder of the study.
+
+    Only workers on this machine can read that folder. Raises InputError.
+    """
+    drop_default_remote(root, LOCAL_REMOTE)  # of an earlier run
+    if read_default_remote(root) is None:
+        folder = (root / STATE_DIR / "remote").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        set_default_remote(root, RemoteStore(LOCAL_REMOTE, {"url": str(folder)}))
+    check_remote_access(root)
 
 
 @contextlib.contextmanager
@@ -190,7 +215,7 @@ def commit_results(root: Path, message: str) -> None:
     if results.returncode == 0 and not results.stdout.strip():
         return  # the report differs in its provenance only
     names = [name for name in COMMITTED_FILES if (root / name).exists()]
-    # Hooks are for the user's own commands.
+    # Git hooks are meant for commits by hand.
     git = ("-c", "core.hooksPath=/dev/null", *_committer_options(root))
     _check_git(root, *git, "add", "--", *names)
     if run_git(root, "diff", "--cached", "--quiet", "--", *names).returncode != 0:

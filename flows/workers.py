@@ -41,8 +41,6 @@ from flows.execute import (
 from flows.plan import (
     RemoteStore,
     StageNode,
-    check_remote_access,
-    drop_default_remote,
     init_dvc,
     read_default_remote,
     read_lock_entries,
@@ -65,7 +63,6 @@ POLL_SECONDS = 1.0
 # hold up the next nights.
 NO_WORKER_SECONDS = 300.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
-LOCAL_REMOTE = "workers"  # the name of the remote for workers on this machine
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
 
 
@@ -90,19 +87,6 @@ class WorkerReport:
 
     result: StageResult
     metadata: dict[str, Any] = field(default_factory=dict)
-
-
-def prepare_remote(root: Path) -> None:
-    """Check that the DVC remote can be used. Without one, use a folder of the study.
-
-    Only workers on this machine can read that folder. Raises InputError.
-    """
-    drop_default_remote(root, LOCAL_REMOTE)  # of an earlier run
-    if read_default_remote(root) is None:
-        folder = (root / STATE_DIR / "remote").absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        set_default_remote(root, RemoteStore(LOCAL_REMOTE, {"url": str(folder)}))
-    check_remote_access(root)
 
 
 def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1) -> StageResult:

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
-from lineage.config.params import Params, read_recorded_params
+from lineage.config.params import read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
-from lineage.models.base import Encoder, Public, Trained
+from lineage.models.base import Trained
 from lineage.models.checkpoint import Checkpoint
-from lineage.randomness import derive_seed
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
-from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.budget import match_parameter_budget
 from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch, select_device
-from lineage.training.pretrain import TrainContext, TrainOutput, pretrain, wrap_public_model
+from lineage.training.pretrain import (
+    TrainContext,
+    TrainOutput,
+    build_checkpoint,
+    pretrain,
+    wrap_public_model,
+)
 
 
 def work(stage: Stage) -> None:
@@ -34,7 +37,9 @@ def work(stage: Stage) -> None:
     device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)
     tokens_dir = Path("artifacts/tokens") / name
-    checkpoint, public_model = build_checkpoint(model, params, tokens_dir, seed=seed)
+    checkpoint, public_model = build_checkpoint(
+        model, params, tokens_dir, seed=seed, public_folder=find_public_folder(model)
+    )
     parameters: dict[str, Any] = {
         **params.compute_settings,
         "architecture": dataclasses.asdict(checkpoint.architecture),
@@ -68,34 +73,12 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
-def build_checkpoint(
-    model: ModelConfig, params: Params, tokens_dir: Path, *, seed: int
-) -> tuple[Checkpoint, Encoder | None]:
-    """Return the untrained model, as wide as the budget allows, and a public checkpoint's model."""
-    tokenizer = Tokenizer.load(tokens_dir)
-    architecture = match_parameter_budget(
-        model.family,
-        model.architecture,
-        vocab_size=tokenizer.vocab_size,
-        body_parameters=params.budget.body_parameters,
-    )
-    settings = model.pretrain
-    public_model = None
-    if isinstance(model.family, Public):
-        assert model.checkpoint_source is not None, "the study was checked"
-        record = read_json(Path(f"artifacts/sources/models/{model.name}.json"))
-        folder = model.checkpoint_source.verify_unchanged(resolve_data_root(), record["source"])
-        architecture, public_model = model.family.load_pretrained(folder, architecture)
-        settings = settings.with_default_seq_len(architecture.max_positions)
-    checkpoint = Checkpoint(
-        model.name,
-        model.family,
-        architecture,
-        settings,
-        tokenizer,
-        seed=derive_seed(params.seed, seed),
-    )
-    return checkpoint, public_model
+def find_public_folder(model: ModelConfig) -> Path | None:
+    """Return the folder of a public checkpoint, if the model is one. Raises InputError."""
+    if model.checkpoint_source is None:
+        return None
+    record = read_json(Path(f"artifacts/sources/models/{model.name}.json"))
+    return model.checkpoint_source.verify_unchanged(resolve_data_root(), record["source"])
 
 
 def write_model(folder: Path, checkpoint: Checkpoint, output: TrainOutput) -> None:

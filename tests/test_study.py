@@ -26,8 +26,8 @@ from flows.study import (
     hold_run_lock,
     is_running,
     open_study,
+    prepare_remote,
 )
-from flows.workers import prepare_remote
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion
@@ -94,9 +94,15 @@ def test_a_folder_that_is_not_empty_is_refused_and_nothing_is_written(
     ]
 
 
-def test_an_empty_folder_may_become_a_study(tmp_path: Path) -> None:
-    create_study(tmp_path, DEMO_PARAMS)
-    assert (tmp_path / "dvc.yaml").is_file()
+def test_the_current_folder_may_become_a_study_if_it_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create_study(Path(), DEMO_PARAMS)
+    assert Path("dvc.yaml").is_file(), "the folder is the one in which the shell is"
+    assert open_study(Path()).version.commit == "none"
+    with pytest.raises(InputError, match="exists already and is not empty"):
+        create_study(Path(), DEMO_PARAMS)
 
 
 def test_a_folder_without_params_is_no_study(tmp_path: Path) -> None:

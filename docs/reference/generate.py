@@ -119,7 +119,7 @@ STUDY_FILES = (
     (".lineage/workers/", "neither", "The folders of workers of this machine."),
     (".lineage/run.json", "neither", "The state of the last run, for `lineage status`."),
 )
-# What the outputs of stages hold, by their folder in dvc.yaml.
+# The contents of the outputs of stages, by their folder in dvc.yaml.
 OUTPUTS = {
     "artifacts/sources": "Resolved values, digests of data and code, and the params.yaml of a run.",
     "artifacts/corpora": "The cleaned corpus by split, as parquet.",
@@ -227,7 +227,7 @@ def _describe_columns(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def write_tags() -> str:
-    """Return tags.md: what runs have in MLflow."""
+    """Return tags.md: the tags, metrics and parameters of runs in MLflow."""
     tag_rows = [(f"`{name}`", meaning) for name, meaning in TAG_DESCRIPTIONS.items()]
     metric_rows = [(name, stage, meaning) for stage, name, meaning in METRICS]
     parts = [
@@ -268,7 +268,7 @@ def write_tags() -> str:
 
 
 def write_files() -> str:
-    """Return files.md: what lies in the folder of a study."""
+    """Return files.md: the files in the folder of a study."""
     file_rows = [(f"`{path}`", keeper, meaning) for path, keeper, meaning in STUDY_FILES]
     output_rows = []
     for stage, output in list_outputs():

@@ -1,4 +1,4 @@
-"""Compose the params.yaml of a new study from what was found out about the user's files.
+"""Compose the params.yaml of a new study from the findings about the user's files.
 
 The budget, the vocabularies and the numbers of labels follow from measures of the data, so that the
 checks of the stage `sources` accept them. Every guess is marked by a comment.
@@ -62,7 +62,7 @@ Comments = dict[str, str]  # by key
 
 @dataclass(frozen=True)
 class StudyDraft:
-    """The params.yaml of a new study, and lines that say what was guessed."""
+    """The params.yaml of a new study, and lines that tell the user the guesses."""
 
     params_text: str
     lines: tuple[str, ...]
@@ -355,7 +355,7 @@ def _summary(
     *,
     is_guessed: bool,
 ) -> list[str]:
-    """Return lines that say what was found and guessed."""
+    """Return lines that tell the user the findings and guesses."""
     corpus = params.corpora[CORPUS_NAME]
     mark = " (guessed)" if is_guessed else ""
     lines = []

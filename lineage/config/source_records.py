@@ -66,7 +66,7 @@ def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
 
 
 def refresh_parameter_records(params: Params) -> None:
-    """Write the records of parameters anew, so that DVC sees what an edit of params.yaml changes.
+    """Write the records of parameters again, so that DVC sees the effect of an edit of params.yaml.
 
     The sources stage, which runs first, writes them again with everything else. Raises InputError.
     """

@@ -33,17 +33,17 @@ DOCUMENT_UNIT_NAMES: dict[Literal["file", "blank_line", "line"], str] = {
 
 @dataclass(frozen=True)
 class CorpusFindings:
-    """What is known about one source of a corpus."""
+    """The findings about one source of a corpus."""
 
     keys: dict[str, Any]  # keys of CorpusSource
     language: str
-    description: str  # for people: files, size, and what was guessed
+    description: str  # for people: files, size, and the guesses
     comment: str  # for params.yaml
 
 
 @dataclass(frozen=True)
 class _SourceGuess:
-    """What was guessed about a source, in words."""
+    """The guesses about a source, in words."""
 
     keys: dict[str, Any]  # keys of CorpusSource, besides `files`
     note: str  # for people

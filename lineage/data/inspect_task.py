@@ -61,7 +61,7 @@ CONLL_COLUMNS = {
 
 @dataclass(frozen=True)
 class TaskFindings:
-    """What is known about a task."""
+    """The findings about a task."""
 
     name: str
     kind: str

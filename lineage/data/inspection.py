@@ -1,4 +1,4 @@
-"""What the inspection of a corpus and of a task have in common: files, samples and languages.
+"""Find files, sample rows and guess languages, for the inspection of corpora and of tasks.
 
 Only a sample is kept in memory: of a corpus the beginning, of a task rows from its whole length,
 since a table may be sorted by label. Whatever is wrong with the files is an InputError.

@@ -1,4 +1,4 @@
-"""The cost of evaluating a model on a task: what is counted, and what each count is multiplied by.
+"""The cost of evaluating a model on a task: counts, and the seconds and bytes of each count.
 
 This is the whole cost model of the stages evaluate, evaluate_adapted and evaluate_joined:
 
@@ -36,7 +36,7 @@ ADAPTED: tuple[Init, ...] = ("adapted",)
 class HeadCosts:
     """Seconds of a head that is trained in steps."""
 
-    first_seconds: float = 0.0  # of the first fit in a process, besides what every fit takes
+    first_seconds: float = 0.0  # extra time of the first fit in a process
     fit_seconds: float = 0.0  # of every fit, besides its steps
     step_seconds: float = 0.0
     predict_seconds: float = 0.0  # of an item
@@ -44,7 +44,7 @@ class HeadCosts:
 
 @dataclass(frozen=True)
 class EvaluationCosts:
-    """What evaluating one model on one task costs, in seconds and bytes of an item."""
+    """The cost of evaluating one model on one task: seconds and bytes per item."""
 
     load_seconds: float
     encode_seconds: float
@@ -54,9 +54,9 @@ class EvaluationCosts:
     # By answers: items, or the words of items.
     linear_fit: LinearCost = field(default_factory=LinearCost)
     bilstm: HeadCosts = field(default_factory=HeadCosts)
-    # Of a translator too.
+    # A translator has these too.
     finetune: HeadCosts = field(default_factory=HeadCosts)
-    # Of one init, by items.
+    # For one init, by items.
     zero_shot: LinearCost = field(default_factory=LinearCost)
     answers_per_item: float = 1.0
     feature_bytes: float = 0.0
@@ -97,7 +97,7 @@ class RunCounts:
     scored_items: int  # of all scored splits
     predicted_items: int  # the same, but symmetric items count for each order too
     num_parts: int  # tables of predictions
-    fitted_settings: tuple[Any, ...]  # of each fit: one for each trial, where the run chooses one
+    fitted_settings: tuple[Any, ...]  # of each fit: one for each trial
     chooses_trial: bool
 
     @property
@@ -119,7 +119,7 @@ class RunCounts:
 
 @dataclass(frozen=True)
 class EvaluationCounts:
-    """What an evaluation does, as numbers of items and runs."""
+    """The numbers of items and runs of one evaluation."""
 
     inits: tuple[Init, ...]
     encoded_items: int
@@ -188,7 +188,7 @@ def _count_run(
     chooses_trial = bool(method.trials) and run.selection_key not in selected
     if method.trials:
         selected.add(run.selection_key)
-        # Which trial is chosen is not known: the first stands for it.
+        # The chosen trial is not known before the run, so the first represents it.
         fitted_settings = (method.with_trial(0),)
     if chooses_trial:
         fitted_settings = tuple(method.with_trial(i) for i in range(len(method.trials)))
@@ -278,7 +278,7 @@ def _head_seconds(costs: HeadCosts, num_fits: int, num_steps: int, predicted_ite
 def evaluation_memory(
     counts: EvaluationCounts, costs: EvaluationCosts, *, probe_memory_bytes: int
 ) -> int:
-    """Return the bytes that a stage holds: what the probe held, and the features of all items.
+    """Return the memory of a stage in bytes: that of the probe, and the features of all items.
 
     A linear probe standardizes the features that it is fitted on, in two steps.
     """

@@ -1,4 +1,4 @@
-"""Measure what evaluating a model on a task costs, on a few items and with the evaluation's own code."""
+"""Measure the cost of evaluating a model on a task: the evaluation's code runs on a few items."""
 
 import dataclasses
 import tempfile

@@ -67,7 +67,7 @@ def time_call(work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class GrowingMeasure:
-    """A cost, what the first call took beyond it, and the largest size that was timed."""
+    """A cost, the extra time of the first call, and the largest size that was timed."""
 
     cost: LinearCost
     first_call_seconds: float  # of imports and of compiling kernels

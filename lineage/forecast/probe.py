@@ -1,4 +1,4 @@
-"""Measure a study's models and tasks in processes of their own, as many at a time as stages run.
+"""Measure a study's models and tasks in separate processes, as many at a time as stages run.
 
 `python -m lineage.forecast.probe` reads a line of JSON for each measurement and answers with one.
 Several at a time, because a core is slower while its neighbors compute. On Linux each measurement
@@ -38,7 +38,7 @@ from lineage.forecast.training import (
 from lineage.runtime.code import PROJECT_ROOT
 from lineage.training.devices import configure_torch, select_device
 
-Key = tuple[str, str, str]  # verb, model and task of a measurement; empty where it has none
+Key = tuple[str, str, str]  # verb, model and task of a measurement, or empty
 Costs = TokenizerCosts | TrainingCosts | EvaluationCosts | TaskCosts
 COST_TYPES: dict[str, type[Any]] = {
     "task": TaskCosts,
@@ -71,13 +71,13 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """What is measured, for progress and messages."""
+        """The name of the measurement, for progress and messages."""
         return " ".join(part for part in self.key if part)
 
 
 @dataclass(frozen=True)
 class ProbeSetup:
-    """What all measurements of a study share."""
+    """The inputs that all measurements of a study share."""
 
     params: Params
     scratch: Path
@@ -179,7 +179,7 @@ class Probe:
 
 
 class _ProbeProcess:
-    """A process that measures what it is asked to."""
+    """A process that makes measurements on request."""
 
     def __init__(self, setup: ProbeSetup) -> None:
         environment = dict(os.environ)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageForecast:
-    """What one stage will take."""
+    """The seconds, memory and disk of one stage."""
 
     seconds: float
     memory_bytes: int  # the most that its process holds at any time
@@ -15,7 +15,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class StudyForecast:
-    """What all stages of a study will take on the machine where it was forecast."""
+    """The forecasts of all stages of a study, for the machine that ran the probe."""
 
     stages: Mapping[str, StageForecast]  # by the names of dvc.yaml: pretrain@gpt-0
     probe_seconds: float  # that the measurements took

@@ -39,7 +39,7 @@ LENGTH_STEP = 1.3  # tasks whose items differ less in length are measured once
 # The share of the probe's time that measurements may use. The rest goes to what cannot be made
 # shorter: imports, first calls, a tokenizer for each model.
 USABLE_SHARE = 0.5
-# How a model's time is shared, and what a task gets in relation to a model.
+# The shares of a model's time, and the weight of a task relative to a model.
 PRETRAIN_SHARE = 0.4
 EVALUATE_SHARE = 0.5
 TOKENIZER_SHARE = 0.1
@@ -92,7 +92,7 @@ def forecast_study(
 
 @dataclass(frozen=True)
 class _StudyData:
-    """The study's data: the corpus's sizes, the tasks, and what it took to find them."""
+    """The study's data: the sizes of the corpus, the tasks, and the seconds to find them."""
 
     corpus: CorpusSizes
     corpus_seconds: float
@@ -102,7 +102,7 @@ class _StudyData:
 
     @property
     def sources_seconds(self) -> float:
-        """What the stage sources does once the data are prepared: find them, and check."""
+        """Seconds of the stage sources if the data are prepared: it finds and checks them."""
         return self.check_seconds + self.corpus_seconds + sum(self.task_seconds.values())
 
 
@@ -145,7 +145,7 @@ class _TimeShares:
 
 
 def _first_chains(params: Params, shares: _TimeShares) -> list[list[Measurement]]:
-    """Return what is measured first: trainings, each after its tokenizer, and tasks."""
+    """Return the first measurements: trainings, each after its tokenizer, and tasks."""
     chains = [
         [
             Measurement("tokenizer_part", model=name, max_seconds=shares.tokenizer),

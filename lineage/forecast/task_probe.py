@@ -34,24 +34,24 @@ FIRST_TRAIN_ITEMS = 50  # of a baseline
 
 @dataclass(frozen=True)
 class TaskCosts:
-    """What the stages of one task cost, and what the models' stages must know of it."""
+    """The cost of the stages of one task, and the sizes that the stages of models need."""
 
     characters_per_item: float
     disk_bytes: int
     contamination: LinearCost  # by bytes of the texts that are searched
     search_memory: float  # bytes for each byte of text
-    searched_bytes: int  # of the task's own unlabelled text
+    searched_bytes: int  # of the task's unlabelled text
     baseline: LinearCost  # all baselines at one number of labels, by training items
     scoring_seconds: float  # of one table of predictions
     prediction_bytes: float  # on disk, of one item
-    # The text that models adapt to, and what splitting it takes; zeros where none does.
+    # The text that models adapt to, and the time to split it; zero if no model adapts.
     adapt_seconds: float = 0.0
     adapt_train_bytes: int = 0
     adapt_heldout_bytes: int = 0
 
 
 def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) -> TaskCosts:
-    """Measure a task whose artifact lies in the scratch folder."""
+    """Measure a task whose artifact is in the scratch folder."""
     folder = scratch / "tasks" / name
     task = TaskData.load(folder, split=params.report.split)
     kind = load_kind(task.info["kind"])
@@ -87,7 +87,7 @@ def _characters_per_item(task: TaskData, kind: Kind) -> float:
 
 
 class _SearchCosts(NamedTuple):
-    """What searching a text for the items of a task costs, by its bytes."""
+    """Measure how long a search for the items of a task takes, by bytes of text."""
 
     cost: LinearCost
     memory_bytes_per_byte: float
@@ -118,7 +118,7 @@ def _probe_contamination(task: TaskData, kind: Kind, params: Params, scratch: Pa
 
 
 def _unlabelled_bytes(folder: Path) -> int:
-    """Return the bytes of a task's own unlabelled text."""
+    """Return the bytes of a task's unlabelled text."""
     path = folder / "unlabelled.parquet"
     if not path.is_file():
         return 0

@@ -29,12 +29,10 @@ from lineage.forecast.measure import (
 from lineage.models.base import Encoder, Family, Public, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_tokenizer import load_public_tokenizer
-from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.adapt import build_adaptation
-from lineage.training.budget import match_parameter_budget
 from lineage.training.loop import StepOutput, train, validate
 from lineage.training.optimizers import AveragedSGD
 from lineage.training.pretrain import (
@@ -43,6 +41,7 @@ from lineage.training.pretrain import (
     VALIDATION_BATCHES,
     Training,
     TrainPhase,
+    build_checkpoint,
     build_training,
     fit_static,
     mean_flops_per_token,
@@ -57,7 +56,7 @@ ENDLESS_BYTES = 1e18
 
 @dataclass(frozen=True)
 class TokenizerCosts:
-    """What the tokenizer of a model costs, by bytes of text."""
+    """The cost of a model's tokenizer, by bytes of text."""
 
     train: LinearCost
     encode_seconds_per_byte: float
@@ -78,12 +77,12 @@ class TokenizerCosts:
 
 @dataclass(frozen=True)
 class TrainingCosts:
-    """What training a model costs, by bytes of text."""
+    """The cost of training a model, by bytes of text."""
 
     fixed_seconds: float  # build the model, count its operations, save it
     text: LinearCost
     steps_per_byte: float
-    # Of held-out text: a batch, and how many bytes it has. None are read for static vectors.
+    # Held-out text: a batch, and its bytes. None are read for static vectors.
     validation_batch_seconds: float
     validation_batch_bytes: float
     num_validations: int  # while it trains
@@ -222,7 +221,13 @@ def probe_training(
     """Train a model for a few steps on the sample, and save it as the stage does."""
     stopwatch = Stopwatch()
     tokens_dir = scratch / "tokens" / model.name
-    checkpoint, public_model = build_checkpoint(model, params, tokens_dir, data_root)
+    checkpoint, public_model = build_checkpoint(
+        model,
+        params,
+        tokens_dir,
+        seed=params.grid.pretrain_seeds[0],
+        public_folder=_find_public_folder(model, data_root),
+    )
     folder = scratch / "pretrained" / model.name
     if isinstance(model.family, Static):
         tokens = TokenizedCorpus.load(tokens_dir, "train")
@@ -256,27 +261,10 @@ def probe_training(
     return dataclasses.replace(costs, fixed_seconds=fixed_seconds, disk_bytes=disk_bytes)
 
 
-def build_checkpoint(
-    model: ModelConfig, params: Params, tokens_dir: Path, data_root: Path
-) -> tuple[Checkpoint, Encoder | None]:
-    """Return the untrained model at its full size, and a public checkpoint's model."""
-    tokenizer = Tokenizer.load(tokens_dir)
-    architecture = match_parameter_budget(
-        model.family,
-        model.architecture,
-        vocab_size=tokenizer.vocab_size,
-        body_parameters=params.budget.body_parameters,
-    )
-    settings = model.pretrain
-    public_model = None
-    if isinstance(model.family, Public):
-        assert model.checkpoint_source is not None, "the study was checked"
-        folder = model.checkpoint_source.resolve_folder(data_root)
-        architecture, public_model = model.family.load_pretrained(folder, architecture)
-        settings = settings.with_default_seq_len(architecture.max_positions)
-    seed = derive_seed(params.seed, params.grid.pretrain_seeds[0])
-    checkpoint = Checkpoint(model.name, model.family, architecture, settings, tokenizer, seed=seed)
-    return checkpoint, public_model
+def _find_public_folder(model: ModelConfig, data_root: Path) -> Path | None:
+    if model.checkpoint_source is None:
+        return None
+    return model.checkpoint_source.resolve_folder(data_root)
 
 
 def _save_model(folder: Path, checkpoint: Checkpoint, network: Encoder) -> int:
@@ -344,9 +332,9 @@ def _probe_static(
 
 @dataclass(frozen=True)
 class _PhaseCosts:
-    """What a phase of a training costs."""
+    """The cost of one phase of a training."""
 
-    first_seconds: float  # of the first step, besides what every step takes
+    first_seconds: float  # extra time of the first step
     seconds_per_byte: float
     steps_per_byte: float
     validation_batch_seconds: float

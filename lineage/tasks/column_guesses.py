@@ -1,4 +1,4 @@
-"""Guess what the columns of a user's table hold: the kind of task, its texts and its label.
+"""Guess the kind of task of a user's table, and its columns of text and label.
 
 A column counts as a label if it has few distinct values, and as a text if its values differ and
 have several words. Names decide between columns that look alike. If they cannot, InputError names
@@ -62,14 +62,14 @@ GUESSED_KINDS = (
     "minimal_pairs",
     "word_similarity",
 )
-# A guessed kind -> what else may be meant or wanted.
+# A guessed kind -> the comment on it in params.yaml.
 ALTERNATIVE_KINDS = {
     "text_classification": "or text_regression, if the label is an amount",
     "text_regression": "or text_classification, if the numbers are names",
     "token_classification": "add probes: [linear, bilstm] for a BiLSTM-CRF too, which is slower",
 }
 NUMBER_KINDS = ("text_regression", "word_similarity")
-# Kinds whose columns have names of their own. The last key is optional.
+# Kinds that the names of their columns tell. The last key is optional.
 KINDS_BY_COLUMNS = (
     ("extractive_qa", ("question", "context", "answers"), "answer_starts"),
     ("minimal_pairs", ("good", "bad"), None),
@@ -152,7 +152,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """What the columns of a table are."""
+    """The kind of task that a table holds, and the meaning of its columns."""
 
     kind: str
     keys: dict[str, Any]  # keys of the task that name columns
@@ -169,7 +169,7 @@ class ColumnChoice:
 
 @dataclass(frozen=True)
 class RequestedColumns:
-    """What the user has said about a task; None and empty where nothing was said."""
+    """The keys of a task that the user gave; None and empty if they were left out."""
 
     kind: str | None = None
     text: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def choose_columns(
 def _choose_named_kind(
     columns: dict[str, Column], requested: RequestedColumns, task: str, where: str
 ) -> ColumnChoice | None:
-    """Return a kind whose columns have names of their own."""
+    """Return a kind that the names of its columns tell."""
     for kind, names, optional in KINDS_BY_COLUMNS:
         if requested.kind not in (None, kind) or requested.label or requested.text:
             continue

@@ -9,20 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
-from lineage.models.base import Encoder, LanguageModelFamily, Static
+from lineage.models.base import Encoder, LanguageModelFamily, Public, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.static import sample_training_text
 from lineage.randomness import derive_seed
 from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import TokenizedCorpus
-from lineage.training.budget import count_parameters_by_role, count_train_flops
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.training.budget import (
+    count_parameters_by_role,
+    count_train_flops,
+    match_parameter_budget,
+)
 from lineage.training.curve import CurvePoint, LearningCurve
 from lineage.training.loop import Objective, StepOutput, TrainPlan, train, validate
 from lineage.training.objectives import compute_lm_metrics
@@ -36,6 +41,9 @@ from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LR_SCHEDULES
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
 from lineage.training.state import RngState, TrainState
+
+if TYPE_CHECKING:
+    from lineage.config.study import ModelConfig
 
 NUM_LOG_POINTS = 200  # points of the loss curve, about
 NUM_VALIDATIONS = 10
@@ -86,6 +94,43 @@ class TrainOutput:
     budget_used: BudgetUsed
     status: str = "ok"
     reason: str = ""
+
+
+def build_checkpoint(
+    model: "ModelConfig",
+    params: Params,
+    tokens_dir: Path,
+    *,
+    seed: int,
+    public_folder: Path | None = None,
+) -> tuple[Checkpoint, Encoder | None]:
+    """Return the untrained model, as wide as the budget allows, and a public checkpoint's model.
+
+    `seed` is one of grid.pretrain_seeds. `public_folder` holds the public checkpoint, if the model
+    is one.
+    """
+    tokenizer = Tokenizer.load(tokens_dir)
+    architecture = match_parameter_budget(
+        model.family,
+        model.architecture,
+        vocab_size=tokenizer.vocab_size,
+        body_parameters=params.budget.body_parameters,
+    )
+    settings = model.pretrain
+    public_model = None
+    if isinstance(model.family, Public):
+        assert public_folder is not None, "the study was checked"
+        architecture, public_model = model.family.load_pretrained(public_folder, architecture)
+        settings = settings.with_default_seq_len(architecture.max_positions)
+    checkpoint = Checkpoint(
+        model.name,
+        model.family,
+        architecture,
+        settings,
+        tokenizer,
+        seed=derive_seed(params.seed, seed),
+    )
+    return checkpoint, public_model
 
 
 def pretrain(
