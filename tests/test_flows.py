@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import plan
+from flows import plan, view
 from flows.execute import StageContext, run_stage, terminate_process_group
 from flows.plan import (
     GraphError,
@@ -340,3 +340,14 @@ def test_status_tells_a_stopped_run_from_one_that_has_ended(project: Project) ->
     printed = project.run("status").stdout
     assert "was stopped; `lineage run` goes on with it" in printed
     assert "1 stopped" in printed and "running" not in printed
+
+
+def test_the_last_line_of_a_stage_is_not_one_of_dvcs(tmp_path: Path) -> None:
+    path = tmp_path / "stage.log"
+    path.write_text("Running stage 'make@a':\n> python -m stages.step make a\n")
+    assert view.read_last_line(path) == ""
+    with path.open("a") as stream:
+        stream.write(
+            "10 % done\r20 % done\nUse `dvc push` to send your updates to remote storage.\n"
+        )
+    assert view.read_last_line(path) == "20 % done"
