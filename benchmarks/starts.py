@@ -114,7 +114,7 @@ def evaluate_start(
     tables = checkpoint.build(torch.device("cpu")).embedding_matrices()
     largest_table = max(tables, key=torch.Tensor.numel)
     with tempfile.TemporaryDirectory() as cache_dir, progress_bar(start, len(runs)) as report:
-        rows, _ = evaluate_runs(
+        rows, *_ = evaluate_runs(
             dataclasses.replace(context, checkpoint=checkpoint),
             [*runs],
             cache_dir=Path(cache_dir),

@@ -33,6 +33,7 @@ NoteKind = Literal[
     "undefined_on_clean_items",  # the metric
     # How a value came about
     "trial",  # {number, of, settings}: the hyperparameters that validation chose
+    "not_converged",  # the iterations after which the fit of a linear probe was ended
     "truncated",  # {share, max_positions, effect}: texts that were longer than the model reads
     "answers_cut_off",  # {count, of}: questions whose answer lies beyond max_words
     "unreadable_words",  # how many words have no token that is read
@@ -151,6 +152,18 @@ RESULT_COLUMNS = (
     "reason",
 )
 PREDICTION_COLUMNS = (*RESULT_KEY_COLUMNS, "id", "group", "label", "prediction", "score", "correct")
+# One row for each validation during a training. The key is that of the result, without what is
+# scored.
+CURVE_COLUMNS = (
+    *(name for name in RESULT_KEY_COLUMNS if name not in ("test_set", "split")),
+    "step",
+    "epoch",
+    "train_loss",
+    "validation_loss",
+    "metric",
+    "validation_score",
+    "is_kept",
+)
 # The sentences of docs/reference/results.md.
 COLUMN_DESCRIPTIONS = {
     "model": "The key under `models` in params.yaml, or a baseline: tfidf, majority, chance, ...",
@@ -188,6 +201,12 @@ COLUMN_DESCRIPTIONS = {
     "label": "The correct answer.",
     "prediction": "The answer of the system.",
     "score": "The probability of the correct answer; for numbers, the predicted number.",
+    "step": "The steps of the optimizer so far.",
+    "epoch": "The epochs so far.",
+    "train_loss": "The mean training loss since the previous validation.",
+    "validation_loss": "The mean loss of the validation items.",
+    "validation_score": "The metric on the validation items.",
+    "is_kept": "True where the trained model has the weights of this validation.",
     "correct": "What the item contributes to the first metric: 1 or 0 for accuracy.",
 }
 SEED_COLUMNS = ("pretrain_seed", "finetune_seed", "fold")
@@ -199,6 +218,7 @@ ENSEMBLE_FAMILY = "ensemble"  # two models together
 JOINED_FAMILY = "joined"  # the features of a model with the static vectors of another
 PUBLIC_FAMILY = "public"  # trained by others, on text and budgets of their own
 # Metrics that are reported but rank nothing.
+UNIGRAM_PREFIX = "unigrams_"  # with a metric: that of logistic regression on the same words
 UNKNOWN_TOKEN_METRIC = "unknown_token_rate"  # share of a task's tokens that a model does not know
 
 

@@ -1,4 +1,4 @@
-"""Stages evaluate@MODEL-SEED-TASK, evaluate_adapted@ and evaluate_joined@: rows, predictions.
+"""Stages evaluate@MODEL-SEED-TASK, evaluate_adapted@, evaluate_joined@: rows, predictions, curves.
 
 `evaluate` compares a pretrained model with its random-init baseline, and also writes the weights of
 a fine-tuned model, as `evaluate_adapted` does for an adapted model. `evaluate_joined` concatenates
@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from lineage.artifacts import (
     artifact_digest,
     create_artifact,
@@ -23,9 +21,15 @@ from lineage.artifacts import (
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.result_rows import heldout_rows, mean_values, unknown_token_rows
-from lineage.evaluation.systems import EvalContext, Init, is_requested
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
+from lineage.evaluation.result_rows import (
+    curve_points,
+    heldout_rows,
+    mean_values,
+    unknown_token_rows,
+)
+from lineage.evaluation.systems import EvalContext, EvalRun, Init, is_requested
+from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.settings import read_runtime_settings
@@ -38,7 +42,7 @@ VERB_FLAGS = {"--adapted": ADAPTED, "--joined": JOINED}
 
 
 def work(stage: Stage) -> None:
-    """Evaluate what is not in the resume folder yet, and write rows, predictions and weights."""
+    """Evaluate what is not in the resume folder yet, and write results and weights."""
     name, seed, task = stage.arguments
     params = read_recorded_params()
     configure_torch(params.threads)
@@ -70,7 +74,11 @@ def work(stage: Stage) -> None:
     stage.load_elapsed_seconds(cache_dir)
     tags = {**context.model_columns, "pretrain_seed": seed, "task": task}
     with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
-        rows, predictions = evaluate(stage, context, params, inits, cache_dir)
+        runs = list_requested_runs(stage, context, params, inits)
+        output = evaluate(stage, context, runs, cache_dir)
+        rows = output.rows
+        if has_unigram_control(context):
+            rows += unigram_control_rows(context, runs, params.grid.tfidf_C)
         if stage.verb == ADAPTED:
             rows += heldout_rows(
                 context,
@@ -80,7 +88,9 @@ def work(stage: Stage) -> None:
         if stage.verb != JOINED:
             rows += unknown_token_rows(context, inits[0])
         tracker.log_summary(mean_values(rows))
-    write_outputs(stage, cache_dir, rows, predictions)
+        for point in curve_points(output.curves):
+            tracker.log_metrics(point.values, step=point.step)
+    write_outputs(stage, cache_dir, rows, output)
     stage.clear_resume_folder()
 
 
@@ -117,18 +127,24 @@ def load_context(
     )
 
 
-def evaluate(
-    stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...], cache_dir: Path
-) -> tuple[list[ResultRow], pd.DataFrame]:
-    """Evaluate the systems that the grid asks for, and show progress."""
-    all_runs = list_runs(
+def list_requested_runs(
+    stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...]
+) -> list[EvalRun]:
+    """Return the stage's runs that the grid asks for."""
+    runs = list_runs(
         context.task.info,
         inits,
         params.grid.label_counts,
         params.grid.finetune_seeds,
         finetuned=stage.verb != JOINED,
     )
-    runs = [run for run in all_runs if is_requested(context, run)]
+    return [run for run in runs if is_requested(context, run)]
+
+
+def evaluate(
+    stage: Stage, context: EvalContext, runs: list[EvalRun], cache_dir: Path
+) -> EvaluationOutput:
+    """Evaluate the systems of all runs, and show progress."""
     with stage.show_progress("results", 1.0) as report:
 
         def report_and_save(done: float, note: str) -> None:
@@ -140,15 +156,17 @@ def evaluate(
 
 
 def write_outputs(
-    stage: Stage, cache_dir: Path, rows: list[ResultRow], predictions: pd.DataFrame
+    stage: Stage, cache_dir: Path, rows: list[ResultRow], output: EvaluationOutput
 ) -> None:
     if stage.verb != JOINED:
         weights = cache_dir / "finetuned.safetensors"
         with create_artifact(Path(f"artifacts/finetuned/{stage.file_name}"), "finetuned") as draft:
             if weights.is_file():
                 shutil.copy(weights, draft)
-    write_table(Path(f"artifacts/results/predictions/{stage.file_name}.parquet"), predictions)
-    write_table(Path(f"artifacts/results/rows/{stage.file_name}.parquet"), results_frame(rows))
+    results = Path("artifacts/results")
+    write_table(results / f"predictions/{stage.file_name}.parquet", output.predictions)
+    write_table(results / f"curves/{stage.file_name}.parquet", output.curves)
+    write_table(results / f"rows/{stage.file_name}.parquet", results_frame(rows))
 
 
 def main() -> None:

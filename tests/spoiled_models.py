@@ -47,15 +47,6 @@ def reserved_task_name(folder, tree):
     tree["tasks"]["held_unlabelled"] = tree["tasks"]["mood"]
 
 
-def trials_without_a_suitable_task(folder, tree):
-    _set_translation(folder, tree, source_language="en", target_language="de")
-    set_value(
-        tree,
-        "models.seq2seq.evaluate.finetune.trials",
-        [{"learning_rate": 0.001}, {"learning_rate": 0.01}],
-    )
-
-
 def language_missing_in_validation(folder, tree):
     _set_translation(folder, tree, source_language="en", target_language="de")
 
@@ -120,10 +111,6 @@ CASES = {
     ),
     reserved_task_name: (
         "tasks: the name 'held_unlabelled' is reserved for rows of language models; choose another",
-    ),
-    trials_without_a_suitable_task: (
-        "models.seq2seq.evaluate.finetune.trials: all tasks are of kind translation",
-        "remove it",
     ),
     language_missing_in_validation: (
         "corpora.general: valid has no document in 'de', which models.seq2seq.pretrain reads separately",

@@ -4,7 +4,6 @@ Each seed has its own initialization, order and random draws.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from lineage.artifacts import create_artifact
 from lineage.config.params import AdaptationBudget, read_params
 from lineage.evaluation import bilstm_probe, finetuning
 from lineage.evaluation.bilstm_probe import cache_features, fit_bilstm_probe
+from lineage.evaluation.early_stopping import CurvePoint
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.finetuning import finetune
 from lineage.models.base import Encoder
@@ -62,7 +62,10 @@ def test_each_seed_has_its_own_start_order_and_random_state(
     items = encode_items(TABLE, tokenizer, max_length=None, language="en")
     overrides = {"batch_size": 2, "max_grad_norm": 0.7, "weight_decay": 0.3}
 
-    def record_start(state: Any, objective: Any, sampler: Any, plan: Any) -> Iterator[Any]:
+    def record_start(
+        state: Any, objective: Any, sampler: Any, settings: Any, **_: Any
+    ) -> list[CurvePoint]:
+        sampler.set_epoch(0)
         trained = state.model.head if method == "finetuned" else state.model
         decay = {
             group["weight_decay"]
@@ -70,8 +73,8 @@ def test_each_seed_has_its_own_start_order_and_random_state(
             if any(p.dim() > 1 for p in group["params"])
         }
         recorded.update(start=[p.tolist() for p in trained.parameters()], order=[group.tolist() for group in sampler.batch_indices],
-                     draws=state.rng_state.state.tolist(), clip=plan.max_grad_norm, decay=decay)  # fmt: skip
-        return iter(())
+                     draws=state.rng_state.state.tolist(), clip=settings.max_grad_norm, decay=decay)  # fmt: skip
+        return []
 
     def start_training(seed: int) -> dict[str, Any]:
         if method == "finetuned":
@@ -98,7 +101,7 @@ def test_each_seed_has_its_own_start_order_and_random_state(
         return dict(recorded)
 
     monkeypatch.setattr(
-        finetuning if method == "finetuned" else bilstm_probe, "train", record_start
+        finetuning if method == "finetuned" else bilstm_probe, "train_and_validate", record_start
     )
     one, same, other = map(start_training, (3, 3, 4))
     for key in ("start", "order", "draws"):

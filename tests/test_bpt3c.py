@@ -30,6 +30,8 @@ SETTINGS = FinetuneSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
 
 

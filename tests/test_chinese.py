@@ -62,9 +62,9 @@ MIXED_SCRIPT_WORDS = (
 )
 MIXED_SCRIPT_TEXT = "他在New York工作，用GPT-2写3.5字。"
 QUICK_EVALUATION = {
-    "linear_probe": {"max_iter": 10},
-    "bilstm_probe": {"hidden_size": 7, "epochs": 1},
-    "finetune": {"epochs": 1},
+    "linear_probe": {"max_iter": 10, "trials": []},
+    "bilstm_probe": {"hidden_size": 7, "epochs": 1, "min_steps": None},
+    "finetune": {"epochs": 1, "min_steps": None, "trials": []},
 }
 TASKS: dict[str, dict[str, Any]] = {
     "sentiment": {"kind": "text_classification", "max_words": 60},
@@ -458,7 +458,7 @@ def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_
             tiny.CPU,
         )
         runs = [*list_runs(items.info, ("pretrained",), ("all",), (0,))]
-        rows, predictions = evaluate_runs(
+        rows, predictions, _ = evaluate_runs(
             context, runs, cache_dir=tmp_path / str(number), report_progress=lambda *_: None
         )
         if key == "agreement" and name in tiny.STATIC:

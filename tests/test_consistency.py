@@ -129,7 +129,7 @@ def test_a_train_translation_too_long_to_be_generated_is_rejected(
     )
     assert limits == {
         "models.seq2seq.evaluate.translation.max_new_tokens": TextLengthLimit(
-            99, label_counts=(100, "all")
+            99, label_counts=("all",)
         )
     }
     for name, words in (("t", 99), ("s", 500), ("t", 100)):

@@ -48,13 +48,9 @@ THREE_FAMILIES = pytest.param(
         "grid__adapt_models": ["ulmfit"],
         "budget__text_bytes": 2_000_000,
         "models__bert__pretrain__mlm_probability": 0.3,
-        **dict.fromkeys(
-            (
-                f"models__{name}__evaluate__bilstm_probe__epochs"
-                for name in (STATIC, "ulmfit", "bert")
-            ),
-            1,  # No claim depends on the CRF.
-        ),
+        "defaults__evaluate__finetune__epochs": 3,
+        # No claim depends on the CRF.
+        "defaults__evaluate__bilstm_probe": {"epochs": 1, "min_steps": None},
     },
     id="three families",
 )

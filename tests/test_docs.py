@@ -13,7 +13,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flows.cli import app
-from lineage.results import COLUMN_DESCRIPTIONS, PREDICTION_COLUMNS, RESULT_COLUMNS
+from lineage.results import (
+    COLUMN_DESCRIPTIONS,
+    CURVE_COLUMNS,
+    PREDICTION_COLUMNS,
+    RESULT_COLUMNS,
+)
 from lineage.runtime.tracking import TAG_DESCRIPTIONS, common_tags
 from tests.checkout import ROOT
 
@@ -80,7 +85,8 @@ def test_a_stale_reference_page_is_found_and_written_again(
 
 
 def test_every_column_and_tag_is_described() -> None:
-    assert set(COLUMN_DESCRIPTIONS) == {*RESULT_COLUMNS, *PREDICTION_COLUMNS}
+    columns = {*RESULT_COLUMNS, *PREDICTION_COLUMNS, *CURVE_COLUMNS}
+    assert set(COLUMN_DESCRIPTIONS) == columns
     own_tags = {name for name in common_tags("0") if not name.startswith("mlflow.")}
     assert own_tags <= set(TAG_DESCRIPTIONS)
 

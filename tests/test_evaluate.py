@@ -17,7 +17,13 @@ from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.bilstm_probe import cache_features
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.linear_probe import extract_features
-from lineage.evaluation.systems import EncoderUnderTest, EvalRun, FittedHead, fit_head
+from lineage.evaluation.systems import (
+    EncoderUnderTest,
+    EvalRun,
+    FittedHead,
+    HeadProblem,
+    fit_head,
+)
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.training import sentence_scores
@@ -31,7 +37,7 @@ TEXTS = [
 
 def run_evaluation(
     data: TaskData, runs: list[EvalRun], cache_dir: Path, **changes: Any
-) -> tuple[list[Any], pd.DataFrame]:
+) -> evaluation.EvaluationOutput:
     return evaluation.evaluate_runs(
         dataclasses.replace(build_context("gpt", data), **changes),
         runs,
@@ -49,10 +55,10 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
     train_rows: dict[Any, Any] = {}
 
     def recording_fit_head(
-        subject: EncoderUnderTest, run: EvalRun, settings: Any, chosen: np.ndarray, *rest: Any
+        subject: EncoderUnderTest, run: EvalRun, settings: Any, problem: HeadProblem
     ) -> FittedHead:
-        train_rows[run.init, run.finetune_seed] = chosen.tolist()
-        return fit_head(subject, run, settings, chosen, *rest)
+        train_rows[run.init, run.finetune_seed] = problem.train_rows.tolist()
+        return fit_head(subject, run, settings, problem)
 
     def recording_predict(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
         train_rows.setdefault(name, []).append(problem.train.index.tolist())
@@ -74,6 +80,7 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
             split="test",
             finetune_seeds=[0, 1],
             label_counts=[20],
+            tfidf_C=(10.0,),
         )
     ]
     expected = [
@@ -103,7 +110,7 @@ def test_the_answer_is_built_from_the_training_labels_and_rows_count_them(
         return original_make_answer(task_info, train)
 
     monkeypatch.setattr(evaluation, "make_answer", recording_make_answer)
-    rows, _ = run_evaluation(
+    rows, *_ = run_evaluation(
         task, [EvalRun("random", "frozen", count, 0) for count in (20, 100)], tmp_path
     )
     assert label_counts == [20, 60]

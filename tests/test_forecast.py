@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -24,6 +24,7 @@ from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.data.task_data import TaskData
 from lineage.evaluation import bilstm_probe, finetuning
+from lineage.evaluation.early_stopping import CurvePoint, train_and_validate
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, Trial
 from lineage.evaluation.systems import EvalContext
@@ -32,14 +33,16 @@ from lineage.forecast.evaluation import (
     EvaluationCosts,
     HeadCosts,
     count_evaluation,
+    count_steps,
+    count_validations,
     evaluation_seconds,
 )
 from lineage.forecast.measure import LinearCost, fit_line, measure_growing
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
 from lineage.forecast.training import TrainingCosts, probe_training
-from lineage.training.loop import StepOutput, train
 from lineage.training.pretrain import TrainContext, pretrain
+from lineage.training.state import TrainState
 from tests import tiny, user_project
 from tests.checkout import RUN_STUDY, create_own_study, run_command, set_params
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
@@ -69,17 +72,19 @@ def build_forecast(**seconds: float) -> StudyForecast:
     return StudyForecast(stages, probe_seconds=0.0)
 
 
-def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any) -> Callable[[], int]:
+def count_gradient_steps(monkeypatch: pytest.MonkeyPatch, module: Any) -> Callable[[], int]:
     """Count the gradient steps that a module's training takes."""
-    steps: list[StepOutput] = []
+    steps: list[int] = []
 
-    def recording_train(*arguments: Any) -> Iterator[StepOutput]:
-        for step in train(*arguments):
-            steps.append(step)
-            yield step
+    def recording_train_and_validate(
+        state: TrainState, *arguments: Any, **options: Any
+    ) -> list[CurvePoint]:
+        curve = train_and_validate(state, *arguments, **options)
+        steps.append(state.counters.steps)
+        return curve
 
-    monkeypatch.setattr(module, "train", recording_train)
-    return lambda: len(steps)
+    monkeypatch.setattr(module, "train_and_validate", recording_train_and_validate)
+    return lambda: sum(steps)
 
 
 TRIALS = (Trial(learning_rate=0.01), Trial(learning_rate=0.02, epochs=3))
@@ -102,14 +107,24 @@ def test_the_counted_steps_are_those_of_an_evaluation(
     seeds = (0,) if trials else (0, 1)
     params = small_params(grid={"finetune_seeds": list(seeds), "label_counts": [20, "all"]})
     counts = count_evaluation(data, settings, params, inits=("random",))
-    finetune_steps = count_calls(monkeypatch, finetuning)
-    bilstm_steps = count_calls(monkeypatch, bilstm_probe)
+    finetune_steps = count_gradient_steps(monkeypatch, finetuning)
+    bilstm_steps = count_gradient_steps(monkeypatch, bilstm_probe)
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     runs = [*list_runs(data.info, ("random",), (20, "all"), seeds)]
     evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert [run_counts.run for run_counts in counts.runs] == runs
     assert counts.num_steps("finetuned") == finetune_steps()
     assert counts.num_steps("frozen", "bilstm") == bilstm_steps()
+
+
+def test_a_training_is_expected_to_stop_after_a_part_of_its_epochs() -> None:
+    """A hundred items in batches of five are 20 steps in each of 20 epochs."""
+    settings = dataclasses.replace(FINETUNE, epochs=20, batch_size=5, min_steps=None)
+    assert (count_steps(settings, 100), count_validations(settings, 100)) == (400, 20)
+    stopping = dataclasses.replace(settings, patience=5)
+    assert (count_steps(stopping, 100), count_validations(stopping, 100)) == (240, 12)
+    assert (count_steps(stopping, 0), count_validations(stopping, 0)) == (0, 0)
+    assert (count_steps(PROBE, 100), count_validations(PROBE, 100)) == (0, 0)
 
 
 def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:  # noqa: F811
@@ -171,7 +186,10 @@ def test_seconds_are_the_counts_times_the_costs(task: TaskData) -> None:  # noqa
     assert seconds(linear_fit=LinearCost(0.0, 1.0)) == 2 * 2 * (20 + 60)
     assert seconds(finetune=HeadCosts(fit_seconds=1.0)) == num_runs
     assert seconds(finetune=HeadCosts(step_seconds=1.0)) == 2 * 2 * 2 * (3 + 8)
-    assert seconds(finetune=HeadCosts(predict_seconds=1.0)) == num_runs * 42
+    # Each of the few steps is followed by a validation.
+    validated_items = 2 * 2 * 2 * (3 + 8) * 13
+    expected = num_runs * 42 + validated_items
+    assert seconds(finetune=HeadCosts(predict_seconds=1.0)) == expected
     assert seconds(build_seconds=1.0) == num_runs + 2
     assert seconds(scoring_seconds=1.0) == 2 * num_runs * 2
 

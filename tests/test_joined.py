@@ -38,7 +38,7 @@ from tests.test_networks import CASES, WORDS
 
 S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]
 SETTINGS = EvaluateSettings(
-    linear_probe=LinearProbeSettings(l2=0.001, max_iter=20),
+    linear_probe=LinearProbeSettings(trials=(), l2=0.001, max_iter=20),
     bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
     finetune=tiny.model_config("bert").evaluate.finetune,
 )
@@ -83,13 +83,14 @@ def mean_vector(words: Sequence[str]) -> np.ndarray:
 
 
 def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return np.concatenate([u, v, np.abs(u - v), u * v])
+    cosine = u @ v / np.sqrt(u @ u * (v @ v))
+    return np.concatenate([u, v, np.abs(u - v), u * v, [cosine]])
 
 
 def expected_vectors(case: str, row: Any) -> list[np.ndarray]:
     """Return the expected static features of each answer of an item.
 
-    They are vectors of words, the mean of a text, or the four combinations of two texts.
+    They are vectors of words, the mean of a text, or the combinations and cosine of two texts.
     """
     if case == "span":
         return [
@@ -287,9 +288,9 @@ def test_a_bilstm_over_joined_features_does_not_depend_on_the_batch() -> None:
         seed=1,
         device=tiny.CPU,
     )
-    batch_scores, _ = predict_bilstm_probe(probe, features)
+    batch_scores, *_ = predict_bilstm_probe(probe, features)
     for number in (0, 5, 11):
-        single_scores, _ = predict_bilstm_probe(probe, features.select(np.array([number])))
+        single_scores, *_ = predict_bilstm_probe(probe, features.select(np.array([number])))
         np.testing.assert_allclose(
             single_scores, batch_scores[answer_rows(items)[number]], atol=1e-6, rtol=0
         )
@@ -426,7 +427,7 @@ def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
         failure_reason="no words" if failing_part == "static" else "",
     )
     runs = [*list_runs(task_info, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         dataclasses.replace(context, static_context=static_context),
         runs,
         cache_dir=tmp_path,

@@ -113,8 +113,8 @@ def write_small_project(folder: Path) -> Tree:
     for name in ("gpt", "word2vec"):
         model = tree["models"][name]
         model["tokenizer"]["vocab_size"] = 300
-        model["evaluate"]["bilstm_probe"] = {"epochs": 1, "hidden_size": 5}
-        model["evaluate"]["finetune"] = {"epochs": 1, "min_steps": None}
+        model["evaluate"]["bilstm_probe"] = {"epochs": 1, "min_steps": None, "hidden_size": 5}
+        model["evaluate"]["finetune"] = {"epochs": 1, "min_steps": None, "trials": []}
     tree["models"]["word2vec"]["architecture"]["hidden_size"] = 7
     tree["tasks"]["mood"] |= {"max_words": 20, "probes": ["linear", "bilstm"]}
     tree["budget"] |= {"text_bytes": 10_000, "body_parameters": 100_000}
@@ -220,7 +220,7 @@ def test_the_graph_has_the_joined_stage_only_if_the_grid_names_it() -> None:
     assert params.grid.two_budget_systems == {}
     result_files = {
         path
-        for part in ("rows", "predictions")
+        for part in ("rows", "predictions", "curves")
         for path in stages["evaluate_joined"]["outs"]
         if f"/{part}/evaluate_joined-" in path
     }

@@ -50,6 +50,8 @@ PLAIN = FinetuneSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
 GAIN = dataclasses.replace(PLAIN, linear_label_gain=True)
 TEXTS = [[2, 5, 3, 3], [4], [2, 4, 6]]

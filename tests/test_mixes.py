@@ -40,7 +40,7 @@ from tests import tiny
 from tests.test_joined import SETTINGS, TABLES, build_eval_context
 from tests.test_networks import labelled_texts
 
-FROZEN = LinearProbeSettings(l2=0.001, max_iter=60)
+FROZEN = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
 ANSWER = LabelAnswer(("a", "b"))
 D, S = 5, 3  # widths of a model's layers and of a static vector
 
@@ -222,7 +222,7 @@ def test_rows_of_bilstm_probes_name_the_features(
     settings = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
     context = EvalContext(
         tiny.checkpoint(name),
-        TaskData(task_info, {"train": table, "test": table}),
+        TaskData(task_info, {"train": table, "validation": table, "test": table}),
         settings,
         0,
         1000,
@@ -232,7 +232,7 @@ def test_rows_of_bilstm_probes_name_the_features(
     runs = [
         run for run in list_runs(task_info, ("random",), ("all",), (0,)) if run.transfer == "frozen"
     ]
-    rows, _ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+    rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert {(row.head, row.features, row.status) for row in rows} == {
         ("linear", "scalar_mix", "ok"),
         ("bilstm", features, "failed" if reason else "ok"),

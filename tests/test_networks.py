@@ -171,7 +171,7 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     probe = fit_bilstm_probe(
         features, answer.labels(table), answer, settings, seed=1, device=tiny.CPU
     )
-    scores, best = predict_bilstm_probe(probe, features)
+    scores, best, _ = predict_bilstm_probe(probe, features)
     labels = answer.labels(table)
     assert (best is not None) == (case == "tags")
     if case == "text_regression":
@@ -191,7 +191,7 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     )
     assert np.array_equal(first, second)
     for number in (0, 17, 60):
-        single_scores, _ = predict_bilstm_probe(
+        single_scores, *_ = predict_bilstm_probe(
             probe, cache_features(model, tokenizer, [items[number]], precision="fp32")
         )
         np.testing.assert_allclose(
@@ -300,15 +300,15 @@ def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> 
         {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)},
     )
     finetune_settings = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
-                          max_grad_norm=1.0)  # fmt: skip
+                          max_grad_norm=1.0, min_steps=60, patience=None)  # fmt: skip
     settings = EvaluateSettings(
-        linear_probe=LinearProbeSettings(l2=0.001, max_iter=30),
+        linear_probe=LinearProbeSettings(trials=(), l2=0.001, max_iter=30),
         bilstm_probe=tiny.BILSTM_PROBE,
         finetune=finetune_settings,
     )
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     runs = [*list_runs(task_info, ("random",), ("all",), (0,))]
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {

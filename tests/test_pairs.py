@@ -17,14 +17,27 @@ from lineage.data.items import TaskItems, build_items
 from lineage.data.language import truncate_pair_lengths
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
+from lineage.evaluation import finetuning
 from lineage.evaluation.answers import NumberAnswer
 from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.finetuning import FinetunedModel, finetune, predict_finetuned
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
+from lineage.evaluation.finetuning import (
+    FinetunedModel,
+    finetune,
+    finetuning_objective,
+    predict_finetuned,
+)
+from lineage.evaluation.linear_probe import (
+    combine_pair,
+    extract_features,
+    fit_linear_probe,
+    pair_width,
+    pool_pair,
+)
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EvalContext, keep_one_order
 from lineage.evaluation.tfidf import predict_tfidf, predict_tfidf_choices, tfidf_vectors
+from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny
@@ -42,8 +55,10 @@ FINETUNE = FinetuneSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
-FROZEN = LinearProbeSettings(l2=0.001, max_iter=60)
+FROZEN = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
 # ulmfit has the smallest vocabulary.
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
@@ -242,6 +257,119 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
         np.testing.assert_allclose(scores[0], scores[1][:, ::-1], atol=2e-4)
 
 
+# ULMFiT and SA-LSTM have layers of different widths.
+@pytest.mark.parametrize("name", ["ulmfit", "sa_lstm", "bert", "word2vec"])
+def test_the_last_feature_of_a_pair_is_the_cosine_of_both_texts_in_every_layer(name: str) -> None:
+    model = tiny.model(name)
+    tokenizer = tiny.tokenizer(name)
+    items = encode_items(pair_table(9), tokenizer, max_length=None, language="en")
+    features = extract_features(model, tokenizer, items, precision="fp32")
+    size = max(model.hidden_sizes())
+    assert features.shape == (9, len(model.hidden_sizes()), pair_width(size))
+    for layer, width in enumerate(model.hidden_sizes()):
+        u, v, difference, product = np.split(features[:, layer, :-1], 4, axis=-1)
+        assert not u[:, width:].any() and not v[:, width:].any()
+        np.testing.assert_allclose(difference, np.abs(u - v), atol=1e-6)
+        np.testing.assert_allclose(product, u * v, atol=1e-6)
+        norms = np.linalg.norm(u, axis=-1) * np.linalg.norm(v, axis=-1)
+        np.testing.assert_allclose(features[:, layer, -1], product.sum(-1) / norms, atol=1e-5)
+
+
+def test_texts_without_a_known_word_have_the_cosine_zero() -> None:
+    u = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    v = torch.tensor([[1.0, 2.0], [-3.0, -4.0]])
+    torch.testing.assert_close(combine_pair(u, v)[:, -1], torch.tensor([0.0, -1.0]))
+
+
+def weights_of(head: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Return the weights of a head without its biases and norms."""
+    return [parameter for parameter in head.parameters() if parameter.dim() > 1]
+
+
+@pytest.mark.parametrize("case", ["pairs", "choices"])
+@pytest.mark.parametrize("name", NAMES)
+def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str, case: str) -> None:
+    """Only weights are checked: a bias that all choices share has no gradient."""
+    tokenizer = tiny.tokenizer(name)
+    table = pair_table(7) if case == "pairs" else choice_table(7)
+    labels = table["label"].to_numpy()
+    items = encode_items(table, tokenizer, max_length=None, language="en")
+    answer = tiny.label_answer(2) if case == "pairs" else tiny.label_answer(3, choices=True)
+    settings = replace(FINETUNE, epochs=1, min_steps=None)
+    model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0])
+    assert model.pair_head is not None
+    (weight,) = weights_of(model.pair_head)
+    initial_weight = weight.detach().clone()
+    batch = collate_items(tokenizer, items, labels)
+    finetuning_objective(model, batch).loss.backward()
+    for head in model.heads:
+        for weight in weights_of(head):
+            assert weight.grad is not None and weight.grad.abs().max() > 0
+    model.eval()
+    with torch.no_grad():
+        both = model(batch)
+        for parameter in model.pair_head.parameters():
+            parameter.zero_()
+        first = model(batch)
+        pooled = model.pooled_vectors(batch)
+        expected = model.head(model.head_inputs(pooled.vectors, batch))
+    torch.testing.assert_close(first, expected.view(first.shape))
+    assert not torch.allclose(both, first)
+    trained = finetune(
+        tiny.model(name), tokenizer, items, labels, answer, settings, seed=1, precision="fp32"
+    )
+    assert trained.pair_head is not None
+    (trained_weight,) = weights_of(trained.pair_head)
+    assert (trained_weight - initial_weight).abs().max() > 1e-4
+
+
+def test_fine_tuned_static_vectors_learn_whether_two_texts_are_equal() -> None:
+    """The mean over both texts, which the family's own head reads, cannot tell."""
+    rng = np.random.default_rng(6)
+    tokenizer = tiny.tokenizer("word2vec")
+    firsts = [random_text(4, rng) for _ in range(210)]
+    labels = np.arange(210) % 2
+    seconds = [
+        first if label else random_text(4, rng) for first, label in zip(firsts, labels, strict=True)
+    ]
+    table = pd.DataFrame({"text": firsts, "second": seconds})
+    items = encode_items(table, tokenizer, max_length=None, language="en")
+    model = finetune(
+        tiny.model("word2vec"),
+        tokenizer,
+        items[:150],
+        labels[:150],
+        tiny.label_answer(2),
+        replace(FINETUNE, learning_rate=0.2),
+        seed=1,
+        precision="fp32",
+    )
+    scores = predict_finetuned(model, tokenizer, items[150:], precision="fp32")
+    assert (scores.argmax(1) == labels[150:]).mean() > 0.95
+
+
+def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_label_gain() -> None:
+    tokenizer = tiny.tokenizer("sa_lstm")
+    words = pd.DataFrame({"tokens": [["the", "cat", "sat"]], "target": [1]})
+    tables = {"text": pair_table(3)[["text"]], "pair": pair_table(3), "word": words}
+    items = {
+        case: encode_items(table, tokenizer, max_length=None, language="en")[0]
+        for case, table in tables.items()
+    }
+    windows = replace(FINETUNE, bptt_window=3)
+    gain = replace(FINETUNE, linear_label_gain=True)
+    models = {
+        (case, settings.recipe): FinetunedModel(
+            tiny.model("sa_lstm"), tiny.label_answer(2), settings, seed=1, example_item=item
+        )
+        for case, item in items.items()
+        for settings in (windows, gain)
+    }
+    assert {case for (case, _), model in models.items() if model.pair_head is not None} == {"pair"}
+    assert {case for (case, _), model in models.items() if model.bptt_window} == {"text", "word"}
+    assert {case for (case, _), model in models.items() if model.linear_label_gain} == {"text"}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
     tokenizer, table = tiny.tokenizer(name), choice_table(9)
@@ -268,6 +396,7 @@ def test_tfidf_of_choices_picks_the_most_likely_one_at_any_position() -> None:
         train["label"].to_numpy(),
         kind.extract_texts(test, "en"),
         language="en",
+        C=10.0,
     )
     assert (fitted.probabilities_NK.argmax(1) == test["label"]).mean() > 0.95
     np.testing.assert_allclose(fitted.probabilities_NK.sum(1), 1.0)
@@ -287,7 +416,7 @@ def test_tfidf_of_pairs_uses_shared_words_and_ignores_the_order_of_symmetric_tex
 
     def scores(pairs: list[list[str]], *, symmetric: bool = False) -> np.ndarray:
         return predict_tfidf(
-            train, same[:180], pairs, language="en", symmetric=symmetric
+            train, same[:180], pairs, language="en", C=10.0, symmetric=symmetric
         ).probabilities_NK
 
     assert (scores(test).argmax(1) == same[180:]).mean() > 0.95
@@ -498,7 +627,7 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
         "fp32",
         tiny.CPU,
     )
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [*list_runs(task_info, ("random",), ("all",), (0,))],
         cache_dir=folder,
@@ -517,15 +646,25 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
     }
 
 
-def test_swap_consistency_is_measured_for_symmetric_tasks(tmp_path: Path) -> None:
-    """Finetuned word2vec averages all words, so the order of the texts cannot change its answers.
+def test_swap_consistency_is_measured_for_symmetric_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word2vec averages all words, so it can see the order of the texts only in its pair head.
 
-    Probes that read the features of both texts one after the other can change theirs.
+    Without u and v in the features of that head, the order cannot change its answers. Probes that
+    read the features of both texts one after the other can change theirs.
     """
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
-    word2vec = swap_consistency("word2vec", tmp_path / "one")
     gpt = swap_consistency("gpt", tmp_path / "two")
+
+    def pool_without_order(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+        pairs = pool_pair(x_BTD, batch)
+        is_ordered = torch.arange(pairs.shape[-1]) < 2 * x_BTD.shape[-1]
+        return pairs.masked_fill(is_ordered, 0.0)
+
+    monkeypatch.setattr(finetuning, "pool_pair", pool_without_order)
+    word2vec = swap_consistency("word2vec", tmp_path / "one")
     assert word2vec.keys() == gpt.keys() == {"frozen linear", "frozen bilstm", "finetuned linear"}
     assert word2vec["finetuned linear"] == 1
     assert all(0 <= (value or 0) <= 1 for value in gpt.values())

@@ -14,8 +14,6 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from lineage.config.resolve import fill_in_defaults
-from lineage.config.study import parse_model_config
 from lineage.errors import EvaluationError, InputError
 from lineage.models import public as family
 from lineage.models.base import rescale_embeddings, root_mean_square
@@ -365,13 +363,7 @@ def test_a_text_of_one_token_is_too_short_for_a_batch(folders: dict[str, Path]) 
 def test_rescaling_keeps_embedding_matrices_of_zeros(
     folders: dict[str, Path],
 ) -> None:
-    """RoBERTa's segment embedding is one row of zeros.
-
-    Only its folder tells which embeddings a public model has, so any block may ask for rescaling.
-    """
-    changes = {"evaluate": {"finetune": {"rescale_embeddings": True}}}
-    block = fill_in_defaults("other", {"family": "public", **changes})
-    assert parse_model_config("other", block, "models.other").evaluate.finetune.rescale_embeddings
+    """RoBERTa's segment embedding is one row of zeros."""
     (model, checkpoint) = load_public(folders["roberta"])
     (zeros, _) = load_public(folders["roberta"])
     for one in (model, zeros):

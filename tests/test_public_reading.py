@@ -109,7 +109,7 @@ def test_probes_separate_two_texts_that_have_the_same_segment_id(
     batch = collate_items(checkpoint.tokenizer, [item])
     torch.testing.assert_close(
         pool_features(model, model.encode(batch)[-1], batch)[0],
-        torch.cat([u, v, (u - v).abs(), u * v]),
+        torch.cat([u, v, (u - v).abs(), u * v, torch.cosine_similarity(u, v, dim=0)[None]]),
         **TOLERANCES,
     )
 

@@ -21,7 +21,7 @@ from lineage.report.notes import format_reason
 from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
-from tests.user_project import make_project, run_stage, write_params
+from tests.user_project import SHORT_FINETUNING, make_project, run_stage, write_params
 
 Tree = dict[str, Any]
 PUBLIC = ("other_bert", "other_gpt")
@@ -89,8 +89,8 @@ def public_model_block(folder: str, **more: Any) -> Tree:
     del block["family"]
     block["evaluate"].setdefault("bilstm_probe", {})
     block["pretrain"] |= {"batch_size": 4, "seq_len": 24}
-    block["evaluate"]["finetune"] |= {"epochs": 1, "learning_rate": 0.001}
-    block["evaluate"]["bilstm_probe"] |= {"epochs": 1, "hidden_size": 5}
+    block["evaluate"]["finetune"] |= SHORT_FINETUNING | {"epochs": 1, "learning_rate": 0.001}
+    block["evaluate"]["bilstm_probe"] |= {"epochs": 1, "min_steps": None, "hidden_size": 5}
     return block | {"from": folder, **more}
 
 

@@ -46,8 +46,10 @@ FINETUNE = FinetuneSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
-LINEAR_PROBE = LinearProbeSettings(l2=0.001, max_iter=60)
+LINEAR_PROBE = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
 TEXTS = [
     " ".join(document.split()[:length])
     for document, length in zip(tiny.documents()[:9], range(3, 12), strict=True)
@@ -142,12 +144,11 @@ def test_the_auxiliary_loss_is_in_the_recipe_and_keeps_the_language_model() -> N
     ],
 )
 def test_the_auxiliary_loss_is_refused_for_families_that_have_none(name: str) -> None:
-    finetune_block = vars(tiny.model_config(name).evaluate.finetune)
     with pytest.raises(
         InputError,
         match=f"aux_lm_weight: {tiny.model_config(name).family.name} has no loss of its own on a task's texts",
     ):
-        tiny.model_config(name, evaluate={"finetune": {**finetune_block, "aux_lm_weight": 0.5}})
+        tiny.model_config(name, evaluate={"finetune": {"aux_lm_weight": 0.5}})
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
@@ -322,7 +323,7 @@ def evaluate_random_model(
     probe_settings: LinearProbeSettings,
     finetune_settings: FinetuneSettings,
 ) -> list[Any]:
-    """Return the rows of an untrained model, frozen and fine-tuned."""
+    """Return the test rows of an untrained model, frozen and fine-tuned, and of what failed."""
     info = {
         "name": "x",
         "kind": "text_classification",
@@ -332,7 +333,7 @@ def evaluate_random_model(
         "max_words": 20,
         "language": "en",
     }
-    task = TaskData(info, {"train": TABLE, "test": TABLE})
+    task = TaskData(info, {"train": TABLE, "validation": TABLE, "test": TABLE})
     context = EvalContext(
         tiny.checkpoint(name),
         task,
@@ -346,7 +347,8 @@ def evaluate_random_model(
     )
     folder.mkdir()
     runs = [EvalRun("random", "frozen", "all", 0), EvalRun("random", "finetuned", "all", 0)]
-    return evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)[0]
+    rows, *_ = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
+    return [row for row in rows if row.split == "test"]
 
 
 def test_rows_report_the_features_used(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def baseline_rows(data: TaskData) -> list[ResultRow]:
     return [
         row
         for rows, _ in evaluate_baselines(
-            kind, data, split="test", finetune_seeds=[0], label_counts=["all"]
+            kind, data, split="test", finetune_seeds=[0], label_counts=["all"], tfidf_C=(10.0,)
         )
         for row in rows
     ]

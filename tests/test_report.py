@@ -185,7 +185,7 @@ def test_results_json_holds_the_whole_analysis(analysis: Analysis, tmp_path: Pat
     write_analysis(path, analysis)
     assert read_analysis(path) == analysis
     content = json.loads(path.read_text())
-    assert content["schema_version"] == 4
+    assert content["schema_version"] == 5
     assert content["scores"][0]["system"]["model"] == "elmo"
 
 
@@ -440,7 +440,8 @@ def test_an_ablation_is_compared_with_its_original_only(tmp_path: Path) -> None:
 def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> None:
     folder = Study(tmp_path / "results").write()
     _, analysis = build_results(folder, GRID, ReportParams())
-    assert analysis.trials == TrialCounts(1, 1)
+    methods = ("linear_probe", "finetune", "tfidf")
+    assert analysis.trials == tuple(TrialCounts(method, 1, 1) for method in methods)
     assert "nothing was tuned on validation" in sentences.describe_trials(analysis.trials)
     path = folder / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
@@ -449,18 +450,19 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
     trials = [finetuned.assign(trial=str(number)) for number in range(3)]
     artifacts.write_table(path, pd.concat([table, *trials], ignore_index=True))
     _, analysis = build_results(folder, GRID, ReportParams())
-    assert analysis.trials == TrialCounts(1, 3)
+    assert analysis.trials[1] == TrialCounts("finetune", 1, 3)
     assert sentences.describe_trials(analysis.trials) == (
-        "Between 1 and 3 configurations of a system were tried on validation: tuning is not "
-        "matched."
+        "Validation chose among 1 to 3 configurations of fine-tuning, depending on the "
+        "system: tuning is not matched."
     )
     tried = pd.concat([table[is_finetuned], *trials])
     failed = finetuned.assign(model="bert", trial="chosen", split="test", status="failed")
-    assert count_trials(tried) == TrialCounts(3, 3)
-    assert count_trials(pd.concat([tried, failed])) == TrialCounts(3, 3), (
+    assert count_trials(tried) == (TrialCounts("finetune", 3, 3),)
+    assert count_trials(pd.concat([tried, failed])) == (TrialCounts("finetune", 3, 3),), (
         "a failed result has no score"
     )
-    assert sentences.describe_trials(TrialCounts(3, 3)) == (
-        "3 configurations of each system were tried on validation, of random-init baselines and "
-        "TF-IDF too."
+    matched = [TrialCounts("finetune", 3, 3), TrialCounts("tfidf", 4, 4)]
+    assert sentences.describe_trials(matched) == (
+        "For every system, random-init baselines too, validation chose among 3 configurations of "
+        "fine-tuning and 4 configurations of TF-IDF."
     )

@@ -88,9 +88,13 @@ def test_systems_without_trials_do_not_count_as_tuned_less() -> None:
         *trial_rows(["chosen"], kind="translation", task="de"),
     ]
     table = results.results_frame([*matched, *without_choice])
-    assert count_trials(table) == TrialCounts(2, 2)
+    tfidf_counts = TrialCounts("tfidf", 2, 2)
+    assert count_trials(table) == (TrialCounts("finetune", 2, 2), tfidf_counts)
     fewer = trial_rows(["chosen"], model="bert", family="bert")
-    assert count_trials(results.results_frame([*matched, *fewer])) == TrialCounts(1, 2)
+    assert count_trials(results.results_frame([*matched, *fewer])) == (
+        TrialCounts("finetune", 1, 2),
+        tfidf_counts,
+    )
 
 
 def test_a_failed_trial_does_not_count_as_a_failed_result(tmp_path: Path) -> None:

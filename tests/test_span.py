@@ -161,6 +161,7 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
         split="test",
         finetune_seeds=[0],
         label_counts=["all"],
+        tfidf_C=(10.0,),
     ):
         notes |= {format_notes(row.reason) for row in rows}
     assert notes == {

@@ -49,8 +49,10 @@ FINETUNE = FinetuneSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
-LINEAR_PROBE = LinearProbeSettings(l2=0.0003, max_iter=100)
+LINEAR_PROBE = LinearProbeSettings(trials=(), l2=0.0003, max_iter=100)
 
 
 @pytest.mark.parametrize("name", LEARNING_NAMES)
@@ -104,6 +106,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
         split="test",
         finetune_seeds=[0],
         label_counts=["all"],
+        tfidf_C=(10.0,),
     )
     baseline_f1 = majority[1]["correct"].mean()
     if name == "context2vec":
@@ -182,7 +185,7 @@ def test_linear_and_bilstm_probes_use_the_question(tmp_path: Path) -> None:
             for scores in scores_by_test_set
         )
         assert right > 0.8 > 0.3 > wrong
-    single_item, _ = predict_bilstm_probe(bilstm, cached[1].select(np.array([7])))
+    single_item, *_ = predict_bilstm_probe(bilstm, cached[1].select(np.array([7])))
     np.testing.assert_allclose(
         single_item, predict_bilstm_probe(bilstm, cached[1])[0][answer_rows(items[1])[7]], atol=2e-5
     )
@@ -237,7 +240,7 @@ def test_the_l2_penalty_of_a_linear_probe_is_relative_to_the_mean_over_questions
         flat,
         SpanAnswer().labels(table),
         SpanAnswer(),
-        LinearProbeSettings(l2=l2, max_iter=200),
+        LinearProbeSettings(trials=(), l2=l2, max_iter=200),
         seed=0,
     )(flat)[:, 0].reshape(30, 7)
     x = (features[..., 0] - features.mean()) / features.std()
@@ -311,7 +314,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
     context = EvalContext(
         checkpoint, TaskData(task.info, task.splits), settings, 0, 1000, "fp32", tiny.CPU
     )
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [*list_runs(task.info, ("random",), ("all",), (0,))],
         cache_dir=tmp_path / "keep",

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,17 +14,21 @@ from benchmarks import starts
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import read_params
 from lineage.data.items import build_items
+from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.systems import EncoderUnderTest, EvalRun
-from lineage.evaluation.trials import trial_note
+from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun, Init
 from lineage.models.base import Encoder, root_mean_square
-from lineage.report.notes import format_note
+from lineage.models.checkpoint import Checkpoint
 from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
 from tests import tiny
 
-QUICK_FINETUNE = {"epochs": 1, "trials": [{"learning_rate": 1e-8}, {"learning_rate": 0.02}]}
+QUICK_FINETUNE = {
+    "epochs": 1,
+    "min_steps": 60,
+    "trials": [{"learning_rate": 1e-8}, {"learning_rate": 0.02}],
+}
 
 
 def build_pretrained_and_random(name: str) -> tuple[Encoder, Encoder]:
@@ -151,7 +156,7 @@ def test_the_script_fine_tunes_as_the_run_did(
                 for run in list_runs(context.task.info, (init,), (60,), (0, 1))
                 if run.transfer == "finetuned"
             ]
-            expected_rows, _ = evaluate_runs(
+            expected_rows, *_ = evaluate_runs(
                 context, runs, cache_dir=tmp_path / init, report_progress=lambda *_: None
             )
         values = [
@@ -171,74 +176,54 @@ def test_the_script_fine_tunes_as_the_run_did(
     )
 
 
-def test_small_tables_are_pretrained_embeddings_at_the_scale_of_random_ones(
+def test_the_start_with_small_tables_is_fine_tuned_otherwise_than_the_pretrained_one(
     finished_run: Path,
 ) -> None:
+    """Fine-tuning itself scales no table."""
     with contextlib.chdir(finished_run):
         context = load_context(
             read_params(),
             "ulmfit",
-            0,
+            "0",
             Path("artifacts/pretrained/ulmfit/0"),
             Path("artifacts/tasks/sentiment"),
         )
-        rescaling = dataclasses.replace(
-            context.settings.finetune, trials=(), rescale_embeddings=True
-        )
-        pretrained = EncoderUnderTest(context, "pretrained").build_encoder()
-        rescaled = EncoderUnderTest(context, "pretrained").build_encoder(rescaling)
-        random_baseline = EncoderUnderTest(context, "random")
-        for (key, value), original in zip(
-            rescaled.named_parameters(), pretrained.parameters(), strict=True
-        ):
-            scale = 1.0
-            if key == "body.embedding_weight":
-                random_embedding = random_baseline.build_encoder().body.embedding_weight
-                scale = root_mean_square(random_embedding) / root_mean_square(original)
-            torch.testing.assert_close(value, original * scale)
-        assert all(
-            map(
-                torch.equal,
-                random_baseline.build_encoder(rescaling).parameters(),
-                random_baseline.build_encoder().parameters(),
-            )
-        )
-        run = EvalRun("pretrained", "finetuned", 30, 0)
+        quick = dataclasses.replace(context.settings.finetune, trials=())
+        settings = dataclasses.replace(context.settings, finetune=quick)
+        context = dataclasses.replace(context, settings=settings)
         values = []
-        for start, rescale in (
-            ("pretrained", True),
-            ("pretrained, small tables", False),
-            ("pretrained", False),
-        ):
-            settings = dataclasses.replace(
-                context.settings,
-                finetune=dataclasses.replace(rescaling, rescale_embeddings=rescale),
-            )
+        for start in ("pretrained", "pretrained, small tables", "pretrained"):
             (row,) = starts.evaluate_start(
-                dataclasses.replace(context, settings=settings), start, [run]
+                context, start, [EvalRun("pretrained", "finetuned", 30, 0)]
             )
             values.append(row["value"])
-    assert values[0] == values[1] != values[2]
-    assert rescaling.recipe == "slanted_triangular+small tables+word norm"
+    assert values[0] == values[2] != values[1]
+    assert quick.recipe == "slanted_triangular+word norm"
 
 
-def test_rescaling_can_be_a_trial_and_is_refused_without_word_embeddings() -> None:
-    trials = {
-        "trials": [{"learning_rate": 0.02}, {"learning_rate": 0.02, "rescale_embeddings": True}]
-    }
-    settings = tiny.model_config("ulmfit", evaluate={"finetune": trials}).evaluate.finetune
-    assert settings.with_trial(1).rescale_embeddings
-    assert not settings.with_trial(0).rescale_embeddings
-    assert format_note(trial_note(settings, 1)) == (
-        "trial 1 (of 2, from 0): learning_rate 0.02, rescale_embeddings"
+@pytest.mark.parametrize("name", [*tiny.STATIC, "ulmfit", "gpt"])
+def test_probes_and_fine_tuning_start_from_the_same_weights(name: str, tmp_path: Path) -> None:
+    """Large pretrained tables of words are not scaled down either."""
+    tiny.checkpoint(name).save(tmp_path, build_pretrained_and_random(name)[0])
+    settings = tiny.model_config(name).evaluate
+    context = EvalContext(
+        Checkpoint.load(tmp_path), TaskData({}, {}), settings, 0, 1000, "fp32", tiny.CPU
     )
-    tiny.model_config("elmo", architecture={"input_unit": "words"}, evaluate={"finetune": trials})
-    for finetune_block in ({"rescale_embeddings": True}, trials):
-        with pytest.raises(
-            InputError,
-            match=r"models.elmo.evaluate.finetune.rescale_embeddings: elmo has no word embeddings, it reads words by their characters",
-        ):
-            tiny.model_config("elmo", evaluate={"finetune": finetune_block})
+    pretrained, random = build_pretrained_and_random(name)
+    expected_starts: dict[Init, Encoder] = {"pretrained": pretrained, "random": random}
+    for init, expected in expected_starts.items():
+        encoder = EncoderUnderTest(context, init)
+        for actual in (encoder.build_encoder(), encoder.build_encoder(settings.finetune)):
+            assert all(map(torch.equal, actual.parameters(), expected.parameters())), init
+
+
+@pytest.mark.parametrize(
+    "finetune_block",
+    [{"rescale_embeddings": True}, {"trials": [{"rescale_embeddings": True}]}],
+)
+def test_rescaling_is_no_longer_a_setting(finetune_block: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="unknown key 'rescale_embeddings'"):
+        tiny.model_config("ulmfit", evaluate={"finetune": finetune_block})
 
 
 @pytest.mark.parametrize(

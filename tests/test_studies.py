@@ -10,10 +10,11 @@ from ruamel.yaml import YAML
 from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.records import parse_record, read_yaml
-from lineage.config.resolve import merge_trees, resolve_tree
+from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.config.resolved import resolved_values
 from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
+from lineage.evaluation.settings import EvaluateSettings
 from tests import tiny
 from tests.toy_project import REPOSITORY
 
@@ -80,16 +81,63 @@ def test_study_defaults_override_family_defaults_and_a_model_overrides_both() ->
     shared = {"evaluate": {"finetune": {"epochs": 7, "batch_size": 5}}}
     tree = {"defaults": shared, "models": {"gpt": own}, "grid": {"models": ["gpt", "bert"]}}
     models = resolve_tree(tree, "params.yaml")["models"]
-    assert models["gpt"]["evaluate"]["finetune"] == {
-        "learning_rate": 0.001,
-        "epochs": 9,
-        "batch_size": 5,
-    }
+    of_family = fill_in_defaults("gpt", {})["evaluate"]["finetune"]
+    assert of_family.keys() == {"learning_rate", "trials"}
+    assert models["gpt"]["evaluate"]["finetune"] == of_family | {"epochs": 9, "batch_size": 5}
     assert models["bert"]["evaluate"]["finetune"]["epochs"] == 7, (
         "a model in the grid needs no entry under models"
     )
     parsed = parse_model_config("gpt", own, "models.gpt")
     assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
+
+
+def resolve_evaluation(name: str, evaluate: dict[str, Any], **shared: Any) -> EvaluateSettings:
+    """Return the block `evaluate` of a model that a study resolves, also a second time."""
+    tree = {"defaults": {"evaluate": shared}, "models": {name: {"evaluate": evaluate}}}
+    resolved = resolve_tree(tree, "params.yaml")
+    assert resolve_tree(resolved, "params.yaml") == resolved
+    return parse_model_config(name, resolved["models"][name], f"models.{name}").evaluate
+
+
+@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
+def test_each_family_tries_three_learning_rates_and_four_penalties_by_default(name: str) -> None:
+    settings = resolve_evaluation(name, {})
+    rates = [trial.learning_rate for trial in settings.finetune.trials]
+    assert len(rates) == 3
+    assert settings.finetune.learning_rate in rates
+    assert [trial.l2 for trial in settings.linear_probe.trials] == [0.0001, 0.001, 0.01, 0.1]
+    assert settings.bilstm_probe.trials == ()
+
+
+@pytest.mark.parametrize("where", ["model", "defaults"])
+@pytest.mark.parametrize(
+    ("method", "key", "other"),
+    [("finetune", "learning_rate", "linear_probe"), ("linear_probe", "l2", "finetune")],
+)
+def test_a_study_that_sets_the_value_of_the_default_trials_has_none(
+    method: str, key: str, other: str, where: str
+) -> None:
+    """Trials that the study names itself stay, and so do those of the other method."""
+
+    def resolve(block: dict[str, Any]) -> EvaluateSettings:
+        if where == "defaults":
+            return resolve_evaluation("gpt", {}, **{method: block})
+        return resolve_evaluation("gpt", {method: block})
+
+    settings = resolve({key: 0.02})
+    assert getattr(settings, method).trials == ()
+    assert getattr(getattr(settings, method), key) == 0.02
+    assert getattr(settings, other).trials
+    named = getattr(resolve({key: 0.02, "trials": [{key: 0.03}]}), method)
+    assert [trial.overrides for trial in named.trials] == [{key: 0.03}]
+    unrelated = {"batch_size": 7} if method == "finetune" else {"max_iter": 70}
+    assert getattr(resolve(unrelated), method).trials
+
+
+def test_a_model_may_name_trials_of_a_value_that_the_study_sets_for_all() -> None:
+    trials = {"trials": [{"learning_rate": 0.03}]}
+    settings = resolve_evaluation("gpt", {"finetune": trials}, finetune={"learning_rate": 0.02})
+    assert [trial.overrides for trial in settings.finetune.trials] == [{"learning_rate": 0.03}]
 
 
 @pytest.mark.parametrize("tree", [read_demo(), read_study("variants"), read_study("wiki-full")])
@@ -100,7 +148,7 @@ def test_resolved_values_contain_every_default(tree: dict[str, Any]) -> None:
     for name, model in check_study(params).items():
         block = values["models"][name]
         assert block["family"] == model.family.name
-        assert block["evaluate"]["linear_probe"]["max_iter"] == 100, "a default of the dataclass"
+        assert block["evaluate"]["linear_probe"]["max_iter"] == 1000, "a default of the dataclass"
         for key in ("architecture", "pretrain", "evaluate"):
             record = getattr(model, key)
             assert parse_record(type(record), block[key], key) == record

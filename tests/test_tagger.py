@@ -144,7 +144,7 @@ def test_two_layer_probes_with_each_join_match_numpy(case: str, join: str) -> No
                 for scores, label in zip(by_hand(probe, p, cached, join), labels, strict=True)
             )
 
-        actual = probe.loss(batch)
+        actual = probe.loss(probe(batch), batch)
         assert float(actual.detach()) == pytest.approx(loss(parameter_arrays(probe)), abs=1e-12)
         actual.backward()
         assert_gradients_match_finite_differences(probe, loss)
@@ -169,9 +169,9 @@ def test_predictions_of_each_join_do_not_depend_on_the_batch(case: str, join: st
         seed=1,
         device=tiny.CPU,
     )
-    together, _ = predict_bilstm_probe(probe, features)
+    together = predict_bilstm_probe(probe, features).outputs_MK
     for number in (0, 5, 11):
-        alone, _ = predict_bilstm_probe(probe, features.select(np.array([number])))
+        alone = predict_bilstm_probe(probe, features.select(np.array([number]))).outputs_MK
         np.testing.assert_allclose(
             alone, together[answer_rows(features.items)[number]], atol=1e-6, rtol=0
         )

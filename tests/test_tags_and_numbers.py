@@ -54,8 +54,10 @@ FINETUNE = FinetuneSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
-PROBE = LinearProbeSettings(l2=0.0003, max_iter=100)
+PROBE = LinearProbeSettings(trials=(), l2=0.0003, max_iter=100)
 # The family with the smallest vocabulary.
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
@@ -497,7 +499,12 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     task = build_tagging_task(
         tmp_path, make_tagged_sentences(90), make_tagged_sentences(25, seed=4)
     )
-    settings: dict[str, Any] = {"split": "test", "finetune_seeds": [0], "label_counts": ["all"]}
+    settings: dict[str, Any] = {
+        "split": "test",
+        "finetune_seeds": [0],
+        "label_counts": ["all"],
+        "tfidf_C": (10.0,),
+    }
     results = list(
         evaluate_baselines(
             load_kind("token_classification"), TaskData(task.info, task.splits), **settings

@@ -37,8 +37,10 @@ FINETUNE = FinetuneSettings(
     weight_decay=0.01,
     dropout=0.1,
     max_grad_norm=1.0,
+    min_steps=60,
+    patience=None,
 )
-PROBE = LinearProbeSettings(l2=0.001, max_iter=60)
+PROBE = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
 RNG = np.random.default_rng(8)
 
 
@@ -230,12 +232,12 @@ def test_evaluations_run_once_and_share_features(
         )
         if run.transfer == "frozen" or run.label_count == 20
     ]
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert calls == ["features"] * 3, "one pass per split, for all label counts and seeds"
     modification_times = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    cached_rows, _ = evaluate_runs(
+    cached_rows, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert modification_times == {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -269,7 +271,7 @@ def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
         return predict(model, *arguments, **keywords) * np.nan
 
     monkeypatch.setattr(systems, "predict_finetuned", predict_nan)
-    rows, _ = evaluate_runs(
+    rows, *_ = evaluate_runs(
         build_context("gpt", task),
         [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
         cache_dir=tmp_path,
@@ -288,7 +290,7 @@ def test_a_failed_pretraining_still_has_its_random_init_baseline(
     context = dataclasses.replace(
         build_context("gpt", task), failure_reason="the loss is nan at step 5"
     )
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [EvalRun("pretrained", "frozen", 20, 0), EvalRun("random", "frozen", 20, 0)],
         cache_dir=tmp_path,
@@ -370,7 +372,7 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
         }
     )
     context = build_context("gpt", TaskData(info, {"test": pairs}))
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [*list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1))],
         cache_dir=tmp_path,
@@ -410,7 +412,7 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
     context = dataclasses.replace(
         context, checkpoint=dataclasses.replace(context.checkpoint, family=family)
     )
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [EvalRun("random", "zero_shot")],
         cache_dir=tmp_path,
@@ -440,7 +442,7 @@ def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) ->
         info,
         {"test": pd.DataFrame({"id": ["0"], "good": [long_text], "bad": ["a b"], "group": ["x"]})},
     )
-    (row,), _ = evaluate_runs(
+    (row,), *_ = evaluate_runs(
         build_context("gpt", task),
         [EvalRun("random", "zero_shot")],
         cache_dir=tmp_path,

@@ -262,7 +262,7 @@ def test_translations_that_reach_the_length_limit_are_counted(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [EvalRun("random", "finetuned", 10, 0)],
         cache_dir=tmp_path,
@@ -279,7 +279,7 @@ def test_targets_longer_than_the_limit_give_a_failed_row_with_a_reason(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=3)
-    (row,), _ = evaluate_runs(
+    (row,), *_ = evaluate_runs(
         context,
         [EvalRun("random", "finetuned", "all", 0)],
         cache_dir=tmp_path,
@@ -294,7 +294,7 @@ def test_families_without_a_decoder_are_not_applicable(
     name: str, task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context(name, task, tmp_path)
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [*list_runs(tiny.task_info("translation"), ("random",), ("all",), (0,))],
         cache_dir=tmp_path,
@@ -374,7 +374,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     runs = [*list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))]
     for name in grid.models:
-        rows, predictions = evaluate_runs(
+        rows, predictions, _ = evaluate_runs(
             build_context(name, task, tmp_path),
             runs,
             cache_dir=tmp_path / name,

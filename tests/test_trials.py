@@ -22,16 +22,23 @@ from lineage.evaluation.settings import (
     LinearProbeSettings,
     Trial,
 )
-from lineage.evaluation.systems import EvalContext, fit_head
+from lineage.evaluation.systems import (
+    EncoderUnderTest,
+    EvalContext,
+    EvalRun,
+    FittedHead,
+    HeadProblem,
+    fit_head,
+)
 from lineage.report import sentences
 from lineage.report.notes import format_notes, format_reason
-from lineage.results import UNKNOWN_TOKEN_METRIC, results_frame
+from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny, user_project
 
 PROBE = LinearProbeSettings(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
-                      max_grad_norm=1.0, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
+                      max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
 INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
                          "metric": ["accuracy", "macro_f1"]}  # fmt: skip
 
@@ -64,7 +71,7 @@ def evaluate_tiny_gpt(
     """Return the rows and predictions of an untrained tiny GPT."""
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     cache_dir.mkdir(exist_ok=True)
-    rows, predictions = evaluate_runs(
+    rows, predictions, _ = evaluate_runs(
         context,
         [*list_runs(INFO, ("random",), (40,), seeds)],
         cache_dir=cache_dir,
@@ -197,7 +204,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
     )
     runs = [run for run in list_runs(INFO, ("random",), (40,), (3,)) if run.transfer == "frozen"]
     for _ in range(2):  # the second time from the cache
-        rows, _ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+        rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
         assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [
             "trial 0 (of 2, from 0): l2 500: the moon was full"
         ]
@@ -220,7 +227,7 @@ def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data
         finetune_seeds=[3, 5],
         label_counts=[40],
     )
-    single_rows = [row for result_rows, _ in evaluate() for row in result_rows]
+    single_rows = [row for result_rows, _ in evaluate(tfidf_C=(10.0,)) for row in result_rows]
     assert {row.trial for row in single_rows} == {"chosen"}
     assert not any(row.reason for row in single_rows)
     results = list(evaluate(tfidf_C=(1e-9, 10.0, 1e-8)))
@@ -238,16 +245,18 @@ def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data
     assert [*chosen["value"]] == [
         row.value for row in single_rows if row.model == "tfidf" and row.metric == "accuracy"
     ]
-    assert build.count_trials(rows) == TrialCounts(3, 3)
-    assert build.count_trials(results_frame(single_rows)) == TrialCounts(1, 1)
-    assert "TF-IDF too" in sentences.describe_trials(TrialCounts(3, 3))
+    counts = build.count_trials(rows)
+    assert counts == (TrialCounts("tfidf", 3, 3),)
+    assert "3 configurations of TF-IDF" in sentences.describe_trials(counts)
+    assert build.count_trials(results_frame(single_rows)) == (TrialCounts("tfidf", 1, 1),)
 
 
 @pytest.mark.parametrize(("trial", "message"), [
     ({"l2": 0.1}, "models.gpt.evaluate.finetune: trials: 'l2' is not a key of this block"),
     ({}, "models.gpt.evaluate.finetune: trials: one of them is empty"),
     ({"learning_rate": -1.0}, "models.gpt.evaluate.finetune: learning_rate is -1.0; it must be above zero"),
-    ({"speed": 1}, "unknown key 'speed'; known: epochs, l2, learning_rate"),
+    ({"speed": 1}, "unknown key 'speed'; known: epochs, gradual_unfreezing, l2, layer_lr_decay, learning_rate, pooling, word_layer_norm"),
+    ({"layer_lr_decay": 2.0}, "models.gpt.evaluate.finetune: layer_lr_decay is 2.0"),
 ])  # fmt: skip
 def test_an_invalid_trial_is_refused_when_the_config_is_read(
     trial: dict[str, float], message: str
@@ -314,6 +323,13 @@ def test_finetuning_uses_only_the_label_counts_in_its_config(
         ("finetuned", "20"),
         ("finetuned", "all"),
     }
+    curves = artifacts.read_table(tmp_path / "artifacts/results/curves/evaluate-gpt-0-mood.parquet")
+    assert [*curves.columns] == [*CURVE_COLUMNS]
+    assert set(zip(curves["transfer"], curves["label_count"], strict=True)) == {
+        ("finetuned", "20"),
+        ("finetuned", "all"),
+    }
+    assert set(curves.groupby(["init", "label_count"])["is_kept"].sum()) == {1}
     tree["models"]["gpt"]["evaluate"]["finetune"]["label_counts"] = [20, 30]
     user_project.write_params(tmp_path, tree)
     code, output = user_project.run_stage(
@@ -333,12 +349,13 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     calls: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
     def recording_fit_head(
-        encoder: Any, run: Any, settings: Any, label_indices: np.ndarray, *rest: Any
-    ) -> Any:
+        encoder: EncoderUnderTest, run: EvalRun, settings: Any, problem: HeadProblem
+    ) -> FittedHead:
+        train_rows = problem.train_rows.tolist()
         calls[run.init].append(
-            (run.transfer, run.label_count, run.finetune_seed, settings, label_indices.tolist())
+            (run.transfer, run.label_count, run.finetune_seed, settings, train_rows)
         )
-        return fit_head(encoder, run, settings, label_indices, *rest)
+        return fit_head(encoder, run, settings, problem)
 
     monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", recording_fit_head)
     context = EvalContext(

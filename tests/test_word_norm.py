@@ -19,7 +19,7 @@ from tests.test_networks import CASES, WORDS
 
 FINETUNE = FinetuneSettings(
     epochs=10, batch_size=16, learning_rate=0.004, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0, max_grad_norm=1.0,
-    word_layer_norm=True,
+    word_layer_norm=True, min_steps=60, patience=None,
 )  # fmt: skip
 
 

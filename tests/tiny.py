@@ -45,6 +45,8 @@ BILSTM_PROBE = BilstmProbeSettings(
     weight_decay=0.0,
     dropout=0.0,
     max_grad_norm=5.0,
+    min_steps=None,
+    patience=None,
 )
 SMALL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "elmo": {

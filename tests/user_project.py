@@ -49,6 +49,9 @@ PARAMS: dict[str, Any] = {
     },
 }
 
+# Few steps, and the learning rate of the family, because most tests run a stage for its files.
+SHORT_FINETUNING: dict[str, Any] = {"epochs": 3, "min_steps": 60, "trials": []}
+
 
 @functools.cache
 def corpus_texts() -> tuple[str, ...]:
@@ -66,6 +69,7 @@ def make_project(folder: Path) -> dict[str, Any]:
         mood_reviews(count, first).to_csv(folder / f"mood/{split}.csv", index=False)
     tree = copy.deepcopy(resolve_tree(PARAMS, "params.yaml"))
     tree["models"]["gpt"]["tokenizer"]["vocab_size"] = 400
+    tree["models"]["gpt"]["evaluate"]["finetune"] |= SHORT_FINETUNING
     write_params(folder, tree)
     return tree
 

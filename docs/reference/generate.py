@@ -16,7 +16,13 @@ from typer.main import get_command
 from flows.cli import app
 from lineage.config.records import read_yaml
 from lineage.config.schema import reference
-from lineage.results import COLUMN_DESCRIPTIONS, PREDICTION_COLUMNS, RESULT_COLUMNS
+from lineage.results import (
+    COLUMN_DESCRIPTIONS,
+    CURVE_COLUMNS,
+    PREDICTION_COLUMNS,
+    RESULT_COLUMNS,
+    RESULT_KEY_COLUMNS,
+)
 from lineage.runtime.settings import EXPERIMENT_NAME
 from lineage.runtime.tracking import TAG_DESCRIPTIONS
 
@@ -58,6 +64,11 @@ METRICS = (
         "pretrain, adapt",
         "`by_text_kb/loss`, ...",
         "The same losses with the kB of text read as the step, to compare models.",
+    ),
+    (
+        "evaluate",
+        "`curves/INIT/TRANSFER/LABELS/seed N/train_loss`, `.../validation_loss`, ...",
+        "The learning curves of fine-tuning and of BiLSTM probes, by step.",
     ),
     ("pretrain, adapt", "`weights_averaged`", "1 once NT-ASGD averages the weights."),
     (
@@ -193,6 +204,7 @@ def write_results() -> str:
     """Return results.md from the columns of the contract."""
     prediction_columns = [name for name in PREDICTION_COLUMNS if name not in RESULT_COLUMNS]
     key_columns = [name for name in PREDICTION_COLUMNS if name not in prediction_columns]
+    curve_columns = [name for name in CURVE_COLUMNS if name not in RESULT_KEY_COLUMNS]
     parts = [
         "# Results and predictions",
         "",
@@ -218,6 +230,15 @@ def write_results() -> str:
         *table(("column", "meaning"), _describe_columns(prediction_columns)),
         "",
         "Tasks with classes also have a column `p LABEL` with the probability of each label.",
+        "",
+        "## Columns of learning curves",
+        "",
+        (
+            "`artifacts/results/curves/evaluate*.parquet` has one row for each validation of a "
+            "fine-tuned model or a BiLSTM probe. The result is named as above."
+        ),
+        "",
+        *table(("column", "meaning"), _describe_columns(curve_columns)),
     ]
     return "\n".join([*parts, ""])
 

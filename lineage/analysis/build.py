@@ -35,6 +35,7 @@ from lineage.analysis.contamination import (
     read_contamination,
     score_clean_items,
 )
+from lineage.analysis.convergence import list_controls, read_finetune_curves
 from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
 from lineage.analysis.literature import find_benchmark_scores
@@ -97,6 +98,7 @@ def build_results(
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
     ranked_systems, planned = _rank_systems(cells, grid)
     comparisons, not_compared = run_comparisons([*plan_comparisons(cells, grid), *planned])
+    dataset_stats = read_all_dataset_stats(results_dir, grid)
     contamination = read_contamination(results_dir, grid)
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
@@ -118,16 +120,14 @@ def build_results(
         budget=tuple(_pretraining_budgets(results_dir, grid)),
         curves=tuple(_loss_curves(results_dir, grid)),
         duplicate_label_counts=tuple(duplicate_label_counts),
-        tasks=tuple(
-            build_task_summaries(
-                read_all_dataset_stats(results_dir, grid), grid_tasks, table, split=split
-            )
-        ),
+        tasks=tuple(build_task_summaries(dataset_stats, grid_tasks, table, split=split)),
         contamination=tuple(count_contaminated_items(contamination)),
         clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
         unknown_token_shares=tuple(unknown_token_shares(table, split)),
         swap_consistency=tuple(swap_consistency(table, split)),
         failures=tuple(list_failures(table)),
+        convergence_controls=tuple(list_controls(table, split)),
+        finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
         confidence_level=statistics.CONFIDENCE_LEVEL,
         equivalence_margin=statistics.EQUIVALENCE_MARGIN,
     )
@@ -180,28 +180,37 @@ def read_results_csv(path: Path) -> list[Row]:
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
-def count_trials(table: pd.DataFrame) -> TrialCounts:
-    """Return the fewest and the most configurations that systems were tried with on validation.
+def count_trials(table: pd.DataFrame) -> tuple[TrialCounts, ...]:
+    """Return, by method, how many configurations systems were tried with on validation.
 
     It is 1 for a system with only its default. Failed trials count, and so does TF-IDF. A system
     without any score, such as one whose trials all failed, does not count: it is listed as a
     failure.
     """
-    is_trained = table["transfer"].isin(["frozen", "finetuned"])
-    is_trained &= table["init"].isin(["pretrained", "adapted", "random"])
-    is_tfidf = (table["model"] == "tfidf") & (table["train_examples"] > 0)
     # Nothing is chosen on validation for ensembles and translators.
     is_translated = [load_kind(kind).answered_by == "translator" for kind in table["kind"]]
     has_no_trials = pd.Series(is_translated, table.index, dtype=bool)
     has_no_trials |= table["family"] == ENSEMBLE_FAMILY
-    tried = table[(is_trained | is_tfidf) & ~has_no_trials]
+    is_frozen = table["transfer"] == "frozen"
+    is_linear = table["head"] == "linear"
+    rows_by_method: dict[Any, pd.Series] = {
+        "linear_probe": is_frozen & is_linear,
+        "bilstm_probe": is_frozen & ~is_linear,
+        "finetune": table["transfer"] == "finetuned",
+        "tfidf": (table["model"] == "tfidf") & (table["train_examples"] > 0),
+    }
     columns = ["model", "init", "transfer", "head", "task", "label_count"]
-    has_score = (tried["status"] == "ok").groupby([tried[name] for name in columns])
-    tried = tried[has_score.transform("any")]
-    counts = [max(1, len({*trials} - {"chosen"})) for _, trials in tried.groupby(columns)["trial"]]
-    if not counts:
-        return TrialCounts(1, 1)
-    return TrialCounts(min(counts), max(counts))
+    counts = []
+    for method, is_method in rows_by_method.items():
+        tried = table[is_method & ~has_no_trials]
+        has_score = (tried["status"] == "ok").groupby([tried[name] for name in columns])
+        tried = tried[has_score.transform("any")]
+        numbers = [
+            max(1, len({*trials} - {"chosen"})) for _, trials in tried.groupby(columns)["trial"]
+        ]
+        if numbers:
+            counts.append(TrialCounts(method, min(numbers), max(numbers)))
+    return tuple(counts)
 
 
 def _list_ceilings(table: pd.DataFrame) -> list[Ceiling]:

@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 
 from lineage import artifacts
+from lineage.analysis.convergence import ConvergenceControl, FinetuneCurve
 from lineage.analysis.statistics import Verdict
 from lineage.config.params import Grid
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, SplitStats
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted")
 BASELINES = ("tfidf", "majority", "chance", "copy")
@@ -164,8 +165,9 @@ class UncomparedPair:
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """The fewest and the most configurations that any system was tried with on validation."""
+    """The fewest and the most configurations of one method that systems were tried with."""
 
+    method: Literal["linear_probe", "bilstm_probe", "finetune", "tfidf"]
     min: int
     max: int
 
@@ -394,7 +396,7 @@ class Analysis:
     public_models: tuple[str, ...]
     group_scores: tuple[GroupScores, ...]
     published_benchmarks: tuple[BenchmarkScore, ...]
-    trials: TrialCounts
+    trials: tuple[TrialCounts, ...]
     ceilings: tuple[Ceiling, ...]
     adaptation: tuple[AdaptationEffect, ...]
     budget: tuple[PretrainingBudget, ...]
@@ -406,6 +408,8 @@ class Analysis:
     unknown_token_shares: tuple[UnknownTokenShare, ...]
     swap_consistency: tuple[SwapConsistency, ...]
     failures: tuple[Failure, ...]
+    convergence_controls: tuple[ConvergenceControl, ...]
+    finetune_curves: tuple[FinetuneCurve, ...]
     confidence_level: float
     equivalence_margin: float
     schema_version: int = SCHEMA_VERSION

@@ -103,14 +103,6 @@ def _check_ensembles(params: Params, models: Models) -> None:
 def _check_model(params: Params, model: ModelConfig, languages: list[str]) -> None:
     """Check one model of the grid against the budget, the tasks and the corpus."""
     _check_label_counts(params, model)
-    finetune = model.evaluate.finetune
-    methods = {load_kind(params.tasks[task].kind).answered_by for task in params.grid.tasks}
-    only_translation = methods == {"translator"}
-    if model.evaluate.translation is not None and finetune.trials and only_translation:
-        raise InputError(
-            f"params.yaml: models.{model.name}.evaluate.finetune.trials: all tasks are of kind "
-            "translation, which uses only evaluate.translation and has no trials; remove it"
-        )
     match_parameter_budget(
         model.family,
         model.architecture,

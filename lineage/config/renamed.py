@@ -123,7 +123,6 @@ RENAMED: dict[str, tuple[str, ...]] = {
     "shortest": ("min_n",),
     "similarity": ("word_similarity",),
     "slanted": ("slanted_triangular",),
-    "small_tables": ("rescale_embeddings",),
     "source": ("source_language",),
     "span": ("extractive_qa",),
     "start": ("initial_state",),

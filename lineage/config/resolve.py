@@ -2,7 +2,8 @@
 
 A model's block is, from the weakest to the strongest: the defaults of its family, the block
 `defaults` of params.yaml, the entry that it is `like`, and its own keys. Maps merge key by key;
-lists and single values replace.
+lists and single values replace. A study that sets a key of DEFAULT_TRIAL_KEYS has no default trials
+of it.
 """
 
 import copy
@@ -20,6 +21,8 @@ from lineage.results import PUBLIC_FAMILY
 
 Tree = Mapping[str, Any]
 MODELS_DIR = Path(lineage.models.__path__[0])
+# The key of each method that its default trials vary.
+DEFAULT_TRIAL_KEYS = {"linear_probe": "l2", "finetune": "learning_rate"}
 FAMILY_LINE = re.compile(r"^FAMILY\b.*=", re.MULTILINE)
 
 
@@ -79,8 +82,23 @@ def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
     if family not in family_names():
         return block
     defaults = importlib.import_module(f"lineage.models.{family}").FAMILY.defaults
+    own = merge_trees(shared or {}, block)
     # A copy: nobody may change the defaults of a family.
-    return merge_trees(merge_trees(copy.deepcopy(dict(defaults)), shared or {}), block)
+    merged = merge_trees(copy.deepcopy(dict(defaults)), own)
+    return merge_trees(merged, _without_default_trials(own))
+
+
+def _without_default_trials(own: Tree) -> dict[str, Any]:
+    """Return `trials: []` for each method whose key of DEFAULT_TRIAL_KEYS a study sets itself."""
+    evaluate = own.get("evaluate")
+    if not isinstance(evaluate, Mapping):
+        return {}
+    methods: dict[str, Any] = {}
+    for method, key in DEFAULT_TRIAL_KEYS.items():
+        settings = evaluate.get(method)
+        if isinstance(settings, Mapping) and key in settings and "trials" not in settings:
+            methods[method] = {"trials": []}
+    return {"evaluate": methods} if methods else {}
 
 
 def _families_of_the_grid(tree: Tree) -> dict[str, Any]:

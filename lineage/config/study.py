@@ -208,26 +208,16 @@ def _check_tokenizer(model: ModelConfig, tokenizer: TokenizerSettings, where: st
 
 
 def _check_layer_settings(model: ModelConfig, where: str) -> None:
-    """Raise InputError if a setting needs embeddings or layers that the model lacks."""
-    finetune = model.evaluate.finetune
-    rescales = bool(finetune.rescale_embeddings)
-    rescales = rescales or any(trial.rescale_embeddings for trial in finetune.trials)
+    """Raise InputError if a setting needs layers that the model lacks."""
     second_to_last = [
         block
         for block in ("linear_probe", "bilstm_probe")
         if getattr(model.evaluate, block).features == "second_to_last"
     ]
-    if not rescales and not second_to_last:
+    if not second_to_last:
         return
     network = model.family.build_meta_model(model.architecture)
-    if network is None:
-        return
-    if rescales and not network.embedding_matrices():
-        raise InputError(
-            f"{where}.finetune.rescale_embeddings: {model.family.name} has no word embeddings, it "
-            "reads words by their characters; set it to false"
-        )
-    if second_to_last and len(network.hidden_sizes()) < 2:
+    if network is not None and len(network.hidden_sizes()) < 2:
         raise InputError(
             f"{where}.{second_to_last[0]}.features: {model.family.name} has one layer, so none is "
             "second to last; set it to scalar_mix or last"

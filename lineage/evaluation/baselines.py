@@ -6,6 +6,7 @@ Shapes: V distinct words, F features, N items, K labels.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.config.params import Grid
@@ -28,7 +30,13 @@ from lineage.evaluation.predictions import (
     truncated_answers_notes,
 )
 from lineage.evaluation.settings import LabelCount
-from lineage.evaluation.tfidf import Baseline, BaselineProblem, predict, tfidf_vectors
+from lineage.evaluation.tfidf import (
+    MAX_ITER,
+    Baseline,
+    BaselineProblem,
+    predict,
+    tfidf_vectors,
+)
 from lineage.evaluation.word_vectors import (
     answer_items,
     cosine_matrix,
@@ -183,11 +191,14 @@ class BaselineEvaluator:
         items = self.task.select_items(part)
         problem = BaselineProblem(self.kind, facts, self.train, items)
         model: Baseline = "tfidf" if run.model == "tfidf" else "majority"
-        columns = add_correct_column(predict(model, problem, C=C), facts["metric"][0])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            columns = add_correct_column(predict(model, problem, C=C), facts["metric"][0])
         predictions = _predictions_table(items, columns)
         run = run.replace(test_set=part.test_set)
-        if not run.reason:
-            run = run.replace(reason=truncated_answers_notes(facts, part.table))
+        run = run.replace(reason=[*run.reason, *truncated_answers_notes(facts, part.table)])
+        if any(issubclass(warning.category, ConvergenceWarning) for warning in caught):
+            run = run.replace(reason=[*run.reason, Note("not_converged", MAX_ITER)])
         rows = list(_metric_rows(run, self.kind, facts["metric"], predictions))
         return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
@@ -223,7 +234,10 @@ def _metric_rows(
 ) -> Iterator[ResultRow]:
     """Yield a row for each metric and group; a metric undefined over all items only once."""
     undefined: set[str] = set()
-    for group, items in split_by_group(predictions, fold=run.fold):
+    groups = [("all", predictions)]
+    if run.trial == "chosen":
+        groups = split_by_group(predictions, fold=run.fold)
+    for group, items in groups:
         for metric in metrics:
             if metric in undefined:
                 continue

@@ -3,7 +3,7 @@
 It is a scalar mix of the layers, a BiLSTM and a linear layer. The linear layer reads:
 
 - for a text, the BiLSTM's outputs max-pooled over its pieces; for two texts, the max-pooled u and
-  v, |u - v| and u * v (Conneau et al. 2017, section 3);
+  v, |u - v| and u * v (Conneau et al. 2017, section 3), and the cosine of u and v;
 - for a word in a sentence, or in a context, the output at that word;
 - for tags, the output at every word, with a CRF on top (Peters et al. 2017, section 2.1; Peters et
   al. 2018, appendix A).
@@ -16,8 +16,10 @@ Shapes: N items, B encodings of a batch, T positions, W words, M answers, L laye
 H units of both directions, K outputs.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, TagsAnswer
+from lineage.evaluation.early_stopping import CurvePoint, Validation, train_and_validate
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
@@ -35,8 +38,13 @@ from lineage.evaluation.encoding import (
     pool_words,
 )
 from lineage.evaluation.finetuning import ItemBatches
-from lineage.evaluation.linear_probe import layer_mean_and_std, select_layers
-from lineage.evaluation.settings import BilstmProbeSettings, resolve_num_epochs
+from lineage.evaluation.linear_probe import (
+    combine_pair,
+    layer_mean_and_std,
+    pair_width,
+    select_layers,
+)
+from lineage.evaluation.settings import BilstmProbeSettings
 from lineage.evaluation.translator import init_uniform
 from lineage.models.base import Encoder, LossOutput
 from lineage.models.batch import Batch, gather_positions, reversed_positions
@@ -45,9 +53,7 @@ from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
-from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
 
 MIN_STD = 1e-6  # float32 features with a smaller standard deviation carry no information
@@ -218,6 +224,7 @@ class ProbeOutput(NamedTuple):
 
     outputs_MK: np.ndarray
     decoded_M: np.ndarray | None
+    loss: float = math.nan  # the mean loss of the labels, if given
 
 
 class BilstmProbe(nn.Module):
@@ -260,9 +267,12 @@ class BilstmProbe(nn.Module):
             late_size=self.late_size,
             layers_below_join=layers_below_join,
         )
-        num_pooled = 4 if self.is_text_pair else 1
-        self.output_layer = nn.Linear(num_pooled * self.bilstm.output_size, answer.num_outputs)
+        output_size = self.bilstm.output_size
+        if self.is_text_pair:
+            output_size = pair_width(output_size)
+        self.output_layer = nn.Linear(output_size, answer.num_outputs)
         self.crf = LinearChainCRF(answer.num_outputs) if isinstance(answer, TagsAnswer) else None
+        self.learning_curve: list[CurvePoint] = []
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -308,12 +318,11 @@ class BilstmProbe(nn.Module):
         assert batch.segment_ids_BT is not None
         u_BH = _max_pool(y_BTH, batch.text_mask_BT & (batch.segment_ids_BT == 0))
         v_BH = _max_pool(y_BTH, batch.text_mask_BT & (batch.segment_ids_BT == 1))
-        return torch.cat([u_BH, v_BH, (u_BH - v_BH).abs(), u_BH * v_BH], -1)
+        return combine_pair(u_BH, v_BH)
 
-    def loss(self, batch: FeatureBatch) -> torch.Tensor:
+    def loss(self, scores_MK: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
         """Return the summed loss of the labels."""
         assert batch.labels_M is not None
-        scores_MK = self(batch)
         if self.crf is None:
             return self.answer.loss(scores_MK, batch.labels_M)
         mask_NW = _word_mask(batch)
@@ -322,15 +331,19 @@ class BilstmProbe(nn.Module):
         return self.crf.neg_log_likelihood(scores_NWK, mask_NW, labels_NW).sum()
 
     def predict(self, batch: FeatureBatch) -> ProbeOutput:
-        """Postprocess the scores; a CRF gives marginal probabilities and the best tag sequences."""
+        """Postprocess the scores; a CRF gives marginal probabilities and the best tag sequences.
+
+        The loss is the sum over the batch.
+        """
         scores_MK = self(batch)
+        loss = math.nan if batch.labels_M is None else float(self.loss(scores_MK, batch))
         if self.crf is None:
-            return ProbeOutput(self.answer.postprocess(scores_MK), None)
+            return ProbeOutput(self.answer.postprocess(scores_MK), None, loss)
         mask_NW = _word_mask(batch)
         scores_NWK = _pad_words(scores_MK, mask_NW).float()
         marginals_MK = self.crf.marginals(scores_NWK, mask_NW)[mask_NW]
         decoded_M = self.crf.viterbi_decode(scores_NWK, mask_NW)[mask_NW]
-        return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy())
+        return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy(), loss)
 
 
 def _word_mask(batch: Batch) -> torch.Tensor:
@@ -372,7 +385,7 @@ def bilstm_probe_objective(
     model: BilstmProbe, batch: FeatureBatch, recurrent_state: None = None
 ) -> LossOutput:
     """Return the mean loss plus the L2 penalty of the mix (Peters et al. 2018, section 3.3)."""
-    total = model.loss(batch)
+    total = model.loss(model(batch), batch)
     count = batch.loss_denominator(per_item=model.answer.mean_over_items)
     loss = total / count
     if model.scalar_mix_l2:
@@ -388,42 +401,51 @@ def fit_bilstm_probe(
     *,
     seed: int,
     device: torch.device,
+    validate: Callable[[BilstmProbe], Validation] | None = None,
 ) -> BilstmProbe:
-    """Train a probe with Adam and a slanted triangular schedule, without early stopping."""
+    """Train a probe with Adam and a slanted triangle, and keep the best weights on validation.
+
+    Without `validate` the training takes all its epochs, and the last weights are kept.
+    """
     model = BilstmProbe(answer, settings, features, seed=seed).to(device)
     sampler = FeatureBatches(features, labels_M, batch_size=settings.batch_size, seed=seed)
-    steps_per_epoch = sampler.set_epoch(0)
-    num_epochs = resolve_num_epochs(settings, steps_per_epoch)
-    num_steps = num_epochs * steps_per_epoch
     groups = build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
-    state = TrainState(model, build_adamw(groups), RngState(derive_seed("fit network", seed)))
-    plan = TrainPlan(
-        progress=lambda counters: counters.steps / num_steps,
-        lr_schedule=slanted_triangular_schedule(settings.cut_frac, settings.ratio, steps=num_steps),
-        learning_rate=settings.learning_rate,
-        max_grad_norm=settings.max_grad_norm,
+
+    model.learning_curve = train_and_validate(
+        TrainState(model, build_adamw(groups), RngState(derive_seed("fit network", seed))),
+        bilstm_probe_objective,
+        sampler,
+        settings,
         precision="fp32",
-        max_epochs=num_epochs,
+        validate=None if validate is None else partial(validate, model),
     )
-    for _ in train(state, bilstm_probe_objective, sampler, plan):
-        pass
     return model
 
 
 @torch.no_grad()
-def predict_bilstm_probe(model: BilstmProbe, features: CachedFeatures) -> ProbeOutput:
+def predict_bilstm_probe(
+    model: BilstmProbe, features: CachedFeatures, labels_M: np.ndarray | None = None
+) -> ProbeOutput:
     """Predict all items, in their order."""
     model.eval()
     device = model.output_layer.weight.device
     rows = answer_rows(features.items)
     batch_rows: list[np.ndarray] = []
     outputs: list[ProbeOutput] = []
+    count = 0
     for indices in batch_by_length(features.items):
-        batch = features.make_batch(indices).to(device)
+        rows_of_batch = np.concatenate([rows[i] for i in indices])
+        labels = None if labels_M is None else labels_M[rows_of_batch]
+        batch = features.make_batch(indices, labels).to(device)
         assert isinstance(batch, FeatureBatch)
-        batch_rows += [rows[i] for i in indices]
+        batch_rows.append(rows_of_batch)
         outputs.append(model.predict(batch))
+        count += batch.loss_denominator(per_item=model.answer.mean_over_items)
     order = np.argsort(np.concatenate(batch_rows))
     outputs_MK = np.concatenate([output.outputs_MK for output in outputs])[order]
     decoded = [output.decoded_M for output in outputs if output.decoded_M is not None]
-    return ProbeOutput(outputs_MK, np.concatenate(decoded)[order] if decoded else None)
+    return ProbeOutput(
+        outputs_MK,
+        np.concatenate(decoded)[order] if decoded else None,
+        sum(output.loss for output in outputs) / count,
+    )

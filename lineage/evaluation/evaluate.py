@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,12 +18,15 @@ from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, SpanAnswer, make_answer
+from lineage.evaluation.early_stopping import curve_frame
 from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.result_rows import (
     EXTRA_COLUMNS,
     LENGTH_NORMALIZED_ACCURACY,
     SWAP_CONSISTENCY,
+    build_curves,
     build_predictions,
+    empty_curves,
     empty_predictions,
     result_rows,
     rows_without_value,
@@ -34,6 +37,7 @@ from lineage.evaluation.systems import (
     EvalContext,
     EvalRun,
     FittedHead,
+    HeadProblem,
     Init,
     fit_head,
     settings_of_run,
@@ -52,6 +56,14 @@ from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
 
 FINETUNED_WEIGHTS_FILE = "finetuned.safetensors"
+
+
+class EvaluationOutput(NamedTuple):
+    """What a stage writes: rows, predictions, and learning curves of the heads it trained."""
+
+    rows: list[ResultRow]
+    predictions: pd.DataFrame
+    curves: pd.DataFrame
 
 
 def list_runs(
@@ -86,8 +98,8 @@ def evaluate_runs(
     *,
     cache_dir: Path,
     report_progress: Callable[[float, str], None],
-) -> tuple[list[ResultRow], pd.DataFrame]:
-    """Return the rows and predictions of all runs.
+) -> EvaluationOutput:
+    """Return the rows, predictions and learning curves of all runs.
 
     A run that fails gives a row with the reason, and the others go on. `cache_dir` holds finished
     runs, and in finetuned.safetensors the model fine-tuned on the most labels with the first seed.
@@ -98,10 +110,11 @@ def evaluate_runs(
         split = (context.task.scored_splits or ["test"])[-1]
         for run in runs:
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
-        return rows, empty_predictions()
+        return EvaluationOutput(rows, empty_predictions(), empty_curves())
     run_to_save = _find_run_to_save(runs)
     encoder = EncoderUnderTest(context, runs[0].init)
-    tables: list[pd.DataFrame] = []
+    tables = [empty_predictions()]
+    curves = [empty_curves()]
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     for number, run in enumerate(runs):
         report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
@@ -127,8 +140,14 @@ def evaluate_runs(
         if (predictions.table["trial"] != "chosen").any():
             chosen_trials.setdefault(run.selection_key, best_trial(predictions.table))
         tables.append(_without_extra_columns(predictions.table))
+        curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions, chosen_trials.get(run.selection_key))
-    return rows, pd.concat(tables, ignore_index=True) if tables else empty_predictions()
+    return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves))
+
+
+def _concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate tables of the same columns; the first may be without rows, which pandas warns of."""
+    return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
 def _unsupported_note(context: EvalContext) -> Note | None:
@@ -196,7 +215,7 @@ def _evaluate_run(
     return _evaluate_head(encoder, run, weights_path, chosen_trial)
 
 
-def _select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
+def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
     """Return the rows of the table train that the run learns from, nested by label count."""
     assert run.label_count is not None and run.finetune_seed is not None
     train = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[0]
@@ -214,26 +233,25 @@ def _evaluate_head(
     on validation.
     """
     context = encoder.context
-    train_rows = _select_train_rows(context, run)
-    train_items = context.task.splits["train"].iloc[train_rows]
-    answer = make_answer(context.task.info, train_items)
-    labels_M = answer.labels(train_items)
     settings = settings_of_run(context, run)
+    problem = _build_problem(context, run)
+    answer = problem.answer
     assert run.finetune_seed is not None
     scored = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[1:]
 
     def fit(trial_settings: HyperparameterTrials) -> FittedHead:
-        return fit_head(encoder, run, trial_settings, train_rows, labels_M, answer)
+        return fit_head(encoder, run, trial_settings, problem)
 
     def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
-        part = next(part for part in scored if part.split == "validation")
-        return _predict_part(context, run, head, answer, part, trial=trial)
+        return _predict_part(context, run, head, answer, problem.validation, trial=trial)
 
     tables: list[pd.DataFrame] = []
+    curves: list[pd.DataFrame] = []
     if settings.trials and chosen_trial is None:
         outcome = fit_best_trial(settings, fit, predict_validation)
         head = outcome.head
         tables += outcome.predictions
+        curves += outcome.curves
         failed_trials = outcome.failed
     else:
         head = fit(settings if chosen_trial is None else settings.with_trial(chosen_trial))
@@ -241,7 +259,46 @@ def _evaluate_head(
     if head.model is not None and weights_path is not None:
         save_tensors(head.model.state_dict(), weights_path)
     tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
-    return RunPredictions(pd.concat(tables, ignore_index=True), failed_trials)
+    curves.append(curve_frame(head.learning_curve).assign(trial="chosen"))
+    return RunPredictions(
+        pd.concat(tables, ignore_index=True),
+        failed_trials,
+        pd.concat(curves, ignore_index=True),
+        head.notes,
+    )
+
+
+def _build_problem(context: EvalContext, run: EvalRun) -> HeadProblem:
+    """Return what the head of a run learns from, and how its validation is scored."""
+    train_rows = select_train_rows(context, run)
+    train_items = context.task.splits["train"].iloc[train_rows]
+    answer = make_answer(context.task.info, train_items)
+    parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
+    validation = next(part for part in parts if part.split == "validation")
+    validation_items = context.task.select_items(validation)
+    metric = context.task.info["metric"][0]
+
+    def score_validation(outputs_MK: np.ndarray, decoded_M: np.ndarray | None) -> float:
+        _check_finite(outputs_MK, "validation")
+        columns = answer.prediction_columns(validation_items, outputs_MK, decoded_M)
+        answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
+        return context.kind.score(metric, answers)
+
+    return HeadProblem(
+        train_rows,
+        answer.labels(train_items),
+        answer,
+        validation,
+        answer.labels(validation_items),
+        score_validation,
+    )
+
+
+def _check_finite(outputs_MK: np.ndarray, split: str) -> None:
+    if not np.isfinite(outputs_MK).all():
+        raise EvaluationError(
+            f"the predictions for {split} are not finite; lower the learning_rate"
+        )
 
 
 def _predict_part(
@@ -255,10 +312,7 @@ def _predict_part(
 ) -> pd.DataFrame:
     """Return a head's predictions. Raises EvaluationError where one is not finite."""
     outputs_MK, decoded_M = head.predict(part)
-    if not np.isfinite(outputs_MK).all():
-        raise EvaluationError(
-            f"the predictions for {part.split} are not finite; lower the learning_rate"
-        )
+    _check_finite(outputs_MK, part.split)
     items = context.task.select_items(part)
     columns = answer.prediction_columns(items, outputs_MK, decoded_M)
     columns = add_correct_column(columns, context.task.info["metric"][0])
@@ -279,7 +333,7 @@ def _evaluate_translation(
     settings = context.translate_settings
     assert context.tokens_dir is not None and settings is not None
     assert run.finetune_seed is not None
-    train_rows = _select_train_rows(context, run)
+    train_rows = select_train_rows(context, run)
     language_models = (
         encoder.build_encoder(),
         EncoderUnderTest(context, "random").build_encoder(),

@@ -4,6 +4,7 @@ Shapes: N items, B encodings of a batch, T positions, P positions without paddin
 D width, K outputs.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, SpanAnswer
+from lineage.evaluation.early_stopping import CurvePoint, Validation, train_and_validate
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
@@ -22,15 +24,16 @@ from lineage.evaluation.encoding import (
     collate_items,
     pool_words,
 )
-from lineage.evaluation.settings import FinetuneSettings, resolve_num_epochs
+from lineage.evaluation.linear_probe import pair_width, pool_pair
+from lineage.evaluation.settings import FinetuneSettings
 from lineage.models.base import Encoder, LossOutput, build_linear_head
 from lineage.models.batch import Batch, bucket_by_length, masked_mean
 from lineage.randomness import derive_seed, generator
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
-from lineage.training.loop import TrainPlan, train
 from lineage.training.state import RngState, TrainState
 
+MAX_NORM_ITEMS = 512  # training items that give the statistics of batch norm
 # (encoder, top_BTD, batch) -> the loss of the language model on the texts of a task.
 AuxiliaryLoss = Callable[[Encoder, torch.Tensor, Batch], torch.Tensor]
 
@@ -40,14 +43,23 @@ class PooledVectors(NamedTuple):
 
     vectors: torch.Tensor
     top_BTD: torch.Tensor | None  # the top layer; None if texts are read in windows
+    pairs: torch.Tensor | None = None  # what `pool_pair` makes of the two texts of each encoding
+
+
+class ScoredItems(NamedTuple):
+    """The postprocessed scores (M, K) of items, and the mean loss of their labels, if given."""
+
+    outputs_MK: np.ndarray
+    loss: float
 
 
 class FinetunedModel(nn.Module):
     """An encoder with a head.
 
     Texts have the family's own pooling and head, or with `pooling: mean` a linear head on the mean
-    over their pieces. Words always have a linear head. If an item has several encodings, their
-    vectors are summed before the head; choices are scored one by one instead.
+    over their pieces. Words always have a linear head. For pairs of texts a second linear head
+    reads what `pool_pair` makes of them, as probes do, and adds its scores. If an item has several
+    encodings, their vectors are summed before the heads; choices are scored one by one instead.
     """
 
     def __init__(
@@ -61,18 +73,18 @@ class FinetunedModel(nn.Module):
     ) -> None:
         super().__init__()
         has_words = bool(example_item.word_pieces)
+        is_pair = example_item.encoded.token_type_ids is not None and not has_words
         self.encoder = encoder
         self.answer = answer
         self.num_encodings = len(example_item.encodings)
         self.is_multiple_choice = example_item.is_multiple_choice
         self.uses_mean_pooling = settings.pooling == "mean"
-        self.bptt_window = settings.bptt_window
+        # Windows are for long texts; both texts of a pair are read whole.
+        self.bptt_window = None if is_pair else settings.bptt_window
         self.pooled_positions = settings.pooled_positions
         self.word_layer_norm = settings.word_layer_norm and has_words
-        # Only texts with a single encoding have a label to predict after every position.
-        self.linear_label_gain = (
-            settings.linear_label_gain and self.num_encodings == 1 and not has_words
-        )
+        # Only single texts have a label to predict after every position.
+        self.linear_label_gain = settings.linear_label_gain and not is_pair and not has_words
         if has_words or self.uses_mean_pooling:
             self.head = build_linear_head(
                 encoder.hidden_sizes()[-1], answer.num_outputs, dropout=settings.dropout
@@ -83,12 +95,25 @@ class FinetunedModel(nn.Module):
                 dropout=settings.dropout,
                 hidden_dropout=settings.classifier_hidden_dropout,
             )
-        encoder.init_head(self.head, torch.Generator().manual_seed(derive_seed("tuned head", seed)))
-        self.head.to(next(encoder.parameters()).device)
+        self.pair_head: nn.Module | None = None
+        if is_pair:
+            self.pair_head = build_linear_head(
+                pair_width(encoder.hidden_sizes()[-1]), answer.num_outputs, dropout=settings.dropout
+            )
+        self.learning_curve: list[CurvePoint] = []
+        init_rng = torch.Generator().manual_seed(derive_seed("tuned head", seed))
+        for head in self.heads:
+            encoder.init_head(head, init_rng)
+            head.to(next(encoder.parameters()).device)
+
+    @property
+    def heads(self) -> list[nn.Module]:
+        """The head, and that of pairs."""
+        return [self.head] if self.pair_head is None else [self.head, self.pair_head]
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return (M, K) scores."""
-        return self.apply_head(self.pooled_vectors(batch).vectors, batch)
+        return self.apply_heads(self.pooled_vectors(batch), batch)
 
     def pooled_vectors(self, batch: Batch) -> PooledVectors:
         """Encode the batch and pool the top layer."""
@@ -101,14 +126,18 @@ class FinetunedModel(nn.Module):
         top_BTD = layers[-1]
         if batch.answer_pieces_P2 is not None:
             return PooledVectors(pool_words(self.encoder, top_BTD, batch), top_BTD)
+        pairs = None if self.pair_head is None else pool_pair(top_BTD, batch)
         if self.uses_mean_pooling:
             assert batch.text_mask_BT is not None
-            return PooledVectors(masked_mean(top_BTD, batch.text_mask_BT), top_BTD)
-        return PooledVectors(self.encoder.pool(layers, batch), top_BTD)
+            return PooledVectors(masked_mean(top_BTD, batch.text_mask_BT), top_BTD, pairs)
+        return PooledVectors(self.encoder.pool(layers, batch), top_BTD, pairs)
 
-    def apply_head(self, vectors: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def apply_heads(self, pooled: PooledVectors, batch: Batch) -> torch.Tensor:
         """Return (M, K) scores of pooled vectors; choices give (N, choices)."""
-        scores: torch.Tensor = self.head(self.head_inputs(vectors, batch))
+        scores: torch.Tensor = self.head(self.head_inputs(pooled.vectors, batch))
+        if self.pair_head is not None:
+            assert pooled.pairs is not None
+            scores = scores + self.pair_head(self.head_inputs(pooled.pairs, batch))
         return scores.view(-1, self.num_encodings) if self.is_multiple_choice else scores
 
     def head_inputs(self, vectors: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -154,14 +183,15 @@ def finetuning_objective(
     See Radford et al. 2018, equation 5.
     """
     assert batch.labels_M is not None
-    vectors, top_BTD = model.pooled_vectors(batch)
+    pooled = model.pooled_vectors(batch)
+    top_BTD = pooled.top_BTD
     count = batch.loss_denominator(per_item=model.answer.mean_over_items)
     if model.linear_label_gain:
         assert top_BTD is not None, "FinetuneSettings rejects windows with linear_label_gain"
         loss = linear_label_gain_loss(model, top_BTD, batch)
         total = loss * count
     else:
-        total = model.answer.loss(model.apply_head(vectors, batch), batch.labels_M)
+        total = model.answer.loss(model.apply_heads(pooled, batch), batch.labels_M)
         loss = total / count
     if aux_lm_weight:
         assert top_BTD is not None, "FinetuneSettings rejects windows with aux_lm_weight"
@@ -226,38 +256,55 @@ def finetune(
     seed: int,
     precision: str,
     auxiliary_loss: AuxiliaryLoss | None = None,
+    validate: Callable[[FinetunedModel], Validation] | None = None,
 ) -> FinetunedModel:
-    """Fine-tune the encoder, in place, with a new head, without early stopping.
+    """Fine-tune the encoder, in place, with a new head, and keep the best weights on validation.
 
-    The settings give the learning rates of layers and steps, and gradual unfreezing.
+    The settings give the learning rates of layers and steps, and gradual unfreezing. Without
+    `validate` the training takes all its epochs, and the last weights are kept.
     """
     model = FinetunedModel(encoder, answer, settings, seed=seed, example_item=items[0])
-    optimizer = settings.build_optimizer([*encoder.layer_groups(), [*model.head.parameters()]])
+    head_parameters = [parameter for head in model.heads for parameter in head.parameters()]
+    optimizer = settings.build_optimizer([*encoder.layer_groups(), head_parameters])
     sampler = ItemBatches(tokenizer, items, labels_M, batch_size=settings.batch_size, seed=seed)
-    steps_per_epoch = sampler.set_epoch(0)
-    num_epochs = resolve_num_epochs(settings, steps_per_epoch)
-    num_steps = num_epochs * steps_per_epoch
     # Parameters outside the layer groups, such as a pretraining head, stay frozen.
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)
     unfreeze_layers(optimizer, Fraction(0), settings.gradual_unfreezing)
-    state = TrainState(model, optimizer, RngState(derive_seed("tune", seed)))
-    plan = TrainPlan(
-        progress=lambda counters: counters.steps / num_steps,
-        lr_schedule=settings.lr_schedule(num_steps),
-        learning_rate=settings.learning_rate,
-        max_grad_norm=settings.max_grad_norm,
+
+    def after_step(step: int, num_steps: int) -> None:
+        unfreeze_layers(optimizer, Fraction(step, num_steps), settings.gradual_unfreezing)
+
+    norm_items = _sample_norm_items(items, seed=seed)
+
+    def update_and_validate() -> Validation:
+        assert validate is not None
+        update_batch_norm(model, tokenizer, norm_items, precision=precision)
+        return validate(model)
+
+    model.learning_curve = train_and_validate(
+        TrainState(model, optimizer, RngState(derive_seed("tune", seed))),
+        partial(
+            finetuning_objective,
+            aux_lm_weight=settings.aux_lm_weight,
+            auxiliary_loss=auxiliary_loss,
+        ),
+        sampler,
+        settings,
         precision=precision,
-        max_epochs=num_epochs,
+        validate=None if validate is None else update_and_validate,
+        after_step=after_step,
     )
-    objective = partial(
-        finetuning_objective, aux_lm_weight=settings.aux_lm_weight, auxiliary_loss=auxiliary_loss
-    )
-    for step in train(state, objective, sampler, plan):
-        progress = Fraction(step.counters.steps, num_steps)
-        unfreeze_layers(optimizer, progress, settings.gradual_unfreezing)
-    update_batch_norm(model, tokenizer, items, precision=precision)
+    if validate is None:  # else the kept weights have the statistics that were validated
+        update_batch_norm(model, tokenizer, norm_items, precision=precision)
+    model.eval()
     return model
+
+
+def _sample_norm_items(items: Sequence[EncodedItem], *, seed: int) -> list[EncodedItem]:
+    """Return at most MAX_NORM_ITEMS items for the statistics of batch norm, in their order."""
+    order = generator("batch norm", seed).permutation(len(items))
+    return [items[i] for i in np.sort(order[:MAX_NORM_ITEMS])]
 
 
 def unfreeze_layers(
@@ -280,11 +327,12 @@ def unfreeze_layers(
 def update_batch_norm(
     model: FinetunedModel, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> None:
-    """Recompute batch norm statistics over the training items with the final weights.
+    """Recompute batch norm statistics over training items with the present weights.
 
     Running statistics (momentum 0.1) lag behind the weights. After 20 steps, as with 100 labels,
     they still contain a ninth of the initial variance of 1. All items pass through the head at
-    once, because an average over batches would lose the variance between batches.
+    once, because an average over batches would lose the variance between batches. It is done
+    before every validation, so that the model that is kept is the one that was validated.
     """
     norms = [module for module in model.head.modules() if isinstance(module, nn.BatchNorm1d)]
     model.eval()
@@ -304,21 +352,40 @@ def update_batch_norm(
         model.head(torch.cat(head_inputs))
 
 
-@torch.inference_mode()
 def predict_finetuned(
     model: FinetunedModel, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
 ) -> np.ndarray:
     """Return (M, K) postprocessed scores of all items, in their order."""
+    return score_finetuned(model, tokenizer, items, None, precision=precision).outputs_MK
+
+
+@torch.inference_mode()
+def score_finetuned(
+    model: FinetunedModel,
+    tokenizer: Tokenizer,
+    items: Sequence[EncodedItem],
+    labels_M: np.ndarray | None,
+    *,
+    precision: str,
+) -> ScoredItems:
+    """Return the postprocessed scores of all items, in their order, and their mean loss."""
     model.eval()
     device = next(model.parameters()).device
     rows = answer_rows(items)
     batch_rows: list[np.ndarray] = []
     outputs: list[np.ndarray] = []
+    loss_sum = 0.0
+    count = 0
     for indices in batch_by_length(items):
-        batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
+        rows_of_batch = np.concatenate([rows[i] for i in indices])
+        labels = None if labels_M is None else labels_M[rows_of_batch]
+        batch = collate_items(tokenizer, [items[i] for i in indices], labels).to(device)
         with autocast(device, precision):
             scores = model(batch)
-        batch_rows += [rows[i] for i in indices]
+        if batch.labels_M is not None:
+            loss_sum += float(model.answer.loss(scores, batch.labels_M))
+            count += batch.loss_denominator(per_item=model.answer.mean_over_items)
+        batch_rows.append(rows_of_batch)
         outputs.append(model.answer.postprocess(scores))
     order = np.argsort(np.concatenate(batch_rows))
-    return np.concatenate(outputs)[order]
+    return ScoredItems(np.concatenate(outputs)[order], loss_sum / count if count else math.nan)

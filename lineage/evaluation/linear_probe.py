@@ -42,27 +42,48 @@ def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> t
     """Pool one layer into the features of the rows that the task asks about.
 
     - A text: (B, D), the mean over its pieces.
-    - A pair of texts: (B, 4 D), the means u and v of both, |u - v| and u * v. Linear probes of
-      pairs have had these four since Conneau et al. 2017 (section 3.1), because a mean over both
-      texts cannot tell how they relate. The texts are still encoded together, so that a
-      contextual model has seen both.
+    - A pair of texts: (B, 4 D + 1), see `pool_pair`.
     - Words: (M, D), see `pool_words`.
     - Words of a context with a question: (M, 2 D), v and u * v for each word v, where u is the
       mean over the question. Without u * v a linear probe on static vectors could not match a word
       with the question. u and |u - v| are left out, because a context has a hundred words or more.
     """
-    text_mask_BT, segment_ids_BT = batch.text_mask_BT, batch.segment_ids_BT
-    assert text_mask_BT is not None
+    assert batch.text_mask_BT is not None
     if batch.answer_pieces_P2 is not None:
         v_MD = pool_words(model, x_BTD, batch)
-        if segment_ids_BT is None:
+        if batch.segment_ids_BT is None:
             return v_MD
         return torch.cat([v_MD, v_MD * _pool_question(x_BTD, batch)], -1)
-    if segment_ids_BT is None:
-        return masked_mean(x_BTD, text_mask_BT)
+    if batch.segment_ids_BT is None:
+        return masked_mean(x_BTD, batch.text_mask_BT)
+    return pool_pair(x_BTD, batch)
+
+
+def pool_pair(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return (B, 4 D + 1): the means u and v of two texts, |u - v|, u * v, and their cosine.
+
+    Probes of pairs have had the first four since Conneau et al. 2017 (section 3.1), because a mean
+    over both texts cannot tell how they relate. The texts are still encoded together, so that a
+    contextual model has seen both.
+    """
+    text_mask_BT = batch.text_mask_BT
+    segment_ids_BT = batch.segment_ids_BT
+    assert text_mask_BT is not None
+    assert segment_ids_BT is not None
     u_BD = masked_mean(x_BTD, text_mask_BT & (segment_ids_BT == 0))
     v_BD = masked_mean(x_BTD, text_mask_BT & (segment_ids_BT == 1))
-    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD], -1)
+    return combine_pair(u_BD, v_BD)
+
+
+def combine_pair(u_BD: torch.Tensor, v_BD: torch.Tensor) -> torch.Tensor:
+    """Return (B, 4 D + 1): u, v, |u - v|, u * v, and the cosine."""
+    cosine_B1 = F.cosine_similarity(u_BD, v_BD, dim=-1).unsqueeze(-1)
+    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD, cosine_B1], -1)
+
+
+def pair_width(hidden_size: int) -> int:
+    """Return the width of `combine_pair`."""
+    return 4 * hidden_size + 1
 
 
 def _pool_question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -95,24 +116,25 @@ def extract_features(
     num_rows = rows[-1][-1] + 1
     num_encodings = 1 if items[0].word_pieces else len(items[0].encodings)
     num_layers = len(model.hidden_sizes())
-    width = max(model.hidden_sizes()) * _num_pooled_vectors(items[0])
+    layer_width = max(model.hidden_sizes())
+    width = _pooled_width(items[0], layer_width)
     features = np.zeros((num_rows, num_encodings, num_layers, width), np.float32)
     for indices in batch_by_length(items):
         batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
         with autocast(device, precision):
             layers = model.encode(batch)
-        pooled = [pool_features(model, x_BTD, batch).float() for x_BTD in layers]
-        padded = [F.pad(x, (0, width - x.shape[-1])) for x in pooled]
-        stacked = torch.stack(padded, 1).view(-1, num_encodings, num_layers, width)
+        padded = [F.pad(x_BTD, (0, layer_width - x_BTD.shape[-1])) for x_BTD in layers]
+        pooled = [pool_features(model, x_BTD, batch).float() for x_BTD in padded]
+        stacked = torch.stack(pooled, 1).view(-1, num_encodings, num_layers, width)
         features[np.concatenate([rows[i] for i in indices])] = stacked.cpu().numpy()
     return features if items[0].is_multiple_choice else features.sum(1)
 
 
-def _num_pooled_vectors(item: EncodedItem) -> int:
-    """Return how many vectors `pool_features` concatenates."""
+def _pooled_width(item: EncodedItem, hidden_size: int) -> int:
+    """Return the width of `pool_features`."""
     if item.encoded.token_type_ids is None:
-        return 1
-    return 2 if item.word_pieces else 4
+        return hidden_size
+    return 2 * hidden_size if item.word_pieces else pair_width(hidden_size)
 
 
 def select_layers(
@@ -228,6 +250,7 @@ class LinearProbe:
         weight_DK = torch.empty(D, answer.num_outputs, dtype=torch.double)
         self.weight_DK = weight_DK.normal_(std=0.01, generator=init_rng).requires_grad_()
         self.bias_K = torch.zeros(answer.num_outputs, dtype=torch.double, requires_grad=True)
+        self.has_converged = False
 
     def parameters(self) -> list[torch.Tensor]:
         """Return all parameters."""
@@ -281,7 +304,12 @@ def fit_linear_probe(
     if answer.mean_over_items:
         num_answers = int(((y_M & ITEM_START) > 0).sum())
     optimizer = torch.optim.LBFGS(
-        probe.parameters(), max_iter=settings.max_iter, line_search_fn="strong_wolfe"
+        probe.parameters(),
+        max_iter=settings.max_iter,
+        max_eval=2 * settings.max_iter,
+        tolerance_grad=settings.tolerance,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
     )
 
     def closure() -> torch.Tensor:
@@ -296,4 +324,7 @@ def fit_linear_probe(
         return loss
 
     optimizer.step(closure)
+    closure()
+    largest = max(float(p.grad.abs().max()) for p in probe.parameters() if p.grad is not None)
+    probe.has_converged = largest <= settings.tolerance
     return probe

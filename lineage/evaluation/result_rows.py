@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,12 @@ from lineage.evaluation.word_vectors import (
     unknown_words_note,
 )
 from lineage.results import (
+    CURVE_COLUMNS,
     HELDOUT_TEST_SET,
     PREDICTION_COLUMNS,
     PROBABILITY_PREFIX,
     SEED_COLUMNS,
+    UNIGRAM_PREFIX,
     UNKNOWN_TOKEN_METRIC,
     Note,
     ResultRow,
@@ -62,11 +64,14 @@ def result_rows(
         yield _empty_row(context, run, scope, "failed", [failed.note(settings)])
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
-        notes = []
+        notes = list(predictions.notes) if trial == "chosen" else []
         if settings.trials and chosen_trial is not None:
             number = chosen_trial if trial == "chosen" else int(str(trial))
             notes.append(trial_note(settings, number))
-        for group, items in split_by_group(all_items, fold=run.fold):
+        groups = [("all", all_items)]
+        if trial == "chosen":
+            groups = split_by_group(all_items, fold=run.fold)
+        for group, items in groups:
             scope = _Scope(str(split), str(test_set), group=group, trial=str(trial))
             yield from _metric_rows(context, run, items, scope, notes)
 
@@ -293,6 +298,20 @@ def empty_predictions() -> pd.DataFrame:
     return _with_column_types(pd.DataFrame(columns=list(PREDICTION_COLUMNS)))
 
 
+def build_curves(context: EvalContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the learning curves of a run with the columns of the run."""
+    run_columns = {
+        name: value for name, value in _run_columns(context, run).items() if name != "trial"
+    }
+    table = curves.assign(**run_columns, metric=context.task.info["metric"][0])
+    return table[list(CURVE_COLUMNS)].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
+
+
+def empty_curves() -> pd.DataFrame:
+    """Return a table of learning curves without rows."""
+    return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
+
+
 def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
     prefixes = (PROBABILITY_PREFIX, *EXTRA_COLUMNS)
     extra = [name for name in table if str(name).startswith(prefixes)]
@@ -315,6 +334,33 @@ def _mlflow_name(row: ResultRow) -> str:
     if row.init != "none" and row.head.startswith("bilstm"):
         system.append(row.head)
     return "/".join([*system, row.label_count, row.split, row.metric])
+
+
+class CurvePoints(NamedTuple):
+    """The values of all learning curves at one step, by the names that MLflow shows."""
+
+    step: int
+    values: dict[str, float]
+
+
+def curve_points(curves: pd.DataFrame) -> Iterator[CurvePoints]:
+    """Yield the training and validation curves of the chosen heads, step by step."""
+    chosen = curves[curves["trial"] == "chosen"]
+    for step in sorted(chosen["step"].unique()):
+        values: dict[str, float] = {}
+        for point in chosen[chosen["step"] == step].to_dict("records"):
+            system = [point["init"], point["transfer"]]
+            if point["head"] != "linear":
+                system.append(point["head"])
+            seed = f"seed {point['finetune_seed']}"
+            if not pd.isna(point["fold"]):
+                seed += f" fold {point['fold']}"
+            name = "/".join(["curves", *system, point["label_count"], seed])
+            values[f"{name}/train_loss"] = point["train_loss"]
+            values[f"{name}/validation_loss"] = point["validation_loss"]
+            values[f"{name}/validation_{point['metric']}"] = point["validation_score"]
+        finite = {name: value for name, value in values.items() if np.isfinite(value)}
+        yield CurvePoints(int(step), finite)
 
 
 def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
@@ -345,6 +391,23 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
                 split=part.split,
                 text_bytes=context.text_bytes_read(init),
             )
+
+
+def unigram_row(
+    context: EvalContext, run: EvalRun, value: float, *, num_examples: int
+) -> ResultRow:
+    """Return the score of `lineage.evaluation.unigram_control` beside a run."""
+    return ResultRow(
+        **_run_columns(context, run),
+        kind=context.kind.name,
+        metric=UNIGRAM_PREFIX + context.task.info["metric"][0],
+        value=value,
+        num_examples=num_examples,
+        train_examples=_count_train_examples(context, run),
+        test_set=context.task.info["name"],
+        split=context.task.scored_splits[-1],
+        text_bytes=0,
+    )
 
 
 def heldout_rows(

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.evaluation.translator import TranslationSettings
 from lineage.training.optimizers import DiscriminativeFinetuneSettings, check_stlr_settings
+from lineage.training.schedules import LrSchedule, slanted_triangular_schedule
 
 # The frozen features of a probe: the scalar mix of all layers, or the layers that were tried with
 # BERT as a feature extractor (Devlin et al. 2019, section 5.3).
@@ -49,7 +50,9 @@ class Trial:
     learning_rate: float | None = None
     epochs: int | None = None
     l2: float | None = None
-    rescale_embeddings: bool | None = None
+    pooling: Literal["model_default", "mean"] | None = None
+    layer_lr_decay: float | None = None
+    gradual_unfreezing: float | None = None
     word_layer_norm: bool | None = None
 
     @property
@@ -86,12 +89,23 @@ class HyperparameterTrials:
         return self._with_overrides(self.trials[number])
 
 
+# The values of L2 from which validation chooses, unless a study names others. A hundred labels need
+# more of it than a hundred thousand tagged words.
+DEFAULT_L2_TRIALS = tuple(Trial(l2=value) for value in (0.0001, 0.001, 0.01, 0.1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinearProbeSettings(HyperparameterTrials):
-    """The block `linear_probe`: a linear layer on frozen features, fitted by L-BFGS."""
+    """The block `linear_probe`: a linear layer on frozen features, fitted by L-BFGS.
 
-    l2: float = 0.003
-    max_iter: int = 100
+    The fit ends when no derivative of the mean loss is larger than `tolerance`. A fit that needs
+    more than `max_iter` iterations is reported.
+    """
+
+    trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS
+    l2: float = 0.001
+    max_iter: int = 1000
+    tolerance: float = 1e-4
     features: Features = "scalar_mix"
     learn_gamma: bool = False  # scale of the mix; a linear layer can scale by itself
     # Scale each layer by one mean and variance, as in ELMo's mix, instead of each feature. Both
@@ -101,7 +115,7 @@ class LinearProbeSettings(HyperparameterTrials):
     scalar_mix_l2: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "l2", "max_iter")
+        check_positive(self, "l2", "max_iter", "tolerance")
         check_non_negative(self, "scalar_mix_l2")
         super().__post_init__()
 
@@ -112,20 +126,37 @@ class LinearProbeSettings(HyperparameterTrials):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilstmProbeSettings(HyperparameterTrials):
+class EarlyStopping:
+    """The keys that `bilstm_probe` and `finetune` share: how long to train.
+
+    Training is validated up to 20 times, at equal distances, and the best weights are kept. It ends when
+    neither the metric nor the loss of the validation items has improved for `patience` validations,
+    though not before the training loss has begun to fall.
+    """
+
+    epochs: int = 20  # at most
+    # With few labels, allow more epochs to reach this many steps (Mosbach et al. 2021, section 6).
+    # None: never.
+    min_steps: int | None = 300
+    # None: training takes all its epochs, and the last weights are kept.
+    patience: int | None = 6
+    batch_size: int = 16
+
+    def __post_init__(self) -> None:
+        check_positive(self, "epochs", "min_steps", "patience", "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BilstmProbeSettings(HyperparameterTrials, EarlyStopping):
     """The block `bilstm_probe`: a BiLSTM on frozen features, with a CRF for tags."""
 
     hidden_size: int = 64  # of each direction
-    epochs: int = 10
-    batch_size: int = 16
     learning_rate: float = 0.003
     cut_frac: float = 0.1  # share of the steps over which the learning rate rises
     ratio: float = 32.0  # highest learning rate over the lowest
     weight_decay: float = 0.0
     dropout: float = 0.2  # on the inputs of each LSTM and of the output layer
     max_grad_norm: float = 5.0
-    # With few labels, train for more epochs to reach this many steps. None: never.
-    min_steps: int | None = None
     num_layers: int = 1
     # Where the features enter if static vectors are added to them: at the input, or concatenated to
     # the output of the first or second LSTM. The LSTMs below then read static vectors alone (TagLM,
@@ -139,7 +170,8 @@ class BilstmProbeSettings(HyperparameterTrials):
     scalar_mix_l2: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "hidden_size", "epochs", "batch_size", "min_steps", "num_layers")
+        EarlyStopping.__post_init__(self)
+        check_positive(self, "hidden_size", "num_layers")
         check_stlr_settings(self)
         check_fraction(self, "dropout")
         check_non_negative(self, "scalar_mix_l2")
@@ -148,12 +180,16 @@ class BilstmProbeSettings(HyperparameterTrials):
                 f"join is {self.join}, and num_layers is {self.num_layers}; "
                 f"set num_layers: {self.layers_below_join} or more, or join: input"
             )
-        super().__post_init__()
+        HyperparameterTrials.__post_init__(self)
 
     @property
     def layers_below_join(self) -> int:
         """The number of layers that read static vectors alone."""
         return JOINS.index(self.join)
+
+    def lr_schedule(self, steps: int) -> LrSchedule:
+        """Return the schedule of a training of this many steps."""
+        return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
 
     def describe_recipe(self, *, has_static: bool) -> str:
         """List the differences from a single LSTM over its input, joined by +, or return none.
@@ -169,21 +205,17 @@ class BilstmProbeSettings(HyperparameterTrials):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
+class FinetuneSettings(HyperparameterTrials, EarlyStopping, DiscriminativeFinetuneSettings):
     """The block `finetune`: fine-tuning of the whole network.
 
     ULMFiT's techniques are off with layer_lr_decay 1, ratio 1 and gradual_unfreezing 0.
     """
 
-    epochs: int = 3
-    batch_size: int = 16
     # Share of all steps over which the layers are unfrozen one by one from the top.
     gradual_unfreezing: float = 0.0
     dropout: float = 0.1
     # Dropout on the hidden layer of ULMFiT's classifier. None: as `dropout`.
     classifier_hidden_dropout: float | None = None
-    # With few labels, train for more epochs to reach this many steps. None: never.
-    min_steps: int | None = 60
     # Positions after which the gradient of a classified text is cut (BPT3C). None: whole texts.
     bptt_window: int | None = None
     # Pool only this many last positions, and train only on their windows. None: all positions.
@@ -192,9 +224,6 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
     # top layer over the text's pieces.
     pooling: Literal["model_default", "mean"] = "model_default"
     aux_lm_weight: float = 0.0  # of the language model's loss on the task's texts; GPT-1: 0.5
-    # Scale pretrained embeddings down to the size of random ones, because few steps hardly move
-    # large ones.
-    rescale_embeddings: bool = False
     # Layer norm without parameters before the linear head over words, because a new head hardly
     # reads small vectors (docs/decisions/0016).
     word_layer_norm: bool = False
@@ -204,7 +233,8 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
 
     def __post_init__(self) -> None:
         DiscriminativeFinetuneSettings.__post_init__(self)
-        check_positive(self, "epochs", "batch_size", "min_steps", "bptt_window", "pooled_positions")
+        EarlyStopping.__post_init__(self)
+        check_positive(self, "bptt_window", "pooled_positions")
         check_fraction(self, "gradual_unfreezing", "dropout", "classifier_hidden_dropout")
         check_non_negative(self, "aux_lm_weight")
         self._check_windows()
@@ -246,22 +276,9 @@ class FinetuneSettings(HyperparameterTrials, DiscriminativeFinetuneSettings):
             "lm": self.aux_lm_weight > 0,
             "uncorrected": not self.bias_correction,
             "linear gain": self.linear_label_gain,
-            "small tables": self.rescale_embeddings,
             "word norm": self.word_layer_norm,
         }
         return "+".join(name for name, is_on in techniques.items() if is_on) or "plain"
-
-
-def resolve_num_epochs(
-    settings: BilstmProbeSettings | FinetuneSettings, steps_per_epoch: int
-) -> int:
-    """Return `epochs`, or as many as it takes to reach `min_steps`.
-
-    A hundred labels would give too few steps otherwise (Mosbach et al. 2021, section 6).
-    """
-    min_steps = settings.min_steps or 0
-    epochs_needed = -(-min_steps // steps_per_epoch)  # rounded up
-    return max(settings.epochs, epochs_needed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,13 +20,20 @@ from lineage.data.task_data import SplitItems, TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer
 from lineage.evaluation.bilstm_probe import (
+    BilstmProbe,
     CachedFeatures,
     cache_features,
     fit_bilstm_probe,
     predict_bilstm_probe,
 )
+from lineage.evaluation.early_stopping import CurvePoint, Validation
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items
-from lineage.evaluation.finetuning import finetune, predict_finetuned
+from lineage.evaluation.finetuning import (
+    FinetunedModel,
+    finetune,
+    predict_finetuned,
+    score_finetuned,
+)
 from lineage.evaluation.joined import add_static_vectors, concatenate_static
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
 from lineage.evaluation.settings import (
@@ -38,7 +45,7 @@ from lineage.evaluation.settings import (
     LinearProbeSettings,
 )
 from lineage.evaluation.translator import TranslationSettings
-from lineage.models.base import Encoder, Public, Trained, rescale_embeddings
+from lineage.models.base import Encoder, Public, Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
@@ -234,19 +241,13 @@ class EncoderUnderTest:
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
         """Build the model anew, so that fine-tuning in one run does not affect another.
 
-        `finetune_settings` give the dropout, and whether embeddings are rescaled.
+        `finetune_settings` give the dropout.
         """
-        checkpoint = self.context.checkpoint
-        device = self.context.device
-        is_trained = self.init != "random"
-        model = checkpoint.build(
-            device,
-            load_weights=is_trained,
+        return self.context.checkpoint.build(
+            self.context.device,
+            load_weights=self.init != "random",
             body_dropout=finetune_settings.body_dropout if finetune_settings else None,
         )
-        if finetune_settings and finetune_settings.rescale_embeddings and is_trained:
-            rescale_embeddings(model, checkpoint.build(device, load_weights=False))
-        return model
 
     def compute_layers(self) -> dict[str, np.ndarray]:
         """Return (N, L, D) features of each table: all layers of this model alone."""
@@ -355,6 +356,21 @@ class FittedHead:
 
     predict: Callable[[SplitItems], HeadOutput]
     model: nn.Module | None = None
+    learning_curve: Sequence[CurvePoint] = ()  # empty for a linear probe, which L-BFGS fits
+    notes: Sequence[Note] = ()
+
+
+@dataclass(frozen=True)
+class HeadProblem:
+    """What a head learns from: some rows of the table train, and the items that validate it."""
+
+    train_rows: np.ndarray
+    labels_M: np.ndarray
+    answer: Answer
+    validation: SplitItems
+    validation_labels_M: np.ndarray
+    # (outputs of the validation items, decoded tags) -> the task's first metric
+    score_validation: Callable[[np.ndarray, np.ndarray | None], float]
 
 
 def settings_of_run(context: EvalContext, run: EvalRun) -> HyperparameterTrials:
@@ -369,99 +385,106 @@ def is_requested(context: EvalContext, run: EvalRun) -> bool:
 
 
 def fit_head(
-    encoder: EncoderUnderTest,
-    run: EvalRun,
-    settings: HyperparameterTrials,
-    train_rows: np.ndarray,
-    labels_M: np.ndarray,
-    answer: Answer,
+    encoder: EncoderUnderTest, run: EvalRun, settings: HyperparameterTrials, problem: HeadProblem
 ) -> FittedHead:
-    """Fit a head on some rows of the table train. Raises EvaluationError where training fails."""
+    """Fit the head of a run. Raises EvaluationError where training fails."""
     seed = run.finetune_seed or 0
     if isinstance(settings, LinearProbeSettings):
-        return _fit_linear_probe(encoder, settings, train_rows, labels_M, answer, seed=seed)
+        return _fit_linear_probe(encoder, settings, problem, seed=seed)
     if isinstance(settings, BilstmProbeSettings):
-        return _fit_bilstm_probe(encoder, settings, train_rows, labels_M, answer, seed=seed)
+        return _fit_bilstm_probe(encoder, settings, problem, seed=seed)
     assert isinstance(settings, FinetuneSettings)
-    return _finetune(encoder, settings, train_rows, labels_M, answer, seed=seed)
+    return _finetune(encoder, settings, problem, seed=seed)
 
 
 def _fit_linear_probe(
-    encoder: EncoderUnderTest,
-    settings: LinearProbeSettings,
-    train_rows: np.ndarray,
-    labels_M: np.ndarray,
-    answer: Answer,
-    *,
-    seed: int,
+    encoder: EncoderUnderTest, settings: LinearProbeSettings, problem: HeadProblem, *, seed: int
 ) -> FittedHead:
     static_features = encoder.static_features
     probe = fit_linear_probe(
-        encoder.answer_features("train", train_rows),
-        labels_M,
-        answer,
+        encoder.answer_features("train", problem.train_rows),
+        problem.labels_M,
+        problem.answer,
         settings,
         seed=seed,
         static_size=static_features["train"].shape[-1] if static_features else 0,
     )
-    return FittedHead(lambda part: (probe(encoder.answer_features(part.table, part.rows_N)), None))
+
+    def predict(part: SplitItems) -> HeadOutput:
+        return probe(encoder.answer_features(part.table, part.rows_N)), None
+
+    notes = [] if probe.has_converged else [Note("not_converged", settings.max_iter)]
+    return FittedHead(predict, notes=notes)
 
 
 def _fit_bilstm_probe(
-    encoder: EncoderUnderTest,
-    settings: BilstmProbeSettings,
-    train_rows: np.ndarray,
-    labels_M: np.ndarray,
-    answer: Answer,
-    *,
-    seed: int,
+    encoder: EncoderUnderTest, settings: BilstmProbeSettings, problem: HeadProblem, *, seed: int
 ) -> FittedHead:
+    validation = problem.validation
+
+    def select(table: str, rows: np.ndarray) -> CachedFeatures:
+        return encoder.cached_features[table].select(rows)
+
+    def validate(probe: BilstmProbe) -> Validation:
+        features = select(validation.table, validation.rows_N)
+        output = predict_bilstm_probe(probe, features, problem.validation_labels_M)
+        score = problem.score_validation(output.outputs_MK, output.decoded_M)
+        return Validation(score, output.loss)
+
     probe = fit_bilstm_probe(
-        encoder.cached_features["train"].select(train_rows),
-        labels_M,
-        answer,
+        select("train", problem.train_rows),
+        problem.labels_M,
+        problem.answer,
         settings,
         seed=seed,
         device=encoder.context.device,
+        validate=validate,
     )
 
     def predict(part: SplitItems) -> HeadOutput:
-        return predict_bilstm_probe(probe, encoder.cached_features[part.table].select(part.rows_N))
+        output = predict_bilstm_probe(probe, select(part.table, part.rows_N))
+        return output.outputs_MK, output.decoded_M
 
-    return FittedHead(predict)
+    return FittedHead(predict, learning_curve=probe.learning_curve)
 
 
 def _finetune(
-    encoder: EncoderUnderTest,
-    settings: FinetuneSettings,
-    train_rows: np.ndarray,
-    labels_M: np.ndarray,
-    answer: Answer,
-    *,
-    seed: int,
+    encoder: EncoderUnderTest, settings: FinetuneSettings, problem: HeadProblem, *, seed: int
 ) -> FittedHead:
     context = encoder.context
     tokenizer = context.checkpoint.tokenizer
     family = context.checkpoint.family
+    validation = problem.validation
 
     def select(table: str, rows: np.ndarray) -> list[EncodedItem]:
         items = context.items[table]
         return [items[i] for i in rows]
 
+    def validate(model: FinetunedModel) -> Validation:
+        outputs_MK, loss = score_finetuned(
+            model,
+            tokenizer,
+            select(validation.table, validation.rows_N),
+            problem.validation_labels_M,
+            precision=context.precision,
+        )
+        return Validation(problem.score_validation(outputs_MK, None), loss)
+
     model = finetune(
         encoder.build_encoder(settings),
         tokenizer,
-        select("train", train_rows),
-        labels_M,
-        answer,
+        select("train", problem.train_rows),
+        problem.labels_M,
+        problem.answer,
         settings,
         seed=seed,
         precision=context.precision,
         auxiliary_loss=family.auxiliary_loss if isinstance(family, Trained) else None,
+        validate=validate,
     )
 
     def predict(part: SplitItems) -> HeadOutput:
         items = select(part.table, part.rows_N)
         return predict_finetuned(model, tokenizer, items, precision=context.precision), None
 
-    return FittedHead(predict, model)
+    return FittedHead(predict, model, model.learning_curve)

@@ -14,7 +14,6 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from lineage.config.params import Grid
 from lineage.data.language import split_words
 from lineage.evaluation.predictions import (
     PredictionColumns,
@@ -25,9 +24,7 @@ from lineage.evaluation.predictions import (
 )
 from lineage.tasks.base import Kind
 
-# The inverse of the L2 penalty, for TF-IDF vectors of length 1. One value serves all tasks, unless
-# the grid names several.
-DEFAULT_C = Grid.tfidf_C[0]
+MAX_ITER = 1000  # of L-BFGS
 # With this many tagged words or more, character n-grams that occur in only one word are dropped.
 MIN_DF_WORDS = 20
 CONTEXT_WINDOW = 10  # words of a context to either side
@@ -81,9 +78,7 @@ class ClassProbabilities:
         return probabilities
 
 
-def predict(
-    baseline: Baseline, problem: BaselineProblem, *, C: float = DEFAULT_C
-) -> PredictionColumns:
+def predict(baseline: Baseline, problem: BaselineProblem, *, C: float) -> PredictionColumns:
     """Fit a baseline on the training items and answer the scored ones."""
     assert problem.kind.answer_type is not None
     return _PREDICTORS[problem.kind.answer_type](baseline, problem, C)
@@ -101,7 +96,7 @@ def predict_tfidf(
     scored_texts: Sequence[Sequence[str]],
     *,
     language: str,
-    C: float = DEFAULT_C,
+    C: float,
     symmetric: bool = False,
 ) -> ClassProbabilities:
     """Fit logistic regression on `tfidf_vectors` of one text or two."""
@@ -110,7 +105,7 @@ def predict_tfidf(
     train_features, scored_features = tfidf_vectors(
         train_texts, scored_texts, language=language, symmetric=symmetric
     )
-    return _fit_and_predict(train_features, scored_features, labels_N, C)
+    return fit_logistic_regression(train_features, scored_features, labels_N, C)
 
 
 def tfidf_vectors(
@@ -150,10 +145,14 @@ def _pair_features(first: csr_matrix, second: csr_matrix, *, symmetric: bool) ->
     return hstack([*texts, abs(first - second), product, cosine]).tocsr()
 
 
-def _fit_and_predict(
+def fit_logistic_regression(
     train_features: csr_matrix, scored_features: csr_matrix, labels_N: np.ndarray, C: float
 ) -> ClassProbabilities:
-    model = LogisticRegression(C=C, max_iter=1000).fit(train_features, labels_N)
+    """Fit to scikit-learn's tolerance, and predict.
+
+    scikit-learn warns if MAX_ITER iterations are not enough.
+    """
+    model = LogisticRegression(C=C, max_iter=MAX_ITER).fit(train_features, labels_N)
     return ClassProbabilities(model.classes_, model.predict_proba(scored_features))
 
 
@@ -163,7 +162,7 @@ def predict_tfidf_choices(
     scored_texts: Sequence[Sequence[str]],
     *,
     language: str,
-    C: float = DEFAULT_C,
+    C: float,
 ) -> ClassProbabilities:
     """Classify each pair of a text and a choice as right or wrong, and normalize over choices."""
     num_choices = len(train_texts) - 1
@@ -239,7 +238,7 @@ def _predict_tags(baseline: Baseline, problem: BaselineProblem, C: float) -> Pre
     else:
         train_words = _words_in_context(problem.train["tokens"])
         train_features, scored_features = _word_features(train_words, scored_words)
-        fitted = _fit_and_predict(train_features, scored_features, train_labels_M, C)
+        fitted = fit_logistic_regression(train_features, scored_features, train_labels_M, C)
     names = problem.facts["labels"]
     probabilities_MK = fitted.for_all_labels(len(names))
     return format_tag_predictions(
@@ -307,7 +306,7 @@ def _predict_spans(baseline: Baseline, problem: BaselineProblem, C: float) -> Pr
     for side in (0, 1):
         labels_M = np.zeros(ends[-1], bool)
         labels_M[ends[:-1] + [label[side] for label in problem.train["label"]]] = True
-        fitted = _fit_and_predict(train_matrix, scored_matrix, labels_M, C)
+        fitted = fit_logistic_regression(train_matrix, scored_matrix, labels_M, C)
         contexts = np.split(fitted.probabilities_NK[:, 1], np.cumsum(lengths)[:-1])
         log_probabilities.append(np.concatenate([np.log(part / part.sum()) for part in contexts]))
     return format_span_predictions(problem.scored, np.stack(log_probabilities, 1))

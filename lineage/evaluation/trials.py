@@ -1,7 +1,7 @@
 """Hyperparameter trials of a head: fit each, score it on validation, choose the best."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ import pandas as pd
 
 from lineage.artifacts import read_json, read_table, write_json, write_table
 from lineage.errors import EvaluationError
+from lineage.evaluation.early_stopping import curve_frame
 from lineage.evaluation.settings import HyperparameterTrials
 from lineage.evaluation.systems import FittedHead
 from lineage.results import Note
@@ -48,18 +49,30 @@ class RunPredictions:
 
     table: pd.DataFrame
     failed_trials: Sequence[FailedTrial] = ()
+    # The learning curves of the trials and of the chosen head, by the column `trial`.
+    curves: pd.DataFrame = field(default_factory=lambda: curve_frame([]).assign(trial=""))
+    notes: Sequence[Note] = ()  # on the fit of the chosen head
 
     def save(self, path: Path) -> None:
-        """Write a parquet file with a JSON file beside it. The parquet file is written last."""
-        failed = [asdict(trial) for trial in self.failed_trials]
-        write_json(path.with_suffix(".failed_trials.json"), failed)
+        """Write two parquet files and a JSON file. The table is written last."""
+        facts = {
+            "failed_trials": [asdict(trial) for trial in self.failed_trials],
+            "notes": [asdict(note) for note in self.notes],
+        }
+        write_json(path.with_suffix(".json"), facts)
+        write_table(path.with_suffix(".curves"), self.curves)
         write_table(path, self.table)
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
-        failed = read_json(path.with_suffix(".failed_trials.json"))
-        return cls(read_table(path), [FailedTrial(**trial) for trial in failed])
+        facts = read_json(path.with_suffix(".json"))
+        return cls(
+            read_table(path),
+            [FailedTrial(**trial) for trial in facts["failed_trials"]],
+            read_table(path.with_suffix(".curves")),
+            [Note(**note) for note in facts["notes"]],
+        )
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ class TrialsOutcome:
 
     head: FittedHead
     predictions: list[pd.DataFrame]  # one table for each trial that was fitted
+    curves: list[pd.DataFrame]  # likewise
     failed: list[FailedTrial]
 
 
@@ -83,6 +97,7 @@ def fit_best_trial(
     """
     best_head = None
     predictions: list[pd.DataFrame] = []
+    curves: list[pd.DataFrame] = []
     failed: list[FailedTrial] = []
     for number in range(len(settings.trials)):
         try:
@@ -92,11 +107,12 @@ def fit_best_trial(
             failed.append(FailedTrial(number, str(error)))
             continue
         predictions.append(predictions_of_trial)
+        curves.append(curve_frame(head.learning_curve).assign(trial=str(number)))
         if best_trial(pd.concat(predictions)) == number:
             best_head = head
     if best_head is None:
         raise AllTrialsFailedError(failed)
-    return TrialsOutcome(best_head, predictions, failed)
+    return TrialsOutcome(best_head, predictions, curves, failed)
 
 
 def best_trial(predictions: pd.DataFrame) -> int:

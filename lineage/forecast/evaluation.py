@@ -16,20 +16,21 @@ from typing import Any
 
 from lineage.config.params import Params
 from lineage.data.task_data import TaskData
+from lineage.evaluation.early_stopping import count_max_steps, steps_between_validations
 from lineage.evaluation.evaluate import list_runs
 from lineage.evaluation.settings import (
-    BilstmProbeSettings,
+    EarlyStopping,
     EvaluateSettings,
-    FinetuneSettings,
     HyperparameterTrials,
     LinearProbeSettings,
-    resolve_num_epochs,
 )
 from lineage.evaluation.systems import EvalRun, Init
 from lineage.forecast.measure import LinearCost
 
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
 ADAPTED: tuple[Init, ...] = ("adapted",)
+# The share of its highest number of steps after which a training stops early.
+EARLY_STOPPING_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -205,14 +206,24 @@ def _count_run(
 
 
 def count_steps(settings: Any, num_items: int) -> int:
-    """Return the gradient steps of one fit on this many items; 0 for L-BFGS."""
+    """Return the expected gradient steps of one fit on this many items; 0 for L-BFGS."""
     if isinstance(settings, LinearProbeSettings) or num_items == 0:
         return 0
     steps_per_epoch = -(-num_items // settings.batch_size)  # rounded up
-    if isinstance(settings, FinetuneSettings | BilstmProbeSettings):
-        return resolve_num_epochs(settings, steps_per_epoch) * steps_per_epoch
+    if isinstance(settings, EarlyStopping):
+        share = 1.0 if settings.patience is None else EARLY_STOPPING_SHARE
+        return round(share * count_max_steps(settings, steps_per_epoch))
     epochs: int = settings.epochs
     return epochs * steps_per_epoch
+
+
+def count_validations(settings: Any, num_items: int) -> int:
+    """Return the expected validations of one fit on this many items."""
+    if not isinstance(settings, EarlyStopping) or num_items == 0:
+        return 0
+    steps_per_epoch = -(-num_items // settings.batch_size)
+    interval = steps_between_validations(count_max_steps(settings, steps_per_epoch))
+    return count_steps(settings, num_items) // interval
 
 
 def evaluation_seconds(
@@ -261,6 +272,9 @@ def _run_seconds(
         num_answers = counts.train_items * costs.answers_per_item
         return counts.num_fits * costs.linear_fit.seconds(num_answers)
     steps = sum(count_steps(fitted, counts.train_items) for fitted in counts.fitted_settings)
+    predicted_items += counts.validation_items * sum(
+        count_validations(fitted, counts.train_items) for fitted in counts.fitted_settings
+    )
     if run.transfer == "frozen":
         return _head_seconds(costs.bilstm, counts.num_fits, steps, predicted_items)
     seconds = _head_seconds(costs.finetune, counts.num_fits, steps, predicted_items)

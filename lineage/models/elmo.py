@@ -401,7 +401,12 @@ FAMILY = Trained(
         },
         "evaluate": {
             "finetune": {
-                "learning_rate": 0.004,
+                "learning_rate": 0.001,
+                "trials": [
+                    {"learning_rate": 0.0003},
+                    {"learning_rate": 0.001},
+                    {"learning_rate": 0.004},
+                ],
                 "batch_size": 32,
             },
         },

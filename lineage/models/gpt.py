@@ -177,7 +177,12 @@ FAMILY = Trained(
         },
         "evaluate": {
             "finetune": {
-                "learning_rate": 0.001,
+                "learning_rate": 0.0003,
+                "trials": [
+                    {"learning_rate": 0.0001},
+                    {"learning_rate": 0.0003},
+                    {"learning_rate": 0.001},
+                ],
             },
         },
     },

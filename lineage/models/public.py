@@ -448,6 +448,11 @@ FAMILY = Public(
         "evaluate": {
             "finetune": {
                 "learning_rate": 2e-05,
+                "trials": [
+                    {"learning_rate": 1e-05},
+                    {"learning_rate": 2e-05},
+                    {"learning_rate": 5e-05},
+                ],
                 "batch_size": 32,
             },
         },

@@ -65,7 +65,12 @@ FAMILY = Static(
         },
         "evaluate": {
             "finetune": {
-                "learning_rate": 0.004,
+                "learning_rate": 0.001,
+                "trials": [
+                    {"learning_rate": 0.0003},
+                    {"learning_rate": 0.001},
+                    {"learning_rate": 0.004},
+                ],
             },
         },
     },

@@ -101,6 +101,9 @@ _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
     "no_clean_items": lambda _: "all of its items are contaminated",
     "undefined_on_clean_items": lambda metric: f"the items that are left have no {metric}",
     "trial": _format_trial,
+    "not_converged": lambda count: (
+        f"the fit had not converged after {count} iterations; raise max_iter or l2"
+    ),
     "truncated": _format_truncated,
     "answers_cut_off": lambda value: (
         f"{value['count']} of {value['of']} questions have no answer within max_words, and are "

@@ -28,6 +28,12 @@ PRETRAINING_EFFECTS = {
     "identical predictions": "changed no prediction",
     "no significant difference": "made no significant difference",
 }
+METHOD_NAMES = {
+    "linear_probe": "a linear probe",
+    "bilstm_probe": "a BiLSTM probe",
+    "finetune": "fine-tuning",
+    "tfidf": "TF-IDF",
+}
 
 
 def summarize(analysis: Analysis) -> str:
@@ -228,16 +234,23 @@ def describe_ablation_models(analysis: Analysis) -> str:
     return f"{join_with_and(names)} are ablations, so each is compared only with its original."
 
 
-def describe_trials(trials: TrialCounts) -> str:
+def describe_trials(trials: Sequence[TrialCounts]) -> str:
     """Tell how many configurations were tried, and warn if tuning is not matched."""
-    if trials.min != trials.max:
+    unmatched = [one for one in trials if one.min != one.max]
+    if unmatched:
+        parts = [
+            f"{one.min} to {one.max} configurations of {METHOD_NAMES[one.method]}"
+            for one in unmatched
+        ]
         return (
-            f"Between {trials.min} and {trials.max} configurations of a system were tried on "
-            "validation: tuning is not matched."
+            f"Validation chose among {join_with_and(parts)}, depending on the system: tuning is "
+            "not matched."
         )
-    if trials.max == 1:
+    tuned = [one for one in trials if one.max > 1]
+    if not tuned:
         return "Each system had one configuration: nothing was tuned on validation."
+    parts = [f"{one.max} configurations of {METHOD_NAMES[one.method]}" for one in tuned]
     return (
-        f"{trials.max} configurations of each system were tried on validation, of random-init "
-        "baselines and TF-IDF too."
+        "For every system, random-init baselines too, validation chose among "
+        f"{join_with_and(parts)}."
     )

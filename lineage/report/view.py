@@ -3,12 +3,14 @@
 This file has the task tables, the verdict of each setting, and the charts; `tables` has the rest.
 """
 
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lineage.analysis.cells import INIT_ORDER, split_test_set
+from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.records import (
     BASELINES,
     AdaptationEffect,
@@ -157,6 +159,8 @@ class TaskTable:
     lines: tuple[TableLine, ...]
     notes: tuple[str, ...]
     ceilings: tuple[tuple[str, str], ...]  # features and score
+    convergence: tuple[str, ...]  # what did not converge, in sentences
+    finetune_curves: tuple[str, ...]  # SVG
 
 
 def model_style(analysis: Analysis, model: str) -> Style:
@@ -278,6 +282,8 @@ class _TaskTableBuilder:
             lines=tuple(sorted(self._lines(), key=self._line_order)),
             notes=tuple(describe_task_data(self.analysis, self.task)),
             ceilings=tuple((one.name, format_percent(one.value)) for one in self.ceilings),
+            convergence=tuple(describe_convergence(self.analysis, self.task)),
+            finetune_curves=tuple(draw_finetune_curves(self.analysis, self.task)),
         )
 
     def _references(self) -> dict[str, list[ReferenceLine]]:
@@ -488,6 +494,56 @@ def _label_curve(
         lows if has_band else (),
         highs if has_band else (),
         hollow=hollow,
+        marker=style.marker,
+    )
+
+
+def describe_convergence(analysis: Analysis, task: str) -> Iterator[str]:
+    """Tell where a bag of words learned less than logistic regression on the same words."""
+    for control in analysis.convergence_controls:
+        if control.task == task and not control.has_converged:
+            unit = metric_unit(control.metric)
+            labels = (
+                "all labels" if control.label_count == "all" else f"{control.label_count} labels"
+            )
+            yield (
+                f"Fine-tuning did not converge here with {labels}: {control.model} with random "
+                f"init has {format_percent(control.fine_tuned)} {unit}, and logistic regression on "
+                f"the same words {format_percent(control.unigrams)}. Raise finetune.epochs or "
+                "min_steps before you trust the fine-tuned scores."
+            )
+
+
+def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
+    """Draw the training loss and the validation score of a task's fine-tuned models by epoch."""
+    curves = [one for one in analysis.finetune_curves if one.task == task]
+    if not curves:
+        return []
+    charts = (
+        ("training loss", "nats", "train_loss"),
+        ("validation", metric_heading(curves[0].metric), "validation_score"),
+    )
+    return [
+        figures.draw_line_chart(
+            [_finetune_series(analysis, curve, field) for curve in curves],
+            title=f"{task}, {title}",
+            x_label="epoch",
+            y_label=y_label,
+            percent=field == "validation_score",
+        )
+        for title, y_label, field in charts
+    ]
+
+
+def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
+    style = model_style(analysis, curve.model)
+    values = [value if math.isfinite(value) else 0.0 for value in getattr(curve, field)]
+    return LineSeries(
+        curve.model,
+        style.color,
+        curve.epoch,
+        values,
+        hollow=curve.init == "random",
         marker=style.marker,
     )
 

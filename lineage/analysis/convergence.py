@@ -1,0 +1,114 @@
+"""Has fine-tuning converged? The unigram control of each task, and the learning curves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from lineage import artifacts
+from lineage.config.params import Grid
+from lineage.results import UNIGRAM_PREFIX
+
+# How far a bag of word embeddings may lie below logistic regression on the same words.
+CONTROL_MARGIN = 0.03
+CONTROL_COLUMNS = ["task", "model", "label_count"]
+CURVE_KEY = ["init", "transfer", "head"]
+
+
+@dataclass(frozen=True)
+class ConvergenceControl:
+    """A bag of words that was fine-tuned from random init, and its unigram control.
+
+    Both are means over seeds and folds. `lineage.evaluation.unigram_control` says more.
+    """
+
+    task: str
+    label_count: str
+    model: str
+    metric: str
+    fine_tuned: float
+    unigrams: float
+
+    @property
+    def has_converged(self) -> bool:
+        """The bag of words is at most CONTROL_MARGIN below the control."""
+        return self.fine_tuned >= self.unigrams - CONTROL_MARGIN
+
+
+@dataclass(frozen=True)
+class FinetuneCurve:
+    """The learning curve of one trained head, with the most labels and the first seeds."""
+
+    task: str
+    model: str
+    init: str
+    transfer: str
+    head: str
+    metric: str
+    kept_epoch: float  # of the weights that are used
+    epoch: tuple[float, ...]
+    train_loss: tuple[float, ...]
+    validation_loss: tuple[float, ...]
+    validation_score: tuple[float, ...]
+
+
+def list_controls(table: pd.DataFrame, split: str) -> Iterator[ConvergenceControl]:
+    """Yield the controls of all rows, in the order of the table."""
+    is_scored = (table["split"] == split) & (table["trial"] == "chosen") & (table["group"] == "all")
+    is_own = table["test_set"] == table["task"]
+    is_bag = (table["init"] == "random") & (table["transfer"] == "finetuned")
+    rows = table[is_scored & is_own & is_bag & (table["status"] == "ok")]
+    is_control = rows["metric"].str.startswith(UNIGRAM_PREFIX)
+    for key, controls in rows[is_control].groupby(CONTROL_COLUMNS, sort=False):
+        task, model, label_count = map(str, key)
+        metric = controls["metric"].iloc[0].removeprefix(UNIGRAM_PREFIX)
+        is_same = (rows[CONTROL_COLUMNS] == list(key)).all(axis=1)
+        fine_tuned = rows[is_same & (rows["metric"] == metric)]
+        if len(fine_tuned):
+            yield ConvergenceControl(
+                task,
+                label_count,
+                model,
+                metric,
+                float(fine_tuned["value"].mean()),
+                float(controls["value"].mean()),
+            )
+
+
+def read_finetune_curves(results_dir: Path, grid: Grid) -> Iterator[FinetuneCurve]:
+    """Yield the learning curves of all fine-tuned models."""
+    for verb in ("evaluate", "evaluate_adapted"):
+        for name in grid.stage_instances[verb]:
+            path = results_dir / "curves" / f"{verb}-{name}.parquet"
+            if path.is_file():
+                yield from _first_curves(artifacts.read_table(path))
+
+
+def _first_curves(table: pd.DataFrame) -> Iterator[FinetuneCurve]:
+    chosen = table[(table["trial"] == "chosen") & (table["transfer"] == "finetuned")]
+    for _, curves in chosen.groupby(CURVE_KEY, sort=False):
+        curve = curves
+        counts = {count: _as_number(count) for count in curves["label_count"].unique()}
+        curve = curve[curve["label_count"] == max(counts, key=lambda count: counts[count])]
+        curve = curve[curve["finetune_seed"] == curve["finetune_seed"].min()]
+        if curve["fold"].notna().any():
+            curve = curve[curve["fold"] == curve["fold"].min()]
+        first = curve.iloc[0]
+        yield FinetuneCurve(
+            task=str(first["task"]),
+            model=str(first["model"]),
+            init=str(first["init"]),
+            transfer=str(first["transfer"]),
+            head=str(first["head"]),
+            metric=str(first["metric"]),
+            kept_epoch=float(curve.loc[curve["is_kept"].astype(bool), "epoch"].iloc[0]),
+            epoch=tuple(curve["epoch"].astype(float)),
+            train_loss=tuple(curve["train_loss"].astype(float)),
+            validation_loss=tuple(curve["validation_loss"].astype(float)),
+            validation_score=tuple(curve["validation_score"].astype(float)),
+        )
+
+
+def _as_number(label_count: str) -> float:
+    return float("inf") if label_count == "all" else float(label_count)

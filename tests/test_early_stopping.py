@@ -1,0 +1,640 @@
+"""Validation decides how long a head is trained, and which of its weights are kept."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from lineage.data.task_data import TaskData
+from lineage.evaluation import evaluate as evaluation
+from lineage.evaluation import systems
+from lineage.evaluation.bilstm_probe import (
+    cache_features,
+    fit_bilstm_probe,
+    predict_bilstm_probe,
+)
+from lineage.evaluation.early_stopping import (
+    CurvePoint,
+    Validation,
+    count_max_steps,
+    curve_frame,
+    steps_between_validations,
+    train_and_validate,
+)
+from lineage.evaluation.encoding import EncodedItem, encode_items
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
+from lineage.evaluation.finetuning import FinetunedModel, finetune, score_finetuned
+from lineage.evaluation.linear_probe import LinearProbe, fit_linear_probe
+from lineage.evaluation.result_rows import curve_points
+from lineage.evaluation.settings import (
+    EarlyStopping,
+    EvaluateSettings,
+    FinetuneSettings,
+    LinearProbeSettings,
+    Trial,
+)
+from lineage.evaluation.systems import EvalContext
+from lineage.models.base import LossOutput
+from lineage.models.batch import Batch
+from lineage.randomness import generator
+from lineage.report.notes import format_notes
+from lineage.results import CURVE_COLUMNS
+from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.state import RngState, TrainState
+from tests import tiny
+from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
+
+NAN = math.nan
+# Twenty steps, and a validation after each.
+TWENTY_STEPS = EarlyStopping(epochs=4, min_steps=None, patience=5)
+STEPS_PER_EPOCH = 5
+
+
+class Walker(nn.Module):
+    """A model whose weights, and a buffer, differ after every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.register_buffer("num_batches", torch.zeros(()))
+        self.num_batches: torch.Tensor
+
+
+class RepeatedBatch(tiny.OneBatchSampler):
+    """A sampler that gives one batch several times in each epoch."""
+
+    def __init__(self, steps_per_epoch: int) -> None:
+        super().__init__(tiny.batch("gpt", 0))
+        self.steps_per_epoch = steps_per_epoch
+
+    def set_epoch(self, epoch: int) -> int:
+        return self.steps_per_epoch
+
+
+@dataclass
+class Training:
+    """What a training of a Walker did."""
+
+    model: Walker = field(default_factory=Walker)
+    losses: list[float] = field(default_factory=list)  # of each step
+    # After each validation.
+    weights: list[torch.Tensor] = field(default_factory=list)
+    num_batches: list[int] = field(default_factory=list)
+    curve: list[CurvePoint] = field(default_factory=list)
+
+    @property
+    def kept(self) -> int:
+        """The index of the validation whose weights are kept, by the curve."""
+        (kept,) = [index for index, point in enumerate(self.curve) if point.is_kept]
+        return kept
+
+
+def train_walker(
+    validations: Sequence[Validation] | None,
+    settings: EarlyStopping = TWENTY_STEPS,
+    *,
+    steps_per_epoch: int = STEPS_PER_EPOCH,
+    learning_rate: float = 0.3,
+) -> Training:
+    """Train a Walker, with these results of its validations if they are given.
+
+    With the default learning rate its loss falls by 17 % in the first step.
+    """
+    training = Training()
+
+    def objective(model: Walker, batch: Batch, recurrent_state: None) -> LossOutput:
+        model.num_batches += 1
+        loss = (model.weight.sum() - 10.0) ** 2
+        training.losses.append(float(loss.detach()))
+        return LossOutput(loss, {}, {})
+
+    def validate() -> Validation:
+        assert validations is not None
+        training.weights.append(training.model.weight.detach().clone())
+        training.num_batches.append(int(training.model.num_batches))
+        return validations[len(training.weights) - 1]
+
+    parameters = build_param_groups([[training.model.weight]], weight_decay=0.0)
+    training.curve = train_and_validate(
+        TrainState(training.model, build_adamw(parameters), RngState(1)),
+        objective,
+        RepeatedBatch(steps_per_epoch),
+        FinetuneSettings(
+            **vars(settings),
+            learning_rate=learning_rate,
+            ratio=1.0,
+            max_grad_norm=1e9,
+        ),
+        precision="fp32",
+        validate=None if validations is None else validate,
+    )
+    return training
+
+
+def peak_at(best: int) -> list[Validation]:
+    """Return validations whose score rises up to one of them, and falls afterwards."""
+    return [
+        Validation(1.0 - 0.01 * abs(index - best), 1.0 + abs(index - best)) for index in range(20)
+    ]
+
+
+@pytest.mark.parametrize("best", [0, 6, 13, 19])
+def test_the_weights_with_the_best_validation_score_are_kept(best: int) -> None:
+    training = train_walker(peak_at(best))
+    assert training.kept == best
+    assert torch.equal(training.model.weight.detach(), training.weights[best])
+    assert int(training.model.num_batches) == training.num_batches[best] == best + 1, (
+        "buffers belong to the weights"
+    )
+    num_validations = min(best + 1 + 5, 20)
+    assert len(training.curve) == len(training.losses) == num_validations
+    if best < 19:
+        assert not torch.equal(training.weights[best], training.weights[-1])
+
+
+@pytest.mark.parametrize("patience", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("scores", "losses", "last_improvement"),
+    [
+        ([0.5] * 20, [1.0] * 20, 0),
+        ([0.5] * 20, [1.0 - 0.01 * index for index in range(20)], 19),
+        ([0.01 * index for index in range(20)], [1.0 + index for index in range(20)], 19),
+        # Losses that fall again, but not below the lowest, are no improvement.
+        ([0.5] + [0.6] * 19, [1.0] + [3.0 - 0.05 * index for index in range(19)], 1),
+        # The loss improves after the score has stopped to, and the other way round.
+        ([0.1, 0.2] + [0.2] * 18, [1.0, 0.9, 0.8] + [0.8] * 17, 2),
+        ([0.1, 0.2, 0.3] + [0.3] * 17, [1.0, 0.9] + [0.9] * 18, 2),
+    ],
+)
+def test_training_ends_when_neither_score_nor_loss_has_improved_for_patience_validations(
+    scores: list[float], losses: list[float], last_improvement: int, patience: int
+) -> None:
+    validations = [Validation(*pair) for pair in zip(scores, losses, strict=True)]
+    training = train_walker(validations, dataclasses.replace(TWENTY_STEPS, patience=patience))
+    assert len(training.curve) == min(last_improvement + 1 + patience, 20)
+
+
+@pytest.mark.parametrize(("patience", "num_validations"), [(4, 20), (3, 4)])
+def test_each_improvement_starts_the_patience_anew(patience: int, num_validations: int) -> None:
+    """The score rises at every fourth validation."""
+    validations = [Validation(index // 4 / 10, 1.0) for index in range(20)]
+    training = train_walker(validations, dataclasses.replace(TWENTY_STEPS, patience=patience))
+    assert len(training.curve) == num_validations
+    assert training.kept == num_validations - 4
+
+
+@pytest.mark.parametrize(
+    ("learning_rate", "num_validations"), [(0.3, 1 + 5), (0.01, 9 + 5), (1e-5, 20)]
+)
+def test_the_patience_begins_when_the_training_loss_has_fallen_by_a_twentieth(
+    learning_rate: float, num_validations: int
+) -> None:
+    """Nothing improves; with the lower rates, the loss falls that far in nine steps, or never."""
+    training = train_walker([Validation(0.5, 1.0)] * 20, learning_rate=learning_rate)
+    first, *others = training.losses
+    has_fallen = [loss < 0.95 * first for loss in others]
+    assert sum(has_fallen) == (0 if num_validations == 20 else 5)
+    assert len(training.curve) == num_validations
+    assert training.kept == 0
+
+
+def test_a_score_that_is_not_a_number_is_worse_than_any_other() -> None:
+    scores = [NAN, NAN, -0.9, NAN, -0.8, NAN, *[NAN] * 14]
+    training = train_walker([Validation(score, 1.0 + index) for index, score in enumerate(scores)])
+    assert training.kept == 4
+    assert len(training.curve) == 4 + 1 + 5
+    assert math.isnan(training.curve[0].validation_score)
+
+
+def test_without_any_score_the_lowest_loss_is_kept() -> None:
+    losses = [3.0, 2.0, 1.0, *[2.0] * 17]
+    training = train_walker([Validation(NAN, loss) for loss in losses])
+    assert training.kept == 2
+    assert len(training.curve) == 2 + 1 + 5
+
+
+@pytest.mark.parametrize(
+    ("validations", "kept"),
+    [
+        ([(0.5, 3.0), (0.5, 1.0), (0.5, 2.0)], 1),
+        ([(0.5, 2.0), (0.5, 2.0), (0.5, 2.0)], 0),  # the first of equal ones
+        ([(0.5, 1.0), (0.6, 3.0), (0.6, 2.0)], 2),  # the score counts first
+        ([(0.6, 2.0), (0.5, 1.0), (0.6, 1.5)], 2),
+    ],
+)
+def test_equal_scores_are_decided_by_the_lower_loss(
+    validations: list[tuple[float, float]], kept: int
+) -> None:
+    settings = dataclasses.replace(TWENTY_STEPS, epochs=1)
+    training = train_walker(
+        [Validation(*pair) for pair in validations], settings, steps_per_epoch=3
+    )
+    assert len(training.curve) == 3
+    assert training.kept == kept
+    assert torch.equal(training.model.weight.detach(), training.weights[kept])
+
+
+def test_without_patience_all_steps_are_taken_and_the_last_weights_are_kept() -> None:
+    """They are validated for the curve, which changes nothing."""
+    validated = train_walker(peak_at(3), dataclasses.replace(TWENTY_STEPS, patience=None))
+    unvalidated = train_walker(None)
+    for training in (validated, unvalidated):
+        assert len(training.losses) == len(training.curve) == 20
+        assert training.kept == 19
+    assert torch.equal(validated.model.weight, unvalidated.model.weight)
+    assert torch.equal(validated.model.weight.detach(), validated.weights[-1])
+    assert [point.validation_score for point in validated.curve] == [
+        validation.score for validation in peak_at(3)
+    ]
+    for point in unvalidated.curve:
+        assert math.isnan(point.validation_score) and math.isnan(point.validation_loss)
+
+
+def test_the_curve_has_the_mean_training_loss_since_the_point_before() -> None:
+    """Of 47 steps every third is validated, and the last one."""
+    settings = dataclasses.replace(TWENTY_STEPS, epochs=1)
+    training = train_walker(
+        [Validation(0.1 + 0.01 * index, 2.0 - 0.1 * index) for index in range(16)],
+        settings,
+        steps_per_epoch=47,
+    )
+    steps = [*range(3, 46, 3), 47]
+    assert [point.step for point in training.curve] == steps
+    assert [point.epoch for point in training.curve] == pytest.approx([n / 47 for n in steps])
+    starts = [0, *steps[:-1]]
+    assert [point.train_loss for point in training.curve] == pytest.approx(
+        [np.mean(training.losses[a:b]) for a, b in zip(starts, steps, strict=True)], rel=1e-5
+    )
+    assert training.losses[0] > 1.2 * training.losses[-1], "otherwise the test shows nothing"
+    table = curve_frame(training.curve)
+    assert [*table.columns] == [column.name for column in dataclasses.fields(CurvePoint)]
+    assert table["validation_loss"].tolist() == pytest.approx(np.linspace(2.0, 0.5, 16))
+    assert table["is_kept"].tolist() == [False] * 15 + [True]
+    assert [*curve_frame([]).columns] == [*table.columns]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "min_steps", "steps_per_epoch", "expected"),
+    [
+        (3, None, 7, 21),
+        (3, 21, 7, 21),
+        (3, 22, 7, 28),  # whole epochs
+        (2, 300, 7, 301),
+        (20, 300, 1, 300),
+        (20, 300, 4, 300),
+        (20, 300, 100, 2000),
+    ],
+)
+def test_the_highest_number_of_steps_is_that_of_whole_epochs(
+    epochs: int, min_steps: int | None, steps_per_epoch: int, expected: int
+) -> None:
+    settings = EarlyStopping(epochs=epochs, min_steps=min_steps)
+    assert count_max_steps(settings, steps_per_epoch) == expected
+    if expected <= 28:
+        training = train_walker(None, settings, steps_per_epoch=steps_per_epoch)
+        assert training.curve[-1].step == len(training.losses) == expected
+
+
+def test_a_training_is_validated_up_to_twenty_times_and_at_most_1000_steps_apart() -> None:
+    assert [steps_between_validations(steps) for steps in (1, 20, 21, 40, 300, 301)] == [
+        1,
+        1,
+        2,
+        2,
+        15,
+        16,
+    ]
+    assert [steps_between_validations(steps) for steps in (20_000, 20_001, 10**7)] == [1000] * 3
+    for num_steps in range(1, 20_000, 17):
+        interval = steps_between_validations(num_steps)
+        num_validations = -(-num_steps // interval)  # rounded up: the last step is validated too
+        assert min(num_steps, 11) <= num_validations <= 20
+
+
+@pytest.mark.parametrize("key", ["epochs", "min_steps", "patience", "batch_size"])
+@pytest.mark.parametrize("value", [0, -3])
+def test_counts_below_one_are_refused(key: str, value: int) -> None:
+    keywords: dict[str, Any] = {key: value}
+    with pytest.raises(ValueError, match=f"{key} is {value}"):
+        EarlyStopping(**keywords)
+
+
+def encode_split(task: TaskData, split: str, family: str) -> list[EncodedItem]:  # noqa: F811
+    """Return the items of a split as the tiny model of a family reads them."""
+    table = task.splits[split]
+    return encode_items(table, tiny.tokenizer(family), max_length=20, language="en")
+
+
+@dataclass
+class RecordedFit:
+    """A head that was fitted with validation, and its outputs at each validation."""
+
+    model: Any
+    final_outputs_MK: np.ndarray
+    outputs: list[np.ndarray]
+    validations: list[Validation]
+
+
+def fit_with_validation(
+    method: str,
+    task: TaskData,  # noqa: F811
+    scores: Sequence[float] | None,
+    *,
+    patience: int | None,
+    family: str = "gpt",
+) -> RecordedFit:
+    """Fit a head on a tiny model with these validation scores; without scores, never validate."""
+    labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
+    items = {split: encode_split(task, split, family) for split in ("train", "validation")}
+    answer = tiny.label_answer(2)
+    tokenizer = tiny.tokenizer(family)
+    outputs: list[np.ndarray] = []
+    validations: list[Validation] = []
+
+    def record(outputs_MK: np.ndarray, loss: float) -> Validation:
+        assert scores is not None
+        outputs.append(outputs_MK)
+        validations.append(Validation(scores[len(validations)], loss))
+        return validations[-1]
+
+    if method == "bilstm_probe":
+        features = {
+            split: cache_features(tiny.model("gpt"), tokenizer, part, precision="fp32")
+            for split, part in items.items()
+        }
+
+        def score_probe(probe: Any) -> Validation:
+            output = predict_bilstm_probe(probe, features["validation"], labels["validation"])
+            return record(output.outputs_MK, output.loss)
+
+        settings = dataclasses.replace(tiny.BILSTM_PROBE, epochs=4, patience=patience, dropout=0.2)
+        probe = fit_bilstm_probe(
+            features["train"],
+            labels["train"],
+            answer,
+            settings,
+            seed=1,
+            device=tiny.CPU,
+            validate=None if scores is None else score_probe,
+        )
+        final = predict_bilstm_probe(probe, features["validation"]).outputs_MK
+        return RecordedFit(probe, final, outputs, validations)
+
+    def score(model: FinetunedModel, part_labels: np.ndarray | None) -> tuple[np.ndarray, float]:
+        return score_finetuned(model, tokenizer, items["validation"], part_labels, precision="fp32")
+
+    model = finetune(
+        tiny.model(family),
+        tokenizer,
+        items["train"],
+        labels["train"],
+        answer,
+        dataclasses.replace(FINETUNE, epochs=2, min_steps=None, patience=patience),
+        seed=1,
+        precision="fp32",
+        validate=None if scores is None else lambda m: record(*score(m, labels["validation"])),
+    )
+    return RecordedFit(model, score(model, None)[0], outputs, validations)
+
+
+METHODS = ("finetune", "bilstm_probe")
+
+
+@pytest.mark.parametrize(
+    ("method", "family"), [("finetune", "gpt"), ("finetune", "ulmfit"), ("bilstm_probe", "gpt")]
+)
+def test_a_head_has_the_weights_that_validation_scored_best(
+    method: str,
+    family: str,
+    task: TaskData,  # noqa: F811
+) -> None:
+    """ULMFiT's head has batch norm, whose statistics must be those that validation saw."""
+    scores = [0.5, 0.6, 0.8, 0.7, *[0.6] * 16]
+    fitted = fit_with_validation(method, task, scores, patience=30, family=family)
+    kept = [index for index, point in enumerate(fitted.model.learning_curve) if point.is_kept]
+    assert kept == [2]
+    assert len(fitted.outputs) == len(fitted.model.learning_curve) > 10
+    np.testing.assert_array_equal(fitted.final_outputs_MK, fitted.outputs[2])
+    assert not np.allclose(fitted.outputs[2], fitted.outputs[-1], atol=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_validation_loss_is_the_mean_over_all_items(
+    method: str,
+    task: TaskData,  # noqa: F811
+) -> None:
+    fitted = fit_with_validation(method, task, [0.5] * 20, patience=None)
+    labels = task.splits["validation"]["label"].to_numpy()
+    for outputs_MK, validation, point in zip(
+        fitted.outputs, fitted.validations, fitted.model.learning_curve, strict=True
+    ):
+        expected = -np.log(outputs_MK[np.arange(len(labels)), labels]).mean()
+        assert validation.loss == point.validation_loss == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_validation_does_not_change_the_steps_of_a_head(
+    method: str,
+    task: TaskData,  # noqa: F811
+) -> None:
+    """Both heads have dropout, which draws random numbers."""
+    validated = fit_with_validation(method, task, [0.5] * 20, patience=None)
+    unvalidated = fit_with_validation(method, task, None, patience=None)
+    expected = unvalidated.model.state_dict()
+    for name, tensor in validated.model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    assert [point.train_loss for point in validated.model.learning_curve] == [
+        point.train_loss for point in unvalidated.model.learning_curve
+    ]
+
+
+SETTINGS = EvaluateSettings(
+    linear_probe=PROBE,
+    bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2, patience=2),
+    finetune=dataclasses.replace(
+        FINETUNE,
+        min_steps=None,
+        patience=5,
+        gradual_unfreezing=0.0,
+        trials=(Trial(learning_rate=1e-7), Trial(learning_rate=0.02, epochs=10)),
+    ),
+)
+SEEDS = (3, 5)
+
+
+def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:  # noqa: F811
+    """Evaluate an untrained tiny GPT with both probes and fine-tuning, on all labels."""
+    data = TaskData(task.info | {"probes": ["linear", "bilstm"]}, task.splits)
+    context = EvalContext(tiny.checkpoint("gpt"), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
+    return evaluate_runs(
+        context,
+        [*list_runs(data.info, ("random",), ("all",), SEEDS)],
+        cache_dir=cache_dir,
+        report_progress=lambda *_: None,
+    )
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def evaluated(task: TaskData, cache_dir: Path) -> EvaluationOutput:  # noqa: F811
+    return evaluate_tiny_gpt(task, cache_dir)
+
+
+def test_an_evaluation_has_the_curves_of_all_trials_and_of_the_chosen_heads(
+    evaluated: EvaluationOutput,
+) -> None:
+    """L-BFGS, which fits the linear probes, has none; only the first seed has trials."""
+    curves = evaluated.curves
+    assert [*curves.columns] == [*CURVE_COLUMNS]
+    systems_with_curves = curves.groupby(["transfer", "head", "finetune_seed"])["trial"].unique()
+    assert {key: sorted(trials) for key, trials in systems_with_curves.items()} == {
+        ("finetuned", "linear", 3): ["0", "1", "chosen"],
+        ("finetuned", "linear", 5): ["chosen"],
+        ("frozen", "bilstm", 3): ["chosen"],
+        ("frozen", "bilstm", 5): ["chosen"],
+    }
+    assert set(curves["model"]) == {"gpt"} and set(curves["label_count"]) == {"all"}
+    assert set(curves["metric"]) == {"accuracy"}
+    key = ["transfer", "head", "finetune_seed", "trial"]
+    assert set(curves.groupby(key)["is_kept"].sum()) == {1}
+    assert np.isfinite(curves[["train_loss", "validation_loss", "validation_score"]]).all(axis=None)
+    assert (curves.groupby(key)["step"].diff().dropna() > 0).all()
+
+
+def test_the_chosen_curve_is_that_of_the_best_trial_and_its_kept_score_is_reported(
+    evaluated: EvaluationOutput,
+) -> None:
+    curves = evaluated.curves
+    first = curves[(curves["transfer"] == "finetuned") & (curves["finetune_seed"] == 3)]
+    by_trial = {
+        trial: curve.drop(columns="trial").reset_index(drop=True)
+        for trial, curve in first.groupby("trial")
+    }
+    best_scores = {
+        trial: curve.loc[curve["is_kept"], "validation_score"].item()
+        for trial, curve in by_trial.items()
+    }
+    assert best_scores["1"] > best_scores["0"], "trial 0 hardly learns"
+    pd.testing.assert_frame_equal(by_trial["chosen"], by_trial["1"])
+    kept = curves[curves["is_kept"]]
+    reported: dict[Any, float | None] = {
+        (row.transfer, row.head, row.finetune_seed, row.trial): row.value
+        for row in evaluated.rows
+        if row.split == "validation" and row.metric == "accuracy"
+    }
+    for point in kept.itertuples():
+        key = (point.transfer, point.head, point.finetune_seed, point.trial)
+        assert point.validation_score == pytest.approx(reported[key]), key
+
+
+def test_curves_survive_the_cache(
+    task: TaskData,  # noqa: F811
+    evaluated: EvaluationOutput,
+    cache_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise AssertionError("a cached head is not fitted again")
+
+    monkeypatch.setattr(evaluation, "fit_head", refuse)
+    cached = evaluate_tiny_gpt(task, cache_dir)
+    pd.testing.assert_frame_equal(cached.curves, evaluated.curves)
+    pd.testing.assert_frame_equal(cached.predictions, evaluated.predictions)
+    assert cached.rows == evaluated.rows
+
+
+def test_mlflow_shows_the_chosen_curves_by_system_and_seed(evaluated: EvaluationOutput) -> None:
+    points = [*curve_points(evaluated.curves)]
+    assert [point.step for point in points] == sorted({point.step for point in points})
+    names = {name for point in points for name in point.values}
+    assert names == {
+        f"curves/random/{system}/all/seed {seed}/{value}"
+        for system in ("finetuned", "frozen/bilstm")
+        for seed in SEEDS
+        for value in ("train_loss", "validation_loss", "validation_accuracy")
+    }
+    chosen = evaluated.curves[evaluated.curves["trial"] == "chosen"]
+    assert sum(len(point.values) for point in points) == 3 * len(chosen)
+    (row,) = chosen[(chosen["head"] == "bilstm") & (chosen["finetune_seed"] == 5)][-1:].itertuples()
+    (point,) = [point for point in points if point.step == row.step]
+    name = "curves/random/frozen/bilstm/all/seed 5/validation_loss"
+    assert point.values[name] == row.validation_loss
+    unvalidated = evaluated.curves.assign(validation_loss=NAN, validation_score=NAN)
+    for point in curve_points(unvalidated):
+        assert {name.rsplit("/", 1)[1] for name in point.values} == {"train_loss"}
+
+
+def test_a_validation_that_is_not_finite_fails_the_trial(
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def score_nan(*arguments: Any, **options: Any) -> Any:
+        outputs_MK, loss = score_finetuned(*arguments, **options)
+        return outputs_MK * NAN, loss
+
+    monkeypatch.setattr(systems, "score_finetuned", score_nan)
+    output = evaluate_tiny_gpt(task, tmp_path)
+    failed = [row for row in output.rows if row.status == "failed"]
+    assert {row.transfer for row in failed} == {"finetuned"}
+    for row in failed:
+        assert "the predictions for validation are not finite" in format_notes(row.reason)
+    assert set(output.curves["transfer"]) == {"frozen"}
+
+
+@pytest.mark.parametrize("max_iter", [1, 1000])
+def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_head(
+    max_iter: int,
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    probe = LinearProbeSettings(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))
+    settings = dataclasses.replace(SETTINGS, linear_probe=probe)
+    data = TaskData(task.info | {"probes": ["linear"]}, task.splits)
+    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    runs = [
+        run for run in list_runs(data.info, ("random",), (20,), SEEDS) if run.transfer == "frozen"
+    ]
+    for _ in range(2):  # the second time from the cache
+        rows = evaluate_runs(
+            context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
+        ).rows
+        reasons: dict[str, list[str]] = {}
+        for row in rows:
+            reasons.setdefault(row.trial, []).append(format_notes(row.reason))
+        message = "the fit had not converged after 1 iterations; raise max_iter or l2"
+        for trial, texts in reasons.items():
+            is_expected = max_iter == 1 and trial == "chosen"
+            assert all((message in text) == is_expected for text in texts), trial
+        assert len(reasons["chosen"]) == 2 * 2 * 2  # seeds, splits, metrics
+
+
+def test_a_linear_probe_is_fitted_up_to_its_tolerance() -> None:
+    rng = generator("features", 1)
+    features = rng.standard_normal((40, 1, 5)).astype(np.float32)
+    labels = (features[:, 0, 0] + rng.standard_normal(40) > 0).astype(np.int64)
+
+    def fit(**settings: Any) -> LinearProbe:
+        probe_settings = LinearProbeSettings(l2=0.01, **settings)
+        return fit_linear_probe(features, labels, tiny.label_answer(2), probe_settings, seed=0)
+
+    exact = fit(tolerance=1e-9)
+    distances = []
+    for tolerance in (1e-2, 1e-4):
+        probe = fit(tolerance=tolerance)
+        assert probe.has_converged
+        distances.append(np.abs(probe(features) - exact(features)).max())
+    assert exact.has_converged and 0.1 > distances[0] > 5 * distances[1] > 0
+    assert not fit(tolerance=1e-9, max_iter=2).has_converged
