@@ -192,7 +192,8 @@ COLUMN_DESCRIPTIONS = {
     "layer": "The number of a layer that is scored alone, from the bottom; else none.",
     "text_bytes": "The bytes of text that the model has read; empty if unknown, as for a public "
     "checkpoint.",
-    "metric": "The metric, such as accuracy. The first of a task compares systems.",
+    "metric": "The metric, such as accuracy. The first of a task compares systems. unigrams_METRIC "
+    "beside a bag of words is the score of logistic regression on the same tokens.",
     "value": "The value of the metric; empty unless the status is ok.",
     "num_examples": "The number of scored items.",
     "status": "ok, not_applicable or failed.",
@@ -218,7 +219,7 @@ ENSEMBLE_FAMILY = "ensemble"  # two models together
 JOINED_FAMILY = "joined"  # the features of a model with the static vectors of another
 PUBLIC_FAMILY = "public"  # trained by others, on text and budgets of their own
 # Metrics that are reported but rank nothing.
-UNIGRAM_PREFIX = "unigrams_"  # with a metric: that of logistic regression on the same words
+UNIGRAM_PREFIX = "unigrams_"  # and a metric: that of logistic regression on the same tokens
 UNKNOWN_TOKEN_METRIC = "unknown_token_rate"  # share of a task's tokens that a model does not know
 
 

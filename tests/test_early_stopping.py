@@ -614,7 +614,7 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
         reasons: dict[str, list[str]] = {}
         for row in rows:
             reasons.setdefault(row.trial, []).append(format_notes(row.reason))
-        message = "the fit had not converged after 1 iterations; raise max_iter or l2"
+        message = "the fit had not converged within 1 iterations"
         for trial, texts in reasons.items():
             is_expected = max_iter == 1 and trial == "chosen"
             assert all((message in text) == is_expected for text in texts), trial

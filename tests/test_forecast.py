@@ -122,7 +122,7 @@ def test_a_training_is_expected_to_stop_after_a_part_of_its_epochs() -> None:
     settings = dataclasses.replace(FINETUNE, epochs=20, batch_size=5, min_steps=None)
     assert (count_steps(settings, 100), count_validations(settings, 100)) == (400, 20)
     stopping = dataclasses.replace(settings, patience=5)
-    assert (count_steps(stopping, 100), count_validations(stopping, 100)) == (240, 12)
+    assert (count_steps(stopping, 100), count_validations(stopping, 100)) == (280, 14)
     assert (count_steps(stopping, 0), count_validations(stopping, 0)) == (0, 0)
     assert (count_steps(PROBE, 100), count_validations(PROBE, 100)) == (0, 0)
 

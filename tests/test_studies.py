@@ -134,6 +134,13 @@ def test_a_study_that_sets_the_value_of_the_default_trials_has_none(
     assert getattr(resolve(unrelated), method).trials
 
 
+def test_a_model_may_set_a_value_that_the_study_has_trials_of() -> None:
+    trials = {"trials": [{"learning_rate": 0.03}]}
+    settings = resolve_evaluation("gpt", {"finetune": {"learning_rate": 0.02}}, finetune=trials)
+    assert settings.finetune.trials == ()
+    assert settings.finetune.learning_rate == 0.02
+
+
 def test_a_model_may_name_trials_of_a_value_that_the_study_sets_for_all() -> None:
     trials = {"trials": [{"learning_rate": 0.03}]}
     settings = resolve_evaluation("gpt", {"finetune": trials}, finetune={"learning_rate": 0.02})

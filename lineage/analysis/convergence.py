@@ -77,10 +77,11 @@ def list_controls(table: pd.DataFrame, split: str) -> Iterator[ConvergenceContro
 
 
 def read_finetune_curves(results_dir: Path, grid: Grid) -> Iterator[FinetuneCurve]:
-    """Yield the learning curves of all fine-tuned models."""
-    for verb in ("evaluate", "evaluate_adapted"):
-        for name in grid.stage_instances[verb]:
-            path = results_dir / "curves" / f"{verb}-{name}.parquet"
+    """Yield the learning curves of models that were fine-tuned, pretrained and random-init ones."""
+    for task in grid.tasks:
+        for model in grid.models:
+            name = f"evaluate-{model}-{grid.pretrain_seeds[0]}-{task}"
+            path = results_dir / "curves" / f"{name}.parquet"
             if path.is_file():
                 yield from _first_curves(artifacts.read_table(path))
 

@@ -265,6 +265,8 @@ def _task_lines(plan: _TaskPlan) -> list[str]:
 
 def _grid_lines(plans: Sequence[_TaskPlan]) -> list[str]:
     """Return the grid, with every list that dvc.yaml reads."""
+    # Folds are repetitions too: each seed trains a model for every fold.
+    seeds = [0, 1] if any("folds" in plan.tree for plan in plans) else [0, 1, 2]
     adaptable = [plan.findings.name for plan in _adaptable_tasks(plans)]
     adapt_comment = ""
     if not adaptable:
@@ -273,7 +275,7 @@ def _grid_lines(plans: Sequence[_TaskPlan]) -> list[str]:
         ("models", MODELS, "or fasttext, glove, ulmfit, a public checkpoint, ..."),
         ("tasks", [plan.findings.name for plan in plans], ""),
         ("pretrain_seeds", [0], "more seeds show how much chance matters, and take longer"),
-        ("finetune_seeds", [0, 1, 2], "each result is the mean over these; fewer take less time"),
+        ("finetune_seeds", seeds, "each result is the mean over these; fewer take less time"),
         ("label_counts", _label_counts(plans), "numbers of training rows to compare with"),
         ("adapt_models", ADAPT_MODELS if adaptable else [], adapt_comment),
         ("adapt_tasks", adaptable, ""),

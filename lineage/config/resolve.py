@@ -82,15 +82,16 @@ def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
     if family not in family_names():
         return block
     defaults = importlib.import_module(f"lineage.models.{family}").FAMILY.defaults
-    own = merge_trees(shared or {}, block)
     # A copy: nobody may change the defaults of a family.
-    merged = merge_trees(copy.deepcopy(dict(defaults)), own)
-    return merge_trees(merged, _without_default_trials(own))
+    merged = copy.deepcopy(dict(defaults))
+    for level in (shared or {}, block):
+        merged = merge_trees(merge_trees(merged, level), _without_default_trials(level))
+    return merged
 
 
-def _without_default_trials(own: Tree) -> dict[str, Any]:
-    """Return `trials: []` for each method whose key of DEFAULT_TRIAL_KEYS a study sets itself."""
-    evaluate = own.get("evaluate")
+def _without_default_trials(level: Tree) -> dict[str, Any]:
+    """Return `trials: []` for each method whose key of DEFAULT_TRIAL_KEYS is set at this level."""
+    evaluate = level.get("evaluate")
     if not isinstance(evaluate, Mapping):
         return {}
     methods: dict[str, Any] = {}

@@ -123,9 +123,18 @@ def _type_name(hint: Any) -> str:
     return " | ".join(_type_name(argument) for argument in arguments) or "any"
 
 
+def _without_nulls(item: Any) -> Any:
+    """Return a record as the keys that it sets; anything else as it is."""
+    if not dataclasses.is_dataclass(item):
+        return item
+    return {name: value for name, value in vars(item).items() if value is not None}
+
+
 def _default(field: "dataclasses.Field[Any]") -> str:
     if field.default is not dataclasses.MISSING:
-        value = list(field.default) if isinstance(field.default, tuple) else field.default
+        value = field.default
+        if isinstance(value, tuple):
+            value = [_without_nulls(item) for item in value]
         return "" if value is None else f"`{value}`"
     return "" if field.default_factory is not dataclasses.MISSING else "required"
 

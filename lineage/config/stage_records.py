@@ -71,6 +71,7 @@ def _evaluation_grid(params: Params) -> Record:
         "split": params.report.split,
         "finetune_seeds": params.grid.finetune_seeds,
         "label_counts": params.grid.label_counts,
+        "tfidf_C": params.grid.tfidf_C,  # of the unigram control
     }
 
 

@@ -19,7 +19,7 @@ from lineage.training.state import TrainState
 
 NUM_VALIDATIONS = 20  # in a training that does not stop early
 MAX_STEPS_BETWEEN_VALIDATIONS = 1000
-BEGUN_SHARE = 0.05  # of the training loss between the first validations
+MIN_LOSS_DROP = 0.05  # of the training loss before the first validation
 
 
 class Validation(NamedTuple):
@@ -57,7 +57,7 @@ def count_max_steps(settings: EarlyStopping, steps_per_epoch: int) -> int:
 
 
 def steps_between_validations(num_steps: int) -> int:
-    """Return how often a training of at most `num_steps` is validated."""
+    """Return the number of steps between two validations of a training."""
     return min(-(-num_steps // NUM_VALIDATIONS), MAX_STEPS_BETWEEN_VALIDATIONS)
 
 
@@ -68,7 +68,7 @@ class EarlyStopper:
     The best has the highest score; equal scores are decided by the loss. A training is over when
     neither the score nor the loss has improved for `patience` validations: a model that grows too
     certain has a rising loss and a rising score. It is not over before it has begun, which is when
-    the training loss has fallen by BEGUN_SHARE: large networks with random weights may learn
+    the training loss has fallen by MIN_LOSS_DROP: large networks with random weights may learn
     nothing for several epochs.
     """
 
@@ -85,7 +85,7 @@ class EarlyStopper:
         """Add a validation, and return whether it is the best so far."""
         if self.num_validations == 0:
             self.first_train_loss = train_loss
-        if train_loss < (1 - BEGUN_SHARE) * self.first_train_loss:
+        if train_loss < (1 - MIN_LOSS_DROP) * self.first_train_loss:
             self.has_begun = True
         score = -math.inf if math.isnan(validation.score) else validation.score
         has_improved = score > self.best.score or validation.loss < self.lowest_loss

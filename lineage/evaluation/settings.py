@@ -65,7 +65,8 @@ class Trial:
 class HyperparameterTrials:
     """The settings of a method of transfer. Of its trials, the best on validation is used."""
 
-    # Empty: the block's own hyperparameters are used.
+    # Validation with the first seed chooses one. Empty: the block's own hyperparameters are used.
+    # A block that sets learning_rate or l2 without trials has none.
     trials: tuple[Trial, ...] = ()
     # The label counts of the grid to use this method with. Empty: all of them.
     label_counts: tuple[LabelCount, ...] = ()
@@ -102,10 +103,11 @@ class LinearProbeSettings(HyperparameterTrials):
     more than `max_iter` iterations is reported.
     """
 
+    # Not used if the block sets l2.
     trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS
-    l2: float = 0.001
+    l2: float = 0.001  # penalty on the squared weights, beside the mean loss
     max_iter: int = 1000
-    tolerance: float = 1e-4
+    tolerance: float = 1e-4  # largest derivative of the mean loss at which the fit ends
     features: Features = "scalar_mix"
     learn_gamma: bool = False  # scale of the mix; a linear layer can scale by itself
     # Scale each layer by one mean and variance, as in ELMo's mix, instead of each feature. Both

@@ -30,7 +30,7 @@ from lineage.forecast.measure import LinearCost
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
 ADAPTED: tuple[Init, ...] = ("adapted",)
 # The share of its highest number of steps after which a training stops early.
-EARLY_STOPPING_SHARE = 0.6
+EARLY_STOPPING_SHARE = 0.7
 
 
 @dataclass(frozen=True)

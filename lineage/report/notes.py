@@ -102,7 +102,8 @@ _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
     "undefined_on_clean_items": lambda metric: f"the items that are left have no {metric}",
     "trial": _format_trial,
     "not_converged": lambda count: (
-        f"the fit had not converged after {count} iterations; raise max_iter or l2"
+        f"the fit had not converged within {count} iterations; a stronger penalty (a higher l2, a "
+        "lower tfidf_C) needs fewer"
     ),
     "truncated": _format_truncated,
     "answers_cut_off": lambda value: (

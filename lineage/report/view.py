@@ -509,8 +509,8 @@ def describe_convergence(analysis: Analysis, task: str) -> Iterator[str]:
             yield (
                 f"Fine-tuning did not converge here with {labels}: {control.model} with random "
                 f"init has {format_percent(control.fine_tuned)} {unit}, and logistic regression on "
-                f"the same words {format_percent(control.unigrams)}. Raise finetune.epochs or "
-                "min_steps before you trust the fine-tuned scores."
+                f"the same tokens {format_percent(control.unigrams)}. Look at the learning curves, "
+                "and try more steps or other learning rates before you trust fine-tuned scores."
             )
 
 
@@ -520,29 +520,35 @@ def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
     if not curves:
         return []
     charts = (
-        ("training loss", "nats", "train_loss"),
+        ("training", "loss", "train_loss"),
         ("validation", metric_heading(curves[0].metric), "validation_score"),
     )
-    return [
-        figures.draw_line_chart(
-            [_finetune_series(analysis, curve, field) for curve in curves],
-            title=f"{task}, {title}",
-            x_label="epoch",
-            y_label=y_label,
-            percent=field == "validation_score",
-        )
-        for title, y_label, field in charts
-    ]
+    drawn = []
+    for title, y_label, field in charts:
+        series = [_finetune_series(analysis, curve, field) for curve in curves]
+        measured = [one for one in series if one.x]
+        if measured:
+            drawn.append(
+                figures.draw_line_chart(
+                    measured,
+                    title=f"{task}, {title}",
+                    x_label="epoch",
+                    y_label=y_label,
+                    percent=field == "validation_score",
+                )
+            )
+    return drawn
 
 
 def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
     style = model_style(analysis, curve.model)
-    values = [value if math.isfinite(value) else 0.0 for value in getattr(curve, field)]
+    points = zip(curve.epoch, getattr(curve, field), strict=True)
+    finite = [(epoch, value) for epoch, value in points if math.isfinite(value)]
     return LineSeries(
         curve.model,
         style.color,
-        curve.epoch,
-        values,
+        [epoch for epoch, _ in finite],
+        [value for _, value in finite],
         hollow=curve.init == "random",
         marker=style.marker,
     )
