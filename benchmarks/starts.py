@@ -29,7 +29,7 @@ from lineage.config.params import Params, read_params
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.systems import EvalContext, EvalRun, is_requested
-from lineage.models.base import Encoder, rescale_embeddings, root_mean_square
+from lineage.models.base import Encoder, root_mean_square
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
 from lineage.results import ResultRow
@@ -48,6 +48,17 @@ COLUMNS = [
     "value",
     "reason",
 ]
+
+
+def rescale_embeddings(model: Encoder, reference: Encoder) -> Encoder:
+    """Scale a model's tables in place to the root mean square of a reference of the same family.
+
+    A table of zeros, such as RoBERTa's segments, stays as it is.
+    """
+    pairs = zip(model.embedding_matrices(), reference.embedding_matrices(), strict=True)
+    for weight, target in pairs:
+        weight.data.mul_(root_mean_square(target) / (root_mean_square(weight) or 1.0))
+    return model
 
 
 def copy_embeddings(target: Encoder, source: Encoder) -> Encoder:

@@ -14,9 +14,10 @@ pytest.importorskip("transformers")
 
 import transformers
 
+from benchmarks.starts import rescale_embeddings
 from lineage.errors import EvaluationError, InputError
 from lineage.models import public as family
-from lineage.models.base import rescale_embeddings, root_mean_square
+from lineage.models.base import root_mean_square
 from lineage.models.batch import Batch
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_folders import inspect_checkpoint

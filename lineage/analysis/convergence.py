@@ -10,7 +10,7 @@ from lineage import artifacts
 from lineage.config.params import Grid
 from lineage.results import UNIGRAM_PREFIX
 
-# How far a bag of word embeddings may lie below logistic regression on the same words.
+# How far a bag of word embeddings may lie below logistic regression on the same tokens.
 CONTROL_MARGIN = 0.03
 CONTROL_COLUMNS = ["task", "model", "label_count"]
 CURVE_KEY = ["init", "transfer", "head"]
@@ -89,9 +89,8 @@ def read_finetune_curves(results_dir: Path, grid: Grid) -> Iterator[FinetuneCurv
 def _first_curves(table: pd.DataFrame) -> Iterator[FinetuneCurve]:
     chosen = table[(table["trial"] == "chosen") & (table["transfer"] == "finetuned")]
     for _, curves in chosen.groupby(CURVE_KEY, sort=False):
-        curve = curves
-        counts = {count: _as_number(count) for count in curves["label_count"].unique()}
-        curve = curve[curve["label_count"] == max(counts, key=lambda count: counts[count])]
+        most_labels = max(curves["label_count"], key=_as_number)
+        curve = curves[curves["label_count"] == most_labels]
         curve = curve[curve["finetune_seed"] == curve["finetune_seed"].min()]
         if curve["fold"].notna().any():
             curve = curve[curve["fold"] == curve["fold"].min()]

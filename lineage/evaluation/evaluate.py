@@ -146,7 +146,7 @@ def evaluate_runs(
 
 
 def _concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables of the same columns; the first may be without rows, which pandas warns of."""
+    """Concatenate tables of the same columns; empty ones, of which pandas warns, are left out."""
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 

@@ -105,7 +105,7 @@ class LinearProbeSettings(HyperparameterTrials):
 
     # Not used if the block sets l2.
     trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS
-    l2: float = 0.001  # penalty on the squared weights, beside the mean loss
+    l2: float = 0.001  # times the squared weights, added to the mean loss
     max_iter: int = 1000
     tolerance: float = 1e-4  # largest derivative of the mean loss at which the fit ends
     features: Features = "scalar_mix"
@@ -131,9 +131,9 @@ class LinearProbeSettings(HyperparameterTrials):
 class EarlyStopping:
     """The keys that `bilstm_probe` and `finetune` share: how long to train.
 
-    Training is validated up to 20 times, at equal distances, and the best weights are kept. It ends when
-    neither the metric nor the loss of the validation items has improved for `patience` validations,
-    though not before the training loss has begun to fall.
+    Training is validated at 20 equal distances, or every 1,000 steps where that is more often, and
+    the best weights are kept. It ends when neither the metric nor the loss of the validation items
+    has improved for `patience` validations, though not before the training loss has fallen by 5 %.
     """
 
     epochs: int = 20  # at most

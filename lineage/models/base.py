@@ -155,17 +155,6 @@ def root_mean_square(weight: torch.Tensor) -> float:
     return float(weight.detach().double().square().mean().sqrt())
 
 
-def rescale_embeddings(model: Encoder, reference: Encoder) -> Encoder:
-    """Scale a model's tables in place to the root mean square of a reference of the same family.
-
-    A table of zeros, such as RoBERTa's segments, stays as it is.
-    """
-    pairs = zip(model.embedding_matrices(), reference.embedding_matrices(), strict=True)
-    for weight, target in pairs:
-        weight.data.mul_(root_mean_square(target) / (root_mean_square(weight) or 1.0))
-    return model
-
-
 def embed(weight_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Look up rows of a table: (...) ids -> (..., D).
 
