@@ -31,7 +31,12 @@ from lineage.evaluation.early_stopping import (
 )
 from lineage.evaluation.encoding import EncodedItem, encode_items
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
-from lineage.evaluation.finetuning import FinetunedModel, finetune, score_finetuned
+from lineage.evaluation.finetuning import (
+    FinetunedModel,
+    finetune,
+    score_finetuned,
+    update_batch_norm,
+)
 from lineage.evaluation.linear_probe import LinearProbe, fit_linear_probe
 from lineage.evaluation.result_rows import curve_points
 from lineage.evaluation.settings import (
@@ -424,6 +429,24 @@ def test_a_head_has_the_weights_that_validation_scored_best(
     assert len(fitted.outputs) == len(fitted.model.learning_curve) > 10
     np.testing.assert_array_equal(fitted.final_outputs_MK, fitted.outputs[2])
     assert not np.allclose(fitted.outputs[2], fitted.outputs[-1], atol=1e-3)
+
+
+def test_batch_norm_has_the_statistics_of_the_kept_weights(
+    task: TaskData,  # noqa: F811
+) -> None:
+    """Running statistics would lag behind the weights, in validation too."""
+    fitted = fit_with_validation("finetune", task, [0.5] * 20, patience=30, family="ulmfit")
+    norms = [part for part in fitted.model.head.modules() if isinstance(part, nn.BatchNorm1d)]
+    kept = [norm.running_mean.clone() for norm in norms]
+    update_batch_norm(
+        fitted.model,
+        tiny.tokenizer("ulmfit"),
+        encode_split(task, "train", "ulmfit"),
+        precision="fp32",
+    )
+    assert norms
+    for norm, mean in zip(norms, kept, strict=True):
+        torch.testing.assert_close(norm.running_mean, mean)
 
 
 @pytest.mark.parametrize("method", METHODS)
