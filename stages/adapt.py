@@ -39,14 +39,14 @@ def work(stage: Stage) -> None:
     task_dir = Path(f"artifacts/tasks/{task}")
     failure_reason = read_manifest(model_dir, "model")["reason"]
     checkpoint = Checkpoint.load(model_dir)
-    texts, heldout_texts = split_target_texts(task_dir, params.adapt, seed=params.seed)
+    texts, heldout_texts = split_target_texts(task_dir, params)
     if settings.new_words and not failure_reason:
         new_words = find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))
         checkpoint = checkpoint.with_added_words(new_words)
     parameters: dict[str, Any] = {
         **params.compute_settings,
         "adapt": dataclasses.asdict(settings),
-        "budget": dataclasses.asdict(params.adapt),
+        "budget": dataclasses.asdict(params.adapt) | {"text_bytes": params.max_adaptation_bytes},
     }
     input_digests = [artifact_digest(model_dir), artifact_digest(task_dir)]
     resume_dir = stage.prepare_resume_folder(parameters | {"inputs": input_digests})

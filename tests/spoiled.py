@@ -28,10 +28,6 @@ def too_many_epochs(folder, tree):
     set_value(tree, "budget.text_bytes", 50_000_000)
 
 
-def too_little_adaptation_text(folder, tree):
-    set_value(tree, "adapt.text_bytes", 5_000_000)
-
-
 def no_test_split(folder, tree):
     set_value(tree, "tasks.mood.files", {"train": "mood/train.csv"})
 
@@ -178,7 +174,6 @@ CASES = {
     ),
     one_document: ("corpora.general", "1 usable document", "document_unit: blank_line"),
     too_many_epochs: ("budget.text_bytes: 50,000,000 are more than 4 passes",),
-    too_little_adaptation_text: ("adapt.text_bytes: 5,000,000 are more than 4 passes",),
     no_test_split: (
         "tasks.mood",
         "no test split; add 'test:' to files, or use 'folds'",

@@ -4,9 +4,11 @@ The tests check what is learned, from which texts, and how often they are read.
 """
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -17,8 +19,15 @@ from lineage.config.params import AdaptationBudget, Params, read_params
 from lineage.evaluation.settings import AdaptSettings
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker
-from lineage.training.adapt import _group_with_lm_heads, adapt, split_target_texts
-from lineage.training.pretrain import TrainContext
+from lineage.training.adapt import (
+    HeldOutMetrics,
+    _group_with_lm_heads,
+    adapt,
+    find_new_words,
+    split_target_texts,
+)
+from lineage.training.curve import total_loss
+from lineage.training.pretrain import TrainContext, TrainOutput
 from tests import tiny
 
 SETTINGS = AdaptSettings(
@@ -29,14 +38,12 @@ SETTINGS = AdaptSettings(
     weight_decay=0.0,
     max_grad_norm=1.0,
 )
-UNLIMITED_BUDGET = AdaptationBudget(text_bytes=10**6, max_epochs=4)
+PARAMS = read_params(Path(__file__).parent.parent / "params.yaml")
 
 
-def build_params(text_bytes: int) -> Params:
-    return dataclasses.replace(
-        read_params(Path(__file__).parent.parent / "params.yaml"),
-        adapt=AdaptationBudget(text_bytes=text_bytes, max_epochs=4),
-    )
+def build_params(text_bytes: int, **changes: Any) -> Params:
+    budget = AdaptationBudget(text_bytes=text_bytes, **changes)
+    return dataclasses.replace(PARAMS, adapt=budget, seed=7)
 
 
 def build_context(folder: Path) -> TrainContext:
@@ -89,6 +96,106 @@ def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> No
         )
         weights.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def adapt_too_long(
+    folder: Path, budget: Params, report_progress: Callable[[float, str], None] | None = None
+) -> tuple[TrainOutput, HeldOutMetrics]:
+    """Adapt to a few texts, again and again, until the loss on other texts rises."""
+    context = build_context(folder)
+    context = dataclasses.replace(
+        context,
+        checkpoint_seconds=0.0,
+        report_progress=report_progress or context.report_progress,
+    )
+    checkpoint = build_saved_checkpoint("gpt", folder.parent)
+    return adapt(
+        checkpoint, SETTINGS, tiny.documents()[:3], tiny.documents()[20:40], budget, context
+    )
+
+
+def test_adaptation_ends_when_held_out_loss_rises_and_keeps_the_best_weights(
+    tmp_path: Path,
+) -> None:
+    whole_budget = build_params(60_000, max_epochs=100, patience=None)
+    whole, _ = adapt_too_long(tmp_path / "whole", whole_budget)
+    assert whole.budget_used.text_bytes is not None and whole.budget_used.text_bytes >= 60_000
+    losses = whole.curve.validation_losses()
+    lowest = losses.index(min(losses))
+    assert len(losses) == 10 and lowest < 6, "the test needs a loss that rises"
+    budget = build_params(60_000, max_epochs=100, patience=2)
+    output, metrics = adapt_too_long(tmp_path / "stopped", budget)
+    assert output.curve.validation_losses() == losses[: lowest + 3]
+    assert total_loss(metrics.after) == pytest.approx(min(losses), abs=1e-6)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, output.model.state_dict()[name]), "patience changed the best"
+
+
+def test_adaptation_that_only_harms_leaves_the_weights_as_they_were(tmp_path: Path) -> None:
+    """An untrained model expects all tokens alike, which suits random letters best."""
+    checkpoint = build_saved_checkpoint("gpt", tmp_path)
+    letters = np.random.default_rng(0).choice([*"qxzjkvw#@ "], (20, 200))
+    output, metrics = adapt(
+        checkpoint,
+        SETTINGS,
+        tiny.documents()[:20],
+        ["".join(row) for row in letters],
+        build_params(20_000),
+        build_context(tmp_path / "resume"),
+    )
+    assert output.status == "ok" and metrics.after == metrics.before
+    before = checkpoint.build(tiny.CPU).state_dict()
+    for name, tensor in output.model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_killed_adaptation_goes_on_with_the_best_weights_so_far(tmp_path: Path) -> None:
+    """It is killed after its best validation and before its patience is used up."""
+    budget = build_params(60_000, max_epochs=100, patience=3)
+    expected, metrics = adapt_too_long(tmp_path / "expected", budget)
+    losses = expected.curve.validation_losses()
+    kill_after = losses.index(min(losses)) + 1.5
+
+    def kill(progress: float, note: str) -> None:
+        if progress * 10 > kill_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt_too_long(tmp_path / "killed", budget, kill)
+    resumed, resumed_metrics = adapt_too_long(tmp_path / "killed", budget)
+    assert resumed_metrics == metrics
+    assert resumed.curve.validation_losses() == losses
+    assert resumed.budget_used == expected.budget_used
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", ["context2vec", "sa_lstm", "taglm", "ulmfit"])
+def test_new_words_join_closed_vocabularies_by_default(name: str, tmp_path: Path) -> None:
+    settings = tiny.model_config(name).adapt
+    assert settings is not None and settings.new_words is not None
+    texts = [f"zebras {text} quokkas" for text in tiny.documents()[:20]]
+    checkpoint = build_saved_checkpoint(name, tmp_path)
+    new_words = find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))
+    assert {"zebras", "quokkas"} <= {*new_words}
+    extended = checkpoint.with_added_words(new_words)
+    output, _ = adapt(
+        extended,
+        SETTINGS,
+        texts,
+        tiny.documents()[20:24],
+        build_params(6_000),
+        build_context(tmp_path / "resume"),
+    )
+    assert output.status == "ok"
+    adapted = output.model.state_dict()
+    old_size = checkpoint.tokenizer.vocab_size
+    tables = [tensor for tensor in adapted.values() if len(tensor) == old_size + len(new_words)]
+    assert tables, "no table has rows for the new words"
+    for tensor in checkpoint.build(tiny.CPU).state_dict().values():
+        assert old_size not in tensor.shape or len(tensor) == old_size
+    for tensor in adapted.values():
+        assert old_size not in tensor.shape, "a table was not extended"
 
 
 @pytest.mark.parametrize("name", ["ulmfit", "gpt", "bert"])
@@ -180,7 +287,7 @@ def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Pa
 def test_held_out_target_text_is_not_adapted_to(tmp_path: Path) -> None:
     unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
     texts, held_out = split_target_texts(
-        write_task(tmp_path / "t", {}, unlabelled=unlabelled), UNLIMITED_BUDGET, seed=7
+        write_task(tmp_path / "t", {}, unlabelled=unlabelled), build_params(10**6)
     )
     assert len(held_out) == 5 and len(texts) == 45 and not set(texts) & set(held_out)
 
@@ -196,8 +303,7 @@ def test_without_unlabelled_text_all_texts_of_training_items_are_used(
 ) -> None:
     texts, held_out = split_target_texts(
         write_task(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)),
-        UNLIMITED_BUDGET,
-        seed=7,
+        build_params(10**6),
     )
     assert len(held_out) == 1
     assert {*texts, *held_out} == expected
@@ -211,13 +317,12 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
         {},
         unlabelled=pd.DataFrame({"text": [f"{i:04d} {'x' * 95}" for i in range(1000)]}),
     )
-    budget = AdaptationBudget(text_bytes=20_000, max_epochs=4)
-    texts, held_out = split_target_texts(folder, budget, seed=7)
+    params = build_params(20_000)
+    texts, held_out = split_target_texts(folder, params)
     assert (len(texts), len(held_out)) == (200, 20)
     assert texts == sorted(texts)
     assert not set(texts) & set(held_out)
     mean_position = sum(int(text[:4]) for text in texts) / len(texts)
     assert 350 < mean_position < 650
-    assert texts != split_target_texts(folder, budget, seed=8)[0]
-    small_budget = AdaptationBudget(text_bytes=50, max_epochs=4)
-    assert [len(part) for part in split_target_texts(folder, small_budget, seed=7)] == [1, 1]
+    assert texts != split_target_texts(folder, dataclasses.replace(params, seed=8))[0]
+    assert [len(part) for part in split_target_texts(folder, build_params(50))] == [1, 1]

@@ -114,7 +114,7 @@ def record_run_training(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> 
     recorded: dict[str, Any] = {}
 
     def record(
-        state: Any, checkpoint: Any, phases: Any, plan: Any, context: Any, *, corpus_bytes: int
+        state: Any, checkpoint: Any, phases: Any, plan: Any, context: Any, **_: Any
     ) -> pretrain.TrainOutput:
         recorded.update(state=state, phases=phases, plan=plan)
         return pretrain.TrainOutput(
@@ -184,7 +184,7 @@ def test_train_flops_of_two_phases_count_the_tokens_of_each(
     monkeypatch.setattr(
         pretrain,
         "train_language_model",
-        lambda state, *_: setattr(state, "counters", TrainCounters(tokens=100)),
+        lambda state, *_, **__: setattr(state, "counters", TrainCounters(tokens=100)),
     )
     phases: Any = [TrainPhase(None, None, 0.6), TrainPhase(None, None, 1.0)]  # type: ignore[arg-type]
     state: Any = SimpleNamespace(model=tiny.model("gpt"), counters=TrainCounters())

@@ -225,9 +225,9 @@ def test_a_training_validates_as_often_as_its_curve_says() -> None:
     )
     assert costs.training_seconds(100, heldout_bytes=20) == 3 + 50 + 7 * 2
     assert costs.training_seconds(100, heldout_bytes=2000) == 3 + 50 + 7 * 4
-    adapt = small_params(adapt={"text_bytes": 300, "max_epochs": 2}).adapt
-    seconds = costs.adaptation_seconds(adapt, train_bytes=100, heldout_bytes=20)
-    assert seconds == 3 + 100 + 7 * 2 + 2 * 2
+    params = small_params(adapt={"text_bytes": 300, "max_epochs": 2})
+    seconds = costs.adaptation_seconds(params, train_bytes=100, heldout_bytes=2000)
+    assert seconds == 3 + 100 + (10 + 2) * 200, "it reads all the held-out text each time"
 
 
 def test_growing_work_is_extrapolated_along_a_line() -> None:

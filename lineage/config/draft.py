@@ -41,9 +41,7 @@ MAX_EPOCHS = 4
 MAX_TEXT_BYTES = 8_000_000  # about an hour for four models on two cores
 # Body parameters for a budget of at least so many bytes of text.
 BODY_PARAMETERS = ((4_000_000, 1_000_000), (0, 400_000))
-MIN_ADAPT_BYTES = 50_000
-MAX_ADAPT_BYTES = 400_000
-ADAPT_EPOCHS = 2
+MIN_ADAPT_BYTES = 30_000
 SUBWORDS_PER_WORD = 1.3
 DEFAULT_POSITIONS = 136  # enough for 128 words
 DEFAULT_MAX_WORDS = 128
@@ -100,7 +98,7 @@ def draft_params(
         "# A study of pretraining methods on this text and these tasks, written by lineage init.",
         "# Comments mark what was guessed. `lineage params` prints all keys.",
         *_corpus_lines(corpora, sources, corpus_language, is_guessed=is_guessed),
-        *_budget_lines(measures, plans),
+        *_budget_lines(measures),
         "tasks:",
     ]
     for plan in plans:
@@ -217,8 +215,8 @@ def _corpus_lines(
     return lines
 
 
-def _budget_lines(measures: CorpusMeasures, plans: Sequence[_TaskPlan]) -> list[str]:
-    """Return the budget of pretraining, and that of adaptation if a task has text for it."""
+def _budget_lines(measures: CorpusMeasures) -> list[str]:
+    """Return the budget of pretraining."""
     train_bytes = measures.train_bytes
     text_bytes = _round_down(min(MAX_TEXT_BYTES, MAX_EPOCHS * train_bytes))
     parameters = next(count for least, count in BODY_PARAMETERS if text_bytes >= least)
@@ -231,18 +229,7 @@ def _budget_lines(measures: CorpusMeasures, plans: Sequence[_TaskPlan]) -> list[
         "body_parameters": parameters,
     }
     comment = f"{passes} {noun} over the training text; more text and parameters take longer"
-    lines = [_line(0, "budget", budget, comment)]
-    adaptable = _adaptable_tasks(plans)
-    if adaptable:
-        least = min(plan.measures.text_bytes for plan in adaptable)
-        adapt = {"text_bytes": min(MAX_ADAPT_BYTES, _round_down(_adapt_bytes(least)))}
-        lines.append(_line(0, "adapt", adapt, "of the text of the tasks"))
-    return lines
-
-
-def _adapt_bytes(task_bytes: int) -> float:
-    """Return the bytes of some passes over the text of a task; a tenth is held out."""
-    return 0.9 * ADAPT_EPOCHS * task_bytes
+    return [_line(0, "budget", budget, comment)]
 
 
 def _adaptable_tasks(plans: Sequence[_TaskPlan]) -> list[_TaskPlan]:
@@ -252,7 +239,7 @@ def _adaptable_tasks(plans: Sequence[_TaskPlan]) -> list[_TaskPlan]:
         for plan in plans
         if load_kind(plan.findings.kind).trains_head
         and ("folds" not in plan.tree or "unlabelled" in plan.findings.files)
-        and _adapt_bytes(plan.measures.text_bytes) >= MIN_ADAPT_BYTES
+        and plan.measures.text_bytes >= MIN_ADAPT_BYTES
     ]
 
 
@@ -268,7 +255,7 @@ def _grid_lines(plans: Sequence[_TaskPlan]) -> list[str]:
     # Folds are repetitions too: each seed trains a model for every fold.
     seeds = [0, 1] if any("folds" in plan.tree for plan in plans) else [0, 1, 2]
     adaptable = [plan.findings.name for plan in _adaptable_tasks(plans)]
-    adapt_comment = ""
+    adapt_comment = "models that go on with the text of the tasks, up to three passes"
     if not adaptable:
         adapt_comment = "to adapt models, give a task unlabelled text, or a test file and more text"
     rows: list[tuple[str, Any, str]] = [

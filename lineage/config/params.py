@@ -52,14 +52,21 @@ class Budget:
 
 @dataclass(frozen=True)
 class AdaptationBudget:
-    """The budget of adapting to the target text; a share is held out to measure the gain."""
+    """The budget of adapting to a task's own text.
 
-    text_bytes: int = 400_000
-    max_epochs: int = 4
-    heldout_share: float = 0.1
+    Adaptation reads the text `max_epochs` times, or less if the loss on held-out text of the task
+    stops falling. The weights with the lowest loss are kept.
+    """
+
+    text_bytes: int | None = None  # at most; None: as many as budget.text_bytes
+    max_epochs: int = 3
+    # Adaptation is validated ten times. It ends after this many validations without a lower loss.
+    # None: it reads all its text.
+    patience: int | None = 3
+    heldout_share: float = 0.1  # of the text
 
     def __post_init__(self) -> None:
-        check_positive(self, "text_bytes", "max_epochs", "heldout_share")
+        check_positive(self, "text_bytes", "max_epochs", "patience", "heldout_share")
         check_fraction(self, "heldout_share")
 
 
@@ -239,6 +246,11 @@ class Params:
                     f"{key}: only one of its members is in grid.adapt_models; name both there, "
                     "or neither"
                 )
+
+    @property
+    def max_adaptation_bytes(self) -> int:
+        """The most bytes that an adaptation reads, whatever the size of its text."""
+        return self.adapt.text_bytes or self.budget.text_bytes
 
     @property
     def compute_settings(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     }
     if model.adapt is not None:
         records["adapt"] = params.compute_settings | {
-            "budget": _as_tree(params.adapt),
+            "budget": _as_tree(params.adapt) | {"text_bytes": params.max_adaptation_bytes},
             "adapt": _as_tree(model.adapt),
         }
     return {f"{stage}-{model.name}": record for stage, record in records.items()}

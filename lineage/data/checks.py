@@ -154,7 +154,7 @@ def check_task_data(
     _warn_unread_spans(measures, where)
     _warn_few_labels(name, params, measures)
     if name in params.grid.adapt_tasks:
-        _check_adaptation(name, task, params, measures, where)
+        _check_adaptation(task, measures, where)
     return {
         "task": name,
         "kind": kind.name,
@@ -206,9 +206,7 @@ def _warn_few_labels(name: str, params: Params, measures: TaskMeasures) -> None:
         )
 
 
-def _check_adaptation(
-    name: str, task: Task, params: Params, measures: TaskMeasures, where: str
-) -> None:
+def _check_adaptation(task: Task, measures: TaskMeasures, where: str) -> None:
     """Raise InputError if a task has too little text to adapt to."""
     given_splits = task.files or task.splits or {}
     if task.folds and "unlabelled" not in given_splits:
@@ -220,14 +218,6 @@ def _check_adaptation(
         raise InputError(
             f"{where}: {measures.num_texts} distinct texts are too few to adapt to; add "
             "unlabelled text, or remove the task from grid.adapt_tasks"
-        )
-    adapt = params.adapt
-    usable_bytes = round(measures.text_bytes * (1 - adapt.heldout_share))
-    if adapt.text_bytes > adapt.max_epochs * usable_bytes:
-        raise InputError(
-            f"params.yaml: adapt.text_bytes: {adapt.text_bytes:,} are more than "
-            f"{adapt.max_epochs} passes over the {usable_bytes:,} bytes of '{name}' to adapt to; "
-            "add unlabelled text, lower text_bytes or raise max_epochs"
         )
 
 

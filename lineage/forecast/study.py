@@ -329,7 +329,7 @@ class _MeasuredStudy:
         seconds = task_costs.adapt_seconds
         seconds += (train_bytes + heldout_bytes) * self._tokenizer(name).encode_seconds_per_byte
         seconds += costs.adaptation_seconds(
-            self.params.adapt, train_bytes=train_bytes, heldout_bytes=heldout_bytes
+            self.params, train_bytes=train_bytes, heldout_bytes=heldout_bytes
         )
         return StageForecast(seconds, measured.memory_bytes, costs.disk_bytes)
 

@@ -62,7 +62,7 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
     heldout_texts: list[str] = []
     if name in params.grid.adapt_tasks:
         stopwatch = Stopwatch()
-        train_texts, heldout_texts = split_target_texts(folder, params.adapt, seed=params.seed)
+        train_texts, heldout_texts = split_target_texts(folder, params)
         adapt_seconds = stopwatch.seconds
     return TaskCosts(
         characters_per_item=_characters_per_item(task, kind),

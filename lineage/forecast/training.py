@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from lineage.artifacts import create_artifact, read_table
-from lineage.config.params import AdaptationBudget, Params
+from lineage.config.params import Params
 from lineage.config.study import ModelConfig
 from lineage.data.language import byte_count
 from lineage.forecast.data import CorpusSizes, folder_bytes
@@ -102,13 +102,16 @@ class TrainingCosts:
         return max(1.0, heldout_bytes / self.validation_batch_bytes)
 
     def adaptation_seconds(
-        self, budget: AdaptationBudget, *, train_bytes: float, heldout_bytes: float
+        self, params: Params, *, train_bytes: float, heldout_bytes: float
     ) -> float:
-        """Return the seconds of an adaptation, which reads the held-out text before and after."""
-        text_bytes = min(budget.text_bytes, budget.max_epochs * train_bytes)
-        seconds = self.training_seconds(text_bytes, heldout_bytes=heldout_bytes)
-        num_batches = self.heldout_batches(heldout_bytes)
-        return seconds + 2 * num_batches * self.validation_batch_seconds
+        """Return the seconds of an adaptation that does not end early.
+
+        It reads all the held-out text before, after, and at each validation.
+        """
+        text_bytes = min(params.max_adaptation_bytes, params.adapt.max_epochs * train_bytes)
+        num_batches = (NUM_VALIDATIONS + 2) * self.heldout_batches(heldout_bytes)
+        validation_seconds = num_batches * self.validation_batch_seconds
+        return self.fixed_seconds + self.text.seconds(text_bytes) + validation_seconds
 
 
 def probe_tokenizer(

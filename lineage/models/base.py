@@ -253,8 +253,8 @@ class Family:
     defaults: Mapping[str, Any] = field(hash=False)
     # (architecture, pretrain) -> the cells of the mechanism row that these settings change
     describe: Callable[[Architecture, Pretrain], dict[str, str]] | None = None
-    # Parameters that have one row per word: the table and what is tied to it. New words of a
-    # target domain can be added to them.
+    # Parameters that have one row per word, as patterns of their names. New words of a target
+    # domain can be added to them.
     vocab_parameters: tuple[str, ...] = ()
     # True if the model has `pool_windows`: long texts may then be read in windows (`bptt_window`),
     # and texts backward.

@@ -4,6 +4,7 @@ A checkpoint also builds the model's random-init baseline.
 """
 
 import dataclasses
+import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,14 +90,16 @@ class Checkpoint:
         assert path is not None
         tensors = weights.read_tensors(path)
         if self.num_new_words:
-            for name in self.family.vocab_parameters:
-                if name not in tensors:
+            for pattern in self.family.vocab_parameters:
+                names = fnmatch.filter(tensors, pattern)
+                if not names:
                     raise InputError(
-                        f"{path}: the tensor {name} is missing; new words need its rows"
+                        f"{path}: the tensor {pattern} is missing; new words need its rows"
                     )
-                mean = tensors[name].mean(0, keepdim=True)
-                new_rows = mean.expand(self.num_new_words, *mean.shape[1:])
-                tensors[name] = torch.cat([tensors[name], new_rows])
+                for name in names:
+                    mean = tensors[name].mean(0, keepdim=True)
+                    new_rows = mean.expand(self.num_new_words, *mean.shape[1:])
+                    tensors[name] = torch.cat([tensors[name], new_rows])
         weights.load_into_model(model, nn.Module.state_dict, tensors, path)
 
     def save(self, folder: Path, model: Encoder) -> None:

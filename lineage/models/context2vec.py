@@ -346,6 +346,7 @@ FAMILY = Trained(
     batch_sampler=NegativeSamplingBatches,
     objective=negative_sampling_loss,
     score_texts=context2vec_scores,
+    vocab_parameters=("target_embeddings.weight", "context_embeddings.*.weight"),
     describe=describe_mechanism,
     defaults={
         "tokenizer": {
@@ -369,6 +370,7 @@ FAMILY = Trained(
             "learning_rate": 0.001,
             "weight_decay": 0.0,
             "max_grad_norm": 5.0,
+            "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
             "finetune": {

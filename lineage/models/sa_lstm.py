@@ -228,6 +228,7 @@ FAMILY = Trained(
     objective=autoencoder_or_lm_loss,
     auxiliary_loss=joint_lm_loss,
     score_texts=sa_lstm_scores,
+    vocab_parameters=("word_embeddings.weight", "softmax.weight", "softmax.bias"),
     describe=describe_mechanism,
     pools_last_state=True,
     defaults={
@@ -246,6 +247,7 @@ FAMILY = Trained(
         "adapt": {
             "learning_rate": 0.001,
             "weight_decay": 0.0,
+            "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
             "finetune": {

@@ -255,6 +255,11 @@ FAMILY = Trained(
     batch_sampler=BidirectionalBpttBatches,
     objective=independent_lm_losses,
     score_texts=score_bidirectional_lm,
+    vocab_parameters=(
+        "language_models.*.word_embeddings.weight",
+        "language_models.*.softmax.weight",
+        "language_models.*.softmax.bias",
+    ),
     describe=describe_mechanism,
     defaults={
         "architecture": {
@@ -275,6 +280,7 @@ FAMILY = Trained(
         "adapt": {
             "learning_rate": 0.001,
             "weight_decay": 0.0,
+            "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
             "finetune": {

@@ -3,11 +3,11 @@
 Howard and Ruder 2018, "Universal Language Model Fine-tuning for Text Classification". The paper's
 fine-tuning techniques are available to every family: `layer_lr_decay` (discriminative rates),
 `stlr` (slanted triangular rates) and `gradual_unfreezing`. This file holds the model they were made
-for and its classifier with concat pooling. Only this family has `adapt.new_words` (rows for the
-target's words), `tokenizer.direction` (backward models), and of `evaluate.finetune` the keys
-`bptt_window`, `pooled_positions` (BPT3C) and `classifier_hidden_dropout`. From AWD-LSTM (Merity et
-al. 2018) come `dropouts`, `activation_penalty` (AR) and `temporal_activation_penalty` (TAR) of the
-architecture, and `pretrain.variable_bptt` and `nt_asgd`.
+for and its classifier with concat pooling. Only this family has `tokenizer.direction` (backward
+models), and of `evaluate.finetune` the keys `bptt_window`, `pooled_positions` (BPT3C) and
+`classifier_hidden_dropout`. From AWD-LSTM (Merity et al. 2018) come `dropouts`,
+`activation_penalty` (AR) and `temporal_activation_penalty` (TAR) of the architecture, and
+`pretrain.variable_bptt` and `nt_asgd`.
 Shapes: B items, T positions, V vocabulary, E embedding, H units, N predicted positions, D inputs of
 the classifier.
 """
@@ -282,6 +282,7 @@ FAMILY = Trained(
         },
         "adapt": {
             "learning_rate": 0.001,
+            "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
             "finetune": {

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lineage.artifacts import read_json, read_manifest, read_table
-from lineage.config.params import AdaptationBudget, Params
+from lineage.config.params import Params
 from lineage.data.language import byte_count
 from lineage.errors import EvaluationError
 from lineage.evaluation.settings import AdaptSettings
@@ -21,7 +21,8 @@ from lineage.randomness import derive_seed, generator
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.curve import LearningCurve
+from lineage.training.best_weights import BestWeights
+from lineage.training.curve import LearningCurve, total_loss
 from lineage.training.loop import TrainPlan
 from lineage.training.pretrain import (
     BudgetUsed,
@@ -35,24 +36,27 @@ from lineage.training.pretrain import (
 )
 from lineage.training.state import RngState, TrainState
 
+# Held-out text is validated ten times. This much has a loss that is exact enough.
+MAX_HELD_OUT_BYTES = 500_000
 
-def split_target_texts(
-    folder: Path, settings: AdaptationBudget, *, seed: int
-) -> tuple[list[str], list[str]]:
+
+def split_target_texts(folder: Path, params: Params) -> tuple[list[str], list[str]]:
     """Return the target's texts for adaptation and those held out, each in the order of the data.
 
     They are the unlabelled texts, or else the texts of the training items. Only as much is taken as
-    the budget reads, and its share of that is held out: a target may have a thousand times as much.
-    The seed decides which texts.
+    the budget reads, because a target may have a thousand times as much. The seed decides which
+    texts.
     """
+    settings = params.adapt
+    max_bytes = params.max_adaptation_bytes
     read_manifest(folder, "task")
     task_record = read_json(folder / "task.json")
     texts = _read_target_texts(folder, task_record)
     assert len(texts) >= 2, "the sources stage refuses fewer"
-    order = generator("held", seed, task_record["name"]).permutation(len(texts))
+    order = generator("held", params.seed, task_record["name"]).permutation(len(texts))
     num_held_out = min(max(1, round(settings.heldout_share * len(texts))), len(texts) - 1)
-    held_out_bytes = settings.heldout_share * settings.text_bytes
-    train_indices = _take_bytes(texts, order[num_held_out:], settings.text_bytes)
+    held_out_bytes = min(settings.heldout_share * max_bytes, MAX_HELD_OUT_BYTES)
+    train_indices = _take_bytes(texts, order[num_held_out:], max_bytes)
     held_out_indices = _take_bytes(texts, order[:num_held_out], held_out_bytes)
     train_texts = [texts[i] for i in np.sort(train_indices)]
     held_out_texts = [texts[i] for i in np.sort(held_out_indices)]
@@ -113,7 +117,8 @@ def adapt(
     """Continue with the family's own objective on the target's text.
 
     Learning rates are discriminative and follow a slanted triangle (Howard and Ruder 2018, section
-    3.2). A model whose pretraining failed is not adapted; `failure_reason` says why.
+    3.2). The weights with the lowest loss on the held-out text are kept, those before adaptation
+    included. A model whose pretraining failed is not adapted; `failure_reason` says why.
     """
     if failure_reason:
         model = checkpoint.build(context.device, load_weights=False)
@@ -147,6 +152,7 @@ def adapt(
         training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
+        best=BestWeights(training.state.model, total_loss(before), params.adapt.patience),
     )
     after = evaluate() if output.status == "ok" else {}
     return output, HeldOutMetrics(before, after)
@@ -197,7 +203,7 @@ def _build_plan(
     *,
     corpus_bytes: int,
 ) -> TrainPlan:
-    budget_bytes = min(params.adapt.text_bytes, params.adapt.max_epochs * corpus_bytes)
+    budget_bytes = min(params.max_adaptation_bytes, params.adapt.max_epochs * corpus_bytes)
     return TrainPlan(
         progress=lambda counters: counters.text_bytes / budget_bytes,
         lr_schedule=settings.lr_schedule(),

@@ -1,6 +1,7 @@
 """The learning curve of a training run, which is saved with every checkpoint."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import torch
 from lineage.artifacts import read_json, write_json, write_table
 
 CURVE_COLUMNS = ("step", "progress", "text_bytes", "loss", "learning_rate")
+
+
+def total_loss(metrics: Mapping[str, float]) -> float:
+    """Return the sum of the losses among the metrics of a language model."""
+    return sum(value for name, value in metrics.items() if not name.endswith("_accuracy"))
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,7 @@ class CurvePoint:
     @property
     def validation_loss(self) -> float:
         """Return the sum of the validation losses; accuracies do not count."""
-        losses = [v for name, v in self.validation.items() if not name.endswith("_accuracy")]
-        return sum(losses)
+        return total_loss(self.validation)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from lineage.randomness import derive_seed
 from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.training.best_weights import BestWeights
 from lineage.training.budget import (
     count_parameters_by_role,
     count_train_flops,
@@ -244,8 +245,12 @@ def run_training(
     context: TrainContext,
     *,
     corpus_bytes: int,
+    best: BestWeights | None = None,
 ) -> TrainOutput:
-    """Train according to a plan. A training that fails for good gives an output too."""
+    """Train according to a plan. A training that fails for good gives an output too.
+
+    With `best` the training may end early, and the model has the weights with the lowest loss.
+    """
     model = state.model
     family = checkpoint.family
     assert isinstance(model, Encoder) and isinstance(family, LanguageModelFamily)
@@ -256,7 +261,7 @@ def run_training(
     flops_per_token = 0.0
     try:
         flops_per_token = mean_flops_per_token(checkpoint, phases, model)
-        train_language_model(state, objective, phases, plan, context, curve)
+        train_language_model(state, objective, phases, plan, context, curve, best=best)
     except EvaluationError as error:
         status = "failed"
         reason = str(error)
@@ -303,8 +308,13 @@ def train_language_model(
     plan: TrainPlan,
     context: TrainContext,
     curve: LearningCurve,
+    *,
+    best: BestWeights | None = None,
 ) -> None:
     """Train to the end of the plan, from the last checkpoint if there is one, and fill `curve`.
+
+    With `best` the training ends when validation no longer improves, and the best weights are
+    restored.
 
     The last step of a phase saves no checkpoint, so the counters always tell to which phase a
     checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
@@ -314,6 +324,8 @@ def train_language_model(
     if newest is not None:
         state.load(newest / "run")
         curve.load(newest)
+        if best is not None:
+            best.load(newest, curve.validation_losses())
         for point in curve.points:
             # MLflow's run may be another one, for example after a commit in between. Points are
             # not logged twice.
@@ -322,8 +334,18 @@ def train_language_model(
     start_tokens = state.counters.tokens
     last_saved = start_time
     for phase, step in _iterate_steps(state, objective, phases, plan):
-        if _record_point(curve, step, state, objective, phase.validation_sampler, plan.precision):
-            _log_point(curve.points[-1], context.tracker)
+        max_batches = VALIDATION_BATCHES if best is None else ALL_BATCHES
+        if _record_point(
+            curve, step, state, objective, phase.validation_sampler, max_batches, plan.precision
+        ):
+            point = curve.points[-1]
+            _log_point(point, context.tracker)
+            if best is not None and point.validation:
+                swap_averaged_weights(state.optimizer)
+                best.update(point.validation_loss)
+                swap_averaged_weights(state.optimizer)
+                if best.is_over:
+                    break
         seconds = time.monotonic() - start_time
         tokens_per_second = (step.counters.tokens - start_tokens) / max(seconds, 1e-9)
         context.report_progress(
@@ -332,10 +354,12 @@ def train_language_model(
         is_due = time.monotonic() - last_saved >= context.checkpoint_seconds
         if is_due and step.progress < phase.end_progress:
             seconds = time.monotonic() - start_time
-            _save_checkpoint(state, curve, context.checkpoint_dir, seconds=seconds)
+            _save_checkpoint(state, curve, best, context.checkpoint_dir, seconds=seconds)
             context.tracker.flush()
             last_saved = time.monotonic()
     swap_averaged_weights(state.optimizer)
+    if best is not None:
+        best.restore()
 
 
 def _checkpoint_step(folder: Path) -> int:
@@ -366,6 +390,7 @@ def _record_point(
     state: TrainState,
     objective: Objective,
     validation_sampler: BatchSampler,
+    max_batches: int,
     precision: str,
 ) -> bool:
     """Add a point, with a validation, where they are due; return whether one was added.
@@ -393,7 +418,8 @@ def _record_point(
         step.learning_rate,
     )
     if is_validation_due:
-        max_batches = ALL_BATCHES if averaging else VALIDATION_BATCHES
+        if averaging:
+            max_batches = ALL_BATCHES
         validation = _validate(state, objective, validation_sampler, max_batches, precision)
         point = replace(
             point, weights_averaged=is_averaging(state.optimizer), validation=validation
@@ -442,7 +468,12 @@ def _format_metrics(curve: LearningCurve) -> str:
 
 
 def _save_checkpoint(
-    state: TrainState, curve: LearningCurve, checkpoint_dir: Path, *, seconds: float
+    state: TrainState,
+    curve: LearningCurve,
+    best: BestWeights | None,
+    checkpoint_dir: Path,
+    *,
+    seconds: float,
 ) -> None:
     """Save a checkpoint; delete the older one when the new one is complete."""
     folder = checkpoint_dir / f"step-{state.counters.steps}"
@@ -450,6 +481,8 @@ def _save_checkpoint(
     shutil.rmtree(draft, ignore_errors=True)
     state.save(draft / "run")
     curve.save(draft, seconds=seconds)
+    if best is not None:
+        best.save(draft)
     draft.rename(folder)
     for old in checkpoint_dir.glob("step-*"):
         if old != folder:

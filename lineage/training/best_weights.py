@@ -1,0 +1,71 @@
+"""Keep the weights with the lowest validation loss, and end a training that no longer improves."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lineage.models.weights import read_tensors, save_tensors
+
+FILE_NAME = "best.safetensors"
+
+
+class BestWeights:
+    """The weights of a model with the lowest validation loss so far.
+
+    Those it starts with count too: a training that never improves on them leaves them as they
+    were. A training is over after `patience` validations that are not lower than those before
+    them. There the start does not count, because a high learning rate raises the loss at first.
+    """
+
+    def __init__(self, model: nn.Module, loss: float, patience: int | None) -> None:
+        """Keep the present weights, whose validation loss is `loss`."""
+        self.model = model
+        self.loss = loss
+        self.patience = patience
+        self.lowest_since_start = math.inf
+        self.num_without_improvement = 0
+        self.weights: dict[str, torch.Tensor] = {}
+        self._keep()
+
+    @property
+    def is_over(self) -> bool:
+        """The patience is used up."""
+        return self.patience is not None and self.num_without_improvement >= self.patience
+
+    def update(self, loss: float) -> None:
+        """Take note of a validation of the present weights, and keep them if they are the best."""
+        if self._count(loss):
+            self._keep()
+
+    def restore(self) -> None:
+        """Give the model its best weights."""
+        self.model.load_state_dict(self.weights)
+
+    def save(self, folder: Path) -> None:
+        """Write the weights into a resume point. The learning curve has the losses."""
+        save_tensors(self.weights, folder / FILE_NAME)
+
+    def load(self, folder: Path, losses: Sequence[float]) -> None:
+        """Read the weights of a resume point, and take note of the losses of its curve."""
+        for loss in losses:
+            self._count(loss)
+        device = next(self.model.parameters()).device
+        tensors = read_tensors(folder / FILE_NAME)
+        self.weights = {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    def _count(self, loss: float) -> bool:
+        """Take note of a loss, and return whether it is the lowest."""
+        self.num_without_improvement += 1
+        if loss < self.lowest_since_start:
+            self.lowest_since_start = loss
+            self.num_without_improvement = 0
+        is_best = loss < self.loss
+        self.loss = min(loss, self.loss)
+        return is_best
+
+    def _keep(self) -> None:
+        tensors = self.model.state_dict().items()
+        self.weights = {name: tensor.detach().clone() for name, tensor in tensors}
