@@ -26,6 +26,7 @@ from lineage.training.adapt import (
     find_new_words,
     split_target_texts,
 )
+from lineage.training.best_weights import BestWeights
 from lineage.training.curve import total_loss
 from lineage.training.pretrain import TrainContext, TrainOutput
 from tests import tiny
@@ -326,3 +327,13 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
     assert 350 < mean_position < 650
     assert texts != split_target_texts(folder, dataclasses.replace(params, seed=8))[0]
     assert [len(part) for part in split_target_texts(folder, build_params(50))] == [1, 1]
+
+
+def test_patience_counts_from_the_first_validation_and_not_from_the_start() -> None:
+    """A high learning rate raises the loss at first."""
+    best = BestWeights(torch.nn.Linear(1, 1), 1.0, patience=2)
+    for loss in (5.0, 4.0, 3.0, 3.5):
+        best.update(loss)
+        assert not best.is_over
+    best.update(3.0)
+    assert best.is_over and best.loss == 1.0
