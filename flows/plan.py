@@ -42,6 +42,10 @@ Reasons = tuple[str, ...]  # why a stage would run; empty if it is fresh
 quick_dvc.patch_dvc()
 
 
+# DVC reads the lists of the grid in params.yaml, where a default does not help.
+MISSING_LIST_PATTERN = re.compile(r"Could not find 'grid\.(\w+)'")
+
+
 @dataclass(frozen=True)
 class StageNode:
     """One stage of the graph."""
@@ -68,8 +72,14 @@ def read_graph(root: Path) -> list[StageNode]:
             graph = repo.index.graph
         # DVC itself raises the latter two for odd values in params.yaml.
         except (DvcException, TypeError, AssertionError) as error:
+            message = _full_message(error)
+            missing = MISSING_LIST_PATTERN.search(message)
+            if missing:
+                raise GraphError(
+                    f"params.yaml: grid.{missing[1]} is missing; add it, such as {missing[1]}: []"
+                ) from error
             raise GraphError(
-                f"dvc.yaml, with params.yaml and dvc.lock: {_full_message(error)}; "
+                f"dvc.yaml, with params.yaml and dvc.lock: {message}; "
                 "correct the file that it names"
             ) from error
         stages = {stage.name: stage for stage in repo.index.stages if stage.cmd}

@@ -77,7 +77,7 @@ class ResultRow:
     metric: str
     value: float | None
     num_examples: int
-    init: Literal["pretrained", "adapted", "random", "none"] = "none"
+    init: Literal["pretrained", "adapted", "target_only", "random", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "finetuned", "zero_shot", "none"] = "none"
     features: str = "none"
@@ -168,7 +168,8 @@ CURVE_COLUMNS = (
 COLUMN_DESCRIPTIONS = {
     "model": "The key under `models` in params.yaml, or a baseline: tfidf, majority, chance, ...",
     "family": "The family of the model, such as bert; of two models together, ensemble or joined.",
-    "init": "The start of the weights: pretrained, adapted or random; none for baselines.",
+    "init": "The start of the weights: pretrained, adapted, target_only (pretrained on the text of the task "
+    "alone) or random; none for baselines.",
     "adapt_text": "The text of adaptation: task, or none.",
     "transfer": "The use of the model: frozen, finetuned or zero_shot; none for baselines.",
     "features": "The layers that a head reads, such as scalar_mix; the window of a ceiling.",

@@ -39,7 +39,9 @@ def work(stage: Stage) -> None:
     task_dir = Path(f"artifacts/tasks/{task}")
     failure_reason = read_manifest(model_dir, "model")["reason"]
     checkpoint = Checkpoint.load(model_dir)
-    texts, heldout_texts = split_target_texts(task_dir, params)
+    texts, heldout_texts = split_target_texts(
+        task_dir, params, max_bytes=params.max_adaptation_bytes
+    )
     if settings.new_words and not failure_reason:
         new_words = find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))
         checkpoint = checkpoint.with_added_words(new_words)

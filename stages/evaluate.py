@@ -1,8 +1,9 @@
-"""Stages evaluate@MODEL-SEED-TASK, evaluate_adapted@, evaluate_joined@: rows, predictions, curves.
+"""Stages evaluate@MODEL-SEED-TASK and evaluate_...@: rows, predictions, curves.
 
 `evaluate` compares a pretrained model with its random-init baseline, and also writes the weights of
-a fine-tuned model, as `evaluate_adapted` does for an adapted model. `evaluate_joined` concatenates
-frozen features with the static vectors of the model that the grid names.
+a fine-tuned model. `evaluate_adapted` does so for an adapted model, and `evaluate_target_only` for
+one that was pretrained on the task's text alone. `evaluate_joined` concatenates frozen features
+with the static vectors of the model that the grid names.
 """
 
 import dataclasses
@@ -37,8 +38,9 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.training.devices import configure_torch, select_device
 
 ADAPTED = "evaluate_adapted"
+TARGET_ONLY = "evaluate_target_only"
 JOINED = "evaluate_joined"
-VERB_FLAGS = {"--adapted": ADAPTED, "--joined": JOINED}
+VERB_FLAGS = {"--adapted": ADAPTED, "--target-only": TARGET_ONLY, "--joined": JOINED}
 
 
 def work(stage: Stage) -> None:
@@ -51,14 +53,17 @@ def work(stage: Stage) -> None:
     if stage.verb == ADAPTED:
         model_dir = Path(f"artifacts/adapted/{name}/{seed}/{task}")
         inits = ("adapted",)
+    if stage.verb == TARGET_ONLY:
+        model_dir = Path(f"artifacts/target_only/{name}/{seed}/{task}")
+        inits = ("target_only",)
     task_dir = Path(f"artifacts/tasks/{task}")
-    context = load_context(params, name, seed, model_dir, task_dir)
+    context = load_context(stage, params, name, seed, model_dir, task_dir)
     inputs = [model_dir, task_dir]
     if stage.verb == JOINED:
         static_name = params.grid.join_static_model
         stage.watch_model(static_name)
         static_dir = pretrained_dir(static_name, seed)
-        static_context = load_context(params, static_name, seed, static_dir, task_dir)
+        static_context = load_context(stage, params, static_name, seed, static_dir, task_dir)
         context = dataclasses.replace(context, static_context=static_context)
         inputs.append(static_dir)
     stage.metadata["device"] = str(context.device)
@@ -106,15 +111,14 @@ def read_text_bytes(model_dir: Path) -> int | None:
 
 
 def load_context(
-    params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
+    stage: Stage, params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
 ) -> EvalContext:
-    """Load a model, pretrained or adapted, and a task."""
+    """Load a model and a task."""
     source_dir = pretrained_dir(name, seed)
-    is_adapted = model_dir != source_dir
-    text_bytes = read_text_bytes(source_dir)
-    if is_adapted and text_bytes is not None:
-        adapted_bytes = read_text_bytes(model_dir)
-        text_bytes = None if adapted_bytes is None else text_bytes + adapted_bytes
+    text_bytes = read_text_bytes(model_dir)
+    if stage.verb == ADAPTED and text_bytes is not None:
+        pretrained_bytes = read_text_bytes(source_dir)
+        text_bytes = None if pretrained_bytes is None else pretrained_bytes + text_bytes
     return EvalContext(
         checkpoint=Checkpoint.load(model_dir),
         task=TaskData.load(task_dir, split=params.report.split),
@@ -123,7 +127,7 @@ def load_context(
         text_bytes=text_bytes,
         precision=params.precision,
         device=select_device(params.device, read_runtime_settings().device_index),
-        tokens_dir=None if is_adapted else Path(f"artifacts/tokens/{name}"),
+        tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None,
         failure_reason=read_manifest(model_dir, "model")["reason"],
     )
 

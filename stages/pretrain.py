@@ -14,6 +14,7 @@ from lineage.models.base import Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
+from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.pretrain import (
@@ -38,7 +39,11 @@ def work(stage: Stage) -> None:
     stage.metadata["device"] = str(device)
     tokens_dir = Path("artifacts/tokens") / name
     checkpoint, public_model = build_checkpoint(
-        model, params, tokens_dir, seed=seed, public_folder=find_public_folder(model)
+        model,
+        params,
+        Tokenizer.load(tokens_dir),
+        seed=seed,
+        public_folder=find_public_folder(model),
     )
     parameters: dict[str, Any] = {
         **params.compute_settings,

@@ -43,6 +43,12 @@ def adaptation_without_models(folder, tree):
     set_value(tree, "grid.adapt_models", [])
 
 
+def target_only_without_adaptation(folder, tree):
+    set_value(tree, "grid.target_only_models", ["gpt"])
+    set_value(tree, "grid.adapt_models", [])
+    set_value(tree, "grid.adapt_tasks", [])
+
+
 def reserved_task_name(folder, tree):
     tree["tasks"]["held_unlabelled"] = tree["tasks"]["mood"]
 
@@ -108,6 +114,9 @@ CASES = {
     ),
     adaptation_without_models: (
         "params.yaml: grid: 'adapt_tasks' is given and 'adapt_models' is empty; give both, or",
+    ),
+    target_only_without_adaptation: (
+        "params.yaml: grid.target_only_models: 'gpt' has no entry in grid.adapt_models",
     ),
     reserved_task_name: (
         "tasks: the name 'held_unlabelled' is reserved for rows of language models; choose another",

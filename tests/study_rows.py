@@ -56,6 +56,7 @@ class Study:
     grid: Grid = GRID
     pretraining: float = 1.6
     adaptation: float = 0.25
+    target_only: float = 0.5
     items: int = 400
 
     def write(self) -> Path:
@@ -87,6 +88,11 @@ class Study:
             for seed in self.grid.pretrain_seeds:
                 self.pretrain(model, seed)
                 for task in self.grid.adapt_tasks:
+                    if model in self.grid.target_only_models:
+                        self.evaluate(
+                            f"evaluate_target_only-{model}-{seed}-{task}",
+                            [*self.cells(model, seed, task, "target_only")],
+                        )
                     extra_rows = [*self.adaptation_losses(model, seed, task)]
                     self.evaluate(
                         f"evaluate_adapted-{model}-{seed}-{task}",
@@ -102,6 +108,7 @@ class Study:
             "random": 0.0,
             "pretrained": self.pretraining,
             "adapted": self.pretraining + self.adaptation,
+            "target_only": self.target_only,
         }
         skill = SKILL[model] + gain[init]
         common: Cell = {"model": model, "family": model, "init": init, "adapt_text": "task" if init == "adapted" else "none", "task": task,

@@ -14,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lineage.artifacts import create_artifact, write_json, write_table
+from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
 from lineage.config.params import AdaptationBudget, Params, read_params
 from lineage.evaluation.settings import AdaptSettings
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker
+from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training.adapt import (
     HeldOutMetrics,
     _group_with_lm_heads,
@@ -28,8 +29,16 @@ from lineage.training.adapt import (
 )
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import total_loss
-from lineage.training.pretrain import TrainContext, TrainOutput
+from lineage.training.pretrain import (
+    TrainContext,
+    TrainOutput,
+    build_checkpoint,
+    compute_held_out_metrics,
+    to_validation_settings,
+)
+from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
 from tests import tiny
+from tests.user_project import make_project, run_stage, write_params
 
 SETTINGS = AdaptSettings(
     learning_rate=0.01,
@@ -288,7 +297,7 @@ def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Pa
 def test_held_out_target_text_is_not_adapted_to(tmp_path: Path) -> None:
     unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
     texts, held_out = split_target_texts(
-        write_task(tmp_path / "t", {}, unlabelled=unlabelled), build_params(10**6)
+        write_task(tmp_path / "t", {}, unlabelled=unlabelled), PARAMS, max_bytes=10**6
     )
     assert len(held_out) == 5 and len(texts) == 45 and not set(texts) & set(held_out)
 
@@ -304,7 +313,8 @@ def test_without_unlabelled_text_all_texts_of_training_items_are_used(
 ) -> None:
     texts, held_out = split_target_texts(
         write_task(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)),
-        build_params(10**6),
+        PARAMS,
+        max_bytes=10**6,
     )
     assert len(held_out) == 1
     assert {*texts, *held_out} == expected
@@ -318,15 +328,17 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
         {},
         unlabelled=pd.DataFrame({"text": [f"{i:04d} {'x' * 95}" for i in range(1000)]}),
     )
-    params = build_params(20_000)
-    texts, held_out = split_target_texts(folder, params)
+    texts, held_out = split_target_texts(folder, PARAMS, max_bytes=20_000)
     assert (len(texts), len(held_out)) == (200, 20)
     assert texts == sorted(texts)
     assert not set(texts) & set(held_out)
     mean_position = sum(int(text[:4]) for text in texts) / len(texts)
     assert 350 < mean_position < 650
-    assert texts != split_target_texts(folder, dataclasses.replace(params, seed=8))[0]
-    assert [len(part) for part in split_target_texts(folder, build_params(50))] == [1, 1]
+    assert (
+        texts
+        != split_target_texts(folder, dataclasses.replace(PARAMS, seed=8), max_bytes=20_000)[0]
+    )
+    assert [len(part) for part in split_target_texts(folder, PARAMS, max_bytes=50)] == [1, 1]
 
 
 def test_patience_counts_from_the_first_validation_and_not_from_the_start() -> None:
@@ -337,3 +349,70 @@ def test_patience_counts_from_the_first_validation_and_not_from_the_start() -> N
         assert not best.is_over
     best.update(3.0)
     assert best.is_over and best.loss == 1.0
+
+
+def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
+    tmp_path: Path,
+) -> None:
+    """The budget reads the few texts a hundred times, which overfits."""
+    texts = tiny.documents()[:6]
+    num_bytes = sum(len(text.encode()) for text in texts)
+    budget = dataclasses.replace(PARAMS.budget, text_bytes=100 * num_bytes)
+    budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
+    params = dataclasses.replace(PARAMS, budget=budget)
+    model = tiny.model_config("gpt", tokenizer={"vocab_size": 30_000})
+    tokenizer = train_target_tokenizer(model, texts, "en")
+    assert len(tokenizer.encode(" ".join(texts)).ids) > 10 and tokenizer.vocab_size <= 1000
+    checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
+    context = build_context(tmp_path / "resume")
+    output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:40], params, context)
+    assert output.status == "ok"
+    losses = output.curve.validation_losses()
+    assert losses.index(min(losses)) == len(losses) - 1 - 3 < 9, "it ends after the patience of 3"
+    assert output.budget_used.text_bytes is not None
+    assert num_bytes < output.budget_used.text_bytes < budget.text_bytes
+    held_out = encode_corpus(tiny.documents()[20:40], tokenizer)
+    sampler = checkpoint.family.batch_sampler(
+        held_out, tokenizer, to_validation_settings(checkpoint.pretrain), seed=0
+    )
+    kept = compute_held_out_metrics(
+        output.model, checkpoint.family.objective, sampler, precision="fp32"
+    )
+    assert total_loss(kept) == pytest.approx(min(losses)), "the best weights are kept"
+
+
+def test_the_stages_pretrain_on_the_target_alone_and_evaluate_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of the pretrained model is read."""
+
+    def run(*command: str) -> None:
+        code, text = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, text
+
+    tree = make_project(tmp_path)
+    tree["grid"] |= {"target_only_models": ["gpt"], "label_counts": ["all"], "finetune_seeds": [0]}
+    tree["budget"] |= {"text_bytes": 6_000, "body_parameters": 100_000}
+    tree["tasks"]["mood"]["max_words"] = 20
+    tree["models"]["gpt"]["pretrain"] |= {"batch_size": 2, "seq_len": 60}
+    write_params(tmp_path, tree)
+    for command in (
+        ("sources",),
+        ("task", "mood"),
+        ("target_only", "gpt", "0", "mood"),
+        ("evaluate", "gpt", "0", "mood", "--target-only"),
+    ):
+        run(*command)
+    folder = tmp_path / "artifacts/target_only/gpt/0/mood"
+    text_bytes = read_json(folder / "spent.json")["text_bytes"]
+    assert 0 < text_bytes <= 6_500
+    results = tmp_path / "artifacts/results"
+    rows = read_table(results / "rows/evaluate_target_only-gpt-0-mood.parquet")
+    assert {*rows["status"]} == {"ok"} and {*rows["init"]} == {"target_only"}
+    assert {*rows["text_bytes"]} == {text_bytes}
+    assert {*rows["transfer"].dropna()} >= {"frozen", "finetuned"}
+    curve = read_table(results / "curves/target_only-gpt-0-mood.parquet")
+    assert curve["progress"].iloc[-1] <= 1
+    before = (folder / "model.safetensors").read_bytes()
+    run("target_only", "gpt", "0", "mood")
+    assert (folder / "model.safetensors").read_bytes() == before

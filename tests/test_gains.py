@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -295,3 +296,23 @@ def test_zero_has_no_sign_and_negatives_have_a_minus_sign() -> None:
     assert format_percent(-0.0001) == "0.0"
     assert format_percent(-0.001) == "−0.1"
     assert format_percent(None) == "–"
+
+
+def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
+    tmp_path: Path,
+) -> None:
+    """General text adds 1.35 logits for gpt, and models without this arm are not compared."""
+    grid = replace(GRID, target_only_models=("gpt",))
+    analysis = build_results(Study(tmp_path, grid).write(), grid, ReportParams())[1]
+    comparisons = [one for one in analysis.comparisons if one.comparison_type == "general_text"]
+    assert {(one.first.init, one.second.init) for one in comparisons} == {
+        ("adapted", "target_only")
+    }
+    assert {one.first.model for one in comparisons} == {"gpt"}
+    assert {one.setting.task for one in comparisons} == {*grid.adapt_tasks}
+    assert {one.verdict for one in comparisons} == {"better"}
+    section = tables.build_gain_sections(analysis)[-1]
+    assert (section.added, section.model) == ("the general text", "an adapted model")
+    text = page.render_report(analysis)["md"]
+    assert "## What the general text added" in text
+    assert "| gpt, target text only, frozen |" in text

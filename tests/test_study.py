@@ -138,6 +138,15 @@ def test_values_that_break_dvc_raise_a_graph_error(value: object, study: Path) -
         read_graph(study)
 
 
+def test_a_missing_list_of_the_grid_is_named(study: Path) -> None:
+    tree = read_yaml(study / "params.yaml")
+    del tree["grid"]["target_only_models"]
+    write_params(study, tree)
+    message = "grid.target_only_models is missing; add it, such as target_only_models: "
+    with pytest.raises(GraphError, match=message):
+        read_graph(study)
+
+
 def test_only_one_run_holds_a_study(study: Path) -> None:
     assert not is_running(study)
     with hold_run_lock(study):

@@ -40,6 +40,7 @@ PARAMS: dict[str, Any] = {
         "tasks": ["mood"],
         "adapt_models": ["gpt"],
         "adapt_tasks": ["mood"],
+        "target_only_models": [],
         "finetune_seeds": [0, 1, 2],
         "label_counts": [20, "all"],
         "tfidf_C": [10.0],

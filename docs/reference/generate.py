@@ -53,15 +53,19 @@ METRICS = (
         "`train_tokens`, `train_bytes`, ...",
         "Tokens and bytes of the splits train, valid and test of the corpus.",
     ),
-    ("pretrain, adapt", "`progress`", "The share of the budget that is used."),
-    ("pretrain, adapt", "`loss`, `learning_rate`", "The curve of the training, by step."),
+    ("pretrain, adapt, target_only", "`progress`", "The share of the budget that is used."),
     (
-        "pretrain, adapt",
+        "pretrain, adapt, target_only",
+        "`loss`, `learning_rate`",
+        "The curve of the training, by step.",
+    ),
+    (
+        "pretrain, adapt, target_only",
         "`validation_bits_per_byte`, `validation_mlm_nats`, ...",
         "The losses on validation text. Their names depend on the objective.",
     ),
     (
-        "pretrain, adapt",
+        "pretrain, adapt, target_only",
         "`by_text_kb/loss`, ...",
         "The same losses with the kB of text read as the step, to compare models.",
     ),
@@ -70,7 +74,7 @@ METRICS = (
         "`curves/INIT/TRANSFER/LABELS/seed N/train_loss`, `.../validation_loss`, ...",
         "The learning curves of fine-tuning and of BiLSTM probes, by step.",
     ),
-    ("pretrain, adapt", "`weights_averaged`", "1 once NT-ASGD averages the weights."),
+    ("pretrain, adapt, target_only", "`weights_averaged`", "1 once NT-ASGD averages the weights."),
     (
         "adapt",
         "`held_before_...`, `held_after_...`",
@@ -91,6 +95,10 @@ PARAMETERS = (
     (
         "pretrain",
         "`seed`, `precision`, `threads`, `device`, `architecture.*`, `pretrain.*`, `budget.*`",
+    ),
+    (
+        "target_only",
+        "as for pretrain, and `patience`",
     ),
     (
         "adapt",
@@ -138,6 +146,7 @@ OUTPUTS = {
     "artifacts/tokens": "A tokenizer, and the corpus as token ids.",
     "artifacts/pretrained": "A pretrained model: safetensors, its config and its tokenizer.",
     "artifacts/adapted": "A model after adaptation to a task's text.",
+    "artifacts/target_only": "A model that was pretrained on a task's text alone.",
     "artifacts/finetuned": "The fine-tuned weights of an evaluation, as a record.",
     "artifacts/results/rows": "Result rows.",
     "artifacts/results/predictions": "Predictions, one row per item.",
@@ -260,8 +269,8 @@ def write_tags() -> str:
         ),
         "",
         (
-            "The stages tokenizer, pretrain, adapt, evaluate and baselines have runs. The parent run "
-            "holds the report, its figures, and a note with the findings."
+            "The stages tokenizer, pretrain, adapt, target_only, evaluate and baselines have runs. "
+            "The parent run holds the report, its figures, and a note with the findings."
         ),
         "",
         "## Tags",

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # identifies a cell
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "zero_shot")
-INIT_ORDER = ("pretrained", "adapted", "random", "none")
+INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
 
 
 @dataclass
@@ -120,7 +120,13 @@ def grid_stage_names(grid: Grid) -> list[str]:
 
     Files of earlier grids may lie in the same folder and are ignored.
     """
-    verbs = ("evaluate", "evaluate_adapted", "evaluate_joined", "baselines")
+    verbs = (
+        "evaluate",
+        "evaluate_adapted",
+        "evaluate_target_only",
+        "evaluate_joined",
+        "baselines",
+    )
     return [f"{verb}-{name}" for verb in verbs for name in grid.stage_instances[verb]]
 
 

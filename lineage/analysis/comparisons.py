@@ -298,6 +298,8 @@ def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | 
             return PlannedComparison("pretraining", inits["pretrained"], inits["random"])
         if inits.keys() == {"adapted", "pretrained"}:
             return PlannedComparison("adaptation", inits["adapted"], inits["pretrained"])
+        if inits.keys() == {"adapted", "target_only"}:
+            return PlannedComparison("general_text", inits["adapted"], inits["target_only"])
     families = {a.system.family, b.system.family}
     if families & {*TWO_BUDGET_FAMILIES}:
         return _plan_member_comparison(a, b, grid)

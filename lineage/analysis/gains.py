@@ -1,4 +1,4 @@
-"""Gains of pretraining and of adaptation: their comparisons over all settings together."""
+"""Gains of pretraining, of adaptation and of general text: their comparisons over all settings together."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from lineage.analysis.records import Analysis, Comparison, Outcome, Setting
 from lineage.analysis.settings import baseline_is_near_chance, comparison_outcome
 
-GainType = Literal["pretraining", "adaptation"]
+GainType = Literal["pretraining", "adaptation", "general_text"]
 TRANSFER_ORDER = ("frozen", "finetuned", "zero_shot")
 BILSTM_HEADS = ("bilstm", "bilstm_crf")
 
@@ -99,7 +99,7 @@ class GainSummary:
 
 
 def summarize_gains(analysis: Analysis) -> list[GainSummary]:
-    """Summarize the gains of pretraining and of adaptation, if there are comparisons.
+    """Summarize the gains of each type, if there are comparisons.
 
     The tables have the largest label count of each task.
     """

@@ -20,7 +20,7 @@ from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 
 SCHEMA_VERSION = 5
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
-TRAINED_INITS = ("pretrained", "adapted")
+TRAINED_INITS = ("pretrained", "adapted", "target_only")
 BASELINES = ("tfidf", "majority", "chance", "copy")
 CHANCE_BASELINES = ("majority", "chance")  # they read no item; above chance is above both
 TWO_BUDGET_FAMILIES = (ENSEMBLE_FAMILY, JOINED_FAMILY)
@@ -31,6 +31,7 @@ MEAN_TOLERANCE = 1e-9  # smaller differences of means are rounding
 ComparisonType = Literal[
     "pretraining",  # a pretrained model with its random-init baseline
     "adaptation",  # an adapted model with the same model before adaptation
+    "general_text",  # an adapted model with the same model pretrained on the target's text alone
     "models",  # two models that are used in the same way
     "ablation",  # a model with the model that differs from it in one setting
     "ensemble",  # an ensemble with one of its members

@@ -71,6 +71,12 @@ def _check_adaptation(params: Params, models: Models) -> None:
                 f"params.yaml: grid.adapt_models: {name} has no language model to adapt to the "
                 "text of a task; remove it"
             )
+    for name in params.grid.target_only_models:
+        if isinstance(models[name].family, Public):
+            raise InputError(
+                f"params.yaml: grid.target_only_models: {name} is a public checkpoint, which is "
+                "not pretrained here; remove it"
+            )
     for name in params.grid.adapt_tasks:
         if load_kind(params.tasks[name].kind).answered_by == "translator":
             raise InputError(

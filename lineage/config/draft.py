@@ -266,6 +266,11 @@ def _grid_lines(plans: Sequence[_TaskPlan]) -> list[str]:
         ("label_counts", _label_counts(plans), "numbers of training rows to compare with"),
         ("adapt_models", ADAPT_MODELS if adaptable else [], adapt_comment),
         ("adapt_tasks", adaptable, ""),
+        (
+            "target_only_models",
+            [],
+            "adapted models to train on the text of adapt_tasks alone too: does the corpus help?",
+        ),
         ("join_models", [], "models whose features are joined with static vectors"),
         ("join_tasks", [], ""),
         ("join_static_model", "word2vec", ""),

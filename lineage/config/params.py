@@ -81,6 +81,8 @@ class Grid:
     adapt_tasks: tuple[str, ...]
     finetune_seeds: tuple[int, ...]
     label_counts: tuple[int | Literal["all"], ...]
+    # Those of adapt_models that are also pretrained on the text of each of adapt_tasks alone.
+    target_only_models: tuple[str, ...] = ()
     # A name -> two models whose class probabilities are averaged.
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Inverse L2 penalties of the TF-IDF baseline; validation selects one of several.
@@ -143,6 +145,7 @@ class Grid:
         """The stages of each verb in this grid: what follows the `@` in their names."""
         checkpoints = self._checkpoints(self.models)
         adapted = _pairs_by_task(self._checkpoints(self.adapt_models), self.adapt_tasks)
+        target_only = _pairs_by_task(self._checkpoints(self.target_only_models), self.adapt_tasks)
         return {
             "task": list(self.tasks),
             "contamination": list(self.tasks),
@@ -151,6 +154,8 @@ class Grid:
             "adapt": adapted,
             "evaluate": _pairs_by_task(checkpoints, self.tasks),
             "evaluate_adapted": adapted,
+            "target_only": target_only,
+            "evaluate_target_only": target_only,
             "evaluate_joined": _pairs_by_task(self._checkpoints(self.join_models), self.join_tasks),
             "baselines": list(self.tasks),
         }
@@ -215,6 +220,12 @@ class Params:
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.models", grid.models)
         for key in ("adapt_tasks", "join_tasks"):
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.tasks", grid.tasks)
+        _check_entries(
+            "grid.target_only_models",
+            grid.target_only_models,
+            "grid.adapt_models",
+            grid.adapt_models,
+        )
         if grid.join_models:
             static_model = [grid.join_static_model]
             _check_entries("grid.join_static_model", static_model, "grid.models", grid.models)

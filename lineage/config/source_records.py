@@ -35,6 +35,7 @@ WATCHED_VERBS = (
     "tokenizer",
     "pretrain",
     "adapt",
+    "target_only",
     "evaluate",
     "baselines",
     "report",

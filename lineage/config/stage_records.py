@@ -61,6 +61,10 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
             "budget": _as_tree(params.adapt) | {"text_bytes": params.max_adaptation_bytes},
             "adapt": _as_tree(model.adapt),
         }
+        records["target_only"] = records["pretrain"] | {
+            "tokenizer": tokenizer,
+            "adapt": _as_tree(params.adapt),
+        }
     return {f"{stage}-{model.name}": record for stage, record in records.items()}
 
 

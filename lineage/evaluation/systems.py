@@ -51,7 +51,8 @@ from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
 from lineage.tokenizers.tokenizer import Tokenizer
 
-Init = Literal["pretrained", "adapted", "random"]
+# target_only: pretrained on the text of the task alone
+Init = Literal["pretrained", "adapted", "target_only", "random"]
 # Tokens that tell nothing about a word: SentencePiece's space, fastai's tokens of case and
 # repetition.
 NON_WORD_TOKENS = ("\u2581", "xxmaj", "xxup", "xxrep", "xxwrep")

@@ -29,6 +29,7 @@ from lineage.forecast.measure import LinearCost
 
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
 ADAPTED: tuple[Init, ...] = ("adapted",)
+TARGET_ONLY: tuple[Init, ...] = ("target_only",)
 # The share of its highest number of steps after which a training stops early.
 EARLY_STOPPING_SHARE = 0.7
 

@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from lineage.forecast.data import CorpusSizes, copy_corpus, copy_task
 from lineage.forecast.evaluation import (
     ADAPTED,
     PRETRAINED_AND_RANDOM,
+    TARGET_ONLY,
     EvaluationCosts,
     EvaluationCounts,
     count_evaluation,
@@ -286,6 +287,13 @@ class _MeasuredStudy:
                     stages[f"evaluate_adapted@{name}-{seed}-{task}"] = self._forecast_evaluation(
                         name, task, ADAPTED
                     )
+                if adapted and name in params.grid.target_only_models:
+                    stages[f"target_only@{name}-{seed}-{task}"] = self._forecast_target_only(
+                        name, task
+                    )
+                    stages[f"evaluate_target_only@{name}-{seed}-{task}"] = (
+                        self._forecast_evaluation(name, task, TARGET_ONLY)
+                    )
                 if joined:
                     stages[f"evaluate_joined@{name}-{seed}-{task}"] = self._forecast_joined(
                         name, task
@@ -332,6 +340,14 @@ class _MeasuredStudy:
             self.params, train_bytes=train_bytes, heldout_bytes=heldout_bytes
         )
         return StageForecast(seconds, measured.memory_bytes, costs.disk_bytes)
+
+    def _forecast_target_only(self, name: str, task: str) -> StageForecast:
+        """Assume that the training reads the whole budget, as pretraining does."""
+        pretraining = self._forecast_pretraining(name)
+        costs = self._tokenizer(name)
+        train_bytes = self._task(task).adapt_train_bytes
+        seconds = costs.train.seconds(train_bytes) + train_bytes * costs.encode_seconds_per_byte
+        return replace(pretraining, seconds=pretraining.seconds + seconds)
 
     def _count_evaluation(
         self, name: str, task: str, inits: tuple[Init, ...], *, finetuned: bool = True
@@ -385,11 +401,13 @@ class _MeasuredStudy:
         """Return the seconds of the stage report, which scores all tables of predictions again."""
         seconds = 0.0
         grid = self.params.grid
-        for verb, inits in (("evaluate", PRETRAINED_AND_RANDOM), ("evaluate_adapted", ADAPTED)):
-            is_adapted = verb == "evaluate_adapted"
-            names = grid.adapt_models if is_adapted else grid.models
+        for names, tasks, inits in (
+            (grid.models, grid.tasks, PRETRAINED_AND_RANDOM),
+            (grid.adapt_models, grid.adapt_tasks, ADAPTED),
+            (grid.target_only_models, grid.adapt_tasks, TARGET_ONLY),
+        ):
             for name in names:
-                for task in grid.adapt_tasks if is_adapted else grid.tasks:
+                for task in tasks:
                     counts = self._count_evaluation(name, task, inits)
                     if counts is not None:
                         num_tables = count_prediction_tables(counts)

@@ -62,7 +62,9 @@ def probe_task(name: str, params: Params, scratch: Path, *, max_seconds: float) 
     heldout_texts: list[str] = []
     if name in params.grid.adapt_tasks:
         stopwatch = Stopwatch()
-        train_texts, heldout_texts = split_target_texts(folder, params)
+        train_texts, heldout_texts = split_target_texts(
+            folder, params, max_bytes=params.max_adaptation_bytes
+        )
         adapt_seconds = stopwatch.seconds
     return TaskCosts(
         characters_per_item=_characters_per_item(task, kind),

@@ -227,7 +227,7 @@ def probe_training(
     checkpoint, public_model = build_checkpoint(
         model,
         params,
-        tokens_dir,
+        Tokenizer.load(tokens_dir),
         seed=params.grid.pretrain_seeds[0],
         public_folder=_find_public_folder(model, data_root),
     )

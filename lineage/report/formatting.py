@@ -27,7 +27,11 @@ UNMATCHED_NOTES = {
     JOINED_FAMILY: " (two budgets)",
     PUBLIC_FAMILY: f" ({NOT_BUDGET_MATCHED})",
 }
-INIT_NAMES = {"adapted": "adapted", "random": "random init"}
+INIT_NAMES = {
+    "adapted": "adapted",
+    "target_only": "target text only",
+    "random": "random init",
+}
 TRANSFER_NAMES = {"frozen": "frozen", "finetuned": "fine-tuned", "zero_shot": "zero-shot"}
 HEAD_NAMES = {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide

@@ -64,9 +64,15 @@ LEADER_MARKS = {
 NOT_COMPARED_MARK = " ?"
 REVERSED_VERDICTS = {"better": "worse", "worse": "better"}
 GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
-BASELINE_NAMES = {
-    "pretraining": "random init",
-    "adaptation": "the same model before adaptation",
+# For each type of gain: what was added, the model that has it, and its baseline.
+GAIN_NAMES = {
+    "pretraining": ("pretraining", "a pretrained model", "random init"),
+    "adaptation": ("adaptation", "an adapted model", "the same model before adaptation"),
+    "general_text": (
+        "the general text",
+        "an adapted model",
+        "the same model pretrained on the target's text alone",
+    ),
 }
 
 
@@ -138,9 +144,10 @@ class GainTableView:
 
 @dataclass(frozen=True)
 class GainSection:
-    """The gains of pretraining or of adaptation."""
+    """The gains of pretraining, of adaptation, or of general text before adaptation."""
 
-    comparison_type: str
+    added: str
+    model: str
     baseline: str
     kind_counts: tuple[GainCountLine, ...]
     model_counts: tuple[GainCountLine, ...]
@@ -371,7 +378,7 @@ def _overview_cells(analysis: Analysis, setting: SettingSummary) -> dict[str, Ov
 
 
 def build_gain_sections(analysis: Analysis) -> list[GainSection]:
-    """Return the gains of pretraining and of adaptation."""
+    """Return the gains of each type."""
     return [_gain_section(analysis, summary) for summary in summarize_gains(analysis)]
 
 
@@ -381,9 +388,11 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
         GainCountLine(format_model_name(analysis, one.model), format_method(one.method), one.counts)
         for one in summary.model_counts
     ]
+    added, model, baseline = GAIN_NAMES[summary.comparison_type]
     return GainSection(
-        comparison_type=summary.comparison_type,
-        baseline=BASELINE_NAMES[summary.comparison_type],
+        added=added,
+        model=model,
+        baseline=baseline,
         kind_counts=tuple(kinds),
         model_counts=tuple(models),
         tables=tuple(_gain_table(analysis, table) for table in summary.tables),

@@ -14,6 +14,7 @@ from lineage.analysis.records import (
 from lineage.config.data import SPLITS
 from lineage.data.dataset_stats import SplitStats
 from lineage.report.formatting import (
+    INIT_NAMES,
     NO_VALUE,
     TRANSFER_NAMES,
     format_head,
@@ -239,8 +240,8 @@ def format_overlap_length(tasks: Iterable[TaskSummary]) -> str:
 def build_unknown_token_table(analysis: Analysis) -> UnknownTokenTable:
     """Return the shares of unknown tokens by task.
 
-    An adapted model has a column of its own if adaptation changes its shares, because it may add
-    words.
+    Adapted models, and those that are pretrained on the target's text alone, have columns of their
+    own where their shares differ, because they have other words.
     """
     shares: dict[str, dict[str, float]] = {}
     for model in analysis.grid.models:
@@ -249,8 +250,9 @@ def build_unknown_token_table(analysis: Analysis) -> UnknownTokenTable:
             if one.model == model and one.init in own:
                 own[one.init][one.task] = one.value
         shares[model] = own["pretrained"]
-        if not own["adapted"].items() <= own["pretrained"].items():
-            shares[f"{model} adapted"] = own["adapted"]
+        for init in TRAINED_INITS[1:]:
+            if not own[init].items() <= own["pretrained"].items():
+                shares[f"{model} {INIT_NAMES[init]}"] = own[init]
     columns = [name for name, values in shares.items() if any(values.values())]
     lines = []
     for task in analysis.tasks:

@@ -110,7 +110,8 @@ class Stage:
     def _recorded_code(self) -> dict[str, str]:
         """Return the digests of this stage's code as the sources stage has recorded them."""
         digests: dict[str, str] = {}
-        module = self.verb.partition("_")[0]  # evaluate_adapted is run by evaluate
+        # The module evaluate runs evaluate_adapted and others too.
+        module = "evaluate" if self.verb.startswith("evaluate") else self.verb
         code_record = SOURCES_DIR / "code" / f"{module}.json"
         if code_record.is_file():
             digests.update(read_json(code_record))

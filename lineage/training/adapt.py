@@ -40,15 +40,16 @@ from lineage.training.state import RngState, TrainState
 MAX_HELD_OUT_BYTES = 500_000
 
 
-def split_target_texts(folder: Path, params: Params) -> tuple[list[str], list[str]]:
-    """Return the target's texts for adaptation and those held out, each in the order of the data.
+def split_target_texts(
+    folder: Path, params: Params, *, max_bytes: int
+) -> tuple[list[str], list[str]]:
+    """Return the target's texts for training and those held out, each in the order of the data.
 
-    They are the unlabelled texts, or else the texts of the training items. Only as much is taken as
-    the budget reads, because a target may have a thousand times as much. The seed decides which
-    texts.
+    They are the unlabelled texts, or else the texts of the training items. Only `max_bytes` are
+    taken, which is what the budget reads: a target may have a thousand times as much. The seed
+    decides which texts.
     """
     settings = params.adapt
-    max_bytes = params.max_adaptation_bytes
     read_manifest(folder, "task")
     task_record = read_json(folder / "task.json")
     texts = _read_target_texts(folder, task_record)

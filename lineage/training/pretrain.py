@@ -100,7 +100,7 @@ class TrainOutput:
 def build_checkpoint(
     model: "ModelConfig",
     params: Params,
-    tokens_dir: Path,
+    tokenizer: Tokenizer,
     *,
     seed: int,
     public_folder: Path | None = None,
@@ -110,7 +110,6 @@ def build_checkpoint(
     `seed` is one of grid.pretrain_seeds. `public_folder` holds the public checkpoint, if the model
     is one.
     """
-    tokenizer = Tokenizer.load(tokens_dir)
     architecture = match_parameter_budget(
         model.family,
         model.architecture,

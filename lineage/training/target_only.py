@@ -1,0 +1,59 @@
+"""Pretrain a model on the text of a task alone, with the budget of pretraining.
+
+Compared with an adapted model, it shows what the general text was worth.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lineage.config.params import Params
+from lineage.config.study import ModelConfig
+from lineage.data.checks import MIN_BYTES_PER_TOKEN
+from lineage.data.language import byte_count
+from lineage.models.checkpoint import Checkpoint
+from lineage.tokenizers.token_ids import encode_corpus
+from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.tokenizers.train import train_tokenizer
+from lineage.training.best_weights import BestWeights
+from lineage.training.pretrain import TrainContext, TrainOutput, build_training, run_training
+
+MIN_VOCAB_SIZE = 1000
+
+
+def train_target_tokenizer(model: ModelConfig, texts: Sequence[str], language: str) -> Tokenizer:
+    """Train the model's tokenizer on the task's texts.
+
+    Its vocabulary is as large as in the study, or smaller where the text is too small for that.
+    """
+    assert model.tokenizer is not None, "the study was checked"
+    supported = max(MIN_VOCAB_SIZE, sum(map(byte_count, texts)) // MIN_BYTES_PER_TOKEN)
+    settings = replace(model.tokenizer, vocab_size=min(model.tokenizer.vocab_size, supported))
+    return train_tokenizer(texts, settings, tokenizer_type=model.tokenizer_type, language=language)
+
+
+def pretrain_on_target(
+    checkpoint: Checkpoint,
+    texts: Sequence[str],
+    held_out_texts: Sequence[str],
+    params: Params,
+    context: TrainContext,
+) -> TrainOutput:
+    """Pretrain a new model on the task's texts, and keep the weights with the lowest loss.
+
+    A small text is read many times within the budget. Training ends early when the loss on the
+    held-out texts no longer falls, as in adaptation.
+    """
+    tokens = encode_corpus(texts, checkpoint.tokenizer)
+    held_out_tokens = encode_corpus(held_out_texts, checkpoint.tokenizer)
+    training = build_training(checkpoint, tokens, held_out_tokens, params, context.device)
+    return run_training(
+        training.state,
+        checkpoint,
+        training.phases,
+        training.plan,
+        context,
+        corpus_bytes=tokens.text_bytes,
+        # Random weights are never the best.
+        best=BestWeights(training.state.model, math.inf, params.adapt.patience),
+    )

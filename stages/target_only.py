@@ -1,0 +1,70 @@
+"""Stage target_only@MODEL-SEED-TASK: pretrain on the text of a task alone -> a model.
+
+It resumes what a killed process has done.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
+from lineage.config.params import read_recorded_params
+from lineage.config.study import load_model_config
+from lineage.runtime.settings import read_runtime_settings
+from lineage.runtime.stage import Stage, run_stage
+from lineage.training.adapt import split_target_texts
+from lineage.training.curve import write_curve
+from lineage.training.devices import configure_torch, select_device
+from lineage.training.pretrain import TrainContext, build_checkpoint
+from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
+
+
+def work(stage: Stage) -> None:
+    """Train tokenizer and model, and write the model and its curve."""
+    name, seed, task = stage.arguments
+    params = read_recorded_params()
+    runtime = read_runtime_settings()
+    configure_torch(params.threads)
+    device = select_device(params.device, runtime.device_index)
+    stage.metadata["device"] = str(device)
+    model = load_model_config(params, name)
+    task_dir = Path(f"artifacts/tasks/{task}")
+    texts, held_out_texts = split_target_texts(task_dir, params, max_bytes=params.budget.text_bytes)
+    tokenizer = train_target_tokenizer(model, texts, read_json(task_dir / "task.json")["language"])
+    checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=int(seed))
+    parameters: dict[str, Any] = {
+        **params.compute_settings,
+        "architecture": dataclasses.asdict(checkpoint.architecture),
+        "pretrain": dataclasses.asdict(checkpoint.pretrain),
+        "budget": dataclasses.asdict(params.budget),
+        "patience": params.adapt.patience,
+    }
+    resume_dir = stage.prepare_resume_folder(parameters | {"input": artifact_digest(task_dir)})
+    tags = {"family": model.family.name, "model": name, "pretrain_seed": seed, "task": task}
+    with stage.track(parameters=parameters, inputs=[task_dir], **tags) as tracker:
+        with stage.show_progress("pretrain", 1.0) as report:
+            context = TrainContext(device, tracker, resume_dir, runtime.checkpoint_seconds, report)
+            output = pretrain_on_target(checkpoint, texts, held_out_texts, params, context)
+        with create_artifact(
+            Path(f"artifacts/target_only/{name}/{seed}/{task}"),
+            "model",
+            status=output.status,
+            reason=output.reason,
+        ) as draft:
+            checkpoint.save(draft, output.model)
+            write_json(draft / "spent.json", dataclasses.asdict(output.budget_used))
+        curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
+        write_curve(curve_path, output.curve)
+        stage.metadata["curve_sha256"] = file_digest(curve_path)
+        stage.earlier_seconds = output.curve.previous_seconds
+        tracker.training_failed = output.status != "ok"
+    stage.clear_resume_folder()
+
+
+def main() -> None:
+    """Run the stage."""
+    run_stage("target_only", work)
+
+
+if __name__ == "__main__":
+    main()
