@@ -9,10 +9,7 @@ from typing import Any
 
 from lineage.artifacts import (
     artifact_digest,
-    create_artifact,
-    file_digest,
     read_manifest,
-    write_json,
 )
 from lineage.config.params import read_recorded_params
 from lineage.config.study import load_model_config
@@ -20,8 +17,8 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.training.adapt import adapt, find_new_words, split_target_texts
-from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch, select_device
+from lineage.training.outputs import write_training
 from lineage.training.pretrain import TrainContext
 
 
@@ -65,19 +62,8 @@ def work(stage: Stage) -> None:
                 failure_reason=failure_reason,
             )
         metrics = dataclasses.asdict(heldout_metrics)
-        with create_artifact(
-            Path(f"artifacts/adapted/{name}/{seed}/{task}"),
-            "model",
-            status=output.status,
-            reason=output.reason,
-        ) as draft:
-            checkpoint.save(draft, output.model)
-            write_json(draft / "spent.json", dataclasses.asdict(output.budget_used))
-            write_json(draft / "held.json", metrics)
-        curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
-        write_curve(curve_path, output.curve)
-        stage.metadata["curve_sha256"] = file_digest(curve_path)
-        stage.earlier_seconds = output.curve.previous_seconds
+        folder = Path(f"artifacts/adapted/{name}/{seed}/{task}")
+        write_training(stage, folder, checkpoint, output, extra_files={"held.json": metrics})
         tracker.training_failed = output.status != "ok"
         for when, values in metrics.items():
             tracker.log_summary({f"held_{when}_{key}": value for key, value in values.items()})

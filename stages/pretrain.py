@@ -7,19 +7,17 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
+from lineage.artifacts import artifact_digest, read_json, write_json
 from lineage.config.params import read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.models.base import Trained
-from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch, select_device
+from lineage.training.outputs import write_training
 from lineage.training.pretrain import (
     TrainContext,
-    TrainOutput,
     build_checkpoint,
     pretrain,
     wrap_public_model,
@@ -62,7 +60,8 @@ def work(stage: Stage) -> None:
                 output = pretrain(checkpoint, tokens_dir, params, context)
         else:
             output = wrap_public_model(public_model)
-        write_model(Path("artifacts/pretrained") / name / str(seed), checkpoint, output)
+        folder = Path(f"artifacts/pretrained/{name}/{seed}")
+        write_training(stage, folder, checkpoint, output)
         budget_row = {"model": name, "pretrain_seed": seed, "status": output.status}
         if public_model is not None:
             budget_row["matched"] = False
@@ -70,10 +69,6 @@ def work(stage: Stage) -> None:
             Path(f"artifacts/results/budgets/{stage.file_name}.json"),
             {**budget_row, **dataclasses.asdict(output.budget_used)},
         )
-        curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
-        write_curve(curve_path, output.curve)
-        stage.metadata["curve_sha256"] = file_digest(curve_path)
-        stage.earlier_seconds = output.curve.previous_seconds
         tracker.training_failed = output.status != "ok"
     stage.clear_resume_folder()
 
@@ -84,12 +79,6 @@ def find_public_folder(model: ModelConfig) -> Path | None:
         return None
     record = read_json(Path(f"artifacts/sources/models/{model.name}.json"))
     return model.checkpoint_source.verify_unchanged(resolve_data_root(), record["source"])
-
-
-def write_model(folder: Path, checkpoint: Checkpoint, output: TrainOutput) -> None:
-    with create_artifact(folder, "model", status=output.status, reason=output.reason) as draft:
-        checkpoint.save(draft, output.model)
-        write_json(draft / "spent.json", dataclasses.asdict(output.budget_used))
 
 
 def main() -> None:

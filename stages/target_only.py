@@ -7,14 +7,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import artifact_digest, create_artifact, file_digest, read_json, write_json
+from lineage.artifacts import artifact_digest, read_json
 from lineage.config.params import read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.training.adapt import split_target_texts
-from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch, select_device
+from lineage.training.outputs import write_training
 from lineage.training.pretrain import TrainContext, build_checkpoint
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
 
@@ -45,18 +45,8 @@ def work(stage: Stage) -> None:
         with stage.show_progress("pretrain", 1.0) as report:
             context = TrainContext(device, tracker, resume_dir, runtime.checkpoint_seconds, report)
             output = pretrain_on_target(checkpoint, texts, held_out_texts, params, context)
-        with create_artifact(
-            Path(f"artifacts/target_only/{name}/{seed}/{task}"),
-            "model",
-            status=output.status,
-            reason=output.reason,
-        ) as draft:
-            checkpoint.save(draft, output.model)
-            write_json(draft / "spent.json", dataclasses.asdict(output.budget_used))
-        curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
-        write_curve(curve_path, output.curve)
-        stage.metadata["curve_sha256"] = file_digest(curve_path)
-        stage.earlier_seconds = output.curve.previous_seconds
+        folder = Path(f"artifacts/target_only/{name}/{seed}/{task}")
+        write_training(stage, folder, checkpoint, output)
         tracker.training_failed = output.status != "ok"
     stage.clear_resume_folder()
 

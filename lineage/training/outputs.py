@@ -1,0 +1,35 @@
+"""What the stages that train language models write."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import create_artifact, file_digest, write_json
+from lineage.models.checkpoint import Checkpoint
+from lineage.runtime.stage import Stage
+from lineage.training.curve import write_curve
+from lineage.training.pretrain import TrainOutput
+
+
+def write_training(
+    stage: Stage,
+    folder: Path,
+    checkpoint: Checkpoint,
+    output: TrainOutput,
+    *,
+    extra_files: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the model with the budget that it used, and its curve.
+
+    `extra_files` are further JSON files of the model's folder.
+    """
+    files = {"spent.json": dataclasses.asdict(output.budget_used), **(extra_files or {})}
+    with create_artifact(folder, "model", status=output.status, reason=output.reason) as draft:
+        checkpoint.save(draft, output.model)
+        for name, content in files.items():
+            write_json(draft / name, content)
+    curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
+    write_curve(curve_path, output.curve)
+    stage.metadata["curve_sha256"] = file_digest(curve_path)
+    stage.earlier_seconds = output.curve.previous_seconds
