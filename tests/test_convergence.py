@@ -1,5 +1,7 @@
 """A bag of words that has not finished learning is found by logistic regression on its tokens."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.analysis.build import build_results
 from lineage.analysis.convergence import ConvergenceControl, list_controls
+from lineage.analysis.records import Analysis, SeedScore, Setting, SystemScore
+from lineage.analysis.settings import chance_level, find_collapsed_runs, fine_tuned_scores
+from lineage.config.params import ReportParams
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings
 from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
-from lineage.report.view import describe_convergence
+from lineage.report.page import render_report
+from lineage.report.view import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from tests import tiny
-from tests.study_rows import build_analysis
+from tests.study_rows import GRID, Study, build_analysis
 
 C_VALUES = (0.1, 1.0, 10.0, 100.0)
 INFO: dict[str, Any] = {"name": "mood", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
@@ -89,3 +96,46 @@ def test_only_bags_of_words_on_labels_of_texts_have_a_control(data: TaskData) ->
     settings = EvaluateSettings(finetune=FinetuneSettings(learning_rate=0.01))
     gpt = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     assert not has_unigram_control(gpt)
+
+
+def with_seed_values(analysis: Analysis, init: str, values: Sequence[float]) -> Analysis:
+    """Give fine-tuned systems of elmo with this init on sentiment, all labels, these scores."""
+
+    def change(score: SystemScore) -> SystemScore:
+        system = score.system
+        is_own = (system.model, system.init, system.transfer) == ("elmo", init, "finetuned")
+        if not is_own or score.setting != Setting("sentiment", "all"):
+            return score
+        seeds = tuple(SeedScore(0, seed, value) for seed, value in enumerate(values))
+        return replace(score, seeds=seeds)
+
+    return replace(analysis, scores=tuple(map(change, analysis.scores)))
+
+
+def test_a_run_at_chance_beside_better_siblings_is_named_and_counted(tmp_path: Path) -> None:
+    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+    assert not list(describe_collapsed_runs(analysis, "sentiment"))
+    chance = chance_level(analysis, Setting("sentiment", "all"))
+    values = [chance + 0.3, chance + 0.02, chance + 0.3]
+    planted = with_seed_values(analysis, "pretrained", values)
+    (collapsed,) = find_collapsed_runs(planted, "sentiment")
+    assert (collapsed.system.model, collapsed.run.finetune_seed) == ("elmo", 1)
+    (sentence,) = describe_collapsed_runs(planted, "sentiment")
+    num_runs = sum(len(score.seeds) for score in fine_tuned_scores(planted, "sentiment"))
+    assert sentence.startswith(f"1 of {num_runs} fine-tuned runs collapsed")
+    assert "elmo, fine-tuned, all labels, fine-tuning seed 1" in sentence
+    assert not list(describe_collapsed_runs(planted, "sense"))
+    page_text = render_report(planted)["md"]
+    assert sentence in page_text
+
+
+@pytest.mark.parametrize(
+    "leads", [(0.3, 0.2, 0.3), (0.03, 0.0, 0.02), (0.0, 0.0, 0.0), (0.3,)], ids=str
+)
+def test_lower_runs_and_runs_that_are_all_at_chance_have_not_collapsed(
+    leads: Sequence[float], tmp_path: Path
+) -> None:
+    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+    chance = chance_level(analysis, Setting("sentiment", "all"))
+    values = [chance + lead for lead in leads]
+    assert not find_collapsed_runs(with_seed_values(analysis, "random", values), "sentiment")

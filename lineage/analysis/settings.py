@@ -13,6 +13,7 @@ from lineage.analysis.records import (
     Analysis,
     Comparison,
     Outcome,
+    SeedScore,
     Setting,
     System,
     SystemScore,
@@ -20,6 +21,8 @@ from lineage.analysis.records import (
 
 # A baseline is near chance if its lead over chance is less than this share of the other system's.
 NEAR_CHANCE_SHARE = 0.1
+# How far its siblings must lead over chance for a run to have collapsed.
+MIN_SIBLING_LEAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -279,3 +282,39 @@ def baseline_is_near_chance(analysis: Analysis, comparison: Comparison) -> bool:
     lead = _mean(analysis, comparison.first, comparison.setting) - chance
     baseline_lead = _mean(analysis, comparison.second, comparison.setting) - chance
     return baseline_lead < NEAR_CHANCE_SHARE * lead
+
+
+@dataclass(frozen=True)
+class CollapsedRun:
+    """A fine-tuned run that is at chance while its siblings, of other seeds, are not."""
+
+    system: System
+    setting: Setting
+    run: SeedScore
+    siblings_mean: float
+
+
+def find_collapsed_runs(analysis: Analysis, task: str) -> list[CollapsedRun]:
+    """Return the collapsed runs of a task.
+
+    A run has collapsed if its lead over chance is less than a tenth of its siblings' mean lead, and
+    they lead by MIN_SIBLING_LEAD or more. With few labels all runs may be near chance.
+    """
+    collapsed = []
+    for score in fine_tuned_scores(analysis, task):
+        chance = chance_level(analysis, score.setting)
+        for run in score.seeds:
+            siblings = [one.value - chance for one in score.seeds if one != run]
+            if not siblings:
+                continue
+            lead = sum(siblings) / len(siblings)
+            if lead >= MIN_SIBLING_LEAD and run.value - chance < NEAR_CHANCE_SHARE * lead:
+                collapsed.append(CollapsedRun(score.system, score.setting, run, chance + lead))
+    return collapsed
+
+
+def fine_tuned_scores(analysis: Analysis, task: str) -> list[SystemScore]:
+    """Return the scores of a task's fine-tuned systems."""
+    return [
+        score for score in analysis.scores_of_task(task) if score.system.transfer == "finetuned"
+    ]

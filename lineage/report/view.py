@@ -24,6 +24,8 @@ from lineage.analysis.records import (
 from lineage.analysis.settings import (
     SettingSummary,
     baseline_is_near_chance,
+    find_collapsed_runs,
+    fine_tuned_scores,
     summarize_settings,
 )
 from lineage.report import figures
@@ -282,7 +284,10 @@ class _TaskTableBuilder:
             lines=tuple(sorted(self._lines(), key=self._line_order)),
             notes=tuple(describe_task_data(self.analysis, self.task)),
             ceilings=tuple((one.name, format_percent(one.value)) for one in self.ceilings),
-            convergence=tuple(describe_convergence(self.analysis, self.task)),
+            convergence=(
+                *describe_convergence(self.analysis, self.task),
+                *describe_collapsed_runs(self.analysis, self.task),
+            ),
             finetune_curves=tuple(draw_finetune_curves(self.analysis, self.task)),
         )
 
@@ -503,15 +508,34 @@ def describe_convergence(analysis: Analysis, task: str) -> Iterator[str]:
     for control in analysis.convergence_controls:
         if control.task == task and not control.has_converged:
             unit = metric_unit(control.metric)
-            labels = (
-                "all labels" if control.label_count == "all" else f"{control.label_count} labels"
-            )
+            labels = format_label_count(control.label_count)
             yield (
                 f"Fine-tuning did not converge here with {labels}: {control.model} with random "
                 f"init has {format_percent(control.fine_tuned)} {unit}, and logistic regression on "
                 f"the same tokens {format_percent(control.unigrams)}. Look at the learning curves, "
                 "and try more steps or other learning rates before you trust fine-tuned scores."
             )
+
+
+def describe_collapsed_runs(analysis: Analysis, task: str) -> Iterator[str]:
+    """Tell which fine-tuned runs are at chance while other seeds of the same system are not."""
+    collapsed = find_collapsed_runs(analysis, task)
+    if not collapsed:
+        return
+    num_runs = sum(len(score.seeds) for score in fine_tuned_scores(analysis, task))
+    named = []
+    for one in collapsed:
+        seeds = f"fine-tuning seed {one.run.finetune_seed}"
+        if len(analysis.grid.pretrain_seeds) > 1:
+            seeds += f", pretraining seed {one.run.pretrain_seed}"
+        named.append(
+            f"{format_system(one.system)}, {format_label_count(one.setting.label_count)}, {seeds} "
+            f"({format_percent(one.run.value)}, the others {format_percent(one.siblings_mean)})"
+        )
+    yield (
+        f"{len(collapsed)} of {num_runs} fine-tuned runs collapsed: at chance, unlike other seeds of "
+        f"the same system. {'; '.join(named)}. Their means and intervals say little."
+    )
 
 
 def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
