@@ -24,7 +24,7 @@ from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.data.task_data import TaskData
 from lineage.evaluation import bilstm_probe, finetuning
-from lineage.evaluation.early_stopping import CurvePoint, train_and_validate
+from lineage.evaluation.early_stopping import ValidatedTraining
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, Trial
 from lineage.evaluation.systems import EvalContext
@@ -74,17 +74,14 @@ def build_forecast(**seconds: float) -> StudyForecast:
 
 def count_gradient_steps(monkeypatch: pytest.MonkeyPatch, module: Any) -> Callable[[], int]:
     """Count the gradient steps that a module's training takes."""
-    steps: list[int] = []
+    states: list[TrainState] = []
 
-    def recording_train_and_validate(
-        state: TrainState, *arguments: Any, **options: Any
-    ) -> list[CurvePoint]:
-        curve = train_and_validate(state, *arguments, **options)
-        steps.append(state.counters.steps)
-        return curve
+    def recording_training(state: TrainState, *arguments: Any, **options: Any) -> Any:
+        states.append(state)
+        return ValidatedTraining(state, *arguments, **options)
 
-    monkeypatch.setattr(module, "train_and_validate", recording_train_and_validate)
-    return lambda: sum(steps)
+    monkeypatch.setattr(module, "ValidatedTraining", recording_training)
+    return lambda: sum(state.counters.steps for state in states)
 
 
 TRIALS = (Trial(learning_rate=0.01), Trial(learning_rate=0.02, epochs=3))
