@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from lineage.data.task_data import TaskData
+from lineage.errors import EvaluationError
 from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation import systems
 from lineage.evaluation.bilstm_probe import (
@@ -113,7 +114,7 @@ class WalkerTraining:
 
 
 def start_walker(
-    validations: Sequence[Validation] | None,
+    validations: Sequence[Validation | EvaluationError] | None,
     settings: EarlyStopping = TWENTY_STEPS,
     *,
     steps_per_epoch: int = STEPS_PER_EPOCH,
@@ -135,7 +136,10 @@ def start_walker(
         assert validations is not None
         walker.weights.append(walker.model.weight.detach().clone())
         walker.num_batches.append(int(walker.model.num_batches))
-        return validations[len(walker.weights) - 1]
+        validation = validations[len(walker.weights) - 1]
+        if isinstance(validation, EvaluationError):
+            raise validation
+        return validation
 
     parameters = build_param_groups([[walker.model.weight]], weight_decay=0.0)
     walker.training = ValidatedTraining(
@@ -713,7 +717,7 @@ def test_curves_survive_the_cache(
     def refuse(*arguments: Any) -> Any:
         raise AssertionError("a cached head is not fitted again")
 
-    monkeypatch.setattr(evaluation, "fit_head", refuse)
+    monkeypatch.setattr(evaluation, "start_head", refuse)
     cached = evaluate_tiny_gpt(task, cache_dir)
     pd.testing.assert_frame_equal(cached.curves, evaluated.curves)
     pd.testing.assert_frame_equal(cached.predictions, evaluated.predictions)
