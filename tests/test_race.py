@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.convergence import RESULTS, format_race_table, read_results
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.early_stopping import Validation
@@ -377,3 +378,10 @@ def test_the_row_of_each_trial_has_the_score_of_its_kept_weights(
     for point in kept.itertuples():
         value = reported[point.transfer, point.trial]
         assert value == pytest.approx(point.validation_score), (point.transfer, point.trial)
+
+
+@pytest.mark.parametrize("device", ["h200", "cpu"])
+def test_the_record_shows_the_race_of_the_committed_trainings(device: str) -> None:
+    lines = read_results(RESULTS.parent / device / "convergence.jsonl")
+    record = Path(__file__).parent.parent / "docs/decisions/0026-fine-tuning-to-convergence.md"
+    assert format_race_table(lines) in record.read_text(encoding="utf-8")

@@ -224,7 +224,7 @@ def _count_run(
         num_parts=len(scored),
         fitted_settings=fitted_settings,
         chooses_trial=chooses_trial,
-        is_race=chooses_trial and is_race(method),
+        is_race=is_race(method),
     )
 
 
