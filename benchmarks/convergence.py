@@ -322,6 +322,50 @@ def format_patience_table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
+def group_trials(lines: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the trials of each task, model, start and seed that had more than one."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in sorted(lines, key=lambda line: line["trial"]):
+        key = tuple(line[name] for name in ("task", "model", "init", "seed"))
+        if not line["error"]:
+            groups.setdefault(key, []).append(line)
+    return [trials for trials in groups.values() if len(trials) > 1]
+
+
+def find_leader(trials: Sequence[dict[str, Any]], num_validations: int) -> dict[str, Any]:
+    """Return the trial that is best after some validations, or when early stopping ends it."""
+
+    def rank(line: dict[str, Any]) -> tuple[float, float]:
+        points = line["points"][:num_validations]
+        kept = stop_early(line | {"points": points}, DEFAULT_PATIENCE)
+        return Validation(kept["validation_score"], kept["validation_loss"]).rank
+
+    return max(trials, key=rank)
+
+
+def format_race_table(lines: Sequence[dict[str, Any]]) -> str:
+    """Return a table as Markdown: what is lost if only the leader of a race is trained further."""
+    rows = [
+        "| validations | the leader wins | share of the winner's validation score | lowest |",
+        "|---|---|---|---|",
+    ]
+    groups = group_trials(lines)
+    for num_validations in (2, 3, 4, 5, 6, 8):
+        num_wins = 0
+        shares = []
+        for trials in groups:
+            leader = find_leader(trials, num_validations)
+            winner = find_leader(trials, NUM_EPOCHS)
+            num_wins += leader is winner
+            score, best = (
+                stop_early(line, DEFAULT_PATIENCE)["validation_score"] for line in (leader, winner)
+            )
+            shares.append(score / best)
+        cells = [f"{num_wins} of {len(groups)}", f"{np.mean(shares):.1%}", f"{min(shares):.1%}"]
+        rows.append(f"| {num_validations} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
@@ -331,6 +375,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="print the table of the results")
     parser.add_argument(
         "--patience", action="store_true", help="print what each patience costs, by validation"
+    )
+    parser.add_argument(
+        "--race", action="store_true", help="print how often an early leader wins, by validation"
     )
     parser.add_argument("--models", nargs="+", default=[])
     parser.add_argument("--tasks", nargs="+", default=[])
@@ -352,6 +399,8 @@ def main() -> None:
         print(format_table(read_results(arguments.out)))
     if arguments.patience:
         print(format_patience_table(read_results(arguments.out)))
+    if arguments.race:
+        print(format_race_table(read_results(arguments.out)))
 
 
 if __name__ == "__main__":

@@ -180,7 +180,8 @@ COLUMN_DESCRIPTIONS = {
     "finetune_seed": "The seed of the head, of fine-tuning and of the label subset.",
     "fold": "The number of the test fold; empty without cross-validation.",
     "trial": "chosen: the hyperparameters that were best on validation; or the number of a trial, "
-    "scored on validation only.",
+    "scored on validation only. A trial that lost early has the score of its best weights until "
+    "then.",
     "label_count": "The number of labels, as in the grid: 100, all; none if nothing is trained.",
     "train_examples": "The number of training items that were used.",
     "task": "The key under `tasks` in params.yaml.",

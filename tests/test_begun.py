@@ -18,7 +18,6 @@ from lineage.artifacts import create_artifact
 from lineage.config.params import AdaptationBudget, read_params
 from lineage.evaluation import bilstm_probe, finetuning
 from lineage.evaluation.bilstm_probe import cache_features, fit_bilstm_probe
-from lineage.evaluation.early_stopping import CurvePoint
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.finetuning import finetune
 from lineage.models.base import Encoder
@@ -63,10 +62,10 @@ def test_each_seed_has_its_own_start_order_and_random_state(
     overrides = {"batch_size": 2, "max_grad_norm": 0.7, "weight_decay": 0.3}
 
     def record_start(
-        state: Any, objective: Any, sampler: Any, settings: Any, **_: Any
-    ) -> list[CurvePoint]:
+        state: Any, model: Any, objective: Any, sampler: Any, settings: Any, **_: Any
+    ) -> MagicMock:
         sampler.set_epoch(0)
-        trained = state.model.head if method == "finetuned" else state.model
+        trained = model.head if method == "finetuned" else model
         decay = {
             group["weight_decay"]
             for group in state.optimizer.param_groups
@@ -74,7 +73,7 @@ def test_each_seed_has_its_own_start_order_and_random_state(
         }
         recorded.update(start=[p.tolist() for p in trained.parameters()], order=[group.tolist() for group in sampler.batch_indices],
                      draws=state.rng_state.state.tolist(), clip=settings.max_grad_norm, decay=decay)  # fmt: skip
-        return []
+        return MagicMock(model=model)
 
     def start_training(seed: int) -> dict[str, Any]:
         if method == "finetuned":
@@ -101,7 +100,7 @@ def test_each_seed_has_its_own_start_order_and_random_state(
         return dict(recorded)
 
     monkeypatch.setattr(
-        finetuning if method == "finetuned" else bilstm_probe, "train_and_validate", record_start
+        finetuning if method == "finetuned" else bilstm_probe, "ValidatedTraining", record_start
     )
     one, same, other = map(start_training, (3, 3, 4))
     for key in ("start", "order", "draws"):

@@ -3,6 +3,7 @@
 The tests follow it from the column `correct` over trials and baselines to the report.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stat
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS, RANKING_METRICS
-from lineage.evaluation.predictions import add_correct_column
-from lineage.evaluation.systems import EvalContext
-from lineage.evaluation.trials import best_trial
+from lineage.evaluation.settings import LinearProbeSettings, Trial
+from lineage.evaluation.systems import EvalContext, FittedHead, StartedHead
+from lineage.evaluation.trials import fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests import tiny
@@ -92,17 +93,25 @@ def test_the_first_metric_of_a_task_is_used_for_comparison(
     )
 
 
-def test_trials_are_chosen_by_the_ranking_metric() -> None:
+@pytest.mark.parametrize(
+    ("metric", "expected"), [("accuracy", 0), ("matthews", 1), ("macro_f1", 1)]
+)
+def test_trials_are_chosen_by_the_ranking_metric(metric: str, expected: int) -> None:
     """One trial always predicts the common label; the other is less accurate but separates both."""
     labels = np.array(["common"] * 80 + ["rare"] * 20, object)
     constant_prediction = np.full(100, "common", object)
     varied_prediction = np.where(np.arange(100) % 4, labels, "rare")
-    for metric, expected in (("accuracy", 0), ("matthews", 1), ("macro_f1", 1)):
-        trials = []
-        for number, prediction in enumerate((constant_prediction, varied_prediction)):
-            columns = add_correct_column({"label": labels, "prediction": prediction}, metric)
-            trials.append(pd.DataFrame(columns).assign(trial=str(number)))
-        assert best_trial(pd.concat(trials)) == expected, metric
+    predictions = {"0": constant_prediction, "1": varied_prediction, "2": varied_prediction}
+    settings = LinearProbeSettings(trials=(Trial(l2=0.1), Trial(l2=0.2), Trial(l2=0.3)))
+    outcome = fit_best_trial(
+        settings,
+        start=lambda settings: StartedHead(FittedHead(lambda part: (np.zeros(0), None))),
+        predict_validation=lambda head, trial: pd.DataFrame(
+            {"label": labels, "prediction": predictions[trial]}
+        ),
+        score=partial(load_kind("text_classification").score, metric),
+    )
+    assert outcome.best.number == expected, "ties go to the first"
 
 
 def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(

@@ -1,7 +1,9 @@
 """Validation decides how long a head is trained, and which of its weights are kept."""
 
 import dataclasses
+import gc
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,20 +16,22 @@ import torch
 from torch import nn
 
 from lineage.data.task_data import TaskData
+from lineage.errors import EvaluationError
 from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation import systems
 from lineage.evaluation.bilstm_probe import (
     cache_features,
     fit_bilstm_probe,
     predict_bilstm_probe,
+    start_bilstm_probe,
 )
 from lineage.evaluation.early_stopping import (
     CurvePoint,
+    ValidatedTraining,
     Validation,
     count_max_steps,
     curve_frame,
     steps_between_validations,
-    train_and_validate,
 )
 from lineage.evaluation.encoding import EncodedItem, encode_items
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
@@ -35,6 +39,7 @@ from lineage.evaluation.finetuning import (
     FinetunedModel,
     finetune,
     score_finetuned,
+    start_finetuning,
     update_batch_norm,
 )
 from lineage.evaluation.linear_probe import LinearProbe, fit_linear_probe
@@ -85,15 +90,21 @@ class RepeatedBatch(tiny.OneBatchSampler):
 
 
 @dataclass
-class Training:
-    """What a training of a Walker did."""
+class WalkerTraining:
+    """A training of a Walker, and what it did."""
 
     model: Walker = field(default_factory=Walker)
+    training: Any = None
     losses: list[float] = field(default_factory=list)  # of each step
     # After each validation.
     weights: list[torch.Tensor] = field(default_factory=list)
     num_batches: list[int] = field(default_factory=list)
-    curve: list[CurvePoint] = field(default_factory=list)
+
+    @property
+    def curve(self) -> list[CurvePoint]:
+        """The learning curve."""
+        curve: list[CurvePoint] = self.training.curve
+        return curve
 
     @property
     def kept(self) -> int:
@@ -102,34 +113,38 @@ class Training:
         return kept
 
 
-def train_walker(
-    validations: Sequence[Validation] | None,
+def start_walker(
+    validations: Sequence[Validation | EvaluationError] | None,
     settings: EarlyStopping = TWENTY_STEPS,
     *,
     steps_per_epoch: int = STEPS_PER_EPOCH,
     learning_rate: float = 0.3,
-) -> Training:
-    """Train a Walker, with these results of its validations if they are given.
+) -> WalkerTraining:
+    """Return a training of a Walker, with these results of its validations if they are given.
 
     With the default learning rate its loss falls by 17 % in the first step.
     """
-    training = Training()
+    walker = WalkerTraining()
 
     def objective(model: Walker, batch: Batch, recurrent_state: None) -> LossOutput:
         model.num_batches += 1
         loss = (model.weight.sum() - 10.0) ** 2
-        training.losses.append(float(loss.detach()))
+        walker.losses.append(float(loss.detach()))
         return LossOutput(loss, {}, {})
 
     def validate() -> Validation:
         assert validations is not None
-        training.weights.append(training.model.weight.detach().clone())
-        training.num_batches.append(int(training.model.num_batches))
-        return validations[len(training.weights) - 1]
+        walker.weights.append(walker.model.weight.detach().clone())
+        walker.num_batches.append(int(walker.model.num_batches))
+        validation = validations[len(walker.weights) - 1]
+        if isinstance(validation, EvaluationError):
+            raise validation
+        return validation
 
-    parameters = build_param_groups([[training.model.weight]], weight_decay=0.0)
-    training.curve = train_and_validate(
-        TrainState(training.model, build_adamw(parameters), RngState(1)),
+    parameters = build_param_groups([[walker.model.weight]], weight_decay=0.0)
+    walker.training = ValidatedTraining(
+        TrainState(walker.model, build_adamw(parameters), RngState(1)),
+        walker.model,
         objective,
         RepeatedBatch(steps_per_epoch),
         FinetuneSettings(
@@ -141,7 +156,19 @@ def train_walker(
         precision="fp32",
         validate=None if validations is None else validate,
     )
-    return training
+    return walker
+
+
+def train_walker(
+    validations: Sequence[Validation] | None,
+    settings: EarlyStopping = TWENTY_STEPS,
+    **options: Any,
+) -> WalkerTraining:
+    """Train a Walker to the end."""
+    walker = start_walker(validations, settings, **options)
+    walker.training.train_to_end()
+    walker.training.keep_best()
+    return walker
 
 
 def peak_at(best: int) -> list[Validation]:
@@ -163,6 +190,25 @@ def test_the_weights_with_the_best_validation_score_are_kept(best: int) -> None:
     assert len(training.curve) == len(training.losses) == num_validations
     if best < 19:
         assert not torch.equal(training.weights[best], training.weights[-1])
+
+
+@pytest.mark.parametrize("best", [1, 4])
+def test_a_paused_training_has_its_best_weights_so_far(best: int) -> None:
+    walker = start_walker(peak_at(best))
+    walker.training.advance(3)
+    assert len(walker.curve) == len(walker.losses) == 3
+    assert not walker.training.is_over
+    walker.training.keep_best()
+    assert walker.kept == min(best, 2)
+    assert torch.equal(walker.model.weight.detach(), walker.weights[walker.kept])
+
+
+def test_a_training_does_not_advance_beyond_its_end() -> None:
+    walker = start_walker(peak_at(3))
+    for _ in range(5):
+        walker.training.advance(4)
+    assert walker.training.is_over
+    assert len(walker.losses) == 3 + 1 + 5
 
 
 @pytest.mark.parametrize("patience", [1, 2, 5])
@@ -411,11 +457,111 @@ def fit_with_validation(
 
 
 METHODS = ("finetune", "bilstm_probe")
+# ULMFiT has batch norm, and dropout on weights, embeddings and states.
+METHODS_AND_FAMILIES = [("finetune", "gpt"), ("finetune", "ulmfit"), ("bilstm_probe", "gpt")]
 
 
-@pytest.mark.parametrize(
-    ("method", "family"), [("finetune", "gpt"), ("finetune", "ulmfit"), ("bilstm_probe", "gpt")]
-)
+def start_training(
+    method: str,
+    task: TaskData,  # noqa: F811
+    family: str,
+    learning_rate: float,
+) -> ValidatedTraining[Any]:
+    """Return a training of a head with dropout, which draws random numbers."""
+    labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
+    items = {split: encode_split(task, split, family) for split in ("train", "validation")}
+    tokenizer = tiny.tokenizer(family)
+    changes: Any = {
+        "epochs": 3,
+        "min_steps": None,
+        "patience": 6,
+        "dropout": 0.2,
+        "learning_rate": learning_rate,
+    }
+    if method == "bilstm_probe":
+        features = {
+            split: cache_features(tiny.model(family), tokenizer, part, precision="fp32")
+            for split, part in items.items()
+        }
+
+        def validate_probe(probe: Any) -> Validation:
+            output = predict_bilstm_probe(probe, features["validation"], labels["validation"])
+            return Validation(-output.loss, output.loss)
+
+        return start_bilstm_probe(
+            features["train"],
+            labels["train"],
+            tiny.label_answer(2),
+            dataclasses.replace(tiny.BILSTM_PROBE, **changes),
+            seed=1,
+            device=tiny.CPU,
+            validate=validate_probe,
+        )
+
+    def validate(model: FinetunedModel) -> Validation:
+        _, loss = score_finetuned(
+            model, tokenizer, items["validation"], labels["validation"], precision="fp32"
+        )
+        return Validation(-loss, loss)
+
+    names = ("embedding", "input", "weight", "hidden", "output")
+    dropout: Any = dict.fromkeys(names, 0.2) if family == "ulmfit" else 0.2
+    return start_finetuning(
+        tiny.checkpoint(family).build(tiny.CPU, load_weights=False, body_dropout=dropout),
+        tokenizer,
+        items["train"],
+        labels["train"],
+        tiny.label_answer(2),
+        dataclasses.replace(FINETUNE, **changes),
+        seed=1,
+        precision="fp32",
+        validate=validate,
+    )
+
+
+@pytest.mark.parametrize(("method", "family"), METHODS_AND_FAMILIES)
+def test_trainings_that_take_turns_give_what_each_gives_alone(
+    method: str,
+    family: str,
+    task: TaskData,  # noqa: F811
+) -> None:
+    learning_rates = (0.02, 0.001)
+    alone = [start_training(method, task, family, rate) for rate in learning_rates]
+    for training in alone:
+        training.train_to_end()
+    in_turns = [start_training(method, task, family, rate) for rate in learning_rates]
+    while not all(training.is_over for training in in_turns):
+        for number, training in enumerate(in_turns):
+            torch.rand(3)  # others draw from torch's generator in between
+            training.advance(1 + number)
+    assert len(alone[0].curve) > 5
+    assert alone[0].curve != alone[1].curve
+    for one, other in zip(alone, in_turns, strict=True):
+        one.keep_best()
+        other.keep_best()
+        assert one.curve == other.curve
+        expected = one.model.state_dict()
+        for name, tensor in other.model.state_dict().items():
+            assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize(("method", "family"), METHODS_AND_FAMILIES)
+def test_a_dropped_training_frees_its_model_at_once(
+    method: str,
+    family: str,
+    task: TaskData,  # noqa: F811
+) -> None:
+    """Otherwise the memory of a GPU would hold all models until Python collects its garbage."""
+    training = start_training(method, task, family, 0.01)
+    training.advance(2)
+    model = weakref.ref(training.model)
+    gc.disable()
+    del training
+    gc.enable()
+    assert model() is None
+
+
+@pytest.mark.parametrize(("method", "family"), METHODS_AND_FAMILIES)
 def test_a_head_has_the_weights_that_validation_scored_best(
     method: str,
     family: str,
@@ -571,7 +717,7 @@ def test_curves_survive_the_cache(
     def refuse(*arguments: Any) -> Any:
         raise AssertionError("a cached head is not fitted again")
 
-    monkeypatch.setattr(evaluation, "fit_head", refuse)
+    monkeypatch.setattr(evaluation, "start_head", refuse)
     cached = evaluate_tiny_gpt(task, cache_dir)
     pd.testing.assert_frame_equal(cached.curves, evaluated.curves)
     pd.testing.assert_frame_equal(cached.predictions, evaluated.predictions)

@@ -20,9 +20,9 @@ from lineage.evaluation.linear_probe import extract_features
 from lineage.evaluation.systems import (
     EncoderUnderTest,
     EvalRun,
-    FittedHead,
     HeadProblem,
-    fit_head,
+    StartedHead,
+    start_head,
 )
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
@@ -54,18 +54,18 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
 ) -> None:
     train_rows: dict[Any, Any] = {}
 
-    def recording_fit_head(
+    def recording_start_head(
         subject: EncoderUnderTest, run: EvalRun, settings: Any, problem: HeadProblem
-    ) -> FittedHead:
+    ) -> StartedHead:
         train_rows[run.init, run.finetune_seed] = problem.train_rows.tolist()
-        return fit_head(subject, run, settings, problem)
+        return start_head(subject, run, settings, problem)
 
     def recording_predict(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
         train_rows.setdefault(name, []).append(problem.train.index.tolist())
         return original_predict(name, problem, **options)
 
     original_predict: Callable[..., Any] = tfidf.predict
-    monkeypatch.setattr(evaluation, "fit_head", recording_fit_head)
+    monkeypatch.setattr(evaluation, "start_head", recording_start_head)
     monkeypatch.setattr(baselines, "predict", recording_predict)
     run_evaluation(
         task,

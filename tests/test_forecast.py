@@ -24,7 +24,7 @@ from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.data.task_data import TaskData
 from lineage.evaluation import bilstm_probe, finetuning
-from lineage.evaluation.early_stopping import CurvePoint, train_and_validate
+from lineage.evaluation.early_stopping import ValidatedTraining
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, Trial
 from lineage.evaluation.systems import EvalContext
@@ -33,6 +33,7 @@ from lineage.forecast.evaluation import (
     EvaluationCosts,
     HeadCosts,
     count_evaluation,
+    count_race_steps,
     count_steps,
     count_validations,
     evaluation_seconds,
@@ -74,17 +75,14 @@ def build_forecast(**seconds: float) -> StudyForecast:
 
 def count_gradient_steps(monkeypatch: pytest.MonkeyPatch, module: Any) -> Callable[[], int]:
     """Count the gradient steps that a module's training takes."""
-    steps: list[int] = []
+    states: list[TrainState] = []
 
-    def recording_train_and_validate(
-        state: TrainState, *arguments: Any, **options: Any
-    ) -> list[CurvePoint]:
-        curve = train_and_validate(state, *arguments, **options)
-        steps.append(state.counters.steps)
-        return curve
+    def recording_training(state: TrainState, *arguments: Any, **options: Any) -> Any:
+        states.append(state)
+        return ValidatedTraining(state, *arguments, **options)
 
-    monkeypatch.setattr(module, "train_and_validate", recording_train_and_validate)
-    return lambda: sum(steps)
+    monkeypatch.setattr(module, "ValidatedTraining", recording_training)
+    return lambda: sum(state.counters.steps for state in states)
 
 
 TRIALS = (Trial(learning_rate=0.01), Trial(learning_rate=0.02, epochs=3))
@@ -125,6 +123,38 @@ def test_a_training_is_expected_to_stop_after_a_part_of_its_epochs() -> None:
     assert (count_steps(stopping, 100), count_validations(stopping, 100)) == (280, 14)
     assert (count_steps(stopping, 0), count_validations(stopping, 0)) == (0, 0)
     assert (count_steps(PROBE, 100), count_validations(PROBE, 100)) == (0, 0)
+    # A trial that loses a race is validated five times, or as often as it is trained.
+    assert [count_race_steps(stopping, items) for items in (100, 10, 0)] == [100, 10, 0]
+    # More than 20,000 steps are validated every 1,000 steps.
+    assert count_race_steps(stopping, 10_000) == 5000
+    short = dataclasses.replace(stopping, epochs=1)
+    assert count_race_steps(short, 20) == count_steps(short, 20) == 3
+
+
+def test_the_counted_steps_of_a_race_are_those_of_an_evaluation(
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The winner of each race takes all its steps, since the patience is never used up."""
+    monkeypatch.setattr("lineage.forecast.evaluation.EARLY_STOPPING_SHARE", 1.0)
+    rates = (Trial(learning_rate=1e-7), Trial(learning_rate=0.02), Trial(learning_rate=1e-6))
+    changes: Any = {"epochs": 20, "min_steps": None, "patience": 99, "trials": rates}
+    finetune = dataclasses.replace(FINETUNE, gradual_unfreezing=0.0, **changes)
+    bilstm = dataclasses.replace(tiny.BILSTM_PROBE, **changes)
+    settings = EvaluateSettings(linear_probe=PROBE, bilstm_probe=bilstm, finetune=finetune)
+    data = TaskData(task.info | {"probes": ["bilstm"]}, task.splits)
+    params = small_params(grid={"finetune_seeds": [0, 1], "label_counts": ["all"]})
+    counts = count_evaluation(data, settings, params, inits=("random",))
+    finetune_steps = count_gradient_steps(monkeypatch, finetuning)
+    bilstm_steps = count_gradient_steps(monkeypatch, bilstm_probe)
+    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    runs = [*list_runs(data.info, ("random",), ("all",), (0, 1))]
+    evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+    # 60 items in batches of five or eight; the second seed has one training alone.
+    assert counts.num_steps("finetuned") == finetune_steps() == 2 * 240 + 2 * 5 * 12
+    assert counts.num_steps("frozen", "bilstm") == bilstm_steps() == 2 * 160 + 2 * 5 * 8
+    assert [run.num_validations for run in counts.runs] == [20 + 2 * 5, 20] * 2
 
 
 def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:  # noqa: F811

@@ -269,7 +269,7 @@ def test_the_recipe_names_the_number_of_layers_and_the_join(
     rows = [
         row
         for run, frame in zip(runs, frames, strict=True)
-        for row in result_rows(context, run, RunPredictions(frame.assign(trial="chosen")), None)
+        for row in result_rows(context, run, RunPredictions(frame.assign(trial="chosen")))
     ]
     assert [row.recipe for row in rows] == ["none", recipe] and len(mean_values(rows)) == 2
 

@@ -26,9 +26,9 @@ from lineage.evaluation.systems import (
     EncoderUnderTest,
     EvalContext,
     EvalRun,
-    FittedHead,
     HeadProblem,
-    fit_head,
+    StartedHead,
+    start_head,
 )
 from lineage.report import sentences
 from lineage.report.notes import format_notes, format_reason
@@ -187,12 +187,12 @@ def test_a_failed_trial_has_a_row_and_the_others_are_compared(
 def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
     data: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing_fit_head(encoder: Any, run: Any, settings: Any, *rest: Any) -> Any:
+    def failing_start_head(encoder: Any, run: Any, settings: Any, *rest: Any) -> Any:
         if settings.l2 == 500.0:
             raise EvaluationError("the moon was full")
-        return fit_head(encoder, run, settings, *rest)
+        return start_head(encoder, run, settings, *rest)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", failing_fit_head)
+    monkeypatch.setattr("lineage.evaluation.evaluate.start_head", failing_start_head)
     context = EvalContext(
         tiny.checkpoint("gpt"),
         data,
@@ -348,16 +348,16 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     """Both use the same trials, steps, learning rates and labels, and have as many rows."""
     calls: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
-    def recording_fit_head(
+    def recording_start_head(
         encoder: EncoderUnderTest, run: EvalRun, settings: Any, problem: HeadProblem
-    ) -> FittedHead:
+    ) -> StartedHead:
         train_rows = problem.train_rows.tolist()
         calls[run.init].append(
             (run.transfer, run.label_count, run.finetune_seed, settings, train_rows)
         )
-        return fit_head(encoder, run, settings, problem)
+        return start_head(encoder, run, settings, problem)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.fit_head", recording_fit_head)
+    monkeypatch.setattr("lineage.evaluation.evaluate.start_head", recording_start_head)
     context = EvalContext(
         tiny.checkpoint("gpt"),
         data,

@@ -215,9 +215,9 @@ class BaselineEvaluator:
 
 
 def _best_trial(trials: Sequence[BaselineResult]) -> int:
-    """Return the trial with the highest score; ties go to the first, and NaN is the lowest."""
-    scores = [np.nan_to_num(trial.predictions["correct"].mean(), nan=-np.inf) for trial in trials]
-    return int(np.argmax(scores))
+    """Return the trial with the highest first metric; ties go to the first."""
+    values = [trial.rows[0].value for trial in trials]
+    return int(np.argmax([-np.inf if value is None else value for value in values]))
 
 
 def _trial_note(tfidf_C: Sequence[float], number: int) -> Note:

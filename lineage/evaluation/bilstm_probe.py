@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, TagsAnswer
-from lineage.evaluation.early_stopping import CurvePoint, Validation, train_and_validate
+from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
@@ -403,23 +403,42 @@ def fit_bilstm_probe(
     device: torch.device,
     validate: Callable[[BilstmProbe], Validation] | None = None,
 ) -> BilstmProbe:
-    """Train a probe with Adam and a slanted triangle, and keep the best weights on validation.
+    """Train a probe, and keep the best weights on validation.
 
     Without `validate` the training takes all its epochs, and the last weights are kept.
     """
+    training = start_bilstm_probe(
+        features, labels_M, answer, settings, seed=seed, device=device, validate=validate
+    )
+    training.train_to_end()
+    training.keep_best()
+    training.model.learning_curve = training.curve
+    return training.model
+
+
+def start_bilstm_probe(
+    features: CachedFeatures,
+    labels_M: np.ndarray,
+    answer: Answer,
+    settings: BilstmProbeSettings,
+    *,
+    seed: int,
+    device: torch.device,
+    validate: Callable[[BilstmProbe], Validation] | None,
+) -> ValidatedTraining[BilstmProbe]:
+    """Return a training of a probe, with Adam and a slanted triangle, before its first step."""
     model = BilstmProbe(answer, settings, features, seed=seed).to(device)
     sampler = FeatureBatches(features, labels_M, batch_size=settings.batch_size, seed=seed)
     groups = build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
-
-    model.learning_curve = train_and_validate(
+    return ValidatedTraining(
         TrainState(model, build_adamw(groups), RngState(derive_seed("fit network", seed))),
+        model,
         bilstm_probe_objective,
         sampler,
         settings,
         precision="fp32",
         validate=None if validate is None else partial(validate, model),
     )
-    return model
 
 
 @torch.no_grad()

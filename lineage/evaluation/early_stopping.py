@@ -7,10 +7,12 @@ validation decides, for every system alike.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import NamedTuple
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
+from torch import nn
 
 from lineage.evaluation.settings import BilstmProbeSettings, EarlyStopping, FinetuneSettings
 from lineage.training.loop import Objective, TrainPlan, train
@@ -20,6 +22,7 @@ from lineage.training.state import TrainState
 NUM_VALIDATIONS = 20  # in a training that does not stop early
 MAX_STEPS_BETWEEN_VALIDATIONS = 1000
 MIN_LOSS_DROP = 0.05  # of the training loss before the first validation
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class Validation(NamedTuple):
@@ -27,6 +30,11 @@ class Validation(NamedTuple):
 
     score: float  # the task's first metric; NaN where it is undefined
     loss: float  # nats per item, or per word
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Higher is better: the score decides, then the lower loss. NaN is the lowest score."""
+        return -math.inf if math.isnan(self.score) else self.score, -self.loss
 
 
 WORST = Validation(-math.inf, math.inf)
@@ -87,13 +95,12 @@ class EarlyStopper:
             self.first_train_loss = train_loss
         if train_loss < (1 - MIN_LOSS_DROP) * self.first_train_loss:
             self.has_begun = True
-        score = -math.inf if math.isnan(validation.score) else validation.score
+        score, _ = validation.rank
         has_improved = score > self.best.score or validation.loss < self.lowest_loss
         is_waiting = has_improved or not self.has_begun
         self.num_since_improvement = 0 if is_waiting else self.num_since_improvement + 1
         self.lowest_loss = min(self.lowest_loss, validation.loss)
-        is_best = (score, -validation.loss) > (self.best.score, -self.best.loss)
-        if is_best or self.num_validations == 0:
+        if validation.rank > self.best.rank or self.num_validations == 0:
             self.best_index = self.num_validations
             self.best = Validation(score, validation.loss)
         self.num_validations += 1
@@ -105,60 +112,97 @@ class EarlyStopper:
         return self.num_since_improvement >= self.patience
 
 
-def train_and_validate(
-    state: TrainState,
-    objective: Objective,
-    sampler: BatchSampler,
-    settings: BilstmProbeSettings | FinetuneSettings,
-    *,
-    precision: str,
-    validate: Callable[[], Validation] | None,
-    after_step: Callable[[int, int], None] | None = None,
-) -> list[CurvePoint]:
-    """Train the model of a state, leave it with its best weights, and return its learning curve.
+class ValidatedTraining(Generic[ModelT]):
+    """A training that ends when validation stops improving, and keeps the best weights.
 
-    Without patience, or with nothing to validate, the training takes all its steps, and the last
-    weights stay. `after_step` gets the steps done and their highest number. Raises EvaluationError
-    where the training fails.
+    It can pause after any validation. Its random state is its own, so trainings that take turns
+    give the same weights as each alone. Without patience, or with nothing to validate, it takes
+    all its steps, and the last weights stay.
     """
-    steps_per_epoch = sampler.set_epoch(0)
-    num_steps = count_max_steps(settings, steps_per_epoch)
-    interval = steps_between_validations(num_steps)
-    plan = TrainPlan(
-        progress=lambda counters: counters.steps / num_steps,
-        lr_schedule=settings.lr_schedule(num_steps),
-        learning_rate=settings.learning_rate,
-        max_grad_norm=settings.max_grad_norm,
-        precision=precision,
-        max_epochs=num_steps // steps_per_epoch,
-    )
-    stopper = None
-    if validate is not None and settings.patience is not None:
-        stopper = EarlyStopper(settings.patience)
-    best_weights: dict[str, torch.Tensor] = {}
-    curve: list[CurvePoint] = []
-    losses: list[torch.Tensor] = []
-    for step in train(state, objective, sampler, plan):
-        if after_step is not None:
-            after_step(step.step, num_steps)
-        losses.append(step.loss)
-        if step.step % interval and step.step != num_steps:
-            continue
-        state.run_finite_checks()
-        validation = validate() if validate is not None else Validation(math.nan, math.nan)
-        train_loss = float(torch.stack(losses).mean())
-        losses = []
-        epoch = step.step / steps_per_epoch
-        curve.append(CurvePoint(step.step, epoch, train_loss, validation.loss, validation.score))
-        if stopper is not None:
-            if stopper.update(validation, train_loss):
-                tensors = state.model.state_dict().items()
-                best_weights = {name: tensor.detach().clone() for name, tensor in tensors}
-            if stopper.is_over:
-                break
-    kept = len(curve) - 1
-    if stopper is not None:
-        kept = stopper.best_index
-        state.model.load_state_dict(best_weights)
-    curve[kept] = replace(curve[kept], is_kept=True)
-    return curve
+
+    def __init__(
+        self,
+        state: TrainState,
+        model: ModelT,
+        objective: Objective,
+        sampler: BatchSampler,
+        settings: BilstmProbeSettings | FinetuneSettings,
+        *,
+        precision: str,
+        validate: Callable[[], Validation] | None,
+        after_step: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Prepare to train the model of a state.
+
+        `after_step` gets the steps done and their highest number.
+        """
+        assert model is state.model
+        self.state = state
+        self.model = model
+        self.curve: list[CurvePoint] = []
+        self.steps_per_epoch = sampler.set_epoch(0)
+        self.num_steps = num_steps = count_max_steps(settings, self.steps_per_epoch)
+        self.stopper: EarlyStopper | None = None
+        if validate is not None and settings.patience is not None:
+            self.stopper = EarlyStopper(settings.patience)
+        self._validate = validate
+        self._after_step = after_step
+        self._best_weights: dict[str, torch.Tensor] = {}
+        # Nothing here refers to `self`: such a cycle would keep a dropped model in memory.
+        plan = TrainPlan(
+            progress=lambda counters: counters.steps / num_steps,
+            lr_schedule=settings.lr_schedule(num_steps),
+            learning_rate=settings.learning_rate,
+            max_grad_norm=settings.max_grad_norm,
+            precision=precision,
+            max_epochs=num_steps // self.steps_per_epoch,
+        )
+        self._steps = train(state, objective, sampler, plan)
+
+    @property
+    def is_over(self) -> bool:
+        """All steps are taken, or the patience is used up."""
+        has_stopped = self.stopper is not None and self.stopper.is_over
+        return has_stopped or self.state.counters.steps == self.num_steps
+
+    def advance(self, num_validations: int) -> None:
+        """Train for so many more validations, or to the end. Raises EvaluationError if it fails."""
+        for _ in range(num_validations):
+            if not self.is_over:
+                self._train_to_next_validation()
+
+    def train_to_end(self) -> None:
+        """Train until it is over. Raises EvaluationError if it fails."""
+        while not self.is_over:
+            self._train_to_next_validation()
+
+    def keep_best(self) -> None:
+        """Load the best weights so far, and mark their point of the curve. Call it last."""
+        kept = len(self.curve) - 1
+        if self.stopper is not None:
+            kept = self.stopper.best_index
+            self.model.load_state_dict(self._best_weights)
+        self.curve[kept] = replace(self.curve[kept], is_kept=True)
+
+    def _train_to_next_validation(self) -> None:
+        interval = steps_between_validations(self.num_steps)
+        steps_left = self.num_steps - self.state.counters.steps
+        losses: list[torch.Tensor] = []
+        for step in islice(self._steps, min(interval, steps_left)):
+            if self._after_step is not None:
+                self._after_step(step.step, self.num_steps)
+            losses.append(step.loss)
+        self.state.run_finite_checks()
+        validation = Validation(math.nan, math.nan)
+        if self._validate is not None:
+            validation = self._validate()
+        self._add_point(validation, float(torch.stack(losses).mean()))
+
+    def _add_point(self, validation: Validation, train_loss: float) -> None:
+        """Add a point to the curve, and copy the weights if they are the best so far."""
+        step = self.state.counters.steps
+        epoch = step / self.steps_per_epoch
+        self.curve.append(CurvePoint(step, epoch, train_loss, validation.loss, validation.score))
+        if self.stopper is not None and self.stopper.update(validation, train_loss):
+            tensors = self.model.state_dict().items()
+            self._best_weights = {name: tensor.detach().clone() for name, tensor in tensors}

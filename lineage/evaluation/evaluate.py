@@ -39,14 +39,15 @@ from lineage.evaluation.systems import (
     FittedHead,
     HeadProblem,
     Init,
-    fit_head,
+    StartedHead,
     settings_of_run,
+    start_head,
 )
 from lineage.evaluation.translation import build_trained_translator, translate_split
 from lineage.evaluation.trials import (
     AllTrialsFailedError,
+    FailedTrial,
     RunPredictions,
-    best_trial,
     fit_best_trial,
 )
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
@@ -137,11 +138,11 @@ def evaluate_runs(
         except EvaluationError as error:
             rows += _failed_rows(context, run, [Note("error", str(error))])
             continue
-        if (predictions.table["trial"] != "chosen").any():
-            chosen_trials.setdefault(run.selection_key, best_trial(predictions.table))
+        if predictions.chosen_trial is not None:
+            chosen_trials[run.selection_key] = predictions.chosen_trial
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
-        rows += result_rows(context, run, predictions, chosen_trials.get(run.selection_key))
+        rows += result_rows(context, run, predictions)
     return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves))
 
 
@@ -239,23 +240,28 @@ def _evaluate_head(
     assert run.finetune_seed is not None
     scored = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[1:]
 
-    def fit(trial_settings: HyperparameterTrials) -> FittedHead:
-        return fit_head(encoder, run, trial_settings, problem)
+    def start(trial_settings: HyperparameterTrials) -> StartedHead:
+        return start_head(encoder, run, trial_settings, problem)
 
     def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
         return _predict_part(context, run, head, answer, problem.validation, trial=trial)
 
+    def score(predictions: pd.DataFrame) -> float:
+        return context.kind.score(context.task.info["metric"][0], predictions)
+
     tables: list[pd.DataFrame] = []
     curves: list[pd.DataFrame] = []
+    failed_trials: list[FailedTrial] = []
     if settings.trials and chosen_trial is None:
-        outcome = fit_best_trial(settings, fit, predict_validation)
-        head = outcome.head
+        outcome = fit_best_trial(settings, start, predict_validation, score)
+        head = outcome.best.head
+        chosen_trial = outcome.best.number
         tables += outcome.predictions
         curves += outcome.curves
         failed_trials = outcome.failed
     else:
-        head = fit(settings if chosen_trial is None else settings.with_trial(chosen_trial))
-        failed_trials = []
+        chosen_settings = settings if chosen_trial is None else settings.with_trial(chosen_trial)
+        head = start(chosen_settings).finish()
     if head.model is not None and weights_path is not None:
         save_tensors(head.model.state_dict(), weights_path)
     tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
@@ -265,6 +271,7 @@ def _evaluate_head(
         failed_trials,
         pd.concat(curves, ignore_index=True),
         head.notes,
+        chosen_trial,
     )
 
 

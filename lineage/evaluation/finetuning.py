@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, SpanAnswer
-from lineage.evaluation.early_stopping import CurvePoint, Validation, train_and_validate
+from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
@@ -260,8 +260,47 @@ def finetune(
 ) -> FinetunedModel:
     """Fine-tune the encoder, in place, with a new head, and keep the best weights on validation.
 
-    The settings give the learning rates of layers and steps, and gradual unfreezing. Without
-    `validate` the training takes all its epochs, and the last weights are kept.
+    Without `validate` the training takes all its epochs, and the last weights are kept.
+    """
+    training = start_finetuning(
+        encoder,
+        tokenizer,
+        items,
+        labels_M,
+        answer,
+        settings,
+        seed=seed,
+        precision=precision,
+        auxiliary_loss=auxiliary_loss,
+        validate=validate,
+    )
+    training.train_to_end()
+    training.keep_best()
+    model = training.model
+    if validate is None:  # else the kept weights have the statistics that were validated
+        norm_items = _sample_norm_items(items, seed=seed)
+        update_batch_norm(model, tokenizer, norm_items, precision=precision)
+    model.eval()
+    model.learning_curve = training.curve
+    return model
+
+
+def start_finetuning(
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    items: Sequence[EncodedItem],
+    labels_M: np.ndarray,
+    answer: Answer,
+    settings: FinetuneSettings,
+    *,
+    seed: int,
+    precision: str,
+    auxiliary_loss: AuxiliaryLoss | None = None,
+    validate: Callable[[FinetunedModel], Validation] | None,
+) -> ValidatedTraining[FinetunedModel]:
+    """Return a fine-tuning of the encoder, in place, with a new head, before its first step.
+
+    The settings give the learning rates of layers and steps, and gradual unfreezing.
     """
     model = FinetunedModel(encoder, answer, settings, seed=seed, example_item=items[0])
     head_parameters = [parameter for head in model.heads for parameter in head.parameters()]
@@ -282,8 +321,9 @@ def finetune(
         update_batch_norm(model, tokenizer, norm_items, precision=precision)
         return validate(model)
 
-    model.learning_curve = train_and_validate(
+    return ValidatedTraining(
         TrainState(model, optimizer, RngState(derive_seed("tune", seed))),
+        model,
         partial(
             finetuning_objective,
             aux_lm_weight=settings.aux_lm_weight,
@@ -295,10 +335,6 @@ def finetune(
         validate=None if validate is None else update_and_validate,
         after_step=after_step,
     )
-    if validate is None:  # else the kept weights have the statistics that were validated
-        update_batch_norm(model, tokenizer, norm_items, precision=precision)
-    model.eval()
-    return model
 
 
 def _sample_norm_items(items: Sequence[EncodedItem], *, seed: int) -> list[EncodedItem]:

@@ -55,7 +55,7 @@ class _Scope:
 
 
 def result_rows(
-    context: EvalContext, run: EvalRun, predictions: RunPredictions, chosen_trial: int | None
+    context: EvalContext, run: EvalRun, predictions: RunPredictions
 ) -> Iterator[ResultRow]:
     """Yield a row for each metric, trial, split, test set and group, and for each failed trial."""
     settings = settings_of_run(context, run)
@@ -65,8 +65,8 @@ def result_rows(
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
         notes = list(predictions.notes) if trial == "chosen" else []
-        if settings.trials and chosen_trial is not None:
-            number = chosen_trial if trial == "chosen" else int(str(trial))
+        if predictions.chosen_trial is not None:
+            number = predictions.chosen_trial if trial == "chosen" else int(str(trial))
             notes.append(trial_note(settings, number))
         groups = [("all", all_items)]
         if trial == "chosen":

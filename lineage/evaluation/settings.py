@@ -65,8 +65,10 @@ class Trial:
 class HyperparameterTrials:
     """The settings of a method of transfer. Of its trials, the best on validation is used."""
 
-    # Validation with the first seed chooses one. Empty: the block's own hyperparameters are used.
-    # A block that sets learning_rate or l2 without trials has none.
+    # Validation with the first seed chooses one. Trials that differ in their learning rates alone
+    # race: after 5 validations only the best one is trained to its end, unless patience is null.
+    # Empty: the block's own hyperparameters are used. A block that sets learning_rate or l2 without
+    # trials has none.
     trials: tuple[Trial, ...] = ()
     # The label counts of the grid to use this method with. Empty: all of them.
     label_counts: tuple[LabelCount, ...] = ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,16 +23,16 @@ from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
     CachedFeatures,
     cache_features,
-    fit_bilstm_probe,
     predict_bilstm_probe,
+    start_bilstm_probe,
 )
-from lineage.evaluation.early_stopping import CurvePoint, Validation
+from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items
 from lineage.evaluation.finetuning import (
     FinetunedModel,
-    finetune,
     predict_finetuned,
     score_finetuned,
+    start_finetuning,
 )
 from lineage.evaluation.joined import add_static_vectors, concatenate_static
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
@@ -362,6 +362,27 @@ class FittedHead:
 
 
 @dataclass(frozen=True)
+class StartedHead:
+    """A head whose training can pause. A linear probe is fitted from the start."""
+
+    head: FittedHead  # with the present weights, and without a curve
+    training: ValidatedTraining[Any] | None = None  # None: a linear probe
+
+    def finish(self) -> FittedHead:
+        """Train the head to the end. Raises EvaluationError where training fails."""
+        if self.training is not None:
+            self.training.train_to_end()
+        return self.stop()
+
+    def stop(self) -> FittedHead:
+        """Return the head with its best weights so far. It cannot be trained any more."""
+        if self.training is None:
+            return self.head
+        self.training.keep_best()
+        return replace(self.head, learning_curve=self.training.curve)
+
+
+@dataclass(frozen=True)
 class HeadProblem:
     """What a head learns from: some rows of the table train, and the items that validate it."""
 
@@ -385,17 +406,20 @@ def is_requested(context: EvalContext, run: EvalRun) -> bool:
     return run.label_count is None or not label_counts or run.label_count in label_counts
 
 
-def fit_head(
+def start_head(
     encoder: EncoderUnderTest, run: EvalRun, settings: HyperparameterTrials, problem: HeadProblem
-) -> FittedHead:
-    """Fit the head of a run. Raises EvaluationError where training fails."""
+) -> StartedHead:
+    """Build the head of a run, and fit it if it is a linear probe.
+
+    Raises EvaluationError where that fails.
+    """
     seed = run.finetune_seed or 0
     if isinstance(settings, LinearProbeSettings):
-        return _fit_linear_probe(encoder, settings, problem, seed=seed)
+        return StartedHead(_fit_linear_probe(encoder, settings, problem, seed=seed))
     if isinstance(settings, BilstmProbeSettings):
-        return _fit_bilstm_probe(encoder, settings, problem, seed=seed)
+        return _start_bilstm_probe(encoder, settings, problem, seed=seed)
     assert isinstance(settings, FinetuneSettings)
-    return _finetune(encoder, settings, problem, seed=seed)
+    return _start_finetuning(encoder, settings, problem, seed=seed)
 
 
 def _fit_linear_probe(
@@ -418,9 +442,9 @@ def _fit_linear_probe(
     return FittedHead(predict, notes=notes)
 
 
-def _fit_bilstm_probe(
+def _start_bilstm_probe(
     encoder: EncoderUnderTest, settings: BilstmProbeSettings, problem: HeadProblem, *, seed: int
-) -> FittedHead:
+) -> StartedHead:
     validation = problem.validation
 
     def select(table: str, rows: np.ndarray) -> CachedFeatures:
@@ -432,7 +456,7 @@ def _fit_bilstm_probe(
         score = problem.score_validation(output.outputs_MK, output.decoded_M)
         return Validation(score, output.loss)
 
-    probe = fit_bilstm_probe(
+    training = start_bilstm_probe(
         select("train", problem.train_rows),
         problem.labels_M,
         problem.answer,
@@ -442,16 +466,18 @@ def _fit_bilstm_probe(
         validate=validate,
     )
 
+    model = training.model
+
     def predict(part: SplitItems) -> HeadOutput:
-        output = predict_bilstm_probe(probe, select(part.table, part.rows_N))
+        output = predict_bilstm_probe(model, select(part.table, part.rows_N))
         return output.outputs_MK, output.decoded_M
 
-    return FittedHead(predict, learning_curve=probe.learning_curve)
+    return StartedHead(FittedHead(predict), training)
 
 
-def _finetune(
+def _start_finetuning(
     encoder: EncoderUnderTest, settings: FinetuneSettings, problem: HeadProblem, *, seed: int
-) -> FittedHead:
+) -> StartedHead:
     context = encoder.context
     tokenizer = context.checkpoint.tokenizer
     family = context.checkpoint.family
@@ -471,7 +497,7 @@ def _finetune(
         )
         return Validation(problem.score_validation(outputs_MK, None), loss)
 
-    model = finetune(
+    training = start_finetuning(
         encoder.build_encoder(settings),
         tokenizer,
         select("train", problem.train_rows),
@@ -484,8 +510,10 @@ def _finetune(
         validate=validate,
     )
 
+    model = training.model
+
     def predict(part: SplitItems) -> HeadOutput:
         items = select(part.table, part.rows_N)
         return predict_finetuned(model, tokenizer, items, precision=context.precision), None
 
-    return FittedHead(predict, model, model.learning_curve)
+    return StartedHead(FittedHead(predict, model), training)

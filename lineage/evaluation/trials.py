@@ -1,19 +1,31 @@
-"""Hyperparameter trials of a head: fit each, score it on validation, choose the best."""
+"""Hyperparameter trials of a head: validation chooses the best, early where that is safe."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pandas as pd
 
 from lineage.artifacts import read_json, read_table, write_json, write_table
 from lineage.errors import EvaluationError
-from lineage.evaluation.early_stopping import curve_frame
-from lineage.evaluation.settings import HyperparameterTrials
-from lineage.evaluation.systems import FittedHead
+from lineage.evaluation.early_stopping import (
+    EarlyStopper,
+    ValidatedTraining,
+    Validation,
+    curve_frame,
+)
+from lineage.evaluation.settings import (
+    BilstmProbeSettings,
+    FinetuneSettings,
+    HyperparameterTrials,
+)
+from lineage.evaluation.systems import FittedHead, StartedHead
 from lineage.results import Note
+
+# After this many of 20 validations the best of several learning rates was the best to the end, or
+# as good: see docs/decisions/0026.
+RACE_VALIDATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -52,12 +64,14 @@ class RunPredictions:
     # The learning curves of the trials and of the chosen head, by the column `trial`.
     curves: pd.DataFrame = field(default_factory=lambda: curve_frame([]).assign(trial=""))
     notes: Sequence[Note] = ()  # on the fit of the chosen head
+    chosen_trial: int | None = None  # of the chosen head, by this run or an earlier one
 
     def save(self, path: Path) -> None:
         """Write two parquet files and a JSON file. The table is written last."""
         facts = {
             "failed_trials": [asdict(trial) for trial in self.failed_trials],
             "notes": [asdict(note) for note in self.notes],
+            "chosen_trial": self.chosen_trial,
         }
         write_json(path.with_suffix(".json"), facts)
         write_table(path.with_suffix(".curves"), self.curves)
@@ -72,53 +86,186 @@ class RunPredictions:
             [FailedTrial(**trial) for trial in facts["failed_trials"]],
             read_table(path.with_suffix(".curves")),
             [Note(**note) for note in facts["notes"]],
+            facts["chosen_trial"],
         )
 
 
 @dataclass(frozen=True)
-class TrialsOutcome:
-    """The best head, and what all trials did on validation."""
+class FittedTrial:
+    """A trial, its head, and how well it answers the validation items."""
 
+    number: int
     head: FittedHead
-    predictions: list[pd.DataFrame]  # one table for each trial that was fitted
+    validation: Validation
+
+
+@dataclass(frozen=True)
+class TrialsOutcome:
+    """The best trial, and what all trials did on validation."""
+
+    best: FittedTrial
+    predictions: list[pd.DataFrame]  # one table for each trial that did not fail
     curves: list[pd.DataFrame]  # likewise
     failed: list[FailedTrial]
 
 
+def is_race(settings: HyperparameterTrials) -> bool:
+    """Tell whether the trials stop early and differ in their learning rates alone.
+
+    They are then validated after the same steps, so they can be compared before their end.
+    """
+    if not isinstance(settings, BilstmProbeSettings | FinetuneSettings):
+        return False
+    trials = [settings.with_trial(number) for number in range(len(settings.trials))]
+    same_rate = [replace(trial, learning_rate=settings.learning_rate) for trial in trials]
+    return settings.patience is not None and all(trial == same_rate[0] for trial in same_rate)
+
+
 def fit_best_trial(
     settings: HyperparameterTrials,
-    fit: Callable[[Any], FittedHead],
+    start: Callable[[Any], StartedHead],
     predict_validation: Callable[[FittedHead, str], pd.DataFrame],
+    score: Callable[[pd.DataFrame], float],
 ) -> TrialsOutcome:
-    """Fit every trial and return the head that is best on validation; ties go to the first.
+    """Return the trial that is best on validation; equal ones are decided by the loss.
 
-    `predict_validation` takes a head and the number of its trial as a text. Raises
-    AllTrialsFailedError.
+    Trials race if they can, see `_Trials.race`. Else all of them are fitted. `predict_validation`
+    takes a head and the number of its trial as a text, and `score` gives the task's first metric
+    of such predictions. Raises AllTrialsFailedError.
     """
-    best_head = None
-    predictions: list[pd.DataFrame] = []
-    curves: list[pd.DataFrame] = []
-    failed: list[FailedTrial] = []
-    for number in range(len(settings.trials)):
-        try:
-            head = fit(settings.with_trial(number))
-            predictions_of_trial = predict_validation(head, str(number))
-        except EvaluationError as error:
-            failed.append(FailedTrial(number, str(error)))
-            continue
-        predictions.append(predictions_of_trial)
-        curves.append(curve_frame(head.learning_curve).assign(trial=str(number)))
-        if best_trial(pd.concat(predictions)) == number:
-            best_head = head
-    if best_head is None:
+    trials = _Trials(settings, start, predict_validation, score)
+    best = trials.race() if is_race(settings) else trials.fit_each()
+    failed = [FailedTrial(number, error) for number, error in sorted(trials.failed.items())]
+    if best is None:
         raise AllTrialsFailedError(failed)
-    return TrialsOutcome(best_head, predictions, curves, failed)
+    predictions = [table for _, table in sorted(trials.predictions.items())]
+    curves = [table for _, table in sorted(trials.curves.items())]
+    return TrialsOutcome(best, predictions, curves, failed)
 
 
-def best_trial(predictions: pd.DataFrame) -> int:
-    """Return the number of the trial that is best on validation; ties go to the first."""
-    trials = predictions[predictions["trial"] != "chosen"]
-    scores = trials.groupby("trial")["correct"].mean()
-    scores = scores.fillna(-np.inf)  # a trial without a score is the worst
-    numbers = [int(str(trial)) for trial in scores.index]
-    return min(numbers, key=lambda number: (-scores[str(number)], number))
+class _Trials:
+    """The trials of a head by their numbers, and the best one once it is known.
+
+    Only `running` and `best` hold models, so a trial that is dropped frees its memory.
+    """
+
+    def __init__(
+        self,
+        settings: HyperparameterTrials,
+        start: Callable[[Any], StartedHead],
+        predict_validation: Callable[[FittedHead, str], pd.DataFrame],
+        score: Callable[[pd.DataFrame], float],
+    ) -> None:
+        self.settings = settings
+        self.start = start
+        self.predict_validation = predict_validation
+        self.score = score
+        self.best: FittedTrial | None = None
+        self.running: dict[int, StartedHead] = {}
+        self.predictions: dict[int, pd.DataFrame] = {}
+        self.curves: dict[int, pd.DataFrame] = {}
+        self.failed: dict[int, str] = {}
+
+    def fit_each(self) -> FittedTrial | None:
+        """Fit every trial and return the best; None if all fail."""
+        for number in range(len(self.settings.trials)):
+            self._attempt(number, self._fit)
+        return self.best
+
+    def race(self) -> FittedTrial | None:
+        """Train every trial for RACE_VALIDATIONS, then only the best one to its end.
+
+        A leader that has not begun to learn may lead by chance. All trials that are left then go on
+        until the leader has begun. If a trial fails after it has beaten others, the race is run
+        again without it. Returns None if all trials fail.
+        """
+        numbers = [*range(len(self.settings.trials))]
+        while numbers and self.best is None:
+            self._race(numbers)
+            numbers = [number for number in numbers if number not in self.failed]
+        return self.best
+
+    def _race(self, numbers: Sequence[int]) -> None:
+        """Run one race and set `best`, unless a trial fails after the first RACE_VALIDATIONS."""
+        self.running.clear()
+        self.predictions.clear()
+        self.curves.clear()
+        for number in numbers:
+            self._attempt(number, self._start)
+            self._drop_losers()
+        num_failed = len(self.failed)
+        while not self._is_decided and len(self.failed) == num_failed:
+            for number in [*self.running]:
+                self._attempt(number, self._advance)
+            self._drop_losers()
+        if not self.running or len(self.failed) > num_failed:
+            return
+        leader = self._leader([*self.running])
+        for number in [number for number in self.running if number != leader]:
+            self._attempt(number, self._drop)
+        self._attempt(leader, self._finish)
+
+    @property
+    def _is_decided(self) -> bool:
+        """The leader has begun to learn, or there is nothing left to train."""
+        if all(self._training(number).is_over for number in self.running):
+            return True
+        return self._stopper(self._leader([*self.running])).has_begun
+
+    def _leader(self, numbers: Sequence[int]) -> int:
+        """Return the running trial with the best validation so far; ties go to the first."""
+        return max(numbers, key=lambda number: self._stopper(number).best.rank)
+
+    def _drop_losers(self) -> None:
+        """Drop the trials that have begun to learn, except for the best of them."""
+        begun = [number for number in self.running if self._stopper(number).has_begun]
+        losers = [number for number in begun if number != self._leader(begun)]
+        for number in losers:
+            self._attempt(number, self._drop)
+
+    def _training(self, number: int) -> ValidatedTraining[Any]:
+        training = self.running[number].training
+        assert training is not None
+        return training
+
+    def _stopper(self, number: int) -> EarlyStopper:
+        stopper = self._training(number).stopper
+        assert stopper is not None
+        return stopper
+
+    def _attempt(self, number: int, action: Callable[[int], None]) -> None:
+        """Do something with a trial; it fails and is dropped if that raises EvaluationError."""
+        try:
+            action(number)
+        except EvaluationError as error:
+            self.failed[number] = str(error)
+            self.running.pop(number, None)
+
+    def _fit(self, number: int) -> None:
+        head = self.start(self.settings.with_trial(number)).finish()
+        trial = self._record(number, head)
+        if self.best is None or trial.validation.rank > self.best.validation.rank:
+            self.best = trial
+
+    def _start(self, number: int) -> None:
+        self.running[number] = self.start(self.settings.with_trial(number))
+        self._training(number).advance(RACE_VALIDATIONS)
+
+    def _advance(self, number: int) -> None:
+        self._training(number).advance(1)
+
+    def _drop(self, number: int) -> None:
+        self._record(number, self.running.pop(number).stop())
+
+    def _finish(self, number: int) -> None:
+        self.best = self._record(number, self.running.pop(number).finish())
+
+    def _record(self, number: int, head: FittedHead) -> FittedTrial:
+        """Keep the predictions and the curve of a trial."""
+        predictions = self.predict_validation(head, str(number))
+        kept_losses = [point.validation_loss for point in head.learning_curve if point.is_kept]
+        # A linear probe has no curve, and its score alone decides.
+        validation = Validation(self.score(predictions), sum(kept_losses))
+        self.predictions[number] = predictions
+        self.curves[number] = curve_frame(head.learning_curve).assign(trial=str(number))
+        return FittedTrial(number, head, validation)

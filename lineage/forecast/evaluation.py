@@ -5,6 +5,7 @@ This is the whole cost model of the stages evaluate, evaluate_adapted and evalua
     load the model and the task, and encode every item;
     for each init, compute frozen features of every item, if a probe reads them;
     for each run, fit its head (once for each trial, where it chooses one), predict, and score.
+    Of learning rates that race, all but one are fitted for a few validations only.
 
 The runs are those of `lineage.evaluation.evaluate`. `lineage.forecast.evaluation_probe` measures
 the costs.
@@ -25,6 +26,7 @@ from lineage.evaluation.settings import (
     LinearProbeSettings,
 )
 from lineage.evaluation.systems import EvalRun, Init
+from lineage.evaluation.trials import RACE_VALIDATIONS, is_race
 from lineage.forecast.measure import LinearCost
 
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
@@ -101,11 +103,32 @@ class RunCounts:
     num_parts: int  # tables of predictions
     fitted_settings: tuple[Any, ...]  # of each fit: one for each trial
     chooses_trial: bool
+    is_race: bool  # all fits but one end early
 
     @property
     def num_fits(self) -> int:
         """The number of heads that are fitted."""
         return len(self.fitted_settings)
+
+    @property
+    def num_steps(self) -> int:
+        """The expected gradient steps of all fits."""
+        steps = [count_steps(settings, self.train_items) for settings in self.fitted_settings]
+        if not self.is_race:
+            return sum(steps)
+        # All trials of a race have the same steps.
+        race_steps = count_race_steps(self.fitted_settings[0], self.train_items)
+        return steps[0] + (self.num_fits - 1) * race_steps
+
+    @property
+    def num_validations(self) -> int:
+        """The expected validations of all fits."""
+        validations = [
+            count_validations(settings, self.train_items) for settings in self.fitted_settings
+        ]
+        if not self.is_race:
+            return sum(validations)
+        return validations[0] + (self.num_fits - 1) * min(validations[0], RACE_VALIDATIONS)
 
     @property
     def num_tables(self) -> int:
@@ -132,10 +155,9 @@ class EvaluationCounts:
     def num_steps(self, transfer: str, head: str = "linear") -> int:
         """Return the number of gradient steps of all runs with this transfer and head."""
         return sum(
-            count_steps(settings, counts.train_items)
+            counts.num_steps
             for counts in self.runs
             if (counts.run.transfer, counts.run.head) == (transfer, head)
-            for settings in counts.fitted_settings
         )
 
 
@@ -203,6 +225,7 @@ def _count_run(
         num_parts=len(scored),
         fitted_settings=fitted_settings,
         chooses_trial=chooses_trial,
+        is_race=is_race(method),
     )
 
 
@@ -225,6 +248,15 @@ def count_validations(settings: Any, num_items: int) -> int:
     steps_per_epoch = -(-num_items // settings.batch_size)
     interval = steps_between_validations(count_max_steps(settings, steps_per_epoch))
     return count_steps(settings, num_items) // interval
+
+
+def count_race_steps(settings: Any, num_items: int) -> int:
+    """Return the expected gradient steps of a trial that loses a race."""
+    if num_items == 0:
+        return 0
+    steps_per_epoch = -(-num_items // settings.batch_size)
+    interval = steps_between_validations(count_max_steps(settings, steps_per_epoch))
+    return min(RACE_VALIDATIONS * interval, count_steps(settings, num_items))
 
 
 def evaluation_seconds(
@@ -272,10 +304,8 @@ def _run_seconds(
     if run.transfer == "frozen" and run.head == "linear":
         num_answers = counts.train_items * costs.answers_per_item
         return counts.num_fits * costs.linear_fit.seconds(num_answers)
-    steps = sum(count_steps(fitted, counts.train_items) for fitted in counts.fitted_settings)
-    predicted_items += counts.validation_items * sum(
-        count_validations(fitted, counts.train_items) for fitted in counts.fitted_settings
-    )
+    steps = counts.num_steps
+    predicted_items += counts.num_validations * counts.validation_items
     if run.transfer == "frozen":
         return _head_seconds(costs.bilstm, counts.num_fits, steps, predicted_items)
     seconds = _head_seconds(costs.finetune, counts.num_fits, steps, predicted_items)
