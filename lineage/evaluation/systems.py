@@ -465,7 +465,6 @@ def _start_bilstm_probe(
         device=encoder.context.device,
         validate=validate,
     )
-
     model = training.model
 
     def predict(part: SplitItems) -> HeadOutput:
@@ -509,7 +508,6 @@ def _start_finetuning(
         auxiliary_loss=family.auxiliary_loss if isinstance(family, Trained) else None,
         validate=validate,
     )
-
     model = training.model
 
     def predict(part: SplitItems) -> HeadOutput:
