@@ -17,6 +17,7 @@ from lineage.evaluation import feature_store, linear_probe
 from lineage.evaluation.answers import ITEM_START, SpanAnswer
 from lineage.evaluation.bilstm_probe import BilstmProbe, cache_features
 from lineage.evaluation.encoding import encode_items, pool_words
+from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.feature_store import (
     FeatureScaling,
     allocate_features,
@@ -93,9 +94,12 @@ def test_statistics_over_chunks_match_numpy_and_constants_have_no_deviation() ->
     assert not np.any(mean_and_std([torch.zeros(0, L, D)])), "without rows"
 
 
+@pytest.mark.parametrize("can_reserve", [True, False])
 def test_many_features_are_kept_in_a_file_without_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    can_reserve: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not can_reserve:
+        monkeypatch.delattr(feature_store.os, "posix_fallocate")
     monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", 1000)
     small = allocate_features((100, 5), tmp_path)
     large = allocate_features((101, 5), tmp_path)
@@ -329,3 +333,33 @@ def test_the_forecast_memory_of_features_is_bounded_by_the_limit() -> None:
     assert memory(50, 20, head="bilstm") == 7 + 70 * 10_000 + 2 * 2 * 50 * 10_000
     limit = feature_store.MAX_MEMORY_BYTES
     assert memory(10**9, 20) == 7 + limit + 20_000 + 2 * feature_store.CHUNK_BYTES
+
+
+def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = {"answer": "tags", "labels": ["a", "b"], "metric": ["token_accuracy"]}
+    info |= {"probes": ["linear", "bilstm"]}
+    table = tagged_sentences(30).assign(id=[f"train-{i}" for i in range(30)], group="all")
+    context = build_context(table, "token_classification")
+    context.task.info.update(info)
+    context.task.splits.update(
+        {"validation": table[:10], "test": table[10:].reset_index(drop=True)}
+    )
+    runs = [
+        run
+        for run in list_runs(context.task.info, ("random",), ("all",), (0,))
+        if run.transfer == "frozen"
+    ]
+    predictions = []
+    for limit in (1 << 30, 0):
+        monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", limit)
+        folder = tmp_path / str(limit)
+        folder.mkdir()
+        rows, table, _ = evaluate_runs(
+            context, runs, cache_dir=folder, report_progress=lambda *_: None
+        )
+        assert {row.status for row in rows} == {"ok"}
+        predictions.append(table)
+    assert set(predictions[0]["head"]) == {"linear", "bilstm_crf"}
+    pd.testing.assert_frame_equal(*predictions, check_exact=True)

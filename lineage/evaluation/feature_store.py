@@ -120,8 +120,11 @@ def allocate_features(shape: tuple[int, ...], folder: Path | None) -> np.ndarray
         return np.zeros(shape, STORED_DTYPE)
     with tempfile.TemporaryFile(prefix="lineage-", dir=folder) as file:
         try:
-            # Writing to a mapped file on a full disk would kill the process.
-            os.posix_fallocate(file.fileno(), 0, num_bytes)
+            file.truncate(num_bytes)
+            # Writing to a mapped file on a full disk would kill the process, so the disk is
+            # reserved. macOS has no call for that.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
         except OSError as error:
             raise EvaluationError(
                 f"frozen features need {num_bytes / 1e9:.1f} GB of disk in "
