@@ -1,8 +1,10 @@
 """The speed benchmark runs, checks that its sides agree, and gives correct verdicts."""
 
+import json
+
 import pytest
 
-from benchmarks import contest, speed
+from benchmarks import contest, heads, speed
 from benchmarks.contest import Contest, SpeedTarget
 
 
@@ -80,3 +82,22 @@ def test_rows_of_two_machines_are_shown_in_two_tables() -> None:
     assert "| y |" not in first
     assert "| y |" in second
     assert "Machine: cpu two." in second
+
+
+def test_the_benchmark_of_heads_runs_and_its_sides_agree(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")}
+    heads.main(["--quick"])
+    output = capsys.readouterr().out
+    assert "| tags, BERT |" in output
+    assert "| texts, ELMo |" in output
+    assert {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")} == before, (
+        "toy results must not be saved"
+    )
+
+
+def test_the_committed_table_of_heads_matches_its_results() -> None:
+    results = json.loads((heads.RESULTS / "heads.json").read_text(encoding="utf-8"))
+    table = (heads.RESULTS / "heads.md").read_text(encoding="utf-8")
+    assert table == heads.format_markdown(results)

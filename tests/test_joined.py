@@ -145,7 +145,8 @@ def test_linear_probe_features_end_with_the_static_features_in_every_layer(
     contextual = extract_features(
         tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"], precision="fp32"
     )
-    features = EncoderUnderTest(context, "pretrained").features["train"]
+    extractor = EncoderUnderTest(context, "pretrained").build_extractor()
+    features = extractor.compute("train", slice(None), SETTINGS.linear_probe)
     width = contextual.shape[-1]
     assert np.array_equal(features[..., :width], contextual), (
         "the features of the model do not change"
@@ -253,9 +254,9 @@ def test_every_token_gets_the_vector_of_its_word_whatever_else_is_in_the_batch(
         )
         if case in ("tags", "sense", "span"):
             batch = features.make_batch(np.array([number]))
-            assert batch.layers_BTLD is not None
+            assert batch.layers_LBTD is not None
             expected = [part[:S] for part in expected_vectors(case, row)]
-            pooled = pool_words(features, batch.layers_BTLD[:, :, 0, -S:], batch).numpy()
+            pooled = pool_words(features, batch.layers_LBTD[0, ..., -S:], batch).numpy()
             np.testing.assert_allclose(pooled, expected, atol=1e-6)
             continue
         for encoding_index, (encoding, layers) in enumerate(
@@ -279,7 +280,7 @@ def test_every_token_gets_the_vector_of_its_word_whatever_else_is_in_the_batch(
 def test_a_bilstm_over_joined_features_does_not_depend_on_the_batch() -> None:
     answer = CASES["tags"][1]
     items = encode_items(TABLES["tags"], tiny.tokenizer("bert"), max_length=12, language="en")
-    features = cache_joined_features(items, "bert")
+    features = cache_joined_features(items, "bert").pool_words()
     probe = fit_bilstm_probe(
         features,
         answer.labels(TABLES["tags"]),
@@ -387,7 +388,7 @@ def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
     trained = EncoderUnderTest(saved_context, "pretrained")
     random_init = EncoderUnderTest(saved_context, "random")
     for trained_features, random_features in (
-        (trained.features["train"], random_init.features["train"]),
+        (trained.features["train"].stored, random_init.features["train"].stored),
         *(
             (trained_layers[0][1:-1], random_layers[0][1:-1])
             for trained_layers, random_layers in zip(
@@ -400,8 +401,11 @@ def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
         assert np.array_equal(trained_features[..., -S:], random_features[..., -S:])
         assert trained_features[..., -S:].any()
         assert not np.isclose(trained_features[..., :-S], random_features[..., :-S]).all(-1).any()
-    untrained_static = EncoderUnderTest(static_context, "random").compute_layers()["train"]
-    assert not np.isclose(trained.features["train"][:, :1, -S:], untrained_static).all(-1).any(), (
+    trained_vectors, untrained_vectors = (
+        encoder.build_extractor().compute("train", slice(None), SETTINGS.linear_probe)[:, :1, -S:]
+        for encoder in (trained, EncoderUnderTest(static_context, "random"))
+    )
+    assert not np.isclose(trained_vectors, untrained_vectors).all(-1).any(), (
         "otherwise the test shows nothing"
     )
 

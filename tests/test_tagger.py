@@ -53,22 +53,23 @@ def small_probe(case: str, join: str) -> tuple[BilstmProbe, FeatureBatch, Cached
     items = encode_items(make_items(3), tokenizer, max_length=None, language="en")
     features = []
     for item in items:
-        layers_TLD = rng.normal(size=(len(item.encoded.ids), L, D + S)).astype(np.float32)
+        layers_TLD = rng.normal(size=(len(item.encoded.ids), L, D + S))
         layers_TLD[:, 1:, D:] = layers_TLD[:, :1, D:]
         features.append((layers_TLD,))
     cached = CachedFeatures(tokenizer, items, features, "mean", static_size=S)
-    probe = BilstmProbe(answer, probe_settings(join, hidden_size=H), cached, seed=1)
+    read = cached.pool_words() if case == "tags" else cached
+    probe = BilstmProbe(answer, probe_settings(join, hidden_size=H), read, seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in probe.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
-    batch = cached.make_batch(np.arange(3), answer.labels(make_items(3)))
-    assert batch.layers_BTLD is not None and len(set(batch.mask_BT.sum(1).tolist())) > 1, (
+    batch = read.make_batch(np.arange(3), answer.labels(make_items(3)))
+    assert batch.layers_LBTD is not None and len(set(batch.mask_BT.sum(1).tolist())) > 1, (
         "the batch must have padding"
     )
     return (
         probe.double(),
-        dataclasses.replace(batch, layers_BTLD=batch.layers_BTLD.double()),
+        dataclasses.replace(batch, layers_LBTD=batch.layers_LBTD.double()),
         cached,
     )
 
@@ -161,6 +162,8 @@ def test_predictions_of_each_join_do_not_depend_on_the_batch(case: str, join: st
         ),
         "bert",
     )
+    if case == "tags":
+        features = features.pool_words()
     probe = fit_bilstm_probe(
         features,
         answer.labels(table),
@@ -220,7 +223,7 @@ def test_without_static_vectors_the_join_changes_nothing() -> None:
         tiny.tokenizer("bert"),
         encode_items(table, tiny.tokenizer("bert"), max_length=None, language="en"),
         precision="fp32",
-    )
+    ).pool_words()
     probes = [
         fit_bilstm_probe(
             features,

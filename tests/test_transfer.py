@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation import systems
+from lineage.evaluation import frozen_features, systems
 from lineage.evaluation.encoding import collate_items, encode_items, encode_word_in_context
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.finetuning import finetune, predict_finetuned, unfreeze_layers
@@ -217,13 +217,13 @@ def test_evaluations_run_once_and_share_features(
     task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    extract_features = systems.extract_features
+    extract_features = frozen_features.extract_features
 
     def counting_extract_features(*arguments: Any, **keywords: Any) -> Any:
         calls.append("features")
         return extract_features(*arguments, **keywords)
 
-    monkeypatch.setattr(systems, "extract_features", counting_extract_features)
+    monkeypatch.setattr(frozen_features, "extract_features", counting_extract_features)
     context = build_context("gpt", task)
     runs = [
         run

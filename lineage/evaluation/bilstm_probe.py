@@ -13,14 +13,13 @@ alone. The language model's features are then concatenated to their output, [h_1
 Peters et al. 2017, section 2; section 3 compares where to join).
 
 Shapes: N items, B encodings of a batch, T positions, W words, M answers, L layers, D features,
-H units of both directions, K outputs.
+F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -29,14 +28,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, TagsAnswer
+from lineage.evaluation.bilstm import BiLstm
 from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
     batch_by_length,
     collate_items,
+    collate_positions,
+    collate_words,
     pool_words,
 )
+from lineage.evaluation.feature_store import FeatureScaling, mean_and_std
 from lineage.evaluation.finetuning import ItemBatches
 from lineage.evaluation.linear_probe import (
     combine_pair,
@@ -45,10 +48,10 @@ from lineage.evaluation.linear_probe import (
     select_layers,
 )
 from lineage.evaluation.settings import BilstmProbeSettings
-from lineage.evaluation.translator import init_uniform
 from lineage.models.base import Encoder, LossOutput
-from lineage.models.batch import Batch, gather_positions, reversed_positions
+from lineage.models.batch import Batch
 from lineage.models.layers.crf import LinearChainCRF
+from lineage.models.layers.dropout import fast_dropout
 from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -56,14 +59,20 @@ from lineage.training.devices import autocast
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.state import RngState, TrainState
 
+STATISTICS_ITEMS = 16  # whose features are converted to float64 together
 MIN_STD = 1e-6  # float32 features with a smaller standard deviation carry no information
 
 
 @dataclass(frozen=True)
 class FeatureBatch(Batch):
-    """A batch with the features of a frozen encoder."""
+    """A batch with the features of a frozen encoder, and without ids.
 
-    layers_BTLD: torch.Tensor | None = None
+    If the features are those of words, the sequences are the words of the items.
+    """
+
+    layers_LBTD: torch.Tensor | None = None  # as they are stored
+    has_pieces_BT: torch.Tensor | None = None  # False at words without pieces
+    word_rows_M: torch.Tensor | None = None  # the rows of the words among all B T
 
 
 @dataclass(frozen=True)
@@ -72,13 +81,15 @@ class CachedFeatures:
 
     tokenizer: Tokenizer
     items: Sequence[EncodedItem]
-    # For each item and encoding (T, L, D) float32. D is that of the widest layer; narrower ones
-    # are padded with zeros.
+    # For each item and encoding (T, L, D). D is that of the widest layer; narrower ones are padded
+    # with zeros. If `is_per_word` is set, they are for each item (W, L, D).
     layers: list[tuple[np.ndarray, ...]]
     word_pooling: str  # which pieces give a word's vector, see Encoder
     # The last features are a static vector of another model, equal in all layers, see
     # lineage.evaluation.joined.
     static_size: int = 0
+    is_per_word: bool = False
+    scaling: FeatureScaling | None = None  # None: the layers are not scaled, and float32
 
     def select(self, indices: np.ndarray) -> "CachedFeatures":
         """Keep only these items."""
@@ -99,36 +110,72 @@ class CachedFeatures:
         ]
         return replace(self, layers=selected)
 
+    def sequence_lengths(self, item: EncodedItem) -> list[int]:
+        """Return the rows of each of an item's arrays: positions, or words."""
+        if self.is_per_word:
+            return [item.num_answers]
+        return [len(encoding.ids) for encoding in item.encodings]
+
+    def rows(self) -> np.ndarray:
+        """Return the features of all items in one array (R, L, D)."""
+        return np.concatenate([layers for encodings in self.layers for layers in encodings])
+
+    def pool_words(self) -> "CachedFeatures":
+        """Replace the vectors of pieces by those of the words that the task asks about.
+
+        A probe of tags reads nothing else. Words without pieces have zeros.
+        """
+        L, D = self.layers[0][0].shape[1:]
+        pooled: list[tuple[np.ndarray, ...]] = []
+        for index in range(len(self.items)):
+            batch = self.make_batch(np.array([index]))
+            assert batch.layers_LBTD is not None
+            x_BTF = batch.layers_LBTD.permute(1, 2, 0, 3).flatten(2)
+            pooled.append((pool_words(self, x_BTF, batch).view(-1, L, D).numpy(),))
+        return replace(self, layers=pooled, is_per_word=True)
+
     def make_batch(self, indices: np.ndarray, labels_M: np.ndarray | None = None) -> FeatureBatch:
         """Build one batch of these items."""
-        batch = collate_items(self.tokenizer, [self.items[i] for i in indices], labels_M)
-        encodings = [layers_TLD for i in indices for layers_TLD in self.layers[i]]
-        padded = np.zeros((*batch.ids_BT.shape, *encodings[0].shape[1:]), np.float32)
-        for row, layers_TLD in enumerate(encodings):
-            padded[row, : len(layers_TLD)] = layers_TLD
-        return FeatureBatch(**vars(batch), layers_BTLD=torch.from_numpy(padded))
+        items = [self.items[i] for i in indices]
+        sequences = [layers_TLD for i in indices for layers_TLD in self.layers[i]]
+        batch = (collate_words if self.is_per_word else collate_positions)(items, labels_M)
+        _, L, D = sequences[0].shape
+        padded_LBTD = np.zeros((L, *batch.mask_BT.shape, D), sequences[0].dtype)
+        for row, layers_TLD in enumerate(sequences):
+            padded_LBTD[:, row, : len(layers_TLD)] = layers_TLD.swapaxes(0, 1)
+        feature_batch = FeatureBatch(**vars(batch), layers_LBTD=torch.from_numpy(padded_LBTD))
+        if not self.is_per_word:
+            return feature_batch
+        has_pieces_BT = torch.zeros_like(batch.mask_BT)
+        for row, item in enumerate(items):
+            has_pieces_BT[row, torch.from_numpy(item.covered_words)] = True
+        word_rows_M = batch.mask_BT.flatten().nonzero().flatten()
+        return replace(feature_batch, has_pieces_BT=has_pieces_BT, word_rows_M=word_rows_M)
 
     def mean_and_std(self, *, layer_norm: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and standard deviation over all positions, (L, D) each.
+        """Return mean and standard deviation over all positions or words, (L, D) each.
 
-        Each feature has its own, or with `layer_norm` each layer and each static vector has one.
+        They are those of the stored layers. Each feature has its own, or with `layer_norm` each
+        layer and each static vector has one.
         """
-        shape = self.layers[0][0].shape[1:]
-        count = 0
-        sums_LD = np.zeros(shape)
-        squares_LD = np.zeros(shape)
-        for layers_TLD in chain.from_iterable(self.layers):
-            x_TLD = layers_TLD.astype(np.float64)
-            count += len(x_TLD)
-            sums_LD = sums_LD + x_TLD.sum(0)
-            squares_LD = squares_LD + np.square(x_TLD).sum(0)
-        mean_LD = sums_LD / count
-        std_LD = np.sqrt(np.maximum(squares_LD / count - np.square(mean_LD), 0))
+        mean_LD, std_LD = mean_and_std(self._iterate_rows())
+        scaling = self.scaling or FeatureScaling.none(mean_LD.shape)
+        mean_LD, std_LD = scaling.unscale_statistics(mean_LD, std_LD)
         if layer_norm:
             mean_LD, std_LD = self._layer_mean_and_std(mean_LD, std_LD)
         else:
             std_LD = np.where(std_LD > MIN_STD, std_LD, 1.0)
+        mean_LD, std_LD = scaling.scale_statistics(mean_LD, std_LD)
         return torch.from_numpy(mean_LD).float(), torch.from_numpy(std_LD).float()
+
+    def _iterate_rows(self) -> Iterator[torch.Tensor]:
+        """Yield the layers of a few items at a time, without words that have no pieces."""
+        for first in range(0, len(self.items), STATISTICS_ITEMS):
+            rows = []
+            for i in range(first, min(first + STATISTICS_ITEMS, len(self.items))):
+                covered = self.items[i].covered_words if self.is_per_word else slice(None)
+                rows += [layers_TLD[covered] for layers_TLD in self.layers[i]]
+            yield torch.from_numpy(np.concatenate(rows))
 
     def _layer_mean_and_std(
         self, mean_LD: np.ndarray, std_LD: np.ndarray
@@ -164,61 +211,6 @@ def cache_features(
     return CachedFeatures(tokenizer, items, layers, model.word_pooling)
 
 
-class BiLstm(nn.Module):
-    """Layers of forward and backward LSTMs with dropout between the layers.
-
-    The first `late_size` inputs skip the first `layers_below_join` layers. They are concatenated
-    to the output of the last of these.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        *,
-        dropout: float,
-        late_size: int = 0,
-        layers_below_join: int = 0,
-    ) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.dropout = dropout
-        self.late_size = late_size
-        self.layers_below_join = layers_below_join
-        sizes = [input_size - late_size] + [2 * hidden_size] * num_layers
-        sizes[layers_below_join] += late_size
-        self.output_size = sizes[-1]
-        # The backward LSTMs read reversed sequences. torch's bidirectional LSTM would need packed
-        # sequences, which take twice the time (docs/decisions/0018).
-        self.forward_lstms = nn.ModuleList(
-            nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:-1]
-        )
-        self.backward_lstms = nn.ModuleList(
-            nn.LSTM(size, hidden_size, batch_first=True) for size in sizes[:-1]
-        )
-
-    def init_weights(self, generator: torch.Generator) -> None:
-        """Draw all parameters from U(-1 / sqrt(hidden size), 1 / sqrt(hidden size))."""
-        init_uniform([self.forward_lstms, self.backward_lstms], self.hidden_size, generator)
-
-    def forward(self, x_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """Return (B, T, H). Padding must be on the right; the output there is arbitrary."""
-        reversed_BT = reversed_positions(mask_BT)
-        late_BTE = x_BTD[..., : self.late_size]
-        y_BTH = x_BTD[..., self.late_size :]
-        num_layers = len(self.forward_lstms)
-        for layer in range(num_layers):
-            forward_BTH, _ = self.forward_lstms[layer](y_BTH)
-            backward_BTH, _ = self.backward_lstms[layer](gather_positions(y_BTH, reversed_BT))
-            y_BTH = torch.cat([forward_BTH, gather_positions(backward_BTH, reversed_BT)], -1)
-            if layer + 1 == self.layers_below_join:
-                y_BTH = torch.cat([y_BTH, late_BTE], -1)
-            if layer + 1 < num_layers:
-                y_BTH = F.dropout(y_BTH, self.dropout, self.training)
-        return y_BTH
-
-
 class ProbeOutput(NamedTuple):
     """The postprocessed scores (M, K), and the best tag sequences (M,) of a CRF."""
 
@@ -248,9 +240,12 @@ class BilstmProbe(nn.Module):
         self.answer = answer
         self.dropout = settings.dropout
         self.word_pooling = train_features.word_pooling
+        assert train_features.is_per_word == isinstance(answer, TagsAnswer)
+        self.scaling = train_features.scaling
         self.num_encodings = len(item.encodings)
+        self.has_words = bool(item.word_pieces)
         self.is_multiple_choice = item.is_multiple_choice
-        self.is_text_pair = item.encoded.token_type_ids is not None and not item.word_pieces
+        self.is_text_pair = item.encoded.token_type_ids is not None and not self.has_words
         mean_LD, std_LD = train_features.mean_and_std(layer_norm=settings.layer_norm)
         self.mean_LD = nn.Buffer(mean_LD)
         self.std_LD = nn.Buffer(std_LD)
@@ -284,29 +279,34 @@ class BilstmProbe(nn.Module):
     def forward(self, batch: FeatureBatch) -> torch.Tensor:
         """Return (M, K) scores, without the CRF."""
         y_MH = self._encode(self._mix_layers(batch), batch)
-        y_MH = F.dropout(y_MH, self.dropout, self.training)
+        y_MH = fast_dropout(y_MH, self.dropout, self.training)
         if self.is_multiple_choice:
             return self.output_layer(y_MH).view(-1, self.num_encodings)
-        if batch.answer_pieces_P2 is None:
+        if not self.has_words:
             y_MH = y_MH.view(-1, self.num_encodings, y_MH.shape[-1]).sum(1)
         return self.output_layer(y_MH)
 
     def _mix_layers(self, batch: FeatureBatch) -> torch.Tensor:
         """Return (B, T, D): the scalar mix, with dropout on the inputs of the first LSTMs."""
-        assert batch.layers_BTLD is not None
-        x_BTLD = (batch.layers_BTLD - self.mean_LD) / self.std_LD
-        x_BTD = self.scalar_mix(x_BTLD.unbind(2))
-        late_BTE = x_BTD[..., : self.late_size]
-        input_BTD = F.dropout(x_BTD[..., self.late_size :], self.dropout, self.training)
-        return torch.cat([late_BTE, input_BTD], -1)
+        assert batch.layers_LBTD is not None
+        scale_LD = 1 / self.std_LD
+        shift_LD = -self.mean_LD * scale_LD
+        x_LBTD = batch.layers_LBTD.to(scale_LD.dtype)
+        x_BTD = self.scalar_mix(
+            torch.addcmul(shift_LD[:, None, None], x_LBTD, scale_LD[:, None, None])
+        )
+        if batch.has_pieces_BT is not None:
+            x_BTD = x_BTD * batch.has_pieces_BT[..., None]
+        if not self.late_size:
+            return fast_dropout(x_BTD, self.dropout, self.training)
+        input_BTD = fast_dropout(x_BTD[..., self.late_size :], self.dropout, self.training)
+        return torch.cat([x_BTD[..., : self.late_size], input_BTD], -1)
 
-    def _encode(self, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _encode(self, x_BTD: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
         """Return a vector for each word that the task asks about, or for each encoding."""
-        if isinstance(self.answer, TagsAnswer):
-            mask_NW = _word_mask(batch)
-            x_NWD = _pad_words(pool_words(self, x_BTD, batch), mask_NW)
-            return self.bilstm(x_NWD, mask_NW)[mask_NW]
         y_BTH = self.bilstm(x_BTD, batch.mask_BT)
+        if batch.word_rows_M is not None:
+            return y_BTH.flatten(0, 1).index_select(0, batch.word_rows_M)
         if batch.answer_pieces_P2 is not None:
             return pool_words(self, y_BTH, batch)
         return self._pool_texts(y_BTH, batch)
@@ -325,10 +325,9 @@ class BilstmProbe(nn.Module):
         assert batch.labels_M is not None
         if self.crf is None:
             return self.answer.loss(scores_MK, batch.labels_M)
-        mask_NW = _word_mask(batch)
-        labels_NW = batch.labels_M.new_zeros(mask_NW.shape).masked_scatter(mask_NW, batch.labels_M)
-        scores_NWK = _pad_words(scores_MK, mask_NW)
-        return self.crf.neg_log_likelihood(scores_NWK, mask_NW, labels_NW).sum()
+        scores_NWK = _pad_words(scores_MK, batch)
+        labels_NW = _pad_words(batch.labels_M, batch)
+        return self.crf.neg_log_likelihood(scores_NWK, batch.mask_BT, labels_NW).sum()
 
     def predict(self, batch: FeatureBatch) -> ProbeOutput:
         """Postprocess the scores; a CRF gives marginal probabilities and the best tag sequences.
@@ -339,23 +338,19 @@ class BilstmProbe(nn.Module):
         loss = math.nan if batch.labels_M is None else float(self.loss(scores_MK, batch))
         if self.crf is None:
             return ProbeOutput(self.answer.postprocess(scores_MK), None, loss)
-        mask_NW = _word_mask(batch)
-        scores_NWK = _pad_words(scores_MK, mask_NW).float()
+        mask_NW = batch.mask_BT
+        scores_NWK = _pad_words(scores_MK, batch).float()
         marginals_MK = self.crf.marginals(scores_NWK, mask_NW)[mask_NW]
         decoded_M = self.crf.viterbi_decode(scores_NWK, mask_NW)[mask_NW]
         return ProbeOutput(marginals_MK.double().cpu().numpy(), decoded_M.cpu().numpy(), loss)
 
 
-def _word_mask(batch: Batch) -> torch.Tensor:
-    """Return (N, W), true where an item has a word."""
-    lengths_N = torch.tensor(batch.answers_per_item, device=batch.ids_BT.device)
-    return torch.arange(int(lengths_N.max()), device=lengths_N.device) < lengths_N[:, None]
-
-
-def _pad_words(x_MD: torch.Tensor, mask_NW: torch.Tensor) -> torch.Tensor:
-    """Return (N, W, D), zeros at padding."""
-    padded_NWD = x_MD.new_zeros(*mask_NW.shape, x_MD.shape[-1])
-    return padded_NWD.masked_scatter(mask_NW[..., None], x_MD)
+def _pad_words(x_M: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
+    """Return (N, W, ...) from (M, ...), zeros at padding."""
+    assert batch.word_rows_M is not None
+    N, W = batch.mask_BT.shape
+    padded = x_M.new_zeros(N * W, *x_M.shape[1:])
+    return padded.index_copy(0, batch.word_rows_M, x_M).view(N, W, *x_M.shape[1:])
 
 
 def _max_pool(y_BTH: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
@@ -446,6 +441,7 @@ def predict_bilstm_probe(
     model: BilstmProbe, features: CachedFeatures, labels_M: np.ndarray | None = None
 ) -> ProbeOutput:
     """Predict all items, in their order."""
+    assert features.scaling is model.scaling
     model.eval()
     device = model.output_layer.weight.device
     rows = answer_rows(features.items)

@@ -7,6 +7,7 @@ M words that a task asks about, D width.
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -70,8 +71,12 @@ class EncodedItem:
         """
         if not self.word_pieces:
             return 0
-        covered = np.unique(np.concatenate(self.word_pieces)[:, 1])
-        return self.num_answers - len(covered)
+        return self.num_answers - len(self.covered_words)
+
+    @cached_property
+    def covered_words(self) -> np.ndarray:
+        """The numbers of the words that have a piece, in order."""
+        return np.unique(np.concatenate(self.word_pieces)[:, 1])
 
 
 class HasWordPooling(Protocol):
@@ -93,6 +98,47 @@ def collate_items(
         second_token_type_id=tokenizer.special_token_template.second_token_type_id,
         labels_M=None if labels is None else torch.from_numpy(np.array(labels)),
         answer_pieces_P2=_stack_word_pieces(items, num_positions=batch.ids_BT.shape[1]),
+        answers_per_item=tuple(item.num_answers for item in items),
+    )
+
+
+def collate_positions(items: Sequence[EncodedItem], labels: np.ndarray | None = None) -> Batch:
+    """Build the batch of `collate_items` with zeros for ids, for a head on computed features.
+
+    Without looking up bytes of words, this takes half the time or less.
+    """
+    encodings = [encoding for item in items for encoding in item.encodings]
+    mask_BT = _padding_mask([len(encoding.ids) for encoding in encodings])
+    text_mask_BT = np.zeros_like(mask_BT)
+    for row, encoding in enumerate(encodings):
+        offsets = encoding.offsets
+        text_mask_BT[row, : len(offsets)] = offsets[:, 1] > offsets[:, 0]
+    batch = _batch_without_ids(mask_BT, items, labels)
+    return dataclasses.replace(
+        batch,
+        text_mask_BT=torch.from_numpy(text_mask_BT),
+        segment_ids_BT=_pad_token_type_ids(encodings, batch.ids_BT),
+        answer_pieces_P2=_stack_word_pieces(items, num_positions=mask_BT.shape[1]),
+    )
+
+
+def collate_words(items: Sequence[EncodedItem], labels: np.ndarray | None = None) -> Batch:
+    """Build a batch whose positions are the words that the items ask about, without ids."""
+    return _batch_without_ids(_padding_mask([item.num_answers for item in items]), items, labels)
+
+
+def _padding_mask(lengths: Sequence[int]) -> np.ndarray:
+    return np.arange(max(lengths)) < np.array(lengths)[:, None]
+
+
+def _batch_without_ids(
+    mask_BT: np.ndarray, items: Sequence[EncodedItem], labels: np.ndarray | None
+) -> Batch:
+    return Batch(
+        torch.zeros(mask_BT.shape, dtype=torch.int64),
+        torch.from_numpy(mask_BT),
+        num_tokens=int(mask_BT.sum()),
+        labels_M=None if labels is None else torch.from_numpy(np.array(labels)),
         answers_per_item=tuple(item.num_answers for item in items),
     )
 

@@ -113,14 +113,14 @@ def evaluate_runs(
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
         return EvaluationOutput(rows, empty_predictions(), empty_curves())
     run_to_save = _find_run_to_save(runs)
-    encoder = EncoderUnderTest(context, runs[0].init)
+    encoder = EncoderUnderTest(context, runs[0].init, scratch_dir=cache_dir)
     tables = [empty_predictions()]
     curves = [empty_curves()]
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     for number, run in enumerate(runs):
         report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
         if run.init != encoder.init:  # frees the features of the previous encoder
-            encoder = EncoderUnderTest(context, run.init)
+            encoder = EncoderUnderTest(context, run.init, scratch_dir=cache_dir)
         missing = context.missing_note(run.init)
         if missing is not None:
             rows += _failed_rows(context, run, [missing])

@@ -5,7 +5,7 @@ B rows of a batch, T positions, K outputs.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from lineage.evaluation.encoding import (
     collate_items,
     pool_words,
 )
+from lineage.evaluation.feature_store import FeatureScaling, mean_and_std
 from lineage.evaluation.settings import BilstmProbeSettings, LinearProbeSettings
 from lineage.models.base import Encoder
 from lineage.models.batch import Batch, masked_mean
@@ -117,7 +118,7 @@ def extract_features(
     num_encodings = 1 if items[0].word_pieces else len(items[0].encodings)
     num_layers = len(model.hidden_sizes())
     layer_width = max(model.hidden_sizes())
-    width = _pooled_width(items[0], layer_width)
+    width = pooled_width(items[0], layer_width)
     features = np.zeros((num_rows, num_encodings, num_layers, width), np.float32)
     for indices in batch_by_length(items):
         batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
@@ -130,7 +131,7 @@ def extract_features(
     return features if items[0].is_multiple_choice else features.sum(1)
 
 
-def _pooled_width(item: EncodedItem, hidden_size: int) -> int:
+def pooled_width(item: EncodedItem, hidden_size: int) -> int:
     """Return the width of `pool_features`."""
     if item.encoded.token_type_ids is None:
         return hidden_size
@@ -158,40 +159,99 @@ def select_layers(
 
 
 @dataclass(frozen=True)
-class Standardizer:
-    """Center and scale features by the mean and standard deviation of the training items.
+class StoredFeatures:
+    """Frozen features of answers, float16, or arrays of any type that are stored as they are."""
 
-    One value of `l2` then suits all families.
+    stored: np.ndarray  # (M, L, D), or (N, C, L, D) of choices
+    scaling: FeatureScaling
+    # The last features are the static vectors of another model, see lineage.evaluation.joined.
+    static_size: int = 0
+    rows: np.ndarray | None = None  # those that are selected; None: all
+
+    @classmethod
+    def wrap(cls, features: "np.ndarray | StoredFeatures", *, static_size: int) -> "StoredFeatures":
+        """Return the features themselves, or those of a plain array."""
+        if isinstance(features, StoredFeatures):
+            return features
+        return cls(features, FeatureScaling.none(features.shape[-2:]), static_size)
+
+    def __len__(self) -> int:
+        """The number of answers, or of items with choices."""
+        return len(self.stored) if self.rows is None else len(self.rows)
+
+    def select(self, rows: np.ndarray) -> "StoredFeatures":
+        """Keep only these of all answers."""
+        return replace(self, rows=rows)
+
+    def chunk(self, rows: slice) -> torch.Tensor:
+        """Return (R, [C,] L, D) stored features, float64."""
+        selected = torch.from_numpy(
+            np.asarray(self.stored[rows if self.rows is None else self.rows[rows]])
+        )
+        if selected.dtype == torch.float16:
+            selected = selected.float()  # the direct conversion takes twice as long
+        return selected.double()
+
+    def chunks(self, boundaries: np.ndarray | None = None) -> Iterator[slice]:
+        """Yield the rows to convert to float64 together.
+
+        Only the increasing `boundaries` may end a chunk; without them every row may.
+        """
+        num_rows = max(1, CHUNK_SIZE // self.stored[0].size)
+        first = 0
+        while first < len(self):
+            end = min(first + num_rows, len(self))
+            if boundaries is not None:
+                end = int(boundaries[np.searchsorted(boundaries, end)])
+            yield slice(first, end)
+            first = end
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """The mean and standard deviation of the features of the training items, float64.
+
+    With standardized features one value of `l2` suits all families.
     """
 
     mean_LD: np.ndarray
     std_LD: np.ndarray
 
     @classmethod
-    def fit(cls, features_MLD: np.ndarray, *, static_size: int, layer_norm: bool) -> "Standardizer":
+    def fit(cls, features: StoredFeatures, *, layer_norm: bool) -> "Standardizer":
         """Compute the statistics of the layers and, separately, of the static vectors after them.
 
         The scales of the two models are unrelated.
         """
-        num_contextual = features_MLD.shape[-1] - static_size
-        parts = np.split(features_MLD, [num_contextual], -1)
-        statistics = [_mean_and_std(part, layer_norm=layer_norm) for part in parts if part.size]
+        L, D = features.stored.shape[-2:]
+        chunks = (features.chunk(rows).view(-1, L, D) for rows in features.chunks())
+        mean_LD, std_LD = features.scaling.unscale_statistics(*mean_and_std(chunks))
+        parts = (slice(D - features.static_size), slice(D - features.static_size, D))
+        statistics = [
+            _floored_mean_and_std(mean_LD[:, part], std_LD[:, part], layer_norm=layer_norm)
+            for part in parts
+            if mean_LD[:, part].size
+        ]
         means, stds = zip(*statistics, strict=True)
         return cls(np.concatenate(means, -1), np.concatenate(stds, -1))
 
-    def __call__(self, features_MLD: np.ndarray) -> torch.Tensor:
-        """Return standardized features, float32 like the features themselves."""
-        return torch.from_numpy((features_MLD - self.mean_LD) / self.std_LD)
+    def fold_into_linear(
+        self, weight_LDK: torch.Tensor, bias_K: torch.Tensor, scaling: FeatureScaling
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weights and bias that map stored features to the linear layer's output."""
+        mean_LD, std_LD = scaling.scale_statistics(self.mean_LD, self.std_LD)
+        scaled_LDK = weight_LDK / torch.from_numpy(std_LD)[..., None]
+        return scaled_LDK, bias_K - torch.tensordot(torch.from_numpy(mean_LD), scaled_LDK, 2)
 
 
-def _mean_and_std(features_MLD: np.ndarray, *, layer_norm: bool) -> tuple[np.ndarray, np.ndarray]:
+def _floored_mean_and_std(
+    mean_LD: np.ndarray, std_LD: np.ndarray, *, layer_norm: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and standard deviation, (L, D) each, for each feature or for each layer.
 
     The standard deviation has a floor. Otherwise a feature that hardly varies in training could
     dominate the score of an item where it differs.
     """
-    mean_LD = features_MLD.mean(0)
-    std_LD = features_MLD.std(0)
     if layer_norm:
         return layer_mean_and_std(mean_LD, std_LD)
     mean_std = std_LD.mean(-1, keepdims=True, where=_varying_features(std_LD))
@@ -226,26 +286,24 @@ def _varying_features(std_LD: np.ndarray, *, min_std: float = 0.0) -> np.ndarray
 class LinearProbe:
     """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear layer, in float64.
 
-    The C choices of an item, (N, C, L, D), have one score each by the same weights. The last
-    `static_size` features are another model's (see `lineage.evaluation.joined`) and are not mixed.
+    The C choices of an item, (N, C, L, D), have one score each by the same weights. Static vectors
+    are not mixed.
     """
 
     def __init__(
         self,
-        features_MLD: np.ndarray,
+        features: StoredFeatures,
         answer: Answer,
         settings: LinearProbeSettings,
         *,
         seed: int,
-        static_size: int,
     ) -> None:
-        L, D = features_MLD.shape[-2:]
+        L, D = features.stored.shape[-2:]
         self.answer = answer
-        self.is_multiple_choice = features_MLD.ndim == 4
-        self.standardizer = Standardizer.fit(
-            features_MLD.reshape(-1, L, D), static_size=static_size, layer_norm=settings.layer_norm
-        )
-        self.mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=static_size).double()
+        self.is_multiple_choice = features.stored.ndim == 4
+        self.standardizer = Standardizer.fit(features, layer_norm=settings.layer_norm)
+        self.static_size = features.static_size
+        self.mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=self.static_size).double()
         init_rng = torch.Generator().manual_seed(derive_seed("frozen head", seed))
         weight_DK = torch.empty(D, answer.num_outputs, dtype=torch.double)
         self.weight_DK = weight_DK.normal_(std=0.01, generator=init_rng).requires_grad_()
@@ -256,39 +314,32 @@ class LinearProbe:
         """Return all parameters."""
         return [*self.mix.parameters(), self.weight_DK, self.bias_K]
 
-    def scores(self, x_MLD: torch.Tensor) -> torch.Tensor:
-        """Return (M, K) scores of standardized features, or (N, C) of choices.
+    def scores(self, features: StoredFeatures, rows: slice) -> torch.Tensor:
+        """Return (M, K) scores of some rows, or (N, C) of choices.
 
-        The mix is folded into the weights, because one product over all layers reads the features
-        only once. `F.linear` takes the weights as (K, L D): a CPU multiplies a matrix that is much
-        taller than wide several times faster from that side.
+        The mix and the standardizing are folded into the weights, because one product over all
+        layers reads the features only once, and no standardized copy is needed. `F.linear` takes
+        the weights as (K, L D): a CPU multiplies a matrix that is much taller than wide several
+        times faster from that side.
         """
         weight_LDK = self.mix.fold_into_linear(self.weight_DK)
+        weight_LDK, bias_K = self.standardizer.fold_into_linear(
+            weight_LDK, self.bias_K, features.scaling
+        )
         weight_KF = weight_LDK.flatten(0, 1).T.contiguous()
-        scores = F.linear(x_MLD.double().flatten(-2), weight_KF, self.bias_K)
+        scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
         return scores.squeeze(-1) if self.is_multiple_choice else scores
 
-    def chunks(self, x_MLD: torch.Tensor) -> Iterator[slice]:
-        """Yield the rows to convert to float64 together.
-
-        Words of one softmax cannot be separated, so they form a single chunk.
-        """
-        num_rows = max(1, CHUNK_SIZE // x_MLD[0].numel())
-        if self.answer.mean_over_items:
-            num_rows = len(x_MLD)
-        for first in range(0, len(x_MLD), num_rows):
-            yield slice(first, first + num_rows)
-
     @torch.no_grad()
-    def __call__(self, features_MLD: np.ndarray) -> np.ndarray:
+    def __call__(self, features: np.ndarray | StoredFeatures) -> np.ndarray:
         """Return the postprocessed scores of features, such as probabilities."""
-        x_MLD = self.standardizer(features_MLD)
-        scores = torch.cat([self.scores(x_MLD[rows]) for rows in self.chunks(x_MLD)])
+        stored = StoredFeatures.wrap(features, static_size=self.static_size)
+        scores = torch.cat([self.scores(stored, rows) for rows in stored.chunks()])
         return self.answer.postprocess(scores)
 
 
 def fit_linear_probe(
-    features_MLD: np.ndarray,
+    features: np.ndarray | StoredFeatures,
     labels_M: np.ndarray,
     answer: Answer,
     settings: LinearProbeSettings,
@@ -296,13 +347,20 @@ def fit_linear_probe(
     seed: int,
     static_size: int = 0,
 ) -> LinearProbe:
-    """Fit a linear probe by L-BFGS on the mean loss plus an L2 penalty."""
-    probe = LinearProbe(features_MLD, answer, settings, seed=seed, static_size=static_size)
-    x_MLD = probe.standardizer(features_MLD)
+    """Fit a linear probe by L-BFGS on the mean loss plus an L2 penalty.
+
+    `static_size` belongs to a plain array; stored features know their own.
+    """
+    stored = StoredFeatures.wrap(features, static_size=static_size)
+    probe = LinearProbe(stored, answer, settings, seed=seed)
     y_M = torch.from_numpy(np.array(labels_M))
     num_answers = len(y_M)
-    if answer.mean_over_items:
-        num_answers = int(((y_M & ITEM_START) > 0).sum())
+    boundaries: np.ndarray | None = None
+    if answer.mean_over_items:  # the words of an item share a softmax, so they stay together
+        first_rows = np.flatnonzero(labels_M & ITEM_START)
+        num_answers = len(first_rows)
+        boundaries = np.append(first_rows[1:], len(y_M))
+    chunks = [*stored.chunks(boundaries)]
     optimizer = torch.optim.LBFGS(
         probe.parameters(),
         max_iter=settings.max_iter,
@@ -317,8 +375,8 @@ def fit_linear_probe(
         mix_penalty = settings.relative_mix_l2 * probe.mix.l2_penalty()
         loss = settings.l2 * (probe.weight_DK.square().sum() + mix_penalty)
         loss.backward()
-        for rows in probe.chunks(x_MLD):
-            chunk_loss = answer.loss(probe.scores(x_MLD[rows]), y_M[rows]) / num_answers
+        for rows in chunks:
+            chunk_loss = answer.loss(probe.scores(stored, rows), y_M[rows]) / num_answers
             chunk_loss.backward()
             loss = loss.detach() + chunk_loss.detach()
         return loss

@@ -22,7 +22,6 @@ from lineage.evaluation.answers import Answer
 from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
     CachedFeatures,
-    cache_features,
     predict_bilstm_probe,
     start_bilstm_probe,
 )
@@ -34,8 +33,8 @@ from lineage.evaluation.finetuning import (
     score_finetuned,
     start_finetuning,
 )
-from lineage.evaluation.joined import add_static_vectors, concatenate_static
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
+from lineage.evaluation.frozen_features import FeatureExtractor
+from lineage.evaluation.linear_probe import StoredFeatures, extract_features, fit_linear_probe
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
     EvaluateSettings,
@@ -235,9 +234,13 @@ def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem
 class EncoderUnderTest:
     """One encoder under test; its frozen features are computed when they are first needed."""
 
-    def __init__(self, context: EvalContext, init: Init) -> None:
+    def __init__(
+        self, context: EvalContext, init: Init, *, scratch_dir: Path | None = None
+    ) -> None:
+        """`scratch_dir` is for features that take much memory; None: the system's."""
         self.context = context
         self.init = init
+        self.scratch_dir = scratch_dir
 
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
         """Build the model anew, so that fine-tuning in one run does not affect another.
@@ -250,62 +253,45 @@ class EncoderUnderTest:
             body_dropout=finetune_settings.body_dropout if finetune_settings else None,
         )
 
-    def compute_layers(self) -> dict[str, np.ndarray]:
-        """Return (N, L, D) features of each table: all layers of this model alone."""
-        model = self.build_encoder()
-        tokenizer = self.context.checkpoint.tokenizer
-        return {
-            name: extract_features(model, tokenizer, items, precision=self.context.precision)
-            for name, items in self.context.items.items()
-        }
+    def build_extractor(self) -> FeatureExtractor:
+        """Return this model for computing features, with the static model that is joined.
 
-    @cached_property
-    def static_features(self) -> dict[str, np.ndarray]:
-        """(N, 1, S) static vectors of each table; empty where none are joined.
-
-        They are trained ones for a random-init encoder too.
+        The static vectors are trained ones for a random-init encoder too.
         """
-        if self.context.static_context is None:
-            return {}
-        return EncoderUnderTest(self.context.static_context, "pretrained").compute_layers()
+        context = self.context
+        static: FeatureExtractor | None = None
+        if context.static_context is not None:
+            static = EncoderUnderTest(context.static_context, "pretrained").build_extractor()
+        return FeatureExtractor(
+            self.build_encoder(),
+            context.checkpoint.tokenizer,
+            context.items,
+            context.precision,
+            static,
+        )
 
     @cached_property
-    def features(self) -> dict[str, np.ndarray]:
-        """(N, L, D) features of each table: the layers that a probe reads, then static vectors."""
-        features = {
-            name: select_layers(layers, self.context.settings.linear_probe)
-            for name, layers in self.compute_layers().items()
-        }
-        for name, static_vectors in self.static_features.items():
-            features[name] = concatenate_static(features[name], static_vectors)
-        return features
+    def features(self) -> dict[str, StoredFeatures]:
+        """Each table's features for linear probes: the layers that they read, static vectors."""
+        settings = self.context.settings.linear_probe
+        return self.build_extractor().store(settings, folder=self.scratch_dir)
 
     @cached_property
     def cached_features(self) -> dict[str, CachedFeatures]:
-        """Each table's layers at every position for the BiLSTM probe, then static vectors."""
-        context = self.context
-        precision = context.precision
-        model = self.build_encoder()
-        features = {}
-        for name, items in context.items.items():
-            layers = cache_features(model, context.checkpoint.tokenizer, items, precision=precision)
-            features[name] = layers.select_layers(context.settings.bilstm_probe)
-        if context.static_context is None:
-            return features
-        static_model = EncoderUnderTest(context.static_context, "pretrained").build_encoder()
-        static_tokenizer = context.static_context.checkpoint.tokenizer
-        return {
-            name: add_static_vectors(table, static_model, static_tokenizer, precision=precision)
-            for name, table in features.items()
-        }
+        """Each table's features for BiLSTM probes; a probe of tags reads words."""
+        return self.build_extractor().store_cached(
+            self.context.settings.bilstm_probe,
+            is_per_word=self.context.kind.answer_type == "tags",
+            folder=self.scratch_dir,
+        )
 
-    def answer_features(self, table: str, rows_N: np.ndarray) -> np.ndarray:
-        """Return (M, L, D) frozen features of the answers of some items."""
+    def answer_features(self, table: str, rows_N: np.ndarray) -> StoredFeatures:
+        """Return the frozen features of the answers of some items."""
         rows = answer_rows(self.context.items[table])
         features = self.features[table]
         if len(rows_N) == len(rows):
             return features
-        return features[np.concatenate([rows[i] for i in rows_N])]
+        return features.select(np.concatenate([rows[i] for i in rows_N]))
 
     def embed_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
@@ -425,14 +411,12 @@ def start_head(
 def _fit_linear_probe(
     encoder: EncoderUnderTest, settings: LinearProbeSettings, problem: HeadProblem, *, seed: int
 ) -> FittedHead:
-    static_features = encoder.static_features
     probe = fit_linear_probe(
         encoder.answer_features("train", problem.train_rows),
         problem.labels_M,
         problem.answer,
         settings,
         seed=seed,
-        static_size=static_features["train"].shape[-1] if static_features else 0,
     )
 
     def predict(part: SplitItems) -> HeadOutput:

@@ -15,10 +15,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from lineage.config.params import Params
 from lineage.data.task_data import TaskData
 from lineage.evaluation.early_stopping import count_max_steps, steps_between_validations
 from lineage.evaluation.evaluate import list_runs
+from lineage.evaluation.feature_store import CHUNK_BYTES, MAX_MEMORY_BYTES, STORED_DTYPE
 from lineage.evaluation.settings import (
     EarlyStopping,
     EvaluateSettings,
@@ -148,9 +151,14 @@ class EvaluationCounts:
 
     inits: tuple[Init, ...]
     encoded_items: int
-    feature_items: int  # symmetric items count for each order too
+    table_items: tuple[int, ...]  # of each table; symmetric items have tables of each order too
     scored_items: int
     runs: tuple[RunCounts, ...]
+
+    @property
+    def feature_items(self) -> int:
+        """The items that have frozen features."""
+        return sum(self.table_items)
 
     def num_steps(self, transfer: str, head: str = "linear") -> int:
         """Return the number of gradient steps of all runs with this transfer and head."""
@@ -188,7 +196,10 @@ def count_evaluation(
     return EvaluationCounts(
         inits=inits,
         encoded_items=sum(num_items.values()),
-        feature_items=sum(num_items.values()) + orders * scored_items,
+        table_items=(
+            *num_items.values(),
+            *(num_items[name] for name in scored_tables for _ in range(orders)),
+        ),
         scored_items=scored_items,
         runs=tuple(runs),
     )
@@ -323,19 +334,27 @@ def _head_seconds(costs: HeadCosts, num_fits: int, num_steps: int, predicted_ite
 def evaluation_memory(
     counts: EvaluationCounts, costs: EvaluationCosts, *, probe_memory_bytes: int
 ) -> int:
-    """Return the memory of a stage in bytes: that of the probe, and the features of all items.
+    """Return the memory of a stage in bytes: that of the probe, and the features of all items."""
+    heads = {run.run.head for run in counts.runs if run.run.transfer == "frozen"}
+    num_bytes = 0.0
+    if "linear" in heads:
+        num_bytes += _stored_bytes(counts, costs.feature_bytes)
+    if "bilstm" in heads:
+        num_bytes += _stored_bytes(counts, costs.cache_bytes)
+    return probe_memory_bytes + round(num_bytes)
 
-    A linear probe standardizes the features that it is fitted on, in two steps.
+
+def _stored_bytes(counts: EvaluationCounts, item_bytes: float) -> float:
+    """Return the most memory that the stored features of all tables take.
+
+    Features are computed in parts. A part is in memory twice, in float32, before it is stored. A
+    table in a file counts as the limit above which it is kept there, since the system may keep as
+    much of the file in memory as is free.
     """
-    frozen = [run for run in counts.runs if run.run.transfer == "frozen"]
-    linear_items = [run.train_items for run in frozen if run.run.head == "linear"]
-    feature_bytes = 0.0
-    if linear_items:
-        feature_bytes += counts.feature_items * costs.feature_bytes
-        feature_bytes += 2 * max(linear_items) * costs.feature_bytes
-    if any(run.run.head == "bilstm" for run in frozen):
-        feature_bytes += counts.feature_items * costs.cache_bytes
-    return probe_memory_bytes + round(feature_bytes)
+    tables = [number * item_bytes for number in counts.table_items]
+    float32_bytes = max(tables) * np.dtype(np.float32).itemsize / STORED_DTYPE.itemsize
+    part_bytes = 2 * min(CHUNK_BYTES, float32_bytes)
+    return part_bytes + sum(min(table_bytes, MAX_MEMORY_BYTES) for table_bytes in tables)
 
 
 def count_prediction_tables(counts: EvaluationCounts) -> int:

@@ -15,14 +15,15 @@ from lineage.config.study import ModelConfig
 from lineage.data.task_data import TaskData
 from lineage.evaluation.answers import Answer, make_answer
 from lineage.evaluation.bilstm_probe import (
-    cache_features,
+    CachedFeatures,
     fit_bilstm_probe,
     predict_bilstm_probe,
 )
 from lineage.evaluation.encoding import EncodedItem
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.finetuning import finetune, predict_finetuned
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
+from lineage.evaluation.frozen_features import FeatureExtractor
+from lineage.evaluation.linear_probe import StoredFeatures, fit_linear_probe
 from lineage.evaluation.settings import BilstmProbeSettings, FinetuneSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.forecast.evaluation import EvaluationCosts, HeadCosts
@@ -54,6 +55,10 @@ class _Sample:
     @property
     def precision(self) -> str:
         return self.encoder.context.precision
+
+    def build_extractor(self) -> FeatureExtractor:
+        """Return the encoder for the features of the sample."""
+        return dataclasses.replace(self.encoder.build_extractor(), tables={"train": self.items})
 
     def labels(self, num_items: int) -> np.ndarray:
         """Return the labels of the first items' answers."""
@@ -225,14 +230,11 @@ def _probe_linear(
 
     Answers beyond the sample are its own with noise, so that they are not easier to tell apart.
     """
-    model = sample.encoder.build_encoder()
+    extractor = sample.build_extractor()
     settings = sample.encoder.context.settings.linear_probe
 
-    def extract() -> np.ndarray:
-        features = extract_features(
-            model, sample.tokenizer, sample.items, precision=sample.precision
-        )
-        return select_layers(features, settings)
+    def extract() -> StoredFeatures:
+        return extractor.store(settings, folder=None)["train"]
 
     first_seconds = time_call(extract)
     stopwatch = Stopwatch()
@@ -248,8 +250,11 @@ def _probe_linear(
 
     def fit(num_answers: int) -> None:
         rows = np.arange(num_answers) % len(labels)
-        noise = rng.standard_normal(features[rows].shape, np.float32) * features.std(0)
-        fit_linear_probe(features[rows] + noise, labels[rows], sample.answer, trial, seed=0)
+        noisy = features.stored[rows]
+        noisy += rng.standard_normal(noisy.shape, np.float32)  # stored features have a scale of 1
+        fit_linear_probe(
+            dataclasses.replace(features, stored=noisy), labels[rows], sample.answer, trial, seed=0
+        )
 
     linear_fit = measure_growing(
         fit, first_size=len(labels), full_size=most_answers, max_seconds=max_seconds
@@ -260,20 +265,20 @@ def _probe_linear(
         + max(0.0, first_seconds - len(sample.items) * feature_seconds),
         feature_seconds=feature_seconds,
         linear_fit=linear_fit,
-        feature_bytes=features.nbytes / len(sample.items),
+        feature_bytes=features.stored.nbytes / len(sample.items),
     )
 
 
 def _probe_bilstm(
     sample: _Sample, costs: EvaluationCosts, *, max_seconds: float
 ) -> EvaluationCosts:
-    model = sample.encoder.build_encoder()
+    extractor = sample.build_extractor()
     settings = sample.encoder.context.settings.bilstm_probe
     device = sample.encoder.context.device
+    is_per_word = sample.encoder.context.kind.answer_type == "tags"
 
-    def cache() -> Any:
-        layers = cache_features(model, sample.tokenizer, sample.items, precision=sample.precision)
-        return layers.select_layers(settings)
+    def cache() -> CachedFeatures:
+        return extractor.store_cached(settings, is_per_word=is_per_word, folder=None)["train"]
 
     features = cache()
     cache_seconds = time_call(cache) / len(sample.items)

@@ -5,6 +5,7 @@ Shapes: L layers; any leading dimensions, then D units; K outputs of a linear pr
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -35,20 +36,24 @@ class ScalarMix(nn.Module):
         self.gamma = nn.Parameter(torch.ones(())) if gamma else None
 
     def forward(
-        self, layers: Sequence[torch.Tensor], mask: torch.Tensor | None = None
+        self, layers: torch.Tensor | Sequence[torch.Tensor], mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Mix L tensors (..., D); `mask` (...) is True at values that count for the norm."""
+        """Mix L tensors (..., D); `mask` (...) is True at values that count for the norm.
+
+        One product of the shares and a tensor of all layers reads them once.
+        """
         contextual_size = layers[0].shape[-1] - self.static_size
         static = layers[0][..., contextual_size:]
-        layers = [layer[..., :contextual_size] for layer in layers]
-        if self.layer_norm:
-            layers = [_masked_layer_norm(layer, mask) for layer in layers]
-        shares = torch.softmax(self.weights, 0)
-        mixed = sum(share * layer for share, layer in zip(shares, layers, strict=True))
-        assert isinstance(mixed, torch.Tensor)
-        if self.gamma is not None:
-            mixed = self.gamma * mixed
+        if self.layer_norm or not isinstance(layers, torch.Tensor):
+            norm = partial(_masked_layer_norm, mask=mask) if self.layer_norm else nn.Identity()
+            layers = torch.stack([norm(layer[..., :contextual_size]) for layer in layers])
+        mixed = torch.tensordot(self.shares(), layers[..., :contextual_size], 1)
         return torch.cat([mixed, static], -1) if self.static_size else mixed
+
+    def shares(self) -> torch.Tensor:
+        """Return (L,): the factor of each layer, with gamma."""
+        shares = torch.softmax(self.weights, 0)
+        return shares if self.gamma is None else self.gamma * shares
 
     def fold_into_linear(self, weight_DK: torch.Tensor) -> torch.Tensor:
         """Return the (L, D, K) weights that map all layers to the linear layer's output.
@@ -56,9 +61,7 @@ class ScalarMix(nn.Module):
         Only without `layer_norm`. The static units are read from the first layer.
         """
         assert not self.layer_norm
-        shares = torch.softmax(self.weights, 0)
-        if self.gamma is not None:
-            shares = self.gamma * shares
+        shares = self.shares()
         contextual_size = len(weight_DK) - self.static_size
         mixed_LDK = shares[:, None, None] * weight_DK[:contextual_size]
         static_LDK = F.pad(weight_DK[None, contextual_size:], (0, 0, 0, 0, 0, len(shares) - 1))
