@@ -78,7 +78,9 @@ def test_the_report_says_that_a_short_training_has_not_converged(
     assert not control.has_converged
     analysis = build_analysis(convergence_controls=(control,))
     (sentence,) = describe_convergence(analysis, "mood")
-    assert sentence.startswith("Fine-tuning did not converge here with all labels: ")
+    assert sentence.startswith(
+        "Fine-tuning did not converge here with all labels, or it overfits: "
+    )
     assert not list(describe_convergence(analysis, "another"))
 
 

@@ -510,10 +510,11 @@ def describe_convergence(analysis: Analysis, task: str) -> Iterator[str]:
             unit = metric_unit(control.metric)
             labels = format_label_count(control.label_count)
             yield (
-                f"Fine-tuning did not converge here with {labels}: {control.model} with random "
-                f"init has {format_percent(control.fine_tuned)} {unit}, and logistic regression on "
-                f"the same tokens {format_percent(control.unigrams)}. Look at the learning curves, "
-                "and try more steps or other learning rates before you trust fine-tuned scores."
+                f"Fine-tuning did not converge here with {labels}, or it overfits: {control.model} "
+                f"with random init has {format_percent(control.fine_tuned)} {unit}, and logistic "
+                f"regression on the same tokens {format_percent(control.unigrams)}. Look at the "
+                "learning curves before you trust fine-tuned scores. If the training loss still "
+                "falls, try more steps or other learning rates; if it is near zero, add labels."
             )
 
 
