@@ -28,6 +28,8 @@ def work(stage: Stage) -> None:
     device = select_device(params.device, runtime.device_index)
     stage.metadata["device"] = str(device)
     model = load_model_config(params, name)
+    tokenizer_settings = model.tokenizer
+    assert tokenizer_settings is not None, "the study was checked"
     task_dir = Path(f"artifacts/tasks/{task}")
     texts, held_out_texts = split_target_texts(task_dir, params, max_bytes=params.budget.text_bytes)
     tokenizer = train_target_tokenizer(model, texts, read_json(task_dir / "task.json")["language"])
@@ -37,7 +39,9 @@ def work(stage: Stage) -> None:
         "architecture": dataclasses.asdict(checkpoint.architecture),
         "pretrain": dataclasses.asdict(checkpoint.pretrain),
         "budget": dataclasses.asdict(params.budget),
+        "tokenizer": dataclasses.asdict(tokenizer_settings),
         "patience": params.adapt.patience,
+        "heldout_share": params.adapt.heldout_share,
     }
     resume_dir = stage.prepare_resume_folder(parameters | {"input": artifact_digest(task_dir)})
     tags = {"family": model.family.name, "model": name, "pretrain_seed": seed, "task": task}

@@ -4,6 +4,7 @@ A training that was interrupted resumes exactly.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.training import pretrain
+from lineage.training.best_weights import BestWeights
 from lineage.training.curve import LearningCurve
 from lineage.training.loop import TrainPlan
 from lineage.training.objectives import LossSums
@@ -135,6 +137,7 @@ def train_to_4000_bytes(
     resume_dir: Path,
     after_step: Callable[[], None] = lambda: None,
     tracker: Any = None,
+    best: BestWeights | None = None,
 ) -> LearningCurve:
     """Train on 4,000 bytes at a constant learning rate, and save the state after every step.
 
@@ -156,9 +159,8 @@ def train_to_4000_bytes(
         checkpoint_seconds=0.0,
         report_progress=lambda *_: after_step(),
     )
-    train_language_model(
-        train_state, objective, [TrainPhase(sampler, validation_sampler)], plan, context, curve
-    )
+    phases = [TrainPhase(sampler, validation_sampler)]
+    train_language_model(train_state, objective, phases, plan, context, curve, best=best)
     return curve
 
 
@@ -207,6 +209,28 @@ def test_the_averaged_weights_are_validated_and_kept(
         )
     is_averaged = [point.weights_averaged for point in curve.points if point.validation]
     assert is_averaged == [False] * 5 + [True] * (len(is_averaged) - 5) and len(is_averaged) == 10
+
+
+def test_the_best_weights_are_averaged_ones_if_these_were_validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Averaging begins at the fifth check, and the seventh has the lowest loss."""
+    losses = iter([5.0, 3.0, 4.0, 4.0, 4.0, 4.0, 2.0, *[9.0] * 20])
+    validated = []
+    train_state, sampler, validation_sampler = build_averaged_run(
+        NonMonotonicTrigger(checks=10, patience=2)
+    )
+
+    def validate(model: torch.nn.Module, *_: object, **__: object) -> LossSums:
+        validated.append(weights_vector(train_state))
+        return LossSums({"forward": next(losses)}, {"forward": 1}, 1)
+
+    monkeypatch.setattr(pretrain, "validate", validate)
+    best = BestWeights(train_state.model, math.inf, patience=None)
+    curve = train_to_4000_bytes(train_state, sampler, validation_sampler, tmp_path, best=best)
+    points = [point for point in curve.points if point.validation]
+    assert points[6].weights_averaged and not points[4].weights_averaged
+    assert torch.equal(weights_vector(train_state), validated[6])
 
 
 def test_an_interrupted_training_resumes_exactly_before_and_after_averaging_begins(

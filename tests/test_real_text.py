@@ -162,7 +162,12 @@ def test_bigrams_count_the_batches_that_the_training_reads() -> None:
 def write_finished_run(folder: Path, *, is_trained: bool) -> Path:
     """Write the files of a run of ULMFiT and GPT that the script reads, and return the folder."""
     tree = tiny.study_params("smoke")
-    tree["grid"] |= {"models": ["ulmfit", "gpt"], "adapt_models": [], "adapt_tasks": []}
+    tree["grid"] |= {
+        "models": ["ulmfit", "gpt"],
+        "adapt_models": [],
+        "adapt_tasks": [],
+        "target_only_models": [],
+    }
     folder.mkdir()
     with (folder / "params.yaml").open("w") as stream:
         YAML(typ="safe", pure=True).dump(tree, stream)

@@ -85,6 +85,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "models": ["ulmfit"],
         "adapt_models": [],
         "adapt_tasks": [],
+        "target_only_models": [],
         "label_counts": [30, 60],
     }
     tree["models"] = {"ulmfit": {"evaluate": {"finetune": QUICK_FINETUNE}}}

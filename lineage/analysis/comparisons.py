@@ -13,6 +13,7 @@ from lineage.analysis.cells import ResultCell, SeedPair, group_by_setting, stack
 from lineage.analysis.records import (
     BASELINES,
     CHANCE_BASELINES,
+    LEADER_INITS,
     TRAINED_INITS,
     TWO_BUDGET_FAMILIES,
     UNMATCHED_FAMILIES,
@@ -358,7 +359,7 @@ def best_systems(cells: list[ResultCell], *, public: bool = False) -> list[Resul
             continue
         if cell.system.model in BASELINES:
             baselines.append(cell)
-        elif cell.system.init in TRAINED_INITS:
+        elif cell.system.init in LEADER_INITS:
             cells_by_model.setdefault(cell.system.model, []).append(cell)
     best = [_best_system(group) for group in cells_by_model.values()]
     if baselines:

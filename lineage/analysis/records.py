@@ -21,6 +21,7 @@ from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 SCHEMA_VERSION = 5
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
+LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
 BASELINES = ("tfidf", "majority", "chance", "copy")
 CHANCE_BASELINES = ("majority", "chance")  # they read no item; above chance is above both
 TWO_BUDGET_FAMILIES = (ENSEMBLE_FAMILY, JOINED_FAMILY)

@@ -8,7 +8,9 @@ from math import prod
 from lineage.analysis.records import (
     CHANCE_BASELINES,
     MEAN_TOLERANCE,
+    TEST_SET_SEPARATOR,
     TRAINED_INITS,
+    TWO_BUDGET_FAMILIES,
     UNMATCHED_FAMILIES,
     Analysis,
     Comparison,
@@ -295,12 +297,14 @@ class CollapsedRun:
 
 
 def find_collapsed_runs(analysis: Analysis, task: str) -> list[CollapsedRun]:
-    """Return the collapsed runs of a task.
+    """Return the collapsed runs of a task; none for its extra test sets.
 
     A run has collapsed if its lead over chance is less than a tenth of its siblings' mean lead, and
     they lead by MIN_SIBLING_LEAD or more. With few labels all runs may be near chance.
     """
-    collapsed = []
+    collapsed: list[CollapsedRun] = []
+    if TEST_SET_SEPARATOR in task:  # a run may transfer badly without having collapsed
+        return collapsed
     for score in fine_tuned_scores(analysis, task):
         chance = chance_level(analysis, score.setting)
         for run in score.seeds:
@@ -314,7 +318,9 @@ def find_collapsed_runs(analysis: Analysis, task: str) -> list[CollapsedRun]:
 
 
 def fine_tuned_scores(analysis: Analysis, task: str) -> list[SystemScore]:
-    """Return the scores of a task's fine-tuned systems."""
+    """Return the scores of a task's systems that were fine-tuned, which ensembles were not."""
     return [
-        score for score in analysis.scores_of_task(task) if score.system.transfer == "finetuned"
+        score
+        for score in analysis.scores_of_task(task)
+        if score.system.transfer == "finetuned" and score.system.family not in TWO_BUDGET_FAMILIES
     ]

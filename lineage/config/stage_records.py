@@ -63,7 +63,8 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
         }
         records["target_only"] = records["pretrain"] | {
             "tokenizer": tokenizer,
-            "adapt": _as_tree(params.adapt),
+            "patience": params.adapt.patience,
+            "heldout_share": params.adapt.heldout_share,
         }
     return {f"{stage}-{model.name}": record for stage, record in records.items()}
 

@@ -125,7 +125,7 @@ class Checkpoint:
         if not path.is_file():
             raise InputError(
                 f"{folder}: no model is here; run `dvc repro` to make it, or name a folder of "
-                "artifacts/pretrained or artifacts/adapted"
+                "artifacts/pretrained, artifacts/adapted or artifacts/target_only"
             )
         config = parse_record(_CheckpointConfig, read_json(path), str(path))
         family = load_family(config.family, f"{path}: family")

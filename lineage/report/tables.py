@@ -149,6 +149,7 @@ class GainSection:
     added: str
     model: str
     baseline: str
+    intervals_note: str  # where the intervals are; empty: nowhere else
     kind_counts: tuple[GainCountLine, ...]
     model_counts: tuple[GainCountLine, ...]
     tables: tuple[GainTableView, ...]
@@ -393,6 +394,10 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
         added=added,
         model=model,
         baseline=baseline,
+        # A line of a task's table has one baseline: that of an adapted model is the same before.
+        intervals_note=""
+        if summary.comparison_type == "general_text"
+        else " The tables of the tasks have the intervals.",
         kind_counts=tuple(kinds),
         model_counts=tuple(models),
         tables=tuple(_gain_table(analysis, table) for table in summary.tables),

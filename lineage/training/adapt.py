@@ -57,8 +57,8 @@ def split_target_texts(
     order = generator("held", params.seed, task_record["name"]).permutation(len(texts))
     num_held_out = min(max(1, round(settings.heldout_share * len(texts))), len(texts) - 1)
     held_out_bytes = min(settings.heldout_share * max_bytes, MAX_HELD_OUT_BYTES)
-    train_indices = _take_bytes(texts, order[num_held_out:], max_bytes)
     held_out_indices = _take_bytes(texts, order[:num_held_out], held_out_bytes)
+    train_indices = _take_bytes(texts, order[len(held_out_indices) :], max_bytes)
     train_texts = [texts[i] for i in np.sort(train_indices)]
     held_out_texts = [texts[i] for i in np.sort(held_out_indices)]
     return train_texts, held_out_texts
@@ -146,6 +146,10 @@ def adapt(
     except EvaluationError as error:
         assert isinstance(training.state.model, Encoder)
         return _failed_output(training.state.model, str(error)), HeldOutMetrics()
+    if not before:
+        assert isinstance(training.state.model, Encoder)
+        reason = "the loss on held-out target text is not finite before adaptation"
+        return _failed_output(training.state.model, reason), HeldOutMetrics()
     output = run_training(
         training.state,
         checkpoint,

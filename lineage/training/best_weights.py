@@ -1,15 +1,16 @@
 """Keep the weights with the lowest validation loss, and end a training that no longer improves."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from lineage.artifacts import read_json, write_json
 from lineage.models.weights import read_tensors, save_tensors
 
-FILE_NAME = "best.safetensors"
+WEIGHTS_FILE = "best.safetensors"
+FACTS_FILE = "best.json"
 
 
 class BestWeights:
@@ -37,7 +38,12 @@ class BestWeights:
 
     def update(self, loss: float) -> None:
         """Take note of a validation of the present weights, and keep them if they are the best."""
-        if self._count(loss):
+        self.num_without_improvement += 1
+        if loss < self.lowest_since_start:
+            self.lowest_since_start = loss
+            self.num_without_improvement = 0
+        if loss < self.loss:
+            self.loss = loss
             self._keep()
 
     def restore(self) -> None:
@@ -45,26 +51,22 @@ class BestWeights:
         self.model.load_state_dict(self.weights)
 
     def save(self, folder: Path) -> None:
-        """Write the weights into a resume point. The learning curve has the losses."""
-        save_tensors(self.weights, folder / FILE_NAME)
+        """Write the weights and the losses into a resume point."""
+        save_tensors(self.weights, folder / WEIGHTS_FILE)
+        losses = {"loss": self.loss, "lowest_since_start": self.lowest_since_start}
+        known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+        facts = {**known, "num_without_improvement": self.num_without_improvement}
+        write_json(folder / FACTS_FILE, facts)
 
-    def load(self, folder: Path, losses: Sequence[float]) -> None:
-        """Read the weights of a resume point, and take note of the losses of its curve."""
-        for loss in losses:
-            self._count(loss)
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
         device = next(self.model.parameters()).device
-        tensors = read_tensors(folder / FILE_NAME)
+        tensors = read_tensors(folder / WEIGHTS_FILE)
         self.weights = {name: tensor.to(device) for name, tensor in tensors.items()}
-
-    def _count(self, loss: float) -> bool:
-        """Take note of a loss, and return whether it is the lowest."""
-        self.num_without_improvement += 1
-        if loss < self.lowest_since_start:
-            self.lowest_since_start = loss
-            self.num_without_improvement = 0
-        is_best = loss < self.loss
-        self.loss = min(loss, self.loss)
-        return is_best
+        facts = read_json(folder / FACTS_FILE)
+        self.loss = facts.get("loss", math.inf)
+        self.lowest_since_start = facts.get("lowest_since_start", math.inf)
+        self.num_without_improvement = facts["num_without_improvement"]
 
     def _keep(self) -> None:
         tensors = self.model.state_dict().items()

@@ -312,8 +312,8 @@ def train_language_model(
 ) -> None:
     """Train to the end of the plan, from the last checkpoint if there is one, and fill `curve`.
 
-    With `best` the training ends when validation no longer improves, and the best weights are
-    restored.
+    With `best` the training ends when validation no longer improves in its last phase, and the best
+    weights of that phase are restored.
 
     The last step of a phase saves no checkpoint, so the counters always tell to which phase a
     checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
@@ -324,7 +324,7 @@ def train_language_model(
         state.load(newest / "run")
         curve.load(newest)
         if best is not None:
-            best.load(newest, curve.validation_losses())
+            best.load(newest)
         for point in curve.points:
             # MLflow's run may be another one, for example after a commit in between. Points are
             # not logged twice.
@@ -339,7 +339,8 @@ def train_language_model(
         ):
             point = curve.points[-1]
             _log_point(point, context.tracker)
-            if best is not None and point.validation:
+            # Another phase has validations of another length, whose losses are not comparable.
+            if best is not None and point.validation and phase is phases[-1]:
                 swap_averaged_weights(state.optimizer)
                 best.update(point.validation_loss)
                 swap_averaged_weights(state.optimizer)

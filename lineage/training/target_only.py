@@ -16,19 +16,36 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.best_weights import BestWeights
-from lineage.training.pretrain import TrainContext, TrainOutput, build_training, run_training
+from lineage.training.optimizers import AveragedSGD
+from lineage.training.pretrain import (
+    NUM_VALIDATIONS,
+    TrainContext,
+    Training,
+    TrainOutput,
+    build_training,
+    run_training,
+)
 
 MIN_VOCAB_SIZE = 1000
+MAX_MIN_FREQUENCY = 2  # as for the new words of adaptation
+# A small text is not read more often: with ten validations, more epochs between two of them may
+# overfit before the first.
+MAX_EPOCHS = 20
 
 
 def train_target_tokenizer(model: ModelConfig, texts: Sequence[str], language: str) -> Tokenizer:
     """Train the model's tokenizer on the task's texts.
 
-    Its vocabulary is as large as in the study, or smaller where the text is too small for that.
+    Its vocabulary is as large as in the study, or smaller where the text is too small for that. A
+    word has to occur twice at most, so that a small text is not left without words.
     """
     assert model.tokenizer is not None, "the study was checked"
     supported = max(MIN_VOCAB_SIZE, sum(map(byte_count, texts)) // MIN_BYTES_PER_TOKEN)
-    settings = replace(model.tokenizer, vocab_size=min(model.tokenizer.vocab_size, supported))
+    settings = replace(
+        model.tokenizer,
+        vocab_size=min(model.tokenizer.vocab_size, supported),
+        min_frequency=min(model.tokenizer.min_frequency, MAX_MIN_FREQUENCY),
+    )
     return train_tokenizer(texts, settings, tokenizer_type=model.tokenizer_type, language=language)
 
 
@@ -41,11 +58,13 @@ def pretrain_on_target(
 ) -> TrainOutput:
     """Pretrain a new model on the task's texts, and keep the weights with the lowest loss.
 
-    A small text is read many times within the budget. Training ends early when the loss on the
-    held-out texts no longer falls, as in adaptation.
+    A text is read MAX_EPOCHS times at most. Training ends early when the loss on the held-out texts
+    no longer falls, as in adaptation.
     """
     tokens = encode_corpus(texts, checkpoint.tokenizer)
     held_out_tokens = encode_corpus(held_out_texts, checkpoint.tokenizer)
+    budget_bytes = min(params.budget.text_bytes, MAX_EPOCHS * tokens.text_bytes)
+    params = replace(params, budget=replace(params.budget, text_bytes=budget_bytes))
     training = build_training(checkpoint, tokens, held_out_tokens, params, context.device)
     return run_training(
         training.state,
@@ -54,6 +73,15 @@ def pretrain_on_target(
         training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
-        # Random weights are never the best.
-        best=BestWeights(training.state.model, math.inf, params.adapt.patience),
+        # Any training is better than none, whatever the losses say: random init is another system.
+        best=BestWeights(training.state.model, math.inf, _patience(training, params)),
     )
+
+
+def _patience(training: Training, params: Params) -> int | None:
+    """Return the patience in validations. NT-ASGD is validated more often than ten times."""
+    patience = params.adapt.patience
+    optimizer = training.state.optimizer
+    if patience is None or not isinstance(optimizer, AveragedSGD):
+        return patience
+    return round(patience * optimizer.trigger.checks / NUM_VALIDATIONS)
