@@ -57,13 +57,13 @@ def work(stage: Stage) -> None:
         model_dir = Path(f"artifacts/target_only/{name}/{seed}/{task}")
         inits = ("target_only",)
     task_dir = Path(f"artifacts/tasks/{task}")
-    context = load_context(stage, params, name, seed, model_dir, task_dir)
+    context = load_context(params, name, seed, model_dir, task_dir)
     inputs = [model_dir, task_dir]
     if stage.verb == JOINED:
         static_name = params.grid.join_static_model
         stage.watch_model(static_name)
         static_dir = pretrained_dir(static_name, seed)
-        static_context = load_context(stage, params, static_name, seed, static_dir, task_dir)
+        static_context = load_context(params, static_name, seed, static_dir, task_dir)
         context = dataclasses.replace(context, static_context=static_context)
         inputs.append(static_dir)
     stage.metadata["device"] = str(context.device)
@@ -111,12 +111,12 @@ def read_text_bytes(model_dir: Path) -> int | None:
 
 
 def load_context(
-    stage: Stage, params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
+    params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
 ) -> EvalContext:
     """Load a model and a task."""
     source_dir = pretrained_dir(name, seed)
     text_bytes = read_text_bytes(model_dir)
-    if stage.verb == ADAPTED and text_bytes is not None:
+    if model_dir.is_relative_to("artifacts/adapted") and text_bytes is not None:
         pretrained_bytes = read_text_bytes(source_dir)
         text_bytes = None if pretrained_bytes is None else pretrained_bytes + text_bytes
     return EvalContext(

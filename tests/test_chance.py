@@ -29,7 +29,7 @@ from tests.study_rows import write_overlap
 from tests.test_folds import build_task
 
 TASK_KEYS: dict[str, Any] = {"kind": "multiple_choice", "choices": ["one", "two"], "label": "label"}
-GRID = Grid(("gpt",), ("small",), (0,), (), (), (0, 1), ("all",))
+GRID = Grid(("gpt",), ("small",), (0,), (), (), (), (0, 1), ("all",))
 
 
 def build_choices(count: int, *, share: float, seed: int) -> pd.DataFrame:

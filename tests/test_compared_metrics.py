@@ -160,7 +160,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
     ):
         write_table(results / f"rows/{stage}.parquet", results_frame(stage_rows))
         write_table(results / f"predictions/{stage}.parquet", stage_predictions)
-    grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
+    grid = Grid(("word2vec",), ("small",), (0,), (), (), (), (0, 1), ("all",))
     tasks = {
         "small": Task(kind="text_classification", files=task_keys["files"], metric=("matthews",))
     }

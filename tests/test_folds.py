@@ -307,7 +307,7 @@ def read_report_cells(
         results_dir / "predictions/baselines-small.parquet",
         pd.concat([baseline_predictions for _, baseline_predictions in baseline_results]),
     )
-    grid = Grid(("word2vec",), ("small",), (0,), (), (), (0, 1), ("all",))
+    grid = Grid(("word2vec",), ("small",), (0,), (), (), (), (0, 1), ("all",))
     return read_result_cells(
         results_dir, grid, table=read_rows(results_dir, grid), split="test", tasks={}
     )

@@ -368,6 +368,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         pretrain_seeds=(0,),
         adapt_models=(),
         adapt_tasks=(),
+        target_only_models=(),
         finetune_seeds=(0,),
         label_counts=(10, "all"),
     )

@@ -79,10 +79,10 @@ class Grid:
     pretrain_seeds: tuple[int, ...]
     adapt_models: tuple[str, ...]
     adapt_tasks: tuple[str, ...]
+    # Those of adapt_models that are also pretrained on the text of each of adapt_tasks alone.
+    target_only_models: tuple[str, ...]
     finetune_seeds: tuple[int, ...]
     label_counts: tuple[int | Literal["all"], ...]
-    # Those of adapt_models that are also pretrained on the text of each of adapt_tasks alone.
-    target_only_models: tuple[str, ...] = ()
     # A name -> two models whose class probabilities are averaged.
     ensembles: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # Inverse L2 penalties of the TF-IDF baseline; validation selects one of several.
