@@ -60,11 +60,13 @@ def load_documents(text_bytes: int) -> tuple[tuple[str, ...], str]:
 
 
 def _generate_documents(text_bytes: int) -> tuple[tuple[str, ...], str]:
-    documents = grammar.generate_documents(
-        max(40, text_bytes // 1000), seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED
+    documents = tuple(
+        grammar.generate_documents(
+            max(40, text_bytes // 1000), seed=3, grammar_seed=grammar.DEFAULT_GRAMMAR_SEED
+        )
     )
     megabytes = sum(len(text) for text in documents) / 1e6
-    return tuple(documents), (
+    return documents, (
         f"{megabytes:.1f} MB of the generated language, whose words repeat more than real ones"
     )
 
