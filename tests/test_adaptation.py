@@ -454,7 +454,6 @@ def test_losses_of_short_and_long_sequences_are_not_compared(
         ("adapt", {"text_bytes": 777}, {"adapt-gpt"}),
         ("budget", {"text_bytes": 777}, {"adapt-gpt", "target_only-gpt", "pretrain-gpt"}),
     ],
-    ids=str,
 )
 def test_a_changed_budget_changes_the_records_of_the_stages_that_read_it(
     block: str, changes: dict[str, Any], changed: set[str]
