@@ -28,8 +28,8 @@ from lineage.training.pretrain import (
 
 MIN_VOCAB_SIZE = 1000
 MAX_MIN_FREQUENCY = 2  # as for the new words of adaptation
-# A small text is not read more often: with ten validations, more epochs between two of them may
-# overfit before the first.
+# A small text is not read more often. There are ten validations, and with many epochs between two
+# of them a model may overfit before the first.
 MAX_EPOCHS = 20
 
 
@@ -37,7 +37,8 @@ def train_target_tokenizer(model: ModelConfig, texts: Sequence[str], language: s
     """Train the model's tokenizer on the task's texts.
 
     Its vocabulary is as large as in the study, or smaller where the text is too small for that. A
-    word has to occur twice at most, so that a small text is not left without words.
+    word that occurs twice enters it, even if the study asks for more, because a small text repeats
+    few words.
     """
     assert model.tokenizer is not None, "the study was checked"
     supported = max(MIN_VOCAB_SIZE, sum(map(byte_count, texts)) // MIN_BYTES_PER_TOKEN)
