@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import time
+import warnings
 
 import torch
 
@@ -19,6 +20,8 @@ def configure_torch(threads: int) -> None:
     torch.set_flush_denormal(True)
     # This is torch's default; setting it silences a warning.
     torch.sparse.check_sparse_tensor_invariants.disable()
+    # AWD-LSTM drops entries of a matrix in every step, so cuDNN must copy its weights each time.
+    warnings.filterwarnings("ignore", message="RNN module weights are not part of single")
 
 
 def select_device(device: str, device_index: int = 0) -> torch.device:
