@@ -82,6 +82,9 @@ def work(stage: Stage) -> None:
     with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
         runs = list_requested_runs(stage, context, params, inits)
         output = evaluate(stage, context, runs, cache_dir)
+        stage.metadata["run_seconds"] = [
+            vars(run) | {"seconds": seconds} for run, seconds in output.seconds.items()
+        ]
         rows = output.rows
         if has_unigram_control(context):
             rows += unigram_control_rows(context, runs, params.grid.tfidf_C)

@@ -5,18 +5,21 @@ It also shows them in MLflow, and prints a table.
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from lineage.analysis.build import read_results_csv
+from lineage.analysis.decision import Decision, decide
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis, record_to_json
 from lineage.artifacts import read_json, write_json
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.report import page, publication
+from lineage.report.costs import build_costs
 from lineage.report.provenance import collect_provenance, read_dvc_lock
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
@@ -47,6 +50,7 @@ def work(stage: Stage) -> None:
             analysis.budget, stage_metadata, curves_dir=curves_dir
         ),
     )
+    decisions = decide(analysis, build_costs(analysis, stage_metadata))
     provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
     model_descriptions = describe_models(params)
     disagreements = find_disagreements(
@@ -57,6 +61,7 @@ def work(stage: Stage) -> None:
     )
     pages = page.render_report(
         analysis,
+        decisions,
         provenance=provenance,
         model_descriptions=model_descriptions,
         disagreements=disagreements,
@@ -64,7 +69,10 @@ def work(stage: Stage) -> None:
     for kind, text in pages.items():
         (REPORTS_DIR / f"comparison.{kind}").write_text(text, encoding="utf-8")
     shutil.copyfile(REPORTS_DIR / "results.csv", REPORTS_DIR / "comparison.csv")
+    write_json(REPORTS_DIR / "decisions.json", record_to_json(decisions))
+    write_json(REPORTS_DIR / "metrics.json", publication.dvc_metrics(decisions))
     content = {
+        "decisions": record_to_json(decisions),
         **record_to_json(analysis),
         "provenance": record_to_json(provenance),
         "model_descriptions": model_descriptions,
@@ -73,13 +81,15 @@ def work(stage: Stage) -> None:
     }
     write_json(REPORTS_DIR / "comparison.json", content)
     cached_runs = publication.find_cached_runs(stage_metadata, pipeline=pipeline)
-    is_logged = log_report(analysis, pipeline=pipeline, cached_runs=cached_runs)
+    is_logged = log_report(analysis, decisions, pipeline=pipeline, cached_runs=cached_runs)
     console = Console()
-    page.print_table(analysis, console if console.is_terminal else Console(width=PLAIN_TEXT_WIDTH))
+    if not console.is_terminal:
+        console = Console(width=PLAIN_TEXT_WIDTH)
+    page.print_table(analysis, decisions, console)
     html = (REPORTS_DIR / "comparison.html").absolute()
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
     if is_logged:
-        name = publication.format_run_name(analysis, pipeline=pipeline)
+        name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
 
 
@@ -109,8 +119,14 @@ def describe_models(params: Params) -> list[dict[str, str]]:
     return found
 
 
-def log_report(analysis: Analysis, *, pipeline: str, cached_runs: dict[str, str]) -> bool:
-    """Log the report, its figures and its findings to the parent run in MLflow, and end the run.
+def log_report(
+    analysis: Analysis,
+    decisions: Sequence[Decision],
+    *,
+    pipeline: str,
+    cached_runs: dict[str, str],
+) -> bool:
+    """Log the report, its figures and its decisions to the parent run in MLflow, and end the run.
 
     Returns whether there is such a run.
     """
@@ -121,10 +137,12 @@ def log_report(analysis: Analysis, *, pipeline: str, cached_runs: dict[str, str]
         parent.log_artifact(Path(folder), "figures")
     for path in sorted(REPORTS_DIR.glob("comparison.*")):
         parent.log_artifact(path)
-    parent.log_summary(publication.summary_metrics(analysis))
+    parent.log_summary(publication.summary_metrics(decisions))
     parent.set_note(
-        publication.format_run_note(analysis, cached_runs, experiment_id=parent.experiment_id),
-        title=publication.format_run_name(analysis, pipeline=pipeline),
+        publication.format_run_note(
+            analysis, decisions, cached_runs, experiment_id=parent.experiment_id
+        ),
+        title=publication.format_run_name(decisions, pipeline=pipeline),
     )
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
     parent.end("FAILED" if has_failures else "FINISHED")

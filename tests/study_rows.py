@@ -18,9 +18,11 @@ import pandas as pd
 
 from lineage import artifacts, results
 from lineage.analysis.cells import ResultCell
+from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, TrialCounts
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
+from lineage.report import page
 from lineage.results import Note, ResultRow
 
 FAMILIES = ("elmo", "gpt", "bert")
@@ -292,3 +294,8 @@ def build_analysis(
         "schema_version": 4,
     }
     return Analysis(**empty | defaults | fields)
+
+
+def render_pages(analysis: Analysis) -> dict[str, str]:
+    """Return both pages of an analysis whose costs are unknown."""
+    return page.render_report(analysis, decide(analysis, {}))

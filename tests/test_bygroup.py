@@ -12,18 +12,17 @@ from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.cells import SYSTEM_COLUMNS, system_key
 from lineage.analysis.groups import sort_groups
-from lineage.analysis.records import Analysis
+from lineage.analysis.records import Analysis, Setting
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
 from lineage.config.records import parse_record
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.report import page
 from lineage.results import results_frame
 from lineage.tasks.base import load_kind
 from tests import test_chance
-from tests.study_rows import GRID, Study
+from tests.study_rows import GRID, Study, render_pages
 from tests.test_folds import build_task
 
 KEY_COLUMNS = [
@@ -87,15 +86,8 @@ def test_groups_have_the_means_of_best_systems_at_the_largest_label_count(
     )
     sizes = [(group.group, group.num_examples) for group in group_scores.groups]
     assert sizes == [("often", 266), ("rare", 134)]
-    leader_comparisons = [
-        c
-        for c in analysis.comparisons
-        if c.comparison_type == "leader" and (c.task, c.label_count) == ("sense", "all")
-    ]
-    assert group_scores.systems == (
-        leader_comparisons[0].first,
-        *(c.second for c in leader_comparisons),
-    )
+    (ranking,) = [one for one in analysis.rankings if one.setting == Setting("sense", "all")]
+    assert group_scores.systems == tuple(one.system for one in ranking.standings)
     predictions_of_all_labels = predictions[predictions["label_count"] == "all"]
     for position, system in enumerate(group_scores.systems):
         is_system = (predictions_of_all_labels[list(SYSTEM_COLUMNS)] == [*system_key(system)]).all(
@@ -119,9 +111,7 @@ def test_pages_mark_the_best_system_of_a_group_only_without_ties(
         replace(often, values=(0.75, 0.5, *[0.25] * num_others)),
         replace(rare, values=(0.75, 0.7501, None, *[0.1] * (num_others - 1))),
     )
-    pages = page.render_report(
-        replace(analysis, group_scores=(replace(group_scores, groups=groups),))
-    )
+    pages = render_pages(replace(analysis, group_scores=(replace(group_scores, groups=groups),)))
     assert "| often | 266 | **75.0** | 50.0 | 25.0 |" in pages["md"]
     assert "| rare | 134 | 75.0 | 75.0 | – |" in pages["md"]
     assert pages["html"].count("<b>75.0</b>") == 1
@@ -156,7 +146,7 @@ def test_ceilings_by_group_are_ignored(tmp_path: Path) -> None:
 def test_tasks_without_groups_have_no_table_of_groups(tmp_path: Path) -> None:
     analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
     assert analysis.group_scores == ()
-    assert all("Scores by group" not in text for text in page.render_report(analysis).values())
+    assert all("Scores by group" not in text for text in render_pages(analysis).values())
 
 
 COLUMNS: dict[str, dict[str, Any]] = {
@@ -283,7 +273,7 @@ def test_no_baseline_column_is_empty(tmp_path: Path) -> None:
         for group in group_scores.groups
         for position in positions
     )
-    section = page.render_report(analysis)["md"].partition("## Scores by group")[2]
+    section = render_pages(analysis)["md"].partition("## Scores by group")[2]
     assert section.partition("## ")[0].count("**50.0**") == 3
 
 

@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.build import build_results
-from lineage.analysis.disagreements import find_disagreements
+from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis
-from lineage.analysis.settings import summarize_settings
 from lineage.artifacts import write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
@@ -22,10 +21,10 @@ from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stat
 from lineage.data.task_data import TaskData
 from lineage.evaluation import baselines
 from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
-from lineage.report import page, sentences
+from lineage.report.decisions import summarize_decisions
 from lineage.results import ResultRow, results_frame
 from lineage.tasks.base import load_kind
-from tests.study_rows import write_overlap
+from tests.study_rows import render_pages, write_overlap
 from tests.test_folds import build_task
 
 TASK_KEYS: dict[str, Any] = {"kind": "multiple_choice", "choices": ["one", "two"], "label": "label"}
@@ -121,29 +120,17 @@ def test_a_lead_among_choices_must_be_above_the_majority_and_above_chance(
         **TASK_KEYS,
         files={"train": "train.csv", "test": "test.csv"},
     )
-    results, analysis = analyze_study(tmp_path / "results", data, accuracy=0.515)
+    _, analysis = analyze_study(tmp_path / "results", data, accuracy=0.515)
     means = {score.system.model: score.mean for score in analysis.scores}
     assert means["chance"] == 0.5
     assert means["majority"] == pytest.approx(0.35 if hardest == "chance" else 0.65)
-    (setting,) = summarize_settings(analysis)
-    hardest_to_beat = setting.vs_chance.second.model if setting.vs_chance else ""
-    assert hardest in (hardest_to_beat, setting.leader.model)
-    assert setting.leader_at_chance
-    assert "no lead is significantly above chance" in sentences.summarize(analysis)
-    disagreements = find_disagreements(
-        analysis, results_dir=results, tasks_dir=tmp_path, show_text=False
-    )
-    predictions = [
-        prediction
-        for table in disagreements
-        for item in table.items
-        for prediction in item.predictions
-    ]
-    has_ties = any(
-        (prediction.prediction, prediction.accuracy) == ("tie", 0.5) for prediction in predictions
-    )
-    assert bool(predictions) == (hardest == "chance") == has_ties
-    html = page.render_report(analysis)["html"]
+    (ranking,) = analysis.rankings
+    assert not any(standing.above_chance for standing in ranking.standings)
+    (decision,) = decide(analysis, {})
+    assert decision.advice == "nothing above chance"
+    answer = summarize_decisions(analysis, [decision])
+    assert answer == "For small, nothing is shown to be above chance."
+    html = render_pages(analysis)["html"]
     assert "C chance, a random answer" in html, "the figures must name the chance line"
 
 
@@ -155,8 +142,8 @@ def test_a_model_above_majority_and_chance_leads(tmp_path: Path) -> None:
         **TASK_KEYS,
         files={"train": "train.csv", "test": "test.csv"},
     )
-    (setting,) = summarize_settings(analyze_study(tmp_path / "results", data, accuracy=0.9)[1])
-    assert setting.leader.model == "gpt" and not setting.leader_at_chance
+    (ranking,) = analyze_study(tmp_path / "results", data, accuracy=0.9)[1].rankings
+    assert ranking.best.system.model == "gpt" and ranking.best.above_chance
 
 
 def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
@@ -295,5 +282,6 @@ def test_a_lead_over_the_majority_but_below_chance_is_not_significant(
             0.5 if test_share == 0.5 or metric == "accuracy" else 0.49
         )
         assert means["majority"] < 0.45
-        (setting,) = summarize_settings(analysis)
-        assert setting.leader_at_chance, "gpt is above the majority class, and below chance"
+        (ranking,) = analysis.rankings
+        above_chance = {one.system.model: one.above_chance for one in ranking.standings}
+        assert not above_chance["gpt"], "gpt is above the majority class, and below chance"

@@ -458,7 +458,7 @@ def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_
             tiny.CPU,
         )
         runs = [*list_runs(items.info, ("pretrained",), ("all",), (0,))]
-        rows, predictions, _ = evaluate_runs(
+        rows, predictions, *_ = evaluate_runs(
             context, runs, cache_dir=tmp_path / str(number), report_progress=lambda *_: None
         )
         if key == "agreement" and name in tiny.STATIC:

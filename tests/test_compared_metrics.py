@@ -139,7 +139,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         for cell in list_runs(data.info, ("random",), ("all",), (0, 1))
         if cell.transfer == "frozen"
     ]
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
     )
     baseline_cells = [

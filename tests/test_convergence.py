@@ -19,11 +19,10 @@ from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings
 from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
-from lineage.report.page import render_report
 from lineage.report.view import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from tests import tiny
-from tests.study_rows import GRID, Study, build_analysis
+from tests.study_rows import GRID, Study, build_analysis, render_pages
 
 C_VALUES = (0.1, 1.0, 10.0, 100.0)
 INFO: dict[str, Any] = {"name": "mood", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
@@ -127,7 +126,7 @@ def test_a_run_at_chance_beside_better_siblings_is_named_and_counted(tmp_path: P
     assert sentence.startswith(f"1 of {num_runs} fine-tuned runs collapsed")
     assert "elmo, fine-tuned, all labels, fine-tuning seed 1" in sentence
     assert not list(describe_collapsed_runs(planted, "sense"))
-    page_text = render_report(planted)["md"]
+    page_text = render_pages(planted)["md"]
     assert sentence in page_text
 
 

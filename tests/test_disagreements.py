@@ -46,7 +46,7 @@ def test_the_report_shows_item_texts_only_on_request_and_ids_otherwise(
         assert (
             0 < len(disagreement.items) <= 2 * MAX_ITEMS_PER_SIDE and len(disagreement.systems) == 2
         )
-    pages = page.render_report(analysis, disagreements=disagreements)
+    pages = page.render_report(analysis, [], disagreements=disagreements)
     for text in pages.values():
         assert (SECRET in text) is show_text
         assert all(item.id in text for item in items)

@@ -15,10 +15,10 @@ from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
-from lineage.report import page, publication
+from lineage.report import publication
 from lineage.report.notes import format_reason
 from lineage.results import Note, notes_to_json
-from tests.study_rows import GRID, Study
+from tests.study_rows import GRID, Study, render_pages
 
 Results = tuple[pd.DataFrame, Analysis]
 ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})
@@ -169,7 +169,7 @@ def test_the_pages_mark_an_ensemble_with_two_budgets_everywhere(
         80.0,
         7e8,
     )
-    pages = page.render_report(dataclasses.replace(analysis, budget=budget))
+    pages = render_pages(dataclasses.replace(analysis, budget=budget))
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "duet" in line]
         assert len(lines) > 8 and all("two budgets" in line for line in lines), kind

@@ -278,7 +278,7 @@ def evaluate_task(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.Data
         tiny.CPU,
     )
     runs = [*list_runs(data.info, ("random",), ("all",), (0, 1))]
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
     )
     return results_frame(rows), predictions

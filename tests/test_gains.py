@@ -1,4 +1,4 @@
-"""The report shows an overview, the gains of pretraining and adaptation, and chance marks."""
+"""The report shows the gains of pretraining and adaptation, and chance marks."""
 
 import re
 from dataclasses import replace
@@ -10,17 +10,16 @@ from rich.console import Console
 
 from lineage.analysis.build import build_results
 from lineage.analysis.gains import Method, summarize_gains
-from lineage.analysis.records import Analysis, Comparison, Setting, UncomparedPair
+from lineage.analysis.records import Analysis, Comparison, Setting
 from lineage.analysis.settings import (
     baseline_is_near_chance,
     chance_level,
     comparison_outcome,
-    summarize_settings,
 )
 from lineage.config.params import ReportParams
 from lineage.report import page, tables
 from lineage.report.formatting import format_comparison, format_difference, format_percent
-from tests.study_rows import FAMILIES, GRID, Study
+from tests.study_rows import FAMILIES, GRID, Study, render_pages
 
 OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
 
@@ -141,7 +140,10 @@ def test_without_random_init_baselines_there_is_no_gain_section(study_analysis: 
     ]
     analysis = with_comparisons(study_analysis, kept)
     assert tables.build_gain_sections(analysis) == []
-    assert all(" added" not in text for text in page.render_report(analysis).values())
+    assert all(
+        "## What pretraining" not in text and "<h2>What" not in text
+        for text in render_pages(analysis).values()
+    )
 
 
 @pytest.mark.parametrize("verdict", ["better", "no significant difference", "worse"])
@@ -172,7 +174,7 @@ def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(
 def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
     study_analysis: Analysis,
 ) -> None:
-    """The marks are in the tables, in the counts and in the sentences of a setting."""
+    """The marks are in the tables and in the counts."""
     near_chance = with_scores(study_analysis, "random", mean=0.0, above_chance=False)
     above = with_scores(study_analysis, "random", mean=0.99, above_chance=True)
     both = with_scores(near_chance, "pretrained", mean=0.0, above_chance=False)
@@ -182,86 +184,26 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
     )
     counts = [line.counts for line in summarize_gains(near_chance)[0].model_counts]
     assert num_better and sum(one.baseline_near_chance for one in counts) == num_better
-    marked = page.render_report(near_chance)
-    unmarked = page.render_report(above)
+    marked = render_pages(near_chance)
+    unmarked = render_pages(above)
     for kind in ("html", "md"):
-        for mark in ("over random init, which is near chance", "better °", "▲°"):
+        for mark in ("better °", "▲°"):
             assert mark in marked[kind] and mark not in unmarked[kind], (kind, mark)
-        assert "What pretraining added" in unmarked[kind]
+        assert "What pretraining adds" in unmarked[kind]
     section = tables.build_gain_sections(both)[0]
     for line in section.model_counts:
         assert line.counts.both_at_chance == line.counts.num_comparisons
         assert line.counts.baseline_near_chance == 0
-    assert "better °" in page.render_report(both)["md"], "the task tables keep their mark"
+    assert "better °" in render_pages(both)["md"], "the task tables keep their mark"
     cells = [cell for table in section.tables for line in table.lines for cell in line.cells]
     assert cells and all(cell and re.fullmatch(r"\([+−]?\d+\.\d\)", cell.text) for cell in cells)
 
 
-def test_the_overview_has_all_settings(study_analysis: Analysis) -> None:
-    """Leaders are bold, and TF-IDF is there even if another baseline is better."""
-    overview = tables.build_overview(study_analysis)
-    settings = summarize_settings(study_analysis)
-    assert overview.columns == (*FAMILIES, "tfidf")
-    assert len(overview.lines) == len(settings) == 5
-    for line, setting in zip(overview.lines, settings, strict=True):
-        cells = dict(zip(overview.columns, line.cells, strict=True))
-        leader = cells[setting.leader.model]
-        assert leader and leader.is_leader and not setting.leader_at_chance
-        for rival in setting.rivals:
-            cell = cells[rival.system.model]
-            assert cell
-            is_worse = rival.comparison.verdict == "better"  # the comparison is the leader's
-            assert cell.is_worse == is_worse == (cell.mark == " ▼")
-        assert (cells["tfidf"] is None) == (setting.task == "agreement")
-    for kind, text in page.render_report(study_analysis).items():
-        section = text.split("Overview")[1].split("What pretraining added")[0]
-        expected = 5 if kind == "html" else 10
-        assert section.count("<b>" if kind == "html" else "**") == expected, kind
-
-
-def overview_mark(analysis: Analysis, model: str) -> str:
-    overview = tables.build_overview(analysis)
-    cell = dict(zip(overview.columns, overview.lines[0].cells, strict=True))[model]
-    assert cell
-    return cell.mark
-
-
-def test_rivals_above_the_leader_and_uncompared_rivals_are_marked(study_analysis: Analysis) -> None:
-    """A rival may be better on test, because its system was chosen on validation.
-
-    A public checkpoint is compared with the leader, the other way round.
-    """
-    own = summarize_settings(study_analysis)[0].rivals[0].comparison
-    others = [one for one in study_analysis.comparisons if one is not own]
-
-    def mark(**changed: Any) -> str:
-        analysis = with_comparisons(study_analysis, [*others, replace(own, **changed)])
-        return overview_mark(analysis, own.second.model)
-
-    marks = {
-        "better": " ▼",
-        "worse": " ▲",
-        "equivalent": " =",
-        "identical predictions": " =",
-        "no significant difference": "",
-    }
-    for verdict, expected in marks.items():
-        assert mark(verdict=verdict) == expected
-    reversed_marks = {"better": " ▲", "worse": " ▼", "no significant difference": ""}
-    for verdict, expected in reversed_marks.items():
-        changed = {"comparison_type": "public", "first": own.second, "second": own.first}
-        assert mark(**changed, verdict=verdict) == expected
-    pair = UncomparedPair(own.task, own.label_count, own.first, own.second)
-    apart = replace(with_comparisons(study_analysis, others), not_compared=(pair,))
-    assert overview_mark(apart, own.second.model) == " ?"
-
-
 def test_each_line_of_a_table_has_as_many_cells_as_the_head(study_analysis: Analysis) -> None:
-    text = page.render_report(study_analysis)["md"]
+    text = render_pages(study_analysis)["md"]
     for title, count in (
-        ("Overview", 1),
-        ("What pretraining added", 5),
-        ("What adaptation added", 4),
+        ("What pretraining adds", 5),
+        ("What adaptation adds", 4),
     ):
         section = text.split(f"## {title}")[1].split("\n## ")[0]
         blocks = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
@@ -276,7 +218,7 @@ def test_a_narrow_terminal_prints_tasks_below_each_other(
 ) -> None:
     """No cell is folded into a column of single digits, and each is in one table."""
     names = ["sentiment", "sense", "agreement"]
-    page.print_table(study_analysis, Console(width=width))
+    page.print_table(study_analysis, [], Console(width=width))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     heads = [line for line in lines if any(name in line for name in names)]
     assert len(heads) == num_tables
@@ -313,6 +255,6 @@ def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
     assert {one.verdict for one in comparisons} == {"better"}
     section = tables.build_gain_sections(analysis)[-1]
     assert (section.added, section.model) == ("the general text", "an adapted model")
-    text = page.render_report(analysis)["md"]
-    assert "## What the general text added" in text
+    text = render_pages(analysis)["md"]
+    assert "## What the general text adds" in text
     assert "| gpt, target text only, frozen |" in text

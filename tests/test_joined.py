@@ -431,7 +431,7 @@ def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
         failure_reason="no words" if failing_part == "static" else "",
     )
     runs = [*list_runs(task_info, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         dataclasses.replace(context, static_context=static_context),
         runs,
         cache_dir=tmp_path,

@@ -20,9 +20,8 @@ from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_task_data
 from lineage.errors import InputError
-from lineage.report import page
 from tests import tiny
-from tests.study_rows import GRID, Study
+from tests.study_rows import GRID, Study, render_pages
 from tests.user_project import REPOSITORY, make_project, run_stage, write_params
 
 Tree = dict[str, Any]
@@ -97,7 +96,7 @@ def test_all_other_results_are_the_same_without_joined_systems(folder: Path) -> 
 
 
 def test_the_pages_mark_a_joined_system_with_two_budgets_everywhere(folder: Path) -> None:
-    pages = page.render_report(build_results(folder, JOINED, ReportParams())[1])
+    pages = render_pages(build_results(folder, JOINED, ReportParams())[1])
     for kind, text in pages.items():
         lines = [line for line in text.splitlines() if "elmo + gpt" in line]
         assert len(lines) > 4 and all("two budgets" in line for line in lines), kind

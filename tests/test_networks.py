@@ -311,7 +311,7 @@ def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> 
     )
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     runs = [*list_runs(task_info, ("random",), ("all",), (0,))]
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {

@@ -15,9 +15,8 @@ from lineage.analysis.records import Analysis, ContaminationCounts
 from lineage.config.params import ReportParams
 from lineage.data.contamination import NgramIndex
 from lineage.data.language import split_words
-from lineage.report import page
 from lineage.report.notes import format_reason
-from tests.study_rows import GRID, Study, write_overlap
+from tests.study_rows import GRID, Study, render_pages, write_overlap
 from tests.user_project import make_project, run_stage, write_params
 
 # 16 words without punctuation
@@ -234,7 +233,7 @@ def test_the_pages_show_contamination_and_comparisons_use_all_items(
     contaminated_study: tuple[Path, pd.DataFrame, Analysis],
 ) -> None:
     folder, table, analysis = contaminated_study
-    for text in page.render_report(analysis).values():
+    for text in render_pages(analysis).values():
         assert "40 of 300 in the corpus; 100 are too short to tell" in text
         assert "0 of 400 in the corpus, 2 in its unlabelled text" in text
         assert "13 words in a row" in text and "clean items" in text
@@ -247,7 +246,7 @@ def test_the_pages_show_contamination_and_comparisons_use_all_items(
     )
     assert not analysis_without.clean_scores
     assert table_without.equals(table[table["item_filter"] == "all"].reset_index(drop=True))
-    assert "clean items" not in page.render_report(analysis_without)["md"]
+    assert "clean items" not in render_pages(analysis_without)["md"]
 
 
 def test_without_clean_items_there_is_a_reason_instead_of_a_score(tmp_path: Path) -> None:

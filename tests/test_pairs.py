@@ -627,7 +627,7 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
         "fp32",
         tiny.CPU,
     )
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [*list_runs(task_info, ("random",), ("all",), (0,))],
         cache_dir=folder,

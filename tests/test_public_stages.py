@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
+from lineage.analysis.decision import decide
 from lineage.analysis.records import Failure, read_analysis
 from lineage.config.params import ReportParams, read_params
 from lineage.config.resolve import fill_in_defaults
@@ -209,13 +210,11 @@ def test_public_models_are_unmatched_and_compared_but_never_lead(study: Path) ->
         if {entry.first.model, entry.second.model} & {*PUBLIC}
     ]
     types = {entry.comparison_type for entry in public_comparisons}
-    assert types == {"pretraining", "adaptation", "public", "tfidf"}
-    public = [entry for entry in public_comparisons if entry.comparison_type == "public"]
-    assert all(entry.second.family != "public" for entry in public)
-    assert {entry.first.model for entry in public} == {*PUBLIC}
-    leader = [entry for entry in analysis.comparisons if entry.comparison_type == "leader"]
-    assert leader
-    assert not any("public" in (entry.first.family, entry.second.family) for entry in leader)
+    assert types == {"pretraining", "adaptation", "tfidf"}
+    for ranking in analysis.rankings:
+        public = {one.system.model for one in ranking.standings if one.is_public}
+        assert public == ({*PUBLIC} if ranking.scope == "overall" else set())
+    assert {ranking.scope for ranking in analysis.rankings} == {"budget", "overall"}
     finetuned = [
         entry
         for entry in analysis.scores
@@ -294,7 +293,9 @@ def test_the_pages_mark_public_models_as_not_budget_matched_everywhere(
         "reading a checkpoint is not training"
     )
     analysis = dataclasses.replace(analysis, failures=(failure,), budget=budget)
-    for kind, text in page.render_report(analysis, model_descriptions=descriptions).items():
+    for kind, text in page.render_report(
+        analysis, decide(analysis, {}), model_descriptions=descriptions
+    ).items():
         lines = [line for line in text.splitlines() if "other_" in line]
         assert len(lines) > 20 and all("not budget-matched" in line for line in lines), kind
         assert "For reference, other_bert (not budget-matched)" in text

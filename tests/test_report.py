@@ -19,6 +19,7 @@ from lineage.analysis.build import (
     read_results_csv,
     write_results_csv,
 )
+from lineage.analysis.decision import decide
 from lineage.analysis.records import (
     Analysis,
     Comparison,
@@ -28,14 +29,14 @@ from lineage.analysis.records import (
     read_analysis,
     write_analysis,
 )
-from lineage.analysis.settings import summarize_settings
 from lineage.artifacts import file_digest
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
 from lineage.report import formatting, page, publication, sentences, tables, view
+from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.provenance import Provenance
 from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
-from tests.study_rows import GRID, Study
+from tests.study_rows import GRID, Study, render_pages
 
 DESCRIPTIONS = [
     {"model": name, "unit": "words | pieces", "objective": "next <token>"} for name in GRID.models
@@ -84,8 +85,10 @@ def pages(analysis: Analysis, folder: Path) -> dict[str, str]:
     budget = publication.add_pretraining_costs(
         analysis.budget, stages, curves_dir=folder / "curves"
     )
+    analysis = dataclasses.replace(analysis, budget=budget)
     return page.render_report(
-        dataclasses.replace(analysis, budget=budget),
+        analysis,
+        decide(analysis, {}),
         provenance=PROVENANCE,
         model_descriptions=DESCRIPTIONS,
     )
@@ -147,19 +150,24 @@ def test_comparisons_pair_items_and_seeds(
 
 def test_systems_are_chosen_on_validation_and_scored_on_test(results: Results) -> None:
     table, analysis = results
-    for setting in summarize_settings(analysis):
-        own = table[
-            (table["model"] == setting.leader.model)
-            & (table["task"] == setting.task)
-            & (table["label_count"] == setting.label_count)
-        ]
-        own = own[
-            (own["split"] == "validation")
-            & own["init"].isin(["pretrained", "adapted"])
-            & (own["test_set"] == own["task"])
-        ]
-        means = own.groupby(["init", "transfer"])["value"].mean()
-        assert means.idxmax() == (setting.leader.init, setting.leader.transfer)
+    assert len(analysis.rankings) == 5
+    for ranking in analysis.rankings:
+        for standing in ranking.standings:
+            system = standing.system
+            if system.family == "tfidf":
+                continue
+            own = table[
+                (table["model"] == system.model)
+                & (table["task"] == ranking.task)
+                & (table["label_count"] == ranking.label_count)
+                & (table["split"] == "validation")
+                & table["init"].isin(["pretrained", "adapted"])
+                & (table["test_set"] == table["task"])
+            ]
+            means = own.groupby(["init", "transfer"])["value"].mean()
+            assert means.idxmax() == (system.init, system.transfer)
+            score = analysis.find_score(system, ranking.setting)
+            assert score.mean == pytest.approx(standing.mean)
 
 
 def test_the_same_rows_give_the_same_bytes(
@@ -185,7 +193,7 @@ def test_results_json_holds_the_whole_analysis(analysis: Analysis, tmp_path: Pat
     write_analysis(path, analysis)
     assert read_analysis(path) == analysis
     content = json.loads(path.read_text())
-    assert content["schema_version"] == 5
+    assert content["schema_version"] == 6
     assert content["scores"][0]["system"]["model"] == "elmo"
 
 
@@ -243,11 +251,12 @@ def test_failed_results_are_listed_with_their_reason(tmp_path: Path) -> None:
     study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
     analysis = build_results(folder, GRID, ReportParams())[1]
     assert {(one.model, one.finetune_seeds) for one in analysis.failures} == {("bert", (0, 1, 2))}
-    pages = page.render_report(analysis)
+    pages = render_pages(analysis)
     assert "failed: loss is not finite | at step 7" in pages["html"]
     assert "loss is not finite \\| at step 7" in pages["md"]
-    settings = [one for one in summarize_settings(analysis) if one.task == "sense"]
-    assert all(one.leader.model != "bert" for one in settings)
+    for ranking in analysis.rankings:
+        models = [standing.system.model for standing in ranking.standings]
+        assert ("bert" in models) == (ranking.task != "sense")
 
 
 class PageParser(HTMLParser):
@@ -279,15 +288,25 @@ def test_the_page_loads_no_other_file(pages: dict[str, str]) -> None:
     assert "@import" not in pages["html"] and "url(" not in pages["html"]
 
 
-def test_both_pages_open_with_the_findings(analysis: Analysis, pages: dict[str, str]) -> None:
+def test_both_pages_open_with_the_decisions(analysis: Analysis, pages: dict[str, str]) -> None:
     parser = PageParser()
     parser.feed(pages["html"])
     text = " ".join(" ".join(parser.words).split())
-    summary = sentences.summarize(analysis)
+    own = decide(analysis, {})
+    answer = summarize_decisions(analysis, own)
     for page_text in (text, pages["md"]):
-        assert page_text.index(summary) < page_text.index("Provenance")
-        for card in view.build_verdict_cards(analysis):
-            assert all(sentence in page_text for sentence in card.sentences)
+        assert page_text.index(answer) < page_text.index("Provenance")
+    lines = build_decision_lines(analysis, own)
+    assert [(line.task, line.label_count) for line in lines] == [
+        ("sentiment", "all"),
+        ("sentiment", "100"),
+        ("sense", "all"),
+        ("sense", "100"),
+        ("agreement", "none"),
+    ]
+    for line in lines:
+        assert f"| **{line.use}** {line.detail} | **{line.score}** %" in pages["md"]
+        assert f'title="{line.sentence}"' in pages["html"]
     assert pages["html"].count('class="strip"') > 2 * 40, "one strip plot per result"
 
 
@@ -300,7 +319,7 @@ def test_all_css_variables_of_the_figures_are_defined(pages: dict[str, str]) -> 
 def test_adaptation_that_did_not_help_is_marked(analysis: Analysis, pages: dict[str, str]) -> None:
     improved = {one.model: bool(one.num_improved) for one in analysis.adaptation}
     assert improved == {"elmo": True, "gpt": True, "bert": False}
-    lines = [line for task in view.build_task_tables(analysis) for line in task.lines]
+    lines = [line for task in view.build_task_tables(analysis, {}) for line in task.lines]
     marked = {(line.model, line.init) for line in lines if "†" in line.usage}
     assert marked == {("bert", "adapted")}
     assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]
@@ -337,10 +356,14 @@ def test_a_model_whose_flops_are_not_counted_has_no_cost(analysis: Analysis) -> 
 def test_the_terminal_table_is_plain_where_there_is_no_terminal(
     analysis: Analysis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page.print_table(analysis, Console(width=120))
+    own = decide(analysis, {})
+    page.print_table(analysis, own, Console(width=120))
     output = capsys.readouterr().out
     assert output.isascii() and "bert adapted, fine-tuned" in output
-    assert sentences.summarize(analysis) in output and output.count("*") >= 5
+    assert summarize_decisions(analysis, own) in output
+    for line in build_decision_lines(analysis, own):
+        assert line.sentence in output
+    assert output.count("*") >= 5, "one for each setting, and in the caption"
 
 
 def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path) -> None:
@@ -379,11 +402,12 @@ def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis
     }
     cached = publication.find_cached_runs(stages, pipeline="new")
     assert cached == {"pretrain@gpt-0": "abc"}
-    note = publication.format_run_note(analysis, cached, experiment_id="1")
+    own = decide(analysis, {})
+    note = publication.format_run_note(analysis, own, cached, experiment_id="1")
     link = "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)"
-    assert link in note and sentences.summarize(analysis) in note
+    assert link in note and summarize_decisions(analysis, own) in note
     many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
-    assert len(publication.format_run_note(analysis, many, experiment_id="1")) <= 8000
+    assert len(publication.format_run_note(analysis, own, many, experiment_id="1")) <= 8000
 
 
 def build_comparison(**changes: Any) -> Comparison:
@@ -400,6 +424,8 @@ def build_comparison(**changes: Any) -> Comparison:
         "ci_high": 1.0,
         "standard_error": 0.1,
         "degrees_of_freedom": 1.0,
+        "detectable": None,
+        "pretrain_runs": 1,
         "repetitions": 2,
         "num_examples": 400,
         "num_comparisons": 1,
@@ -408,14 +434,15 @@ def build_comparison(**changes: Any) -> Comparison:
     return Comparison(**values | changes)
 
 
-def test_an_interval_over_the_whole_range_is_replaced_by_the_reason() -> None:
+def test_an_interval_that_the_data_cannot_support_is_replaced_by_the_reason() -> None:
     """Two seeds that differ leave one degree of freedom."""
     cases = [
         ({"num_examples": 3}, "+2.4 points, too few items for an interval"),
         ({}, "+2.4 points, too few seeds for an interval"),
-        ({"ci_high": 0.5}, "+2.4 points, −100.0 to +50.0"),
-        # Correlations can differ by twice as much.
-        ({"metric": "pearson"}, "+2.4 points, −100.0 to +100.0"),
+        (
+            {"degrees_of_freedom": 2.0, "ci_low": -0.05, "ci_high": 0.1},
+            "+2.4 points, −5.0 to +10.0",
+        ),
     ]
     for changes, text in cases:
         assert formatting.format_comparison(build_comparison(**changes)) == text

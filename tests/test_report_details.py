@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
-from rich.console import Console
 
 from lineage import artifacts, results
 from lineage.analysis import build, cells
 from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, DuplicateLabelCount, LossCurve, Setting, System
-from lineage.analysis.settings import count_wins, summarize_settings
 from lineage.config.params import ReportParams
 from lineage.data.dataset_stats import SplitStats
-from lineage.report import figures, page, publication, sentences, tasks, view
+from lineage.report import figures, publication, tasks, view
 from lineage.report.formatting import format_comparison, format_system
-from lineage.results import PUBLIC_FAMILY, Note
-from tests.study_rows import FAMILIES, GRID, Study, build_analysis
+from lineage.results import Note
+from tests.study_rows import GRID, Study, build_analysis, render_pages
 
 GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 
@@ -63,7 +60,7 @@ def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> Non
         ("linear", "all"),
         ("linear", "rare"),
     ]
-    md = page.render_report(analysis)["md"]
+    md = render_pages(analysis)["md"]
     assert "| sense | bert, frozen + BiLSTM |" in md
     assert "| sense, group rare | bert, frozen |" in md
 
@@ -123,10 +120,10 @@ def test_notes_on_the_data_and_on_swapped_texts_are_next_to_their_task(tmp_path:
     ]
     swaps = "gpt, fine-tuned 85.0 %, all others 100 %."
     notes.append(f"Same answer when the two texts are swapped, all labels: {swaps}")
-    for text in page.render_report(changed).values():
+    for text in render_pages(changed).values():
         for note in notes:
             assert text.count(note) == 1, note
-    assert "word for word" not in page.render_report(analysis)["md"]
+    assert "word for word" not in render_pages(analysis)["md"]
 
 
 def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(tmp_path: Path) -> None:
@@ -136,8 +133,8 @@ def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(tmp_path
         replace(one, text_bytes=4e6 if number else 1e6)
         for number, one in enumerate(analysis.budget)
     ]
-    text = page.render_report(replace(analysis, budget=tuple(budget)))["html"]
-    assert "with one budget of 4 MB of text," in text.replace("\n", " ")
+    text = render_pages(replace(analysis, budget=tuple(budget)))["html"]
+    assert "bert · 4 MB of text" in text.replace("\n", " ")
 
 
 def test_an_extra_test_set_has_its_own_swap_consistency() -> None:
@@ -215,98 +212,6 @@ def test_label_counts_above_the_number_of_labels_are_one_setting() -> None:
     assert {cell.setting for cell in kept} == settings
 
 
-def test_the_summary_says_where_a_public_checkpoint_is_better(tmp_path: Path) -> None:
-    analysis = small_analysis(tmp_path)
-    settings = summarize_settings(analysis)
-    won = [one for one in settings if one.has_winner]
-    open_ones = [one for one in settings if not one.has_winner]
-    cases = [(won[0], "the leader")]
-    if open_ones:
-        cases.append((open_ones[-1], "the best budget-matched system"))
-    for setting, below in cases:
-        rival = setting.rivals[0].comparison
-        public = replace(
-            rival,
-            comparison_type="public",
-            verdict="better",
-            first=rival.second,
-            second=rival.first,
-        )
-        changed = replace(analysis, comparisons=(*analysis.comparisons, public))
-        assert sentences.summarize(changed) == (
-            f"{sentences.summarize(analysis)} A public checkpoint, not budget-matched, is better "
-            f"than {below} in 1."
-        )
-
-
-def test_public_checkpoints_alone_are_shown_with_the_best_baseline(tmp_path: Path) -> None:
-    """Without a budget-matched rival nobody leads, but each checkpoint's result is reported."""
-    folder = Study(tmp_path, items=100).write()
-    for path in [*folder.glob("rows/*.parquet"), *folder.glob("predictions/*.parquet")]:
-        table = artifacts.read_table(path)
-        family = table["family"].astype(object).replace([*GRID.models], PUBLIC_FAMILY)
-        artifacts.write_table(path, table.assign(family=family))
-    analysis = build_results(folder, GRID, ReportParams())[1]
-    settings = summarize_settings(analysis)
-    assert {one.task for one in settings} == {"sentiment", "sense"}, "these have baselines"
-    alone = [one for one in settings if one.has_no_rival]
-    assert alone and {one.leader.model for one in alone} == {"tfidf"}
-    assert not any(one.leads_significantly for one in alone)
-    texts = sentences.describe_setting(alone[0], margin=0.02)
-    assert "It has no budget-matched rival." in texts
-    assert texts[-1].startswith("For reference, ") and "(not budget-matched)" in texts[-1]
-    summary = sentences.summarize(analysis)
-    assert f"in {len(alone)} tfidf has no rival to compare with" in summary
-    assert "leads in" not in summary
-
-
-def test_a_leader_that_is_not_above_chance_does_not_lead(tmp_path: Path) -> None:
-    study = Study(tmp_path, items=120)
-    folder = study.write()
-
-    def with_majority(skill: float) -> Analysis:
-        own = []
-        for cell, _ in study.baselines("sense"):
-            level = skill + 0.3 * (cell["label_count"] == "all")
-            own.append((cell, level if cell["model"] == "majority" else -2.0))
-        study.evaluate("baselines-sense", own, extra_rows=study.ceilings("sense"))
-        return build_results(folder, GRID, ReportParams())[1]
-
-    low = with_majority(-1.0)
-    level = with_majority(2.0)
-    high = with_majority(5.0)
-    assert "chance" not in sentences.summarize(low)
-    for analysis in (level, high):
-        text = " and in 2 no lead is significantly above chance."
-        assert text in sentences.summarize(analysis)
-    for analysis, models, text in (
-        (level, FAMILIES, r"Not significantly above chance \([+−0]"),
-        (high, ("majority",), r"No system is significantly above chance\."),
-    ):
-        by_setting = {one.setting: one for one in summarize_settings(analysis)}
-        sense = by_setting[Setting("sense", "all")]
-        assert sense.leader.model in models and not sense.leads_significantly
-        first = sentences.describe_setting(sense, margin=0.02)[0]
-        assert re.search(text, first, re.IGNORECASE), "a tie begins with 'the first'"
-        sentiment = by_setting[Setting("sentiment", "all")]
-        assert "chance" not in " ".join(sentences.describe_setting(sentiment, margin=0.02))
-        chance = [one for one in analysis.comparisons if one.comparison_type == "chance"]
-        assert {one.repetitions for one in chance} == {1}, (
-            "over items only, whatever the number of seeds"
-        )
-    won = replace(
-        high, comparisons=tuple(replace(one, verdict="better") for one in high.comparisons)
-    )
-    assert {(one.task, one.leads_significantly) for one in summarize_settings(won)} == {
-        ("sense", False),
-        ("sentiment", True),
-        ("agreement", True),
-    }
-    own = tuple(one for one in high.comparisons if one.task == "sense")
-    name = publication.format_run_name(replace(high, comparisons=own), pipeline="1a2b3c4d5e")
-    assert name == "nothing above chance (1a2b3c4d)"
-
-
 def test_models_beyond_the_palette_have_other_markers_and_dashes() -> None:
     styles = [(figures.palette_color(index), figures.marker_shape(index)) for index in range(24)]
     assert len({*styles}) == 24 and {shape for _, shape in styles[:8]} == {"circle"}
@@ -327,7 +232,7 @@ def test_models_beyond_the_palette_have_other_markers_and_dashes() -> None:
 
 def test_ablations_have_their_own_table(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path / "ablation", ablation_of={"gpt": "elmo"})
-    pages = page.render_report(analysis)
+    pages = render_pages(analysis)
     section = pages["md"].partition("## Ablations")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| gpt")]
     expected = [
@@ -338,7 +243,7 @@ def test_ablations_have_their_own_table(tmp_path: Path) -> None:
     ]
     assert expected and sorted(lines) == sorted(expected)
     assert pages["html"].count("<h2>Ablations</h2>") == 1
-    for text in page.render_report(small_analysis(tmp_path / "plain")).values():
+    for text in render_pages(small_analysis(tmp_path / "plain")).values():
         assert "Ablations" not in text
 
 
@@ -349,70 +254,6 @@ def test_a_chart_of_many_models_counts_them(tmp_path: Path) -> None:
 
     assert "a, b, c, d" in title("abcd")
     assert "5 models" in title("abcde") and "a, b" not in title("abcde")
-
-
-def test_one_setting_is_written_in_the_singular(tmp_path: Path) -> None:
-    analysis = small_analysis(tmp_path)
-    setting = analysis.scores[0].setting
-    one = replace(
-        analysis,
-        scores=tuple(analysis.scores_of(setting)),
-        comparisons=tuple(c for c in analysis.comparisons if c.setting == setting),
-    )
-    assert sentences.summarize(one).startswith("There is 1 setting (a task")
-    assert " settings (a task" in sentences.summarize(analysis)
-
-
-def test_a_tie_has_no_winner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """gpt gets the results of bert on sense, so both lead and both are marked."""
-    folder = Study(tmp_path).write()
-    for kind in ("rows", "predictions"):
-        table = artifacts.read_table(folder / kind / "evaluate-bert-0-sense.parquet")
-        path = folder / kind / "evaluate-gpt-0-sense.parquet"
-        artifacts.write_table(path, table.assign(model="gpt", family="gpt"))
-    analysis = build_results(folder, GRID, ReportParams())[1]
-    settings = summarize_settings(analysis)
-    tied = [one for one in settings if one.task == "sense"]
-    models = [[system.model for system in one.tied_leaders] for one in tied]
-    assert models == [["gpt", "bert"]] * 2
-    assert not any(one.leads_significantly for one in tied)
-    assert not any(one.is_tied for one in settings if one.task != "sense")
-    assert count_wins(settings).total() == 3
-    assert " and 2 end in a tie." in sentences.summarize(analysis)
-    cards = [card for card in view.build_verdict_cards(analysis) if card.task == "sense"]
-    assert {card.leader for card in cards} == {"tie: gpt, fine-tuned; bert, fine-tuned"}
-    assert {card.color for card in cards} == {figures.MUTED_COLOR}
-    assert all(card.sentences[0].startswith("The first: ") for card in cards)
-    page.print_table(analysis, Console(width=200))
-    star_counts = {
-        line[1:].split("|")[0].strip(): line.count("*")
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("|")
-    }
-    assert star_counts["gpt, fine-tuned"] == 2 and star_counts["bert, fine-tuned"] >= 2
-    own = tuple(one for one in analysis.comparisons if one.task == "sense")
-    sense_only = replace(analysis, comparisons=own)
-    assert count_wins(summarize_settings(sense_only)) == {}
-    assert publication.format_run_name(sense_only, pipeline="1a2b") == "tie (1a2b)"
-
-
-def test_a_baseline_can_be_part_of_a_tie(tmp_path: Path) -> None:
-    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
-    setting = next(one for one in summarize_settings(analysis) if one.task == "sentiment")
-    tfidf = next(one.system for one in setting.rivals if one.system.init == "none")
-    scores = [
-        replace(one, mean=(setting.score.mean or 0.0) - 1e-12)
-        if (one.system, one.setting) == (tfidf, setting.setting)
-        else one
-        for one in analysis.scores
-    ]
-    changed = replace(analysis, scores=tuple(scores))
-    changed_setting = next(
-        one for one in summarize_settings(changed) if one.setting == setting.setting
-    )
-    expected = f"tie: {format_system(setting.leader)}; tfidf"
-    assert sentences.format_leaders(changed_setting) == expected
-    assert " and 1 ends in a tie." in sentences.summarize(changed)
 
 
 def test_the_cost_of_an_adaptation_is_next_to_its_effect(tmp_path: Path) -> None:
@@ -431,6 +272,6 @@ def test_the_cost_of_an_adaptation_is_next_to_its_effect(tmp_path: Path) -> None
             curves_dir=folder / "curves",
         )
         assert {one.seconds for one in effects if one.model == "gpt"} == {seconds}
-        md = page.render_report(replace(analysis, adaptation=effects))["md"]
+        md = render_pages(replace(analysis, adaptation=effects))["md"]
         assert ("| gpt | sentiment | 1 MB | 75 s |" in md) == (seconds is not None)
         assert "| bert | sentiment | n/a | – |" in md

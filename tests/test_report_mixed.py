@@ -19,14 +19,12 @@ from lineage.analysis.build import build_results, count_trials, write_results_cs
 from lineage.analysis.comparisons import (
     best_systems,
     plan_comparisons,
-    plan_leader_comparisons,
     run_comparisons,
 )
 from lineage.analysis.records import TrialCounts
-from lineage.analysis.settings import SettingSummary, summarize_settings
 from lineage.config.params import ReportParams
-from lineage.report import formatting, page, publication, sentences, tables, view
-from tests.study_rows import GRID, Study, build_analysis
+from lineage.report import formatting, sentences, tables, view
+from tests.study_rows import GRID, Study, render_pages
 from tests.test_comparisons import ITEMS, REPETITIONS, build_cell
 
 
@@ -41,7 +39,7 @@ def test_an_ablation_is_compared_with_the_same_probe_only() -> None:
     planned = plan_comparisons(cells, replace(GRID, ablation_of={"bare": "gpt"}))
     heads = [(p.comparison_type, p.first.system.head, p.second.system.head) for p in planned]
     assert heads == [("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]
-    counts = [one.num_comparisons for one in run_comparisons(planned)[0]]
+    counts = [one.num_comparisons for one in run_comparisons(planned)]
     assert counts == [1, 1], "the tests of each probe are corrected separately"
 
 
@@ -111,30 +109,6 @@ def test_a_failed_trial_does_not_count_as_a_failed_result(tmp_path: Path) -> Non
         assert count_failed_results(tmp_path) == count
 
 
-def test_a_rival_that_lost_a_seed_is_shown_with_its_number_of_repetitions() -> None:
-    """TF-IDF has no pretraining seed; the rival has two, with three fine-tuning seeds each."""
-    rng = np.random.default_rng(13)
-    own = [
-        build_cell(name, draw_scores(rng, share)) for name, share in (("tfidf", 0.9), ("gpt", 0.4))
-    ]
-    for name in ("item_scores", "seed_values", "prediction_hashes"):
-        by_seed = {seed: value for (_, seed), value in getattr(own[0], name).items()}
-        setattr(own[0], name, {(None, seed): value for seed, value in by_seed.items()})
-        kept = getattr(own[1], name)
-        kept |= {(1, seed): value for (_, seed), value in kept.items()}
-        kept.pop((1, 2))
-    comparisons, not_compared = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-    analysis = build_analysis(
-        own,
-        grid=replace(GRID, pretrain_seeds=(0, 1)),
-        comparisons=tuple(comparisons),
-        not_compared=tuple(not_compared),
-    )
-    (setting,) = summarize_settings(analysis)
-    text = " ".join(sentences.describe_setting(setting, margin=0.02))
-    assert ", on 5 of 6 repetitions)" in text
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -157,41 +131,6 @@ def test_the_text_on_intervals_names_only_what_was_repeated(tmp_path: Path) -> N
     analysis = build_results(Study(tmp_path, grid=grid).write(), grid, ReportParams())[1]
     text = sentences.describe_intervals(analysis)
     assert text.startswith("over items and pretraining seeds") and "fine-tuning" not in text
-
-
-def summarize_one_setting(**changes: Any) -> SettingSummary:
-    """Return the summary of a setting in which gpt leads."""
-    rng = np.random.default_rng(14)
-    own = [build_cell("gpt", draw_scores(rng, 0.9)), build_cell("bert", draw_scores(rng, 0.4))]
-    comparisons, _ = run_comparisons(plan_leader_comparisons(best_systems(own), own))
-    (setting,) = summarize_settings(build_analysis(own, comparisons=tuple(comparisons)))
-    return replace(setting, **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ([{}], "gpt best in 1 of 1"),
-        ([{"leader_at_chance": True}, {"rivals": ()}], "no leader"),
-        ([{"leader_at_chance": True}], "nothing above chance"),
-        ([{"rivals": ()}], "no rivals"),
-        ([], ""),
-    ],
-)
-def test_a_run_is_named_after_its_finding(
-    changes: list[dict[str, Any]], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = [summarize_one_setting(**changed) for changed in changes]
-    monkeypatch.setattr(publication, "summarize_settings", lambda analysis: settings)
-    run_name = publication.format_run_name(build_analysis(), pipeline="123456789")
-    assert run_name == f"{name} (12345678)".strip()
-
-
-def test_a_run_is_named_a_tie_only_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = summarize_one_setting()
-    settings = [replace(one, leader_at_chance=True), replace(one, tied_leaders=(one.leader,) * 2)]
-    monkeypatch.setattr(publication, "summarize_settings", lambda analysis: settings)
-    assert publication.format_run_name(build_analysis(), pipeline="1") == "tie (1)"
 
 
 def change_rows(folder: Path, pattern: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
@@ -254,5 +193,5 @@ def test_a_lost_seed_is_shown_with_its_status_on_both_pages(
 
     change_rows(folder, "evaluate-gpt-0-sentiment.parquet", lose_seed)
     analysis = build_results(folder, GRID, ReportParams())[1]
-    pages = page.render_report(analysis)
+    pages = render_pages(analysis)
     assert f"; {text} |" in pages["md"] and f'title="why">{text}<' in pages["html"]

@@ -26,11 +26,11 @@ from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.result_rows import unknown_token_rows
 from lineage.evaluation.systems import EvalContext, EvalRun
-from lineage.report import page, publication, tasks
+from lineage.report import publication, tasks
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests import tiny
-from tests.study_rows import GRID, Study
+from tests.study_rows import GRID, Study, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
 
@@ -93,7 +93,7 @@ def render_task(
     They are its line of the table by column, the Markdown, and the text of the HTML.
     """
     task, data = build_task(folder, **task_keys)
-    pages = page.render_report(with_task(analysis, task, data))
+    pages = render_pages(with_task(analysis, task, data))
     section = pages["md"].partition("## Data")[2]
     head, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
     names, values = (
@@ -172,7 +172,7 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
     assert [re.sub(r"\d+", "N", note) for note in line.notes] == [
         "bert: N% of the texts were longer than N tokens, and cut"
     ]
-    for text in page.render_report(changed).values():
+    for text in render_pages(changed).values():
         assert f"small, as models could read it: {line.notes[0]}." in text
 
 
@@ -182,7 +182,7 @@ def test_tasks_without_truncation_or_folds_have_a_line_too(analysis: Analysis) -
     assert lines["agreement"].max_length == "never truncated"
     assert lines["agreement"].metric == "% correct"
     assert not tasks.format_folds(analysis, "sense")
-    assert "scored by" not in page.render_report(analysis)["md"]
+    assert "scored by" not in render_pages(analysis)["md"]
 
 
 def test_an_extra_test_set_has_its_own_line(analysis: Analysis, tmp_path: Path) -> None:
@@ -303,17 +303,17 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     unknown_table = tasks.build_unknown_token_table(changed)
     assert unknown_table.columns == ("gpt", "gpt adapted", "bert")
     assert unknown_table.models_without_unknown == ("elmo",)
-    pages = page.render_report(changed)
+    pages = render_pages(changed)
     assert "| task | gpt | gpt adapted | bert |\n|---|---:|---:|---:|\n" in pages["md"]
     assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
     assert "| sentiment | – | – | – |" in pages["md"]
     for text in pages.values():
         assert text.count("Unknown tokens") == 1 and "No unknown tokens: elmo." in text
     shares = tuple(one for one in shares if one.model == "elmo")
-    pages = page.render_report(replace(analysis, unknown_token_shares=shares))
+    pages = render_pages(replace(analysis, unknown_token_shares=shares))
     assert all("No unknown tokens: elmo." in text for text in pages.values())
     assert "| task | elmo |\n" not in pages["md"]
-    assert "Unknown tokens" not in page.render_report(analysis)["html"], "no shares were measured"
+    assert "Unknown tokens" not in render_pages(analysis)["html"], "no shares were measured"
 
 
 def test_word_models_read_characters_in_languages_without_spaces() -> None:

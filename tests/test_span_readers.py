@@ -314,7 +314,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
     context = EvalContext(
         checkpoint, TaskData(task.info, task.splits), settings, 0, 1000, "fp32", tiny.CPU
     )
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [*list_runs(task.info, ("random",), ("all",), (0,))],
         cache_dir=tmp_path / "keep",

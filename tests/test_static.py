@@ -337,7 +337,7 @@ def test_minimal_pairs_are_not_applicable_to_static_families(name: str, tmp_path
     }
     pairs = pd.DataFrame({"id": ["0"], "good": ["a b"], "bad": ["b a"], "group": ["x"]})
     context = build_context(name, TaskData(info, {"test": pairs}))
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [*list_runs(tiny.task_info("minimal_pairs"), ("pretrained",), ("all",), (0,))],
         cache_dir=tmp_path,

@@ -232,7 +232,7 @@ def test_evaluations_run_once_and_share_features(
         )
         if run.transfer == "frozen" or run.label_count == 20
     ]
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
     assert calls == ["features"] * 3, "one pass per split, for all label counts and seeds"
@@ -290,7 +290,7 @@ def test_a_failed_pretraining_still_has_its_random_init_baseline(
     context = dataclasses.replace(
         build_context("gpt", task), failure_reason="the loss is nan at step 5"
     )
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [EvalRun("pretrained", "frozen", 20, 0), EvalRun("random", "frozen", 20, 0)],
         cache_dir=tmp_path,
@@ -372,7 +372,7 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
         }
     )
     context = build_context("gpt", TaskData(info, {"test": pairs}))
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [*list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1))],
         cache_dir=tmp_path,
@@ -412,7 +412,7 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
     context = dataclasses.replace(
         context, checkpoint=dataclasses.replace(context.checkpoint, family=family)
     )
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [EvalRun("random", "zero_shot")],
         cache_dir=tmp_path,

@@ -30,7 +30,6 @@ from lineage.evaluation.systems import EvalContext, EvalRun
 from lineage.evaluation.translation import build_trained_translator, translate
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
-from lineage.report import page
 from lineage.report.notes import format_notes, format_reason
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind
@@ -42,7 +41,7 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import linear_schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests import tiny
-from tests.study_rows import write_overlap
+from tests.study_rows import render_pages, write_overlap
 
 BASE = tiny.model_config("seq2seq").evaluate
 
@@ -262,7 +261,7 @@ def test_translations_that_reach_the_length_limit_are_counted(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [EvalRun("random", "finetuned", 10, 0)],
         cache_dir=tmp_path,
@@ -294,7 +293,7 @@ def test_families_without_a_decoder_are_not_applicable(
     name: str, task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context(name, task, tmp_path)
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [*list_runs(tiny.task_info("translation"), ("random",), ("all",), (0,))],
         cache_dir=tmp_path,
@@ -375,7 +374,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     runs = [*list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))]
     for name in grid.models:
-        rows, predictions, _ = evaluate_runs(
+        rows, predictions, *_ = evaluate_runs(
             build_context(name, task, tmp_path),
             runs,
             cache_dir=tmp_path / name,
@@ -402,7 +401,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     assert {one.metric for one in analysis.comparisons} == {"bleu"}
     copy_row = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copy_row["value"] > 1, "the score must be visible in the report"
-    pages = page.render_report(analysis)
+    pages = render_pages(analysis)
     assert f"| copy | **{copy_row['value']:.1f}** |" in pages["md"]
     assert "| system | BLEU | interval" in pages["md"]
     assert "% correct" not in pages["md"]

@@ -71,7 +71,7 @@ def evaluate_tiny_gpt(
     """Return the rows and predictions of an untrained tiny GPT."""
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     cache_dir.mkdir(exist_ok=True)
-    rows, predictions, _ = evaluate_runs(
+    rows, predictions, *_ = evaluate_runs(
         context,
         [*list_runs(INFO, ("random",), (40,), seeds)],
         cache_dir=cache_dir,

@@ -22,11 +22,9 @@ from lineage.analysis.cells import (
     read_rows,
 )
 from lineage.analysis.comparisons import (
-    PlannedComparison,
     best_systems,
     is_above_chance,
     plan_comparisons,
-    plan_leader_comparisons,
     run_comparisons,
 )
 from lineage.analysis.contamination import (
@@ -38,7 +36,9 @@ from lineage.analysis.contamination import (
 from lineage.analysis.convergence import list_controls, read_finetune_curves
 from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
+from lineage.analysis.labels import forecast_labels
 from lineage.analysis.literature import find_benchmark_scores
+from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
     AdaptationEffect,
     Analysis,
@@ -46,6 +46,7 @@ from lineage.analysis.records import (
     Failure,
     LossCurve,
     PretrainingBudget,
+    Ranking,
     SwapConsistency,
     SystemScore,
     TrialCounts,
@@ -96,19 +97,20 @@ def build_results(
         ensemble_predictions=ensemble_predictions,
     )
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
-    ranked_systems, planned = _rank_systems(cells, grid)
-    comparisons, not_compared = run_comparisons([*plan_comparisons(cells, grid), *planned])
+    ranked_systems = _best_systems_by_setting(cells, grid)
     dataset_stats = read_all_dataset_stats(results_dir, grid)
     contamination = read_contamination(results_dir, grid)
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
+    rankings = _rank_settings(cells, grid)
     analysis = Analysis(
         split=split,
         grid=grid,
         scores=tuple(_summarize_cells(cells)),
-        comparisons=tuple(comparisons),
-        not_compared=tuple(not_compared),
+        rankings=tuple(rankings),
+        label_forecasts=tuple(forecast_labels(cells, rankings)),
+        comparisons=tuple(run_comparisons(plan_comparisons(cells, grid))),
         public_models=_public_models(grid, table),
         group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),
         published_benchmarks=tuple(
@@ -136,19 +138,22 @@ def build_results(
     return table, analysis
 
 
-def _rank_systems(
-    cells: list[ResultCell], grid: Grid
-) -> tuple[list[list[ResultCell]], list[PlannedComparison]]:
-    """Return the best systems of each setting, and the planned comparisons of the leaders."""
-    ranked_systems = []
-    planned: list[PlannedComparison] = []
+def _best_systems_by_setting(cells: list[ResultCell], grid: Grid) -> list[list[ResultCell]]:
+    """Return the best systems of each setting, best first."""
+    found = []
     for group in group_by_setting(cells).values():
         candidates = [cell for cell in group if cell.system.model not in grid.ablation_of]
         ranked = best_systems(candidates)
         if ranked:
-            ranked_systems.append(ranked)
-            planned += plan_leader_comparisons(ranked, candidates)
-    return ranked_systems, planned
+            found.append(ranked)
+    return found
+
+
+def _rank_settings(cells: list[ResultCell], grid: Grid) -> list[Ranking]:
+    rankings: list[Ranking] = []
+    for group in group_by_setting(cells).values():
+        rankings += rank_setting(group, [*grid.ablation_of])
+    return rankings
 
 
 def _summarize_cells(cells: list[ResultCell]) -> list[SystemScore]:

@@ -37,6 +37,7 @@ CellKey = tuple[str, ...]
 Row = dict[str, Any]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # identifies a cell
+MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
 
@@ -104,6 +105,21 @@ class ResultCell:
             num_clusters=num_clusters,
             above_chance=above_chance,
         )
+
+    def interval_over_items(self) -> tuple[float, float] | None:
+        """Return the interval of the mean over seeds, as if these were the only seeds.
+
+        It is None if there are fewer than two items, or groups of them.
+        """
+        scores = stack_scores(list(self.item_scores.values())).mean(axis=0, keepdims=True)
+        if scores.shape[1] < 2:
+            return None
+        estimate = statistics.estimate_mean(
+            scores,
+            bounds=(MIN_SCORES.get(self.metric, 0.0), 1.0),
+            num_grouped_items=self.num_grouped_items,
+        )
+        return estimate.low, estimate.high
 
     def _estimate_mean(self, scores: np.ndarray) -> statistics.Estimate:
         seeds = [[seed or 0 for seed in pair] for pair in self.item_scores]
@@ -185,11 +201,21 @@ def _add_predictions(
         seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
         if seeds not in cell.seed_values:
             continue  # one fold failed, so the other folds of this repetition do not count
-        has_folds = bool(items["fold"].notna().any())
-        cell.scored_by_group = has_folds and items["group"].nunique() > 1
+        cell.scored_by_group = _has_clusters(items)
         scores = _score_items(items, by_group=cell.scored_by_group)
         cell.item_scores.setdefault(seeds, scores)
         cell.prediction_hashes.setdefault(seeds, _hash_predictions(items))
+
+
+def _has_clusters(items: pd.DataFrame) -> bool:
+    """Return whether the items of a group are one unit of the intervals.
+
+    Those of an author, a document or a template are alike, and other groups could have been in the
+    test set. A few groups, such as the phenomena of a test suite, are no sample of anything.
+    """
+    num_groups = items["group"].nunique()
+    has_folds = bool(items["fold"].notna().any())  # which keep groups whole, however few
+    return num_groups >= MIN_CLUSTERS or (has_folds and num_groups > 1)
 
 
 def group_by_setting(cells: Iterable[ResultCell]) -> dict[Setting, list[ResultCell]]:
@@ -292,8 +318,7 @@ def split_test_set(task: str) -> tuple[str, str]:
 def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
     """Return `correct` by item id, sorted.
 
-    If folds keep groups together, items of a group are not independent, and the result is by
-    group: the overall mean plus the sum of the group's deviations from it, scaled so that the mean
+    Items of a group may be alike. Then the result is by group: the overall mean plus the sum of the group's deviations from it, scaled so that the mean
     over groups is the mean over items. The size of a group alone does not make its score extreme.
     """
     if not by_group:

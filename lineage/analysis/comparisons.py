@@ -1,7 +1,7 @@
 """Which cells are compared, and the verdict of each comparison."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -20,7 +20,6 @@ from lineage.analysis.records import (
     Comparison,
     ComparisonType,
     System,
-    UncomparedPair,
 )
 from lineage.config.params import Grid
 from lineage.evaluation.metrics import MIN_SCORES
@@ -39,9 +38,6 @@ class PlannedComparison:
     comparison_type: ComparisonType
     first: ResultCell
     second: ResultCell
-    # From how many comparisons this one was chosen. The leader is known only after scoring, so all
-    # comparisons that could have been made count.
-    multiplicity: float = 1.0
 
     @property
     def family_of_tests(self) -> FamilyOfTests:
@@ -51,9 +47,6 @@ class PlannedComparison:
         """
         system = self.first.system
         shared: Mapping[str, tuple[str, ...]] = {
-            "leader": (),
-            "public": (),
-            "chance": (),
             "models": (system.init, *system.method),
             "ablation": (self.second.system.model, *system.usage),
         }
@@ -124,43 +117,59 @@ def _merge_seeds(first: SeedPair, second: SeedPair) -> list[int]:
     return merged
 
 
-def run_comparisons(
-    planned: Iterable[PlannedComparison],
-) -> tuple[list[Comparison], list[UncomparedPair]]:
-    """Compare every pair that shares seeds and items.
-
-    Returns the comparisons, and the pairs of a leader and a rival that could not be compared.
-    """
-    paired = [(pair, pair_scores(pair.first, pair.second)) for pair in planned]
-    variances = defaultdict[FamilyOfTests, list[statistics.SeedVariances]](list)
-    for pair, scores in paired:
-        # A difference that is always zero says nothing about the variance between seeds.
-        if scores is not None and scores.differences.any():
-            variances[pair.family_of_tests].append(
-                statistics.estimate_seed_variances(scores.differences, scores.seeds)
-            )
-    comparisons = []
-    not_compared = []
-    for pair, scores in paired:
+def run_comparisons(planned: Iterable[PlannedComparison]) -> list[Comparison]:
+    """Compare every pair that shares seeds and items. Each family of tests is judged together."""
+    families = defaultdict[FamilyOfTests, list[tuple[int, PlannedComparison, PairedScores]]](list)
+    for place, pair in enumerate(planned):
+        scores = pair_scores(pair.first, pair.second)
         if scores is not None:
-            comparisons.append(_compare(pair, scores, variances[pair.family_of_tests]))
-        elif pair.comparison_type == "leader":
-            not_compared.append(
-                UncomparedPair(
-                    pair.first.task, pair.first.label_count, pair.first.system, pair.second.system
-                )
-            )
-    return comparisons, not_compared
+            families[pair.family_of_tests].append((place, pair, scores))
+    by_place: dict[int, Comparison] = {}
+    for family in families.values():
+        pairs = [(pair, scores) for _, pair, scores in family]
+        places = [place for place, _, _ in family]
+        by_place |= dict(zip(places, _compare_family(pairs), strict=True))
+    return [by_place[place] for place in sorted(by_place)]
 
 
-def _compare(
-    pair: PlannedComparison, scores: PairedScores, seed_variances: list[statistics.SeedVariances]
+def _compare_family(
+    pairs: Sequence[tuple[PlannedComparison, PairedScores]],
+) -> list[Comparison]:
+    """Compare pairs that are read together: they share seed variances, and Holm's correction.
+
+    A difference that is always zero says nothing about the variance between seeds, and it is no
+    test.
+    """
+    variances = [
+        statistics.estimate_seed_variances(scores.differences, scores.seeds)
+        for _, scores in pairs
+        if scores.differences.any()
+    ]
+    estimates = [
+        _estimate_difference(pair, scores, seed_variances=variances) for pair, scores in pairs
+    ]
+    tested = [place for place, (_, scores) in enumerate(pairs) if scores.differences.any()]
+    verdicts = statistics.classify_differences([estimates[place] for place in tested])
+    verdict_of = dict(zip(tested, verdicts, strict=True))
+    found = []
+    for place, ((pair, scores), estimate) in enumerate(zip(pairs, estimates, strict=True)):
+        verdict = verdict_of.get(place)
+        if verdict is None:
+            (verdict,) = statistics.classify_differences([estimate])
+        if scores.identical_predictions:
+            verdict = "identical predictions"
+        found.append(_comparison(pair, scores, estimate, verdict, num_comparisons=len(tested)))
+    return found
+
+
+def _comparison(
+    pair: PlannedComparison,
+    scores: PairedScores,
+    estimate: statistics.Estimate,
+    verdict: statistics.Verdict,
+    *,
+    num_comparisons: int,
 ) -> Comparison:
-    num_comparisons = max(round(pair.multiplicity * len(seed_variances)), 1)
-    estimate = _estimate_difference(
-        pair, scores, num_comparisons=num_comparisons, seed_variances=seed_variances
-    )
-    verdict = statistics.classify_difference(estimate, num_comparisons=num_comparisons)
     return Comparison(
         comparison_type=pair.comparison_type,
         task=pair.first.task,
@@ -173,10 +182,12 @@ def _compare(
         ci_high=estimate.high,
         standard_error=estimate.standard_error,
         degrees_of_freedom=estimate.degrees_of_freedom,
+        detectable=statistics.detectable_difference(estimate),
+        pretrain_runs=len(np.unique(scores.seeds[:, 0])),
         repetitions=estimate.num_repetitions,
         num_examples=estimate.num_items,
-        num_comparisons=num_comparisons,
-        verdict="identical predictions" if scores.identical_predictions else verdict,
+        num_comparisons=max(num_comparisons, 1),
+        verdict=verdict,
     )
 
 
@@ -184,8 +195,7 @@ def _estimate_difference(
     pair: PlannedComparison,
     scores: PairedScores,
     *,
-    num_comparisons: int,
-    seed_variances: list[statistics.SeedVariances],
+    seed_variances: Sequence[statistics.SeedVariances],
 ) -> statistics.Estimate:
     """Estimate the score of the first cell minus that of the second.
 
@@ -198,7 +208,6 @@ def _estimate_difference(
         return statistics.estimate_difference(
             scores.first.mean(axis=0, keepdims=True),
             scores.second.mean(axis=0, keepdims=True),
-            num_comparisons=num_comparisons,
             max_difference=max_difference,
             num_grouped_items=num_grouped_items,
         )
@@ -206,37 +215,10 @@ def _estimate_difference(
         scores.first,
         scores.second,
         seeds=scores.seeds,
-        num_comparisons=num_comparisons,
         seed_variances=seed_variances,
         max_difference=max_difference,
         num_grouped_items=num_grouped_items,
     )
-
-
-def plan_leader_comparisons(
-    ranked: list[ResultCell], cells: list[ResultCell]
-) -> list[PlannedComparison]:
-    """Compare the leader of a setting with its rivals, with chance, and with public checkpoints.
-
-    `ranked` has the best system of each model, best first; `cells` are all of the setting. The
-    leader was chosen on the scored items. So all pairs of the ranked systems count as compared,
-    and each of them as compared with chance.
-    """
-    leader = ranked[0]
-    num_systems = len(ranked)
-    planned = [
-        PlannedComparison("leader", leader, other, multiplicity=num_systems / 2)
-        for other in ranked[1:]
-    ]
-    planned += [
-        PlannedComparison("public", one, leader, multiplicity=num_systems)
-        for one in best_systems(cells, public=True)
-    ]
-    planned += [
-        PlannedComparison("chance", leader, cell, multiplicity=num_systems)
-        for cell in _chance_baselines(leader, cells)
-    ]
-    return planned
 
 
 def _chance_baselines(cell: ResultCell, cells: list[ResultCell]) -> list[ResultCell]:
@@ -264,8 +246,8 @@ def _zero_scores(cell: ResultCell) -> ResultCell:
 def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
     """Return whether a cell is significantly better than the chance level.
 
-    The test is the same as for a leader, without correction for other comparisons. `cells` are all
-    of the setting.
+    The test is over items, for the mean over these seeds, without correction for other systems.
+    `cells` are all of the setting.
     """
     if not cell.item_scores or cell.system.model in CHANCE_BASELINES:
         return False
@@ -274,14 +256,14 @@ def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
         if scores is None:
             return False
         pair = PlannedComparison("chance", cell, other)
-        estimate = _estimate_difference(pair, scores, num_comparisons=1, seed_variances=[])
+        estimate = _estimate_difference(pair, scores, seed_variances=[])
         if estimate.low <= 0:
             return False
     return True
 
 
 def plan_comparisons(cells: list[ResultCell], grid: Grid) -> list[PlannedComparison]:
-    """Plan all comparisons within settings, except those of leaders. See `ComparisonType`."""
+    """Plan all comparisons within settings. See `ComparisonType`."""
     planned = []
     for group in group_by_setting(cells).values():
         scored = [cell for cell in group if cell.item_scores]

@@ -14,8 +14,8 @@ from lineage.analysis.cells import (
     split_test_set,
     system_key,
 )
+from lineage.analysis.decision import largest_label_counts
 from lineage.analysis.records import Analysis, Setting, System
-from lineage.analysis.settings import SettingSummary, summarize_settings
 from lineage.errors import is_short_name, shorten_value
 from lineage.tasks.base import load_kind
 
@@ -58,16 +58,13 @@ def find_disagreements(
     These are items on which one system is right in more of its repetitions than the other. Kinds of
     task without named answers are left out. Texts are read only with `show_text`.
     """
-    largest_settings: dict[str, SettingSummary] = {}
-    settings = sorted(summarize_settings(analysis), key=lambda setting: setting.train_examples)
-    for setting in settings:
-        if setting.rivals and load_kind(setting.score.kind).has_named_answers:
-            largest_settings[setting.task] = setting
     disagreements = []
-    for task, setting in largest_settings.items():
-        systems = (setting.leader, _best_rival(analysis, setting))
-        predictions = _read_predictions(results_dir, analysis, setting.setting)
-        kind = setting.score.kind
+    for task, ranking in largest_label_counts(analysis.rankings).items():
+        kind = ranking.kind
+        if len(ranking.standings) < 2 or not load_kind(kind).has_named_answers:
+            continue
+        systems = (ranking.standings[0].system, ranking.standings[1].system)
+        predictions = _read_predictions(results_dir, analysis, ranking.setting)
         paired = _item_accuracy(predictions, systems[0], kind).join(
             _item_accuracy(predictions, systems[1], kind), how="inner", rsuffix="_second"
         )
@@ -83,13 +80,6 @@ def find_disagreements(
         )
         disagreements.append(Disagreements(task, systems, items))
     return disagreements
-
-
-def _best_rival(analysis: Analysis, setting: SettingSummary) -> System:
-    def mean(system: System) -> float:
-        return analysis.find_score(system, setting.setting).mean or 0.0
-
-    return max((rival.system for rival in setting.rivals), key=mean)
 
 
 def _read_predictions(results_dir: Path, analysis: Analysis, setting: Setting) -> pd.DataFrame:

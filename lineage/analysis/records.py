@@ -18,7 +18,7 @@ from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, SplitStats
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
 LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
@@ -38,9 +38,7 @@ ComparisonType = Literal[
     "ensemble",  # an ensemble with one of its members
     "concatenated",  # a model with static vectors added, with the model or the vectors alone
     "tfidf",  # any trained system with TF-IDF
-    "leader",  # the best system of a setting with the best system of every other model
-    "public",  # a public checkpoint with the leader
-    "chance",  # the leader with the chance level
+    "chance",  # a system with the chance level; it decides what is above chance
 ]
 Outcome = Verdict | Literal["both at chance"]
 
@@ -141,9 +139,11 @@ class Comparison:
     ci_high: float
     standard_error: float
     degrees_of_freedom: float
+    detectable: float | None  # the smallest with a power of 80 %; None with too few seeds
+    pretrain_runs: int  # with fewer than three, it is no statement about pretraining in general
     repetitions: int
     num_examples: int
-    num_comparisons: int  # whose intervals hold jointly
+    num_comparisons: int  # that the verdict is corrected for
     verdict: Verdict
 
     @property
@@ -152,17 +152,64 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class UncomparedPair:
-    """A leader and a rival that have no seed in common."""
+class Standing:
+    """A system among the candidates of a setting. It speaks of these trained models.
 
+    Its score is the mean over its seeds, and its interval covers other test items only.
+    """
+
+    system: System
+    mean: float
+    ci_low: float | None
+    ci_high: float | None
+    num_runs: int  # seeds
+    is_public: bool
+    above_chance: bool
+    behind_low: float  # interval of its score minus the best of the others, for all systems at once
+    behind_high: float
+    may_be_best: bool
+    probability_best: float
+    regret: float  # how far it is expected to be behind the best
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates of a setting, highest score first: the best system of each model, and TF-IDF.
+
+    `budget` has what was trained under the study's budget, and `overall` public checkpoints too.
+    """
+
+    scope: Literal["budget", "overall"]
     task: str
     label_count: str
-    first: System
-    second: System
+    kind: str
+    metric: str
+    train_examples: int
+    num_examples: int
+    num_clusters: int  # independent units: items, or groups of them
+    standings: tuple[Standing, ...]
 
     @property
     def setting(self) -> Setting:
         return Setting(self.task, self.label_count)
+
+    @property
+    def best(self) -> Standing:
+        return self.standings[0]
+
+
+@dataclass(frozen=True)
+class LabelForecast:
+    """What twice as many labels should bring a model, by a power law through its scores."""
+
+    task: str
+    system: System  # that represents the model at the most labels
+    label_counts: tuple[int, ...]  # ascending; the last is that of the task's largest setting
+    scores: tuple[float, ...]
+    doubled: int
+    gain: float
+    gain_low: float
+    gain_high: float
 
 
 @dataclass(frozen=True)
@@ -393,8 +440,9 @@ class Analysis:
     split: str
     grid: Grid
     scores: tuple[SystemScore, ...]
+    rankings: tuple[Ranking, ...]
+    label_forecasts: tuple[LabelForecast, ...]
     comparisons: tuple[Comparison, ...]
-    not_compared: tuple[UncomparedPair, ...]
     public_models: tuple[str, ...]
     group_scores: tuple[GroupScores, ...]
     published_benchmarks: tuple[BenchmarkScore, ...]

@@ -5,6 +5,7 @@ Frozen features are computed once for each encoder and shared.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,7 @@ class EvaluationOutput(NamedTuple):
     rows: list[ResultRow]
     predictions: pd.DataFrame
     curves: pd.DataFrame
+    seconds: dict[EvalRun, float]  # of each run; the first of a model also computes its features
 
 
 def list_runs(
@@ -111,12 +113,13 @@ def evaluate_runs(
         split = (context.task.scored_splits or ["test"])[-1]
         for run in runs:
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
-        return EvaluationOutput(rows, empty_predictions(), empty_curves())
+        return EvaluationOutput(rows, empty_predictions(), empty_curves(), {})
     run_to_save = _find_run_to_save(runs)
     encoder = EncoderUnderTest(context, runs[0].init, scratch_dir=cache_dir)
     tables = [empty_predictions()]
     curves = [empty_curves()]
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
+    seconds: dict[EvalRun, float] = {}
     for number, run in enumerate(runs):
         report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
         if run.init != encoder.init:  # frees the features of the previous encoder
@@ -140,10 +143,11 @@ def evaluate_runs(
             continue
         if predictions.chosen_trial is not None:
             chosen_trials[run.selection_key] = predictions.chosen_trial
+        seconds[run] = predictions.seconds
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
-    return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves))
+    return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves), seconds)
 
 
 def _concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -193,7 +197,9 @@ def _load_or_evaluate(
     """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails."""
     path = cache_dir / f"{text_digest(json.dumps(vars(run)))[:16]}.parquet"
     if not path.is_file():
-        _evaluate_run(encoder, run, weights_path, chosen_trial).save(path)
+        start = time.monotonic()
+        predictions = _evaluate_run(encoder, run, weights_path, chosen_trial)
+        replace(predictions, seconds=time.monotonic() - start).save(path)
     return RunPredictions.load(path)
 
 

@@ -65,6 +65,7 @@ class RunPredictions:
     curves: pd.DataFrame = field(default_factory=lambda: curve_frame([]).assign(trial=""))
     notes: Sequence[Note] = ()  # on the fit of the chosen head
     chosen_trial: int | None = None  # of the chosen head, by this run or an earlier one
+    seconds: float = 0.0  # that the run took: a cost, which is no part of the results
 
     def save(self, path: Path) -> None:
         """Write two parquet files and a JSON file. The table is written last."""
@@ -72,6 +73,7 @@ class RunPredictions:
             "failed_trials": [asdict(trial) for trial in self.failed_trials],
             "notes": [asdict(note) for note in self.notes],
             "chosen_trial": self.chosen_trial,
+            "seconds": self.seconds,
         }
         write_json(path.with_suffix(".json"), facts)
         write_table(path.with_suffix(".curves"), self.curves)
@@ -87,6 +89,7 @@ class RunPredictions:
             read_table(path.with_suffix(".curves")),
             [Note(**note) for note in facts["notes"]],
             facts["chosen_trial"],
+            facts["seconds"],
         )
 
 

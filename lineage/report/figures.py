@@ -31,6 +31,14 @@ CHART_LEFT = 44
 CHART_RIGHT = 12
 CHART_TOP = 30
 CHART_BOTTOM = 40
+PANEL_WIDTH = 320
+PANEL_LEFT = 92
+PANEL_RIGHT = 48
+PANEL_TOP = 26
+PANEL_LINE = 20
+FOREST_WIDTH = 400
+FOREST_RIGHT = 124  # room for a difference with its interval
+CHANCE_DISTANCE = 1.0  # in spreads of the scores
 MAX_MARKED_POINTS = 12  # a curve with more points has no markers
 
 
@@ -159,6 +167,166 @@ def draw_strip_axis(scale: LinearScale, *, references: Sequence[ReferenceLine], 
         last = min(max(scale(line.value), last + 9), STRIP_WIDTH - 5)
         parts.append(_draw_text(last, 10, line.name[0].upper(), fill=TEXT_COLOR, weight=600))
     return _wrap_svg(STRIP_WIDTH, 28, parts, title=unit, css="strip")
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """A score with its interval in a panel; filled if the system may be the best."""
+
+    name: str
+    detail: str
+    value: float
+    interval: tuple[float, float] | None
+    color: str
+    marker: str
+    filled: bool
+    text: str
+    is_best: bool
+
+
+def draw_interval_panel(
+    rows: Sequence[IntervalRow],
+    *,
+    title: str,
+    subtitle: str,
+    band: tuple[float, float] | None,
+    reference: float | None,
+    chance: float,
+) -> str:
+    """Draw a task: a line per model, the reference as a line with its interval, chance dashed.
+
+    Chance is left out where it is so far away that the scores would lie on top of each other.
+    """
+    values = [value for row in rows for value in (row.value, *(row.interval or ()))]
+    values += [*(band or ())]
+    low = min(values)
+    high = max(values)
+    if low - chance < CHANCE_DISTANCE * (high - low):
+        low = min(low, chance)
+    margin = 0.04 * (high - low) or 0.01
+    scale = LinearScale(low - margin, high + margin, PANEL_LEFT, PANEL_WIDTH - PANEL_RIGHT)
+    bottom = PANEL_TOP + PANEL_LINE * len(rows)
+    parts = [
+        _draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
+        _draw_text(PANEL_WIDTH, 13, subtitle, anchor="end"),
+    ]
+    for tick in choose_ticks(scale.low, scale.high, count=4):
+        x = scale(tick)
+        parts.append(
+            f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP - 4}" y2="{bottom}" {_grid_style(0.6)}/>'
+        )
+        parts.append(_draw_text(x, bottom + 12, f"{100 * tick:.4g}"))
+    if band:
+        start = scale(band[0])
+        parts.append(
+            f'<rect x="{start}" y="{PANEL_TOP - 4}" width="{scale(band[1]) - start:.1f}" '
+            f'height="{bottom - PANEL_TOP + 4}" fill="{MUTED_COLOR}" fill-opacity=".14"/>'
+        )
+    for value, dashes in ((reference, ""), (chance, "2 3")):
+        if value is not None and scale.low <= value <= scale.high:
+            x = scale(value)
+            parts.append(
+                f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP - 4}" y2="{bottom}" '
+                f'stroke="{MUTED_COLOR}" stroke-width="1.2"{_dash_style(dashes)}/>'
+            )
+    for place, row in enumerate(rows):
+        parts += _draw_interval_row(row, scale, PANEL_TOP + PANEL_LINE * (place + 0.5))
+    return _wrap_svg(
+        PANEL_WIDTH, bottom + 18, parts, title=_describe_rows(title, rows), css="panel"
+    )
+
+
+def _draw_interval_row(row: IntervalRow, scale: LinearScale, y: float) -> list[str]:
+    fill = row.color if row.filled else BACKGROUND_COLOR
+    weight = 650 if row.is_best else 400
+    parts = [
+        _draw_text(0, y + 4, row.name, anchor="start", size=12, fill=TEXT_COLOR, weight=weight),
+        _draw_text(PANEL_WIDTH, y + 4, row.text, anchor="end", size=11, weight=weight),
+    ]
+    if row.interval:
+        low, high = (scale(edge) for edge in row.interval)
+        parts.append(
+            f'<line x1="{low}" x2="{high}" y1="{y:.1f}" y2="{y:.1f}" stroke="{row.color}" '
+            'stroke-width="1.8"/>'
+        )
+    style = f'fill="{fill}" stroke="{row.color}" stroke-width="1.6"'
+    parts.append(_draw_marker(row.marker, scale(row.value), y, 4, style))
+    return parts
+
+
+def _describe_rows(title: str, rows: Sequence[IntervalRow]) -> str:
+    """Return the alternative text of a panel."""
+    described = [f"{row.name} {row.detail} {row.text}".replace("  ", " ") for row in rows]
+    return f"{title}: {'; '.join(described)}"
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """A difference in a forest plot: its mean, its interval, and a small dot for each task."""
+
+    group: str  # rows of a group stand under its name
+    name: str
+    mean: float
+    interval: tuple[float, float] | None
+    dots: Sequence[float]
+    color: str
+    marker: str
+    text: str
+
+
+def draw_forest(rows: Sequence[EffectRow], *, title: str, subtitle: str) -> str:
+    """Draw differences around a line at zero (a forest plot: Lewis and Clarke 2001)."""
+    values = [0.0]
+    for row in rows:
+        values += [row.mean, *row.dots, *(row.interval or ())]
+    margin = 0.05 * (max(values) - min(values)) or 0.01
+    scale = LinearScale(
+        min(values) - margin, max(values) + margin, PANEL_LEFT, FOREST_WIDTH - FOREST_RIGHT
+    )
+    groups = list(dict.fromkeys(row.group for row in rows))
+    bottom = PANEL_TOP + PANEL_LINE * (len(rows) + len(groups))
+    parts = [
+        _draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
+        _draw_text(FOREST_WIDTH, 13, subtitle, anchor="end"),
+    ]
+    for tick in choose_ticks(scale.low, scale.high, count=4):
+        x = scale(tick)
+        parts.append(f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP}" y2="{bottom}" {_grid_style(0.6)}/>')
+        parts.append(_draw_text(x, bottom + 12, f"{100 * tick:+.4g}".replace("-", "−")))
+    zero = scale(0.0)
+    parts.append(
+        f'<line x1="{zero}" x2="{zero}" y1="{PANEL_TOP}" y2="{bottom}" stroke="{MUTED_COLOR}" '
+        'stroke-width="1.4"/>'
+    )
+    y = PANEL_TOP + 0.5 * PANEL_LINE
+    for group in groups:
+        parts.append(_draw_text(0, y + 4, group, anchor="start", size=11, weight=600))
+        y += PANEL_LINE
+        for row in rows:
+            if row.group == group:
+                parts += _draw_effect_row(row, scale, y)
+                y += PANEL_LINE
+    described = "; ".join(f"{row.name} {row.group} {row.text}" for row in rows)
+    return _wrap_svg(FOREST_WIDTH, bottom + 18, parts, title=f"{title}: {described}", css="panel")
+
+
+def _draw_effect_row(row: EffectRow, scale: LinearScale, y: float) -> list[str]:
+    parts = [
+        _draw_text(8, y + 4, row.name, anchor="start", size=12, fill=TEXT_COLOR),
+        _draw_text(FOREST_WIDTH, y + 4, row.text, anchor="end", size=11),
+    ]
+    if row.interval:
+        low, high = (scale(edge) for edge in row.interval)
+        parts.append(
+            f'<line x1="{low}" x2="{high}" y1="{y:.1f}" y2="{y:.1f}" stroke="{row.color}" '
+            'stroke-width="1.8"/>'
+        )
+    if len(row.dots) > 1:
+        style = f'fill="{row.color}" fill-opacity=".45"'
+        parts += [_draw_marker("circle", scale(dot), y, 1.8, style) for dot in row.dots]
+    style = f'fill="{row.color}" stroke="{row.color}" stroke-width="1.2"'
+    parts.append(_draw_marker(row.marker, scale(row.mean), y, 4, style))
+    return parts
 
 
 def draw_line_chart(

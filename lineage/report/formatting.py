@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lineage.analysis.records import Comparison, Setting
-from lineage.evaluation.metrics import MIN_SCORES
+from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
 
 NOT_BUDGET_MATCHED = "not budget-matched"
@@ -118,16 +118,16 @@ def format_difference(value: float) -> str:
 def format_comparison(comparison: Comparison) -> str:
     """Format a difference with its interval: `+1.2 points, −0.4 to +2.9`.
 
-    Identical predictions have no interval. An interval of all possible differences is replaced by
-    the reason for it.
+    Identical predictions have no interval. An interval that is wider than anything that was
+    observed is replaced by the reason for it.
     """
     points = f"{format_difference(comparison.difference)} points"
     if comparison.verdict == "identical predictions":
         return points
-    max_difference = 1.0 - MIN_SCORES.get(comparison.metric, 0.0)
-    if comparison.ci_low <= -max_difference and comparison.ci_high >= max_difference:
-        few_items = comparison.num_examples < MIN_ITEMS_FOR_INTERVAL
-        return f"{points}, too few {'items' if few_items else 'seeds'} for an interval"
+    if comparison.num_examples < MIN_ITEMS_FOR_INTERVAL:
+        return f"{points}, too few items for an interval"
+    if comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
+        return f"{points}, too few seeds for an interval"
     low = format_difference(comparison.ci_low)
     high = format_difference(comparison.ci_high)
     return f"{points}, {low} to {high}"

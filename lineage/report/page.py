@@ -10,9 +10,15 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import Disagreements
-from lineage.analysis.records import BASELINES, Analysis
+from lineage.analysis.records import BASELINES, Analysis, Setting, System
 from lineage.report import sentences, tables, tasks, view
+from lineage.report.decisions import (
+    build_decision_lines,
+    build_main_figures,
+    summarize_decisions,
+)
 from lineage.report.formatting import format_epochs, format_seconds, format_si
 from lineage.report.notes import format_notes
 from lineage.report.provenance import Provenance
@@ -23,6 +29,7 @@ MAX_TABLE_WIDTH = 10_000  # characters; wider than any table
 
 def render_report(
     analysis: Analysis,
+    decisions: Sequence[Decision],
     *,
     provenance: Provenance | None = None,
     model_descriptions: Sequence[Mapping[str, str]] = (),
@@ -38,9 +45,10 @@ def render_report(
         line["model"] = view.format_model_name(analysis, line["model"])
     context = {
         "analysis": analysis,
-        "summary": sentences.summarize(analysis),
-        "verdicts": view.build_verdict_cards(analysis),
-        "tasks": view.build_task_tables(analysis),
+        "answer": summarize_decisions(analysis, decisions),
+        "decisions": build_decision_lines(analysis, decisions),
+        "main_figures": build_main_figures(analysis),
+        "tasks": view.build_task_tables(analysis, find_recommended(decisions)),
         "legend": view.build_legend(analysis),
         "label_curves": view.draw_label_curves(analysis),
         "loss_curves": view.draw_loss_curves(analysis),
@@ -55,7 +63,6 @@ def render_report(
         "trials_note": sentences.describe_trials(analysis.trials),
         "crossovers": tables.build_crossover_views(analysis),
         "gains": tables.build_gain_sections(analysis),
-        "overview": tables.build_overview(analysis),
         "ablations": tables.build_ablation_tables(analysis),
         "group_scores": tables.build_group_tables(analysis),
         "disagreements": tables.build_disagreement_tables(disagreements),
@@ -77,6 +84,7 @@ def render_report(
 def render_figures(analysis: Analysis) -> dict[str, str]:
     """Return the charts as SVG files, by name."""
     charts = {
+        "scores": [panel for figure in build_main_figures(analysis) for panel in figure.panels],
         "label-curves": view.draw_label_curves(analysis),
         "loss-curves": view.draw_loss_curves(analysis),
     }
@@ -87,28 +95,32 @@ def render_figures(analysis: Analysis) -> dict[str, str]:
     }
 
 
-def print_table(analysis: Analysis, console: Console) -> None:
-    """Print the means over seeds, a line per system, with leaders marked, and the findings.
+def find_recommended(decisions: Sequence[Decision]) -> dict[Setting, System]:
+    """Return the system to use in each setting that has one above chance."""
+    return {
+        one.setting: one.use.standing.system for one in decisions if one.use.standing.above_chance
+    }
+
+
+def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Console) -> None:
+    """Print the means over seeds, a line per system, with those to use marked, and the decisions.
 
     As many tasks stand next to each other as fit. Output that is not a terminal is plain ASCII.
     """
-    verdicts = view.build_verdict_cards(analysis)
-    leaders = {(card.task, card.labels): card.leader_names for card in verdicts}
-    remaining = view.build_task_tables(analysis)
+    remaining = view.build_task_tables(analysis, find_recommended(decisions))
     while remaining:
         count = len(remaining)
-        table = _mean_table(analysis, remaining, leaders, console)
+        table = _mean_table(analysis, remaining, console)
         while count > 1 and _table_width(table, console) > console.width:
             count -= 1
-            table = _mean_table(analysis, remaining[:count], leaders, console)
+            table = _mean_table(analysis, remaining[:count], console)
         console.print(table)
         remaining = remaining[count:]
-    lines = [sentences.summarize(analysis)]
-    for card in verdicts:
-        finding = card.sentences[0] if card.sentences else ""
-        lines.append(
-            f"- {card.task}, {card.labels}: {card.leader}, {card.mean} {card.unit}. {finding}"
-        )
+    lines = [summarize_decisions(analysis, decisions)]
+    lines += [
+        f"- {line.task}, {line.labels}: {line.sentence}"
+        for line in build_decision_lines(analysis, decisions)
+    ]
     text = _plain("\n".join(lines), console)
     is_terminal = console.is_terminal
     console.print(text, highlight=False, markup=False, soft_wrap=not is_terminal)
@@ -127,18 +139,14 @@ def _table_width(table: Table, console: Console) -> int:
 def _mean_table(
     analysis: Analysis,
     tasks: Sequence[TaskTable],
-    leaders: Mapping[tuple[str, str], Sequence[str]],
     console: Console,
 ) -> Table:
-    """Return a table of these tasks next to each other.
-
-    `leaders` are the names of the leading systems by task and label count.
-    """
+    """Return a table of these tasks next to each other."""
     headings = dict.fromkeys(task.heading for task in tasks)
     table = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2,
         pad_edge=False,
-        caption=f"{' or '.join(headings)}, mean over seeds; * leads (see the report)",
+        caption=f"{' or '.join(headings)}, mean over seeds; * is the one to use",
     )
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
@@ -155,14 +163,12 @@ def _mean_table(
                 models[line.text] = line.model
                 cell = line.cells[place]
                 if cell:
-                    means.setdefault(line.text, {})[key] = _plain(_mean_text(cell), console)
+                    mark = "*" if cell.is_recommended else " "
+                    text = _plain(_mean_text(cell), console)
+                    means.setdefault(line.text, {})[key] = text + mark
     names = [*analysis.model_names, *BASELINES]
     for system in sorted(means, key=lambda system: names.index(models[system])):
-        row = []
-        for key in keys:
-            mark = "*" if system in leaders.get(key, ()) else " "
-            row.append(means[system].get(key, "") + mark)
-        table.add_row(system, *row)
+        table.add_row(system, *(means[system].get(key, "") for key in keys))
     return table
 
 

@@ -1,16 +1,18 @@
 """Costs of training, and the texts and metrics of the MLflow run: they differ by run."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lineage import artifacts
+from lineage.analysis.decision import Decision
 from lineage.analysis.records import AdaptationEffect, Analysis, PretrainingBudget
-from lineage.analysis.settings import count_wins, summarize_settings
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.evaluation.metrics import RANKING_METRICS
-from lineage.report import sentences, view
+from lineage.report import view
+from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.provenance import StageMetadata
 
 MAX_NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
@@ -108,19 +110,22 @@ def adjust_unit_for_language(description: dict[str, str], language: str) -> dict
 
 
 def format_run_note(
-    analysis: Analysis, cached_runs: Mapping[str, str], *, experiment_id: str
+    analysis: Analysis,
+    decisions: Sequence[Decision],
+    cached_runs: Mapping[str, str],
+    *,
+    experiment_id: str,
 ) -> str:
     """Return the description of the parent run in Markdown.
 
-    It has the findings, and links to the runs whose results came from the cache. It has no
+    It has the decisions, and links to the runs whose results came from the cache. It has no
     heading, because MLflow shows three lines and hides the rest.
     """
-    lines = [sentences.summarize(analysis), ""]
-    for card in view.build_verdict_cards(analysis):
-        finding = " ".join(card.sentences)
-        lines.append(
-            f"- **{card.task}, {card.labels}: {card.leader}**, {card.mean} {card.unit}. {finding}"
-        )
+    lines = [summarize_decisions(analysis, decisions), ""]
+    lines += [
+        f"- **{line.task}, {line.labels}**: {line.sentence}"
+        for line in build_decision_lines(analysis, decisions)
+    ]
     lines += ["", "The full report is among the artifacts: `comparison.html`."]
     if cached_runs:
         # Without the last part of the address MLflow shows its pages for chat applications.
@@ -147,39 +152,38 @@ def find_cached_runs(
     }
 
 
-def format_run_name(analysis: Analysis, *, pipeline: str) -> str:
-    """Return the name of the parent run: `bert best in 3 of 5 (1a2b3c4d)`.
+def format_run_name(decisions: Sequence[Decision], *, pipeline: str) -> str:
+    """Return the name of the parent run: `use bert in 3 of 5 (1a2b3c4d)`.
 
     A list of runs shows about twenty characters of it.
     """
-    return f"{_summarize_in_few_words(analysis)} ({pipeline[:8]})".strip()
+    return f"{_summarize_in_few_words(decisions)} ({pipeline[:8]})".strip()
 
 
-def _summarize_in_few_words(analysis: Analysis) -> str:
-    settings = summarize_settings(analysis)
-    if not settings:
+def _summarize_in_few_words(decisions: Sequence[Decision]) -> str:
+    if not decisions:
         return ""
-    wins = count_wins(settings).most_common(1)
-    if wins:
-        model, count = wins[0]
-        return f"{model} best in {count} of {len(settings)}"
-    if all(one.leader_at_chance for one in settings):
+    recommended = [
+        one.use.standing.system.model for one in decisions if one.use.standing.above_chance
+    ]
+    if not recommended:
         return "nothing above chance"
-    if all(one.has_no_rival for one in settings):
-        return "no rivals"
-    if any(one.is_tied for one in settings):
-        return "tie"
-    return "no leader"
+    model, count = Counter(recommended).most_common(1)[0]
+    return f"use {model} in {count} of {len(decisions)}"
 
 
-def summary_metrics(analysis: Analysis) -> dict[str, float]:
-    """Return the metrics of the parent run.
-
-    They are the best mean of each setting, and whether its lead is significant.
-    """
-    found: dict[str, float] = {}
-    for one in summarize_settings(analysis):
-        key = f"{one.task}/{one.label_count}"
-        found[f"best_score/{key}"] = (one.score.mean or 0.0) * RANKING_METRICS[one.score.metric]
-        found[f"leads_significantly/{key}"] = float(one.leads_significantly)
+def dvc_metrics(decisions: Sequence[Decision]) -> dict[str, dict[str, float]]:
+    """Return the scores to expect by task and label count, for `dvc metrics show`."""
+    found: dict[str, dict[str, float]] = {}
+    for one in decisions:
+        score = one.use.standing.mean * RANKING_METRICS[one.metric]
+        found.setdefault(one.task, {})[one.label_count] = score
     return found
+
+
+def summary_metrics(decisions: Sequence[Decision]) -> dict[str, float]:
+    """Return the metrics of the parent run: the score to expect in each setting."""
+    return {
+        f"score/{one.task}/{one.label_count}": one.use.standing.mean * RANKING_METRICS[one.metric]
+        for one in decisions
+    }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lineage.analysis.crossover import CrossoverLine, CrossoverTable, build_crossover_tables
 from lineage.analysis.disagreements import DisagreementItem, Disagreements
+from lineage.analysis.effects import Effect, build_effects
 from lineage.analysis.gains import (
     Gain,
     GainSummary,
@@ -19,7 +20,6 @@ from lineage.analysis.literature import (
     read_published_results,
 )
 from lineage.analysis.records import (
-    BASELINES,
     AdaptationEffect,
     Analysis,
     BenchmarkScore,
@@ -28,10 +28,10 @@ from lineage.analysis.records import (
     GroupScore,
     OurBenchmarkScore,
     PretrainingBudget,
-    System,
 )
-from lineage.analysis.settings import SettingSummary, summarize_settings
 from lineage.evaluation.metrics import RANKING_METRICS
+from lineage.report import figures
+from lineage.report.figures import EffectRow
 from lineage.report.formatting import (
     TRANSFER_NAMES,
     format_comparison,
@@ -43,6 +43,7 @@ from lineage.report.formatting import (
     format_system,
     join_with_and,
     metric_heading,
+    plural,
 )
 from lineage.report.view import (
     Style,
@@ -53,16 +54,6 @@ from lineage.report.view import (
     model_style,
 )
 
-NO_MARK = ""
-# The mark of a rival in the overview: the verdict on the leader's comparison with it.
-LEADER_MARKS = {
-    "better": " ▼",
-    "worse": " ▲",
-    "equivalent": " =",
-    "identical predictions": " =",
-}
-NOT_COMPARED_MARK = " ?"
-REVERSED_VERDICTS = {"better": "worse", "worse": "better"}
 GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
 # For each type of gain: what was added, the model that has it, and its baseline.
 GAIN_NAMES = {
@@ -74,36 +65,6 @@ GAIN_NAMES = {
         "the same model pretrained on the target's text alone",
     ),
 }
-
-
-@dataclass(frozen=True)
-class OverviewCell:
-    """The best system of a model in one setting."""
-
-    mean: str
-    mark: str
-    is_leader: bool
-    is_worse: bool  # significantly, than the leader
-    system: str
-
-
-@dataclass(frozen=True)
-class OverviewLine:
-    """One setting of the overview."""
-
-    task: str
-    labels: str
-    heading: str
-    leader_at_chance: bool
-    cells: tuple[OverviewCell | None, ...]
-
-
-@dataclass(frozen=True)
-class Overview:
-    """All settings by model."""
-
-    columns: tuple[str, ...]
-    lines: tuple[OverviewLine, ...]
 
 
 @dataclass(frozen=True)
@@ -150,6 +111,7 @@ class GainSection:
     model: str
     baseline: str
     intervals_note: str  # where the intervals are; empty: nowhere else
+    figures: tuple[str, ...]  # SVG, one for each kind of task
     kind_counts: tuple[GainCountLine, ...]
     model_counts: tuple[GainCountLine, ...]
     tables: tuple[GainTableView, ...]
@@ -328,59 +290,51 @@ class DisagreementTable:
     lines: tuple[DisagreementLine, ...]
 
 
-def build_overview(analysis: Analysis) -> Overview:
-    """Return a line per setting and a column per model, with its best system."""
-    settings = summarize_settings(analysis)
-    cells = [_overview_cells(analysis, setting) for setting in settings]
-    models = [
-        name for name in (*analysis.model_names, *BASELINES) if any(name in own for own in cells)
-    ]
-    lines = [
-        OverviewLine(
-            task=setting.task,
-            labels=_setting_labels(setting),
-            heading=metric_heading(setting.score.metric),
-            leader_at_chance=setting.leader_at_chance,
-            cells=tuple(own.get(name) for name in models),
-        )
-        for setting, own in zip(settings, cells, strict=True)
-    ]
-    columns = tuple(format_model_name(analysis, name) for name in models)
-    return Overview(columns, tuple(lines))
-
-
-def _setting_labels(setting: SettingSummary) -> str:
-    return format_label_count(setting.label_count, train_examples=setting.train_examples)
-
-
-def _overview_cells(analysis: Analysis, setting: SettingSummary) -> dict[str, OverviewCell]:
-    """Return the cells of a setting by model."""
-    verdicts: list[tuple[System, str]] = [
-        (rival.system, rival.comparison.verdict) for rival in setting.rivals
-    ]
-    for public in setting.public:  # here the leader is the second system
-        verdict = public.comparison.verdict
-        verdicts.append((public.comparison.first, REVERSED_VERDICTS.get(verdict, verdict)))
-    marks = {system: LEADER_MARKS.get(verdict, NO_MARK) for system, verdict in verdicts}
-    marks |= dict.fromkeys(setting.not_compared, NOT_COMPARED_MARK)
-    marks[setting.leader] = NO_MARK
-    worse = {system for system, verdict in verdicts if verdict == "better"}
-    can_lead = not setting.leader_at_chance and not setting.is_beaten
-    return {
-        system.model: OverviewCell(
-            mean=format_percent(analysis.find_score(system, setting.setting).mean),
-            mark=mark,
-            is_leader=can_lead and system in setting.tied_leaders,
-            is_worse=system in worse,
-            system=format_system(system),
-        )
-        for system, mark in marks.items()
-    }
-
-
 def build_gain_sections(analysis: Analysis) -> list[GainSection]:
     """Return the gains of each type."""
     return [_gain_section(analysis, summary) for summary in summarize_gains(analysis)]
+
+
+def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
+    """Draw a forest plot for each kind of task."""
+    by_kind: dict[str, list[Effect]] = {}
+    for effect in build_effects(analysis, summary):
+        by_kind.setdefault(effect.kind, []).append(effect)
+    drawn = []
+    for kind, effects in by_kind.items():
+        effects.sort(key=lambda effect: effect.method.order)
+        num_tasks = len({task.task for effect in effects for task in effect.tasks})
+        drawn.append(
+            figures.draw_forest(
+                [_effect_row(analysis, effect) for effect in effects],
+                title=format_kind(kind),
+                subtitle=f"points, {plural(num_tasks, 'task')}",
+            )
+        )
+    return tuple(drawn)
+
+
+def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
+    pooled = effect.pooled
+    style = model_style(analysis, effect.model)
+    text = format_difference(pooled.mean)
+    interval = None
+    if pooled.low is not None and pooled.high is not None:
+        interval = (pooled.low, pooled.high)
+        low, high = (format_difference(edge) for edge in interval)
+        text += f" ({low} to {high})"
+    if any(task.baseline_near_chance for task in effect.tasks):
+        text += " °"
+    return EffectRow(
+        group=format_method(effect.method),
+        name=effect.model,
+        mean=pooled.mean,
+        interval=interval,
+        dots=[task.difference for task in effect.tasks],
+        color=style.color,
+        marker=style.marker,
+        text=text,
+    )
 
 
 def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
@@ -392,6 +346,7 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
     added, model, baseline = GAIN_NAMES[summary.comparison_type]
     return GainSection(
         added=added,
+        figures=_draw_effects(analysis, summary),
         model=model,
         baseline=baseline,
         # A line of a task's table has one baseline: that of an adapted model is the same before.
@@ -429,7 +384,7 @@ def _gain_cell(gain: Gain) -> GainCell:
     if gain.outcome == "both at chance":
         text = f"({points})"
     else:
-        text = points + GAIN_MARKS.get(gain.outcome, NO_MARK)
+        text = points + GAIN_MARKS.get(gain.outcome, "")
         text += "°" if gain.baseline_near_chance else ""
     return GainCell(text, gain.outcome, format_comparison(gain.comparison))
 

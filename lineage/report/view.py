@@ -1,6 +1,6 @@
 """The analysis -> the content of both pages and of the terminal, so that they cannot disagree.
 
-This file has the task tables, the verdict of each setting, and the charts; `tables` has the rest.
+This file has the task tables and the charts, `decisions` the first screen, and `tables` the rest.
 """
 
 import math
@@ -22,11 +22,9 @@ from lineage.analysis.records import (
     SystemScore,
 )
 from lineage.analysis.settings import (
-    SettingSummary,
     baseline_is_near_chance,
     find_collapsed_runs,
     fine_tuned_scores,
-    summarize_settings,
 )
 from lineage.report import figures
 from lineage.report.figures import LineSeries, ReferenceLine
@@ -45,7 +43,6 @@ from lineage.report.formatting import (
     metric_unit,
     plural,
 )
-from lineage.report.sentences import describe_setting, format_leaders
 from lineage.report.tasks import describe_task_data, format_folds
 
 WORDS_PATTERN = re.compile(r"\bwords\b,?")
@@ -83,21 +80,6 @@ class LegendEntry:
 
 
 @dataclass(frozen=True)
-class VerdictCard:
-    """The finding of one setting: who leads, by how much, and what stays open."""
-
-    task: str
-    labels: str
-    leader: str  # or all that tie
-    leader_names: tuple[str, ...]
-    mean: str
-    unit: str
-    interval: str
-    color: str
-    sentences: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class BaselineDifference:
     """The difference of a score from its baseline: random init, or before adaptation."""
 
@@ -120,7 +102,7 @@ class TableCell:
     lost_seeds: str
     strip: str  # SVG
     vs_baseline: BaselineDifference | None
-    is_leader: bool
+    is_recommended: bool
 
 
 @dataclass(frozen=True)
@@ -203,35 +185,11 @@ def build_legend(analysis: Analysis) -> list[LegendEntry]:
     ]
 
 
-def build_verdict_cards(analysis: Analysis) -> list[VerdictCard]:
-    """Return one card per setting."""
-    return [_verdict_card(analysis, setting) for setting in summarize_settings(analysis)]
-
-
-def _verdict_card(analysis: Analysis, setting: SettingSummary) -> VerdictCard:
-    score = setting.score
-    interval = ""
-    if score.ci_low is not None:
-        interval = f"{format_percent(score.ci_low)} to {format_percent(score.ci_high)}"
-    return VerdictCard(
-        task=setting.task,
-        labels=format_label_count(setting.label_count, train_examples=setting.train_examples),
-        leader=format_leaders(setting),
-        leader_names=tuple(format_system(system) for system in setting.tied_leaders),
-        mean=format_percent(score.mean),
-        unit=metric_unit(score.metric),
-        interval=interval,
-        color=model_style(analysis, "" if setting.is_tied else setting.leader.model).color,
-        sentences=tuple(describe_setting(setting, margin=analysis.equivalence_margin)),
-    )
-
-
-def build_task_tables(analysis: Analysis) -> list[TaskTable]:
+def build_task_tables(analysis: Analysis, recommended: Mapping[Setting, System]) -> list[TaskTable]:
     """Return one table per task with a score: a line per system, a column per label count."""
-    leaders = {one.setting: one.tied_leaders for one in summarize_settings(analysis)}
     baselines = _baseline_comparisons(analysis)
     tasks = dict.fromkeys(one.task for one in analysis.scores if one.mean is not None)
-    return [_TaskTableBuilder(analysis, task, leaders, baselines).build() for task in tasks]
+    return [_TaskTableBuilder(analysis, task, recommended, baselines).build() for task in tasks]
 
 
 def _baseline_comparisons(analysis: Analysis) -> dict[tuple[System, Setting], Comparison]:
@@ -250,12 +208,12 @@ class _TaskTableBuilder:
         self,
         analysis: Analysis,
         task: str,
-        leaders: Mapping[Setting, Sequence[System]],
+        recommended: Mapping[Setting, System],
         baselines: Mapping[tuple[System, Setting], Comparison],
     ) -> None:
         self.analysis = analysis
         self.task = task
-        self.leaders = leaders
+        self.recommended = recommended
         self.baselines = baselines
         self.scores = analysis.scores_of_task(task)
         self.metric = self.scores[0].metric
@@ -344,7 +302,7 @@ class _TaskTableBuilder:
             lost_seeds=_format_lost_seeds(score.problems),
             strip=self._strip(score),
             vs_baseline=self._vs_baseline(score),
-            is_leader=score.system in self.leaders.get(score.setting, ()),
+            is_recommended=self.recommended.get(score.setting) == score.system,
         )
 
     def _strip(self, score: SystemScore) -> str:

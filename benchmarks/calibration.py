@@ -1,0 +1,185 @@
+"""Simulate studies whose truth is known, and count how often the report's statements are right.
+
+    python -m benchmarks.calibration [--studies STUDIES]
+
+Answers are simulated by a logistic model: items differ in difficulty, systems in ability, and the
+seeds of a system vary around it. Statements about methods cover other items and other seeds.
+Statements about models take the systems as they are and cover other items. A *collapse* is one run
+at chance in one of ten studies.
+Shapes: S systems, R seeds, N items, C comparisons.
+"""
+
+import argparse
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lineage.analysis import statistics
+from lineage.analysis.ranking import compare_with_best, draw_means
+from lineage.randomness import generator
+
+Scores = npt.NDArray[np.float64]
+NUM_ITEMS = 500
+NUM_COMPARISONS = 6
+NUM_SYSTEMS = 6
+NUM_DRAWS = 2000  # of the bootstrap; a report has five times as many
+EQUAL = (0.2,) * NUM_COMPARISONS  # logits between seeds: about 4 points
+UNEQUAL = (0.05, 0.1, 0.1, 0.2, 0.2, 0.4)
+COLLAPSE_SHARE = 0.1
+EFFECT = 0.5  # logits: about 10 points
+
+
+@dataclass(frozen=True)
+class MethodOutcome:
+    """Shares of comparisons of one kind of study."""
+
+    coverage: float  # 95 % intervals with the true difference
+    false_findings: float  # studies without a difference that report one
+    power: float  # true differences that are found
+
+
+@dataclass(frozen=True)
+class ModelOutcome:
+    """Shares of studies."""
+
+    best_in_set: float
+    limits_hold: float  # all simultaneous lower limits
+    coverage: float  # intervals of single scores with the true score
+    set_size: float  # mean number of systems that may be the best
+
+
+def simulate_answers(
+    rng: np.random.Generator, difficulty_N: Scores, ability: float, spread: float, num_seeds: int
+) -> Scores:
+    """Return (R, N) of 0 and 1."""
+    skill_R1 = ability + spread * rng.standard_normal((num_seeds, 1))
+    right = rng.logistic(size=(num_seeds, len(difficulty_N))) < skill_R1 - difficulty_N
+    return right.astype(np.float64)
+
+
+@functools.cache
+def expected_score(ability: float, spread: float) -> float:
+    """Return the mean score over all items and seeds, by simulation."""
+    rng = np.random.default_rng(0)
+    skill = ability + np.hypot(spread, 1.0) * rng.standard_normal(200_000)
+    return float(np.mean(1 / (1 + np.exp(-skill))))
+
+
+def simulate_methods(
+    num_seeds: int, spreads: tuple[float, ...], *, collapse: bool = False, studies: int
+) -> MethodOutcome:
+    """Compare pairs of systems in many studies: one half equal, one half with a difference."""
+    rng = generator("calibration of methods", num_seeds, spreads, collapse)
+    covered = []
+    false_studies = []
+    found = []
+    for study in range(studies):
+        effect = EFFECT if study % 2 else 0.0
+        estimates = list(_simulate_study(rng, num_seeds, spreads, effect, collapse=collapse))
+        verdicts = statistics.classify_differences(estimates)
+        for spread, estimate, verdict in zip(spreads, estimates, verdicts, strict=True):
+            if effect:
+                found.append(verdict == "better")
+            truth = expected_score(1.0 + effect, spread) - expected_score(1.0, spread)
+            covered.append(estimate.low <= truth <= estimate.high)
+        if not effect:
+            false_studies.append(any(one in ("better", "worse") for one in verdicts))
+    return MethodOutcome(
+        float(np.mean(covered)), float(np.mean(false_studies)), float(np.mean(found))
+    )
+
+
+def _simulate_study(
+    rng: np.random.Generator,
+    num_seeds: int,
+    spreads: tuple[float, ...],
+    effect: float,
+    *,
+    collapse: bool,
+) -> Iterator[statistics.Estimate]:
+    difficulty_N = rng.standard_normal(NUM_ITEMS)
+    pairs = []
+    for place, spread in enumerate(spreads):
+        first = simulate_answers(rng, difficulty_N, 1.0 + effect, spread, num_seeds)
+        second = simulate_answers(rng, difficulty_N, 1.0, spread, num_seeds)
+        if collapse and place == 0 and rng.random() < COLLAPSE_SHARE:
+            first[0] = (rng.random(NUM_ITEMS) < 0.5).astype(np.float64)
+        pairs.append((first, second))
+    variances = [statistics.estimate_seed_variances(first - second) for first, second in pairs]
+    for first, second in pairs:
+        yield statistics.estimate_difference(first, second, seed_variances=variances)
+
+
+def simulate_models(num_seeds: int, ability_spread: float, *, studies: int) -> ModelOutcome:
+    """Rank systems in many studies, with the truth about the trained systems themselves."""
+    rng = generator("calibration of models", num_seeds, ability_spread)
+    true_items = np.random.default_rng(1).standard_normal(20_000)
+    best_in_set = []
+    limits_hold = []
+    covered = []
+    sizes = []
+    for study in range(studies):
+        skill_SR = (
+            1.0
+            + ability_spread * rng.standard_normal((NUM_SYSTEMS, 1))
+            + 0.2 * rng.standard_normal((NUM_SYSTEMS, num_seeds))
+        )
+        true_S = np.stack([_true_score(skills_R, true_items) for skills_R in skill_SR])
+        difficulty_N = rng.standard_normal(NUM_ITEMS)
+        right = rng.logistic(size=(*skill_SR.shape, NUM_ITEMS)) < skill_SR[..., None] - difficulty_N
+        scores_SN = right.astype(np.float64).mean(axis=1)
+        draws_BS = draw_means(scores_SN, generator("study", study), NUM_DRAWS)
+        comparisons = compare_with_best(scores_SN.mean(axis=1), draws_BS)
+        best_in_set.append(comparisons[int(true_S.argmax())].may_be_best)
+        behind_S = [true_S[i] - np.delete(true_S, i).max() for i in range(NUM_SYSTEMS)]
+        limits_hold.append(
+            all(one.low <= behind for one, behind in zip(comparisons, behind_S, strict=True))
+        )
+        sizes.append(sum(one.may_be_best for one in comparisons))
+        for scores_N, truth in zip(scores_SN, true_S, strict=True):
+            estimate = statistics.estimate_mean(scores_N[None], bounds=(0.0, 1.0))
+            covered.append(estimate.low <= truth <= estimate.high)
+    return ModelOutcome(
+        float(np.mean(best_in_set)),
+        float(np.mean(limits_hold)),
+        float(np.mean(covered)),
+        float(np.mean(sizes)),
+    )
+
+
+def _true_score(skills_R: Scores, true_items: Scores) -> float:
+    return float(np.mean(1 / (1 + np.exp(true_items - skills_R[:, None]))))
+
+
+def main() -> None:
+    """Print both tables as Markdown."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--studies", type=int, default=1000)
+    studies = parser.parse_args().studies
+    print("| seeds | seed variances | coverage | false findings | power |")
+    print("|---|---|---|---|---|")
+    for num_seeds in (2, 3, 5):
+        cases = (("equal", EQUAL, False), ("unequal", UNEQUAL, False), ("a collapse", EQUAL, True))
+        for name, spreads, collapse in cases:
+            method = simulate_methods(num_seeds, spreads, collapse=collapse, studies=studies)
+            cells = [method.coverage, method.false_findings, method.power]
+            shares = " | ".join(f"{share:.1%}" for share in cells)
+            print(f"| {num_seeds} | {name} | {shares} |", flush=True)
+    print()
+    print("| seeds | systems | best in the set | limits hold | coverage of scores | set size |")
+    print("|---|---|---|---|---|---|")
+    for num_seeds in (2, 3, 5):
+        for name, spread in (("equal but for their seeds", 0.0), ("different", 0.3)):
+            model = simulate_models(num_seeds, spread, studies=studies)
+            cells = [model.best_in_set, model.limits_hold, model.coverage]
+            shares = " | ".join(f"{share:.1%}" for share in cells)
+            print(f"| {num_seeds} | {name} | {shares} | {model.set_size:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""The decision of a setting: which system to use, what it costs, and what to do next.
+
+The rules stand in docs/explanation/statistics.md. They are pure functions of the rankings, the
+forecasts and the costs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lineage.analysis.records import Analysis, LabelForecast, Ranking, Setting, Standing, System
+
+Certainty = Literal[
+    "clear",  # no other system may be the best
+    "cheapest",  # others may be better, by no more than the margin
+    "open",  # others may be better by more than the margin
+    "alone",  # there is no other system
+]
+Advice = Literal[
+    "nothing above chance",
+    "use a public model",
+    "label more first",
+    "use TF-IDF",
+    "pretrain on your text",
+]
+
+
+@dataclass(frozen=True)
+class SystemCost:
+    """What it took to build a system on the machines of this run; None if unknown."""
+
+    seconds: float | None = None  # pretraining, adaptation, and training of the head
+    peak_memory_bytes: float | None = None
+    model_bytes: float | None = None
+
+
+Costs = Mapping[tuple[System, Setting], SystemCost]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A system of a decision, with its cost."""
+
+    standing: Standing
+    cost: SystemCost
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to use in a setting, and what to do next."""
+
+    task: str
+    label_count: str
+    train_examples: int
+    metric: str
+    use: Choice  # the best choice under the study's budget
+    certainty: Certainty
+    as_good: tuple[Choice, ...]  # others that may be the best, or are within the margin of it
+    overall: Choice | None  # if public checkpoints may be used; None without any
+    overall_gain: float  # its lead over `use`
+    forecast: LabelForecast | None  # for the system to use
+    advice: Advice
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.task, self.label_count)
+
+
+def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
+    """Decide every setting in which something was trained under the budget."""
+    overall = {one.setting: one for one in analysis.rankings if one.scope == "overall"}
+    forecasts = {(one.task, one.system): one for one in analysis.label_forecasts}
+    return [
+        _decide_setting(
+            ranking,
+            overall.get(ranking.setting),
+            costs,
+            forecasts,
+            margin=analysis.equivalence_margin,
+        )
+        for ranking in analysis.rankings
+        if ranking.scope == "budget"
+    ]
+
+
+def _decide_setting(
+    ranking: Ranking,
+    overall: Ranking | None,
+    costs: Costs,
+    forecasts: Mapping[tuple[str, System], LabelForecast],
+    *,
+    margin: float,
+) -> Decision:
+    use, certainty = choose(ranking, costs, margin=margin)
+    forecast = forecasts.get((ranking.task, use.system))
+    if forecast is not None and forecast.label_counts[-1] != ranking.train_examples:
+        forecast = None  # it is for the largest number of labels
+    overall_choice = None
+    overall_gain = 0.0
+    if overall is not None:
+        best_overall, _ = choose(overall, costs, margin=margin)
+        overall_choice = _with_cost(best_overall, overall, costs)
+        overall_gain = best_overall.mean - use.mean
+    as_good = [
+        one
+        for one in ranking.standings
+        if one.system != use.system and is_as_good(one, margin=margin)
+    ]
+    return Decision(
+        task=ranking.task,
+        label_count=ranking.label_count,
+        train_examples=ranking.train_examples,
+        metric=ranking.metric,
+        use=_with_cost(use, ranking, costs),
+        certainty=certainty,
+        as_good=tuple(_with_cost(one, ranking, costs) for one in as_good),
+        overall=overall_choice,
+        overall_gain=overall_gain,
+        forecast=forecast,
+        advice=_advise(ranking, overall, use, forecast, costs, margin=margin),
+    )
+
+
+def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:
+    """Choose the cheapest system that is shown to be at most `margin` below the best.
+
+    If none is shown to be, or nothing is above chance, it is the highest score.
+    """
+    best = ranking.best
+    if len(ranking.standings) == 1:
+        return best, "alone"
+    close = [one for one in ranking.standings if one.behind_low >= -margin]
+    if not close or not best.above_chance:
+        return best, "open"
+    chosen = min(close, key=lambda one: _cost_order(one, ranking, costs))
+    others = [one for one in ranking.standings if one.system != chosen.system]
+    if not any(is_as_good(one, margin=margin) for one in others):
+        return chosen, "clear"
+    return chosen, "cheapest"
+
+
+def is_as_good(standing: Standing, *, margin: float) -> bool:
+    """Return whether a system may be the best, or is shown to be within the margin of it."""
+    return standing.may_be_best or standing.behind_low >= -margin
+
+
+def _cost_order(standing: Standing, ranking: Ranking, costs: Costs) -> tuple[float, float]:
+    """Sort by the time it takes to build the system; an unknown time counts as longest."""
+    seconds = costs.get((standing.system, ranking.setting), SystemCost()).seconds
+    return float("inf") if seconds is None else seconds, -standing.mean
+
+
+def _with_cost(standing: Standing, ranking: Ranking, costs: Costs) -> Choice:
+    return Choice(standing, costs.get((standing.system, ranking.setting), SystemCost()))
+
+
+def _advise(
+    ranking: Ranking,
+    overall: Ranking | None,
+    use: Standing,
+    forecast: LabelForecast | None,
+    costs: Costs,
+    *,
+    margin: float,
+) -> Advice:
+    """Give one line of advice, by the first rule that holds."""
+    if overall is not None:
+        best_overall, _ = choose(overall, costs, margin=margin)
+        same = next(one for one in overall.standings if one.system == use.system)
+        gains_enough = best_overall.mean - use.mean > margin
+        if best_overall.is_public and not same.may_be_best and gains_enough:
+            return "use a public model"
+    if not use.above_chance:
+        return "nothing above chance"
+    if forecast is not None:
+        lowest = min(one.mean for one in ranking.standings)
+        cheapest = min(ranking.standings, key=lambda one: _cost_order(one, ranking, costs))
+        lead = use.mean - (cheapest.mean if cheapest.above_chance else lowest)
+        if forecast.gain_low > max(margin, lead):
+            return "label more first"
+    if use.system.family == "tfidf":
+        return "use TF-IDF"
+    return "pretrain on your text"
+
+
+def largest_label_counts(rankings: Sequence[Ranking]) -> dict[str, Ranking]:
+    """Return the budget ranking of each task that has the most labels."""
+    largest: dict[str, Ranking] = {}
+    for ranking in rankings:
+        if ranking.scope != "budget":
+            continue
+        known = largest.get(ranking.task)
+        if known is None or ranking.train_examples > known.train_examples:
+            largest[ranking.task] = ranking
+    return largest

@@ -1,0 +1,114 @@
+"""Pooled effects: what pretraining or adaptation adds over several tasks of one kind."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import stdtrit
+
+from lineage.analysis.gains import GainSummary, Method
+from lineage.analysis.records import Analysis, Comparison
+from lineage.analysis.settings import baseline_is_near_chance
+from lineage.analysis.statistics import CONFIDENCE_LEVEL, MIN_DEGREES_OF_FREEDOM
+
+MIN_TASKS = 3  # for an interval: two tasks do not tell how much tasks differ
+SMALLEST_ERROR = 1e-4  # identical predictions have a standard error of 0
+
+
+@dataclass(frozen=True)
+class PooledMean:
+    """The mean effect over tasks; the interval is None for two tasks."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    spread: float  # standard deviation of the true effects between tasks
+
+
+@dataclass(frozen=True)
+class TaskEffect:
+    """The effect on one task."""
+
+    task: str
+    difference: float
+    baseline_near_chance: bool
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect on one model, used in one way, over the tasks of one kind."""
+
+    model: str
+    method: Method
+    kind: str
+    tasks: tuple[TaskEffect, ...]
+    pooled: PooledMean
+
+
+def pool_effects(effects: Sequence[float], standard_errors: Sequence[float]) -> PooledMean:
+    """Return the random-effects mean of three or more effects, with its interval.
+
+    The variance between effects is that of Paule and Mandel (1982), and the interval that of
+    Hartung and Knapp (2001), which holds for few effects. Effects that agree by chance do not make
+    it shorter than their own errors allow (Röver et al. 2015).
+    """
+    effects_K = np.asarray(effects, dtype=np.float64)
+    variances_K = np.maximum(np.asarray(standard_errors, dtype=np.float64), SMALLEST_ERROR) ** 2
+    num_effects = len(effects_K)
+
+    def weighted_mean(between: float) -> tuple[np.ndarray, float]:
+        weights_K = 1 / (variances_K + between)
+        return weights_K, float(weights_K @ effects_K / weights_K.sum())
+
+    def excess(between: float) -> float:
+        weights_K, mean = weighted_mean(between)
+        return float(weights_K @ (effects_K - mean) ** 2) - (num_effects - 1)
+
+    between = 0.0
+    if excess(0.0) > 0:
+        upper = float(np.ptp(effects_K)) ** 2 * num_effects + 1.0
+        between = float(brentq(excess, 0.0, upper))
+    weights_K, mean = weighted_mean(between)
+    scatter = max(1.0, float(weights_K @ (effects_K - mean) ** 2) / (num_effects - 1))
+    error = float(np.sqrt(scatter / weights_K.sum()))
+    margin = float(stdtrit(num_effects - 1, (1 + CONFIDENCE_LEVEL) / 2)) * error
+    return PooledMean(mean, mean - margin, mean + margin, float(np.sqrt(between)))
+
+
+def build_effects(analysis: Analysis, summary: GainSummary) -> list[Effect]:
+    """Return the effects of one type, each over the tasks of a kind at their most labels."""
+    kind_of_task = {score.task: score.kind for score in analysis.scores}
+    groups: dict[tuple[str, Method, str], list[Comparison]] = {}
+    for table in summary.tables:
+        for line in table.lines:
+            for model, gain in zip(table.models, line.gains, strict=True):
+                if gain is not None:
+                    kind = kind_of_task[gain.comparison.task]
+                    groups.setdefault((model, table.method, kind), []).append(gain.comparison)
+    return [
+        Effect(
+            model=model,
+            method=method,
+            kind=kind,
+            tasks=tuple(_task_effect(analysis, one) for one in comparisons),
+            pooled=_pool(comparisons),
+        )
+        for (model, method, kind), comparisons in groups.items()
+    ]
+
+
+def _task_effect(analysis: Analysis, comparison: Comparison) -> TaskEffect:
+    near_chance = baseline_is_near_chance(analysis, comparison)
+    return TaskEffect(comparison.task, comparison.difference, near_chance)
+
+
+def _pool(comparisons: Sequence[Comparison]) -> PooledMean:
+    effects = [one.difference for one in comparisons]
+    if len(comparisons) >= MIN_TASKS:
+        return pool_effects(effects, [one.standard_error for one in comparisons])
+    mean = float(np.mean(effects))
+    (first, *others) = comparisons
+    if others or first.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
+        return PooledMean(mean, None, None, float("nan"))
+    return PooledMean(mean, first.ci_low, first.ci_high, float("nan"))

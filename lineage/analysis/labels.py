@@ -1,0 +1,102 @@
+"""What more labels should bring: a power law through the scores at several numbers of labels.
+
+Shapes: K numbers of labels, N items, B draws.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from lineage.analysis import statistics
+from lineage.analysis.cells import ResultCell
+from lineage.analysis.ranking import draw_means, mean_scores
+from lineage.analysis.records import LabelForecast, Ranking
+from lineage.randomness import generator
+
+MIN_LABEL_COUNTS = 3
+NUM_DRAWS = 2000
+SMALLEST_ERROR = 1e-4  # a system without errors has no logarithm
+
+
+def predict_doubled(
+    label_counts_K: Sequence[int], scores_KB: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return (B,): how many points the score should rise from the largest number to its double.
+
+    The error is a power of the number of labels (Hestness et al. 2017, section 2), fitted by least
+    squares of the logarithms. An error that does not fall stays as it is.
+    """
+    log_counts_K = np.log(label_counts_K)
+    log_errors_KB = np.log(np.maximum(1 - scores_KB, SMALLEST_ERROR))
+    centred_K = log_counts_K - log_counts_K.mean()
+    slopes_B = centred_K @ log_errors_KB / (centred_K @ centred_K)
+    slopes_B = np.minimum(slopes_B, 0.0)
+    log_last_B = log_errors_KB.mean(axis=0) + slopes_B * centred_K[-1]
+    gains_B: npt.NDArray[np.float64] = np.exp(log_last_B) * (1 - 2.0**slopes_B)
+    return gains_B
+
+
+def forecast_labels(
+    cells: Sequence[ResultCell], rankings: Sequence[Ranking]
+) -> list[LabelForecast]:
+    """Forecast what twice as many labels bring each model that is a candidate at the most labels.
+
+    At each number of labels a model is represented by the system that validation chose there, so
+    the forecast is for a model that is used in the best way. Models with fewer than three numbers
+    of labels have none. The interval is that over items alone, and does not cover that the error
+    may follow another law.
+    """
+    cell_of = {(cell.system, cell.setting): cell for cell in cells}
+    lines: dict[tuple[str, str], dict[int, ResultCell]] = {}
+    for ranking in rankings:
+        if ranking.train_examples:
+            for standing in ranking.standings:
+                line = lines.setdefault((ranking.task, standing.system.model), {})
+                line[ranking.train_examples] = cell_of[standing.system, ranking.setting]
+    return [
+        _forecast([line[count] for count in sorted(line)])
+        for line in lines.values()
+        if len(line) >= MIN_LABEL_COUNTS
+    ]
+
+
+def _forecast(line: Sequence[ResultCell]) -> LabelForecast:
+    """Forecast for one model, whose cells are in the order of their numbers of labels."""
+    last = line[-1]
+    scores_KN = mean_scores(line)
+    counts = [cell.train_examples for cell in line]
+    (gain,) = predict_doubled(counts, scores_KN.mean(axis=1, keepdims=True))
+    low, high = gain, gain
+    if scores_KN.shape[1] > 1:
+        rng = generator("label forecast", last.task, last.system.model)
+        gains_B = predict_doubled(counts, draw_means(scores_KN, rng, NUM_DRAWS).T)
+        tail = (1 - statistics.CONFIDENCE_LEVEL) / 2
+        low, high = np.quantile(gains_B, [tail, 1 - tail])
+    return LabelForecast(
+        task=last.task,
+        system=last.system,
+        label_counts=tuple(counts),
+        scores=tuple(float(score) for score in scores_KN.mean(axis=1)),
+        doubled=2 * counts[-1],
+        gain=float(gain),
+        gain_low=float(low),
+        gain_high=float(high),
+    )
+
+
+def labels_with_score(
+    label_counts: Sequence[int], scores: Sequence[float], target: float
+) -> float | None:
+    """Return the number of labels from which a rising curve reaches a score.
+
+    Between two numbers the score is interpolated over the logarithm of the number. It is None if
+    the curve never reaches the score, or lies above it from the start: nothing was measured there.
+    """
+    for place in range(1, len(label_counts)):
+        before, after = scores[place - 1], scores[place]
+        if before < target <= after:
+            share = (target - before) / (after - before)
+            logs = np.log([label_counts[place - 1], label_counts[place]])
+            return float(np.exp(logs[0] + share * (logs[1] - logs[0])))
+    return None

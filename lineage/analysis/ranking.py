@@ -1,0 +1,196 @@
+"""Which of the trained systems may be the best: a statement about these systems.
+
+The systems are fixed, and only the test items could have been others. So items are drawn again
+with replacement, the same ones for all systems (a paired bootstrap: Efron and Tibshirani 1993,
+chapter 8), or groups of items that belong together. A system's score is its mean over seeds.
+Shapes: S systems, N items or groups of items, B draws.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri, stdtrit
+
+from lineage.analysis import statistics
+from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
+from lineage.analysis.comparisons import best_systems, is_above_chance
+from lineage.analysis.records import MEAN_TOLERANCE, Ranking, Standing
+from lineage.randomness import generator
+from lineage.results import PUBLIC_FAMILY
+
+Scores = npt.NDArray[np.float64]
+FLOORS = ("majority", "chance", "copy")  # they are no candidates: nobody would use them
+NUM_DRAWS = 10_000
+DRAWS_AT_ONCE = 2_000_000  # item numbers in memory: chunks of draws times items
+
+
+@dataclass(frozen=True)
+class BestComparison:
+    """How a system compares with the best of the others; differences are shares."""
+
+    low: float  # simultaneous interval of its score minus the best of the others
+    high: float
+    may_be_best: bool
+    probability_best: float
+    regret: float  # how far it is expected to be behind the best of all
+
+
+def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> Scores:
+    """Return (B, S): the systems' means over items that are drawn again.
+
+    The spread of the draws is widened, so that few items have the intervals of Student's t
+    (Hesterberg 2015, section 5.1, the expanded percentile interval).
+    """
+    num_systems, num_items = scores_SN.shape
+    draws_BS = np.empty((num_draws, num_systems))
+    chunk = max(1, DRAWS_AT_ONCE // num_items)
+    for start in range(0, num_draws, chunk):
+        size = min(chunk, num_draws - start)
+        items_CN = rng.integers(num_items, size=(size, num_items), dtype=np.int32)
+        cells = items_CN + num_items * np.arange(size, dtype=np.int64)[:, None]
+        counts_CN = np.bincount(cells.ravel(), minlength=size * num_items).reshape(size, num_items)
+        draws_BS[start : start + size] = counts_CN @ scores_SN.T / num_items
+    means_S = scores_SN.mean(axis=1)
+    tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
+    student_ratio = float(stdtrit(num_items - 1, tail) / ndtri(tail))
+    expansion = student_ratio * float(np.sqrt(num_items / (num_items - 1)))
+    expanded_BS: Scores = means_S + expansion * (draws_BS - means_S)
+    return expanded_BS
+
+
+def compare_with_best(means_S: Scores, draws_BS: Scores) -> list[BestComparison]:
+    """Compare each system with the best of the others (Hsu 1984, multiple comparisons with it).
+
+    With 95 % confidence, all intervals hold at once, and so the truly best system is among those
+    that may be the best.
+
+    Critical values are quantiles of the largest studentized deviation from each system, over the
+    draws. A system is excluded if another is better by more than its critical value allows. The
+    lower limits assume that one of the systems which may be the best is the best.
+    """
+    num_systems = len(means_S)
+    if num_systems == 1:
+        return [BestComparison(0.0, 0.0, True, 1.0, 0.0)]
+    margins_SS = np.zeros((num_systems, num_systems))  # how far the column may seem above the row
+    for system in range(num_systems):
+        deviations_BS = draws_BS - draws_BS[:, [system]] - (means_S - means_S[system])
+        errors_S = deviations_BS.std(axis=0)
+        # Systems with the same differences for all items never deviate.
+        studentized_BS = deviations_BS / np.where(errors_S > 0, errors_S, 1.0)
+        largest_B = np.delete(studentized_BS, system, axis=1).max(axis=1)
+        critical_value = float(np.quantile(largest_B, statistics.CONFIDENCE_LEVEL))
+        margins_SS[system] = max(critical_value, 0.0) * errors_S
+    leads_SS = means_S[:, None] - means_S[None, :]  # of the row over the column
+    np.fill_diagonal(leads_SS, np.inf)
+    high_S = (leads_SS + margins_SS).min(axis=1)
+    may_be_best_S = high_S >= -MEAN_TOLERANCE
+    low_S = np.empty(num_systems)
+    for system in range(num_systems):
+        rivals = may_be_best_S.copy()
+        rivals[system] = False
+        if rivals.any():
+            low_S[system] = (leads_SS[system] - margins_SS[:, system])[rivals].min()
+        else:
+            low_S[system] = 0.0  # it is the only one that may be the best
+    best_B = draws_BS.max(axis=1)
+    is_best_BS = draws_BS >= best_B[:, None] - MEAN_TOLERANCE
+    shares_BS = is_best_BS / is_best_BS.sum(axis=1, keepdims=True)
+    probabilities_S = shares_BS.mean(axis=0)
+    regret_S = (best_B[:, None] - draws_BS).mean(axis=0)
+    return [
+        BestComparison(
+            low=float(low_S[system]),
+            high=float(high_S[system]),
+            may_be_best=bool(may_be_best_S[system]),
+            probability_best=float(probabilities_S[system]),
+            regret=float(regret_S[system]),
+        )
+        for system in range(num_systems)
+    ]
+
+
+def rank_setting(cells: Sequence[ResultCell], ablations: Sequence[str]) -> list[Ranking]:
+    """Rank the best system of each model in a setting, and TF-IDF.
+
+    `cells` are all of the setting. Each model is represented by the system that is best on
+    validation. There is one ranking of what has the study's budget, and a second one with public
+    checkpoints if there are any. Random-init baselines, ablations and systems of two models are
+    left out. Returns nothing if no system has a score.
+    """
+    eligible = [cell for cell in cells if cell.system.model not in ablations]
+    own = _with_predictions(best_systems(eligible))
+    public = _with_predictions(best_systems(eligible, public=True))
+    rankings = []
+    if own:
+        rankings.append(_rank("budget", own, cells))
+    if public:
+        rankings.append(_rank("overall", [*own, *public], cells))
+    return rankings
+
+
+def _with_predictions(cells: Sequence[ResultCell]) -> list[ResultCell]:
+    return [cell for cell in cells if cell.item_scores and cell.system.model not in FLOORS]
+
+
+def _rank(scope: str, candidates: Sequence[ResultCell], cells: Sequence[ResultCell]) -> Ranking:
+    first = candidates[0]
+    scores_SN = mean_scores(candidates)
+    means_S = scores_SN.mean(axis=1)
+    num_items = scores_SN.shape[1]
+    task, _ = split_test_set(first.task)
+    if num_items > 1:
+        # The label counts of a task share their draws, so that their differences are paired too.
+        draws_BS = draw_means(scores_SN, generator("bootstrap", task, num_items))
+        comparisons = compare_with_best(means_S, draws_BS)
+    else:
+        comparisons = [BestComparison(-1.0, 1.0, True, float("nan"), float("nan"))] * len(means_S)
+    standings = [
+        _standing(cell, float(mean), comparison, cells)
+        for cell, mean, comparison in zip(candidates, means_S, comparisons, strict=True)
+    ]
+    return Ranking(
+        scope="overall" if scope == "overall" else "budget",
+        task=first.task,
+        label_count=first.label_count,
+        kind=first.kind,
+        metric=first.metric,
+        train_examples=max(cell.train_examples for cell in candidates),
+        num_examples=first.num_examples,
+        num_clusters=num_items,
+        standings=tuple(sorted(standings, key=lambda standing: -standing.mean)),
+    )
+
+
+def mean_scores(cells: Sequence[ResultCell]) -> Scores:
+    """Return (S, N): the mean over seeds of each system, on the items that all have answered."""
+    tables = [score for cell in cells for score in cell.item_scores.values()]
+    stacked = stack_scores(tables)
+    means = []
+    start = 0
+    for cell in cells:
+        end = start + len(cell.item_scores)
+        means.append(stacked[start:end].mean(axis=0))
+        start = end
+    return np.stack(means)
+
+
+def _standing(
+    cell: ResultCell, mean: float, comparison: BestComparison, cells: Sequence[ResultCell]
+) -> Standing:
+    interval = cell.interval_over_items()
+    return Standing(
+        system=cell.system,
+        mean=mean,
+        ci_low=interval[0] if interval else None,
+        ci_high=interval[1] if interval else None,
+        num_runs=len(cell.item_scores),
+        is_public=cell.system.family == PUBLIC_FAMILY,
+        above_chance=is_above_chance(cell, list(cells)),
+        behind_low=comparison.low,
+        behind_high=comparison.high,
+        may_be_best=comparison.may_be_best,
+        probability_best=comparison.probability_best,
+        regret=comparison.regret,
+    )

@@ -1,0 +1,86 @@
+"""What it took to build each system: time, memory and size, from the metadata of the stages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lineage.analysis.cells import split_test_set
+from lineage.analysis.decision import SystemCost
+from lineage.analysis.records import Analysis, Ranking, Setting, System
+from lineage.report.provenance import StageMetadata
+
+BYTES_PER_WEIGHT = 4  # float32
+STAGE_OF_INIT = {"pretrained": "evaluate", "adapted": "evaluate_adapted"}
+
+
+def build_costs(
+    analysis: Analysis, stage_metadata: Mapping[str, StageMetadata]
+) -> dict[tuple[System, Setting], SystemCost]:
+    """Return the cost of every candidate of every setting.
+
+    The time is that of one pretraining, one adaptation and one training of the head, the trials
+    on validation included. TF-IDF has the time of all its runs on the task.
+    """
+    return {
+        (standing.system, ranking.setting): _system_cost(
+            analysis, ranking, standing.system, stage_metadata
+        )
+        for ranking in analysis.rankings
+        for standing in ranking.standings
+    }
+
+
+def _system_cost(
+    analysis: Analysis,
+    ranking: Ranking,
+    system: System,
+    stage_metadata: Mapping[str, StageMetadata],
+) -> SystemCost:
+    task, _ = split_test_set(ranking.task)
+    if system.family == "tfidf":
+        own = stage_metadata.get(f"baselines@{task}", {})
+        return SystemCost(own.get("seconds"), own.get("peak_memory_bytes"))
+    stage = STAGE_OF_INIT[system.init]
+    name = f"{stage}@{system.model}-{analysis.grid.pretrain_seeds[0]}-{task}"
+    evaluation = stage_metadata.get(name, {})
+    budget = next(one for one in analysis.budget if one.model == system.model)
+    parts = [_head_seconds(evaluation, system, ranking.label_count)]
+    if budget.budget_matched:  # others have pretrained a public checkpoint
+        parts.append(budget.seconds)
+    if system.init == "adapted":
+        parts.append(_adaptation_seconds(analysis, system.model, task))
+    memory = [evaluation.get("peak_memory_bytes"), budget.peak_memory_bytes]
+    weights = budget.total_parameters
+    return SystemCost(
+        seconds=_sum_if_known(parts),
+        peak_memory_bytes=max((one for one in memory if one is not None), default=None),
+        model_bytes=None if weights is None else BYTES_PER_WEIGHT * weights,
+    )
+
+
+def _head_seconds(evaluation: StageMetadata, system: System, label_count: str) -> float | None:
+    """Return the longest time of a run: the first seed has tried the hyperparameters."""
+    own = [
+        float(run["seconds"])
+        for run in evaluation.get("run_seconds", [])
+        if _is_run_of(run, system, label_count)
+    ]
+    return max(own, default=None)
+
+
+def _is_run_of(run: Mapping[str, Any], system: System, label_count: str) -> bool:
+    same_head = system.transfer != "frozen" or system.head.startswith(run["head"])
+    count = "none" if run["label_count"] is None else str(run["label_count"])
+    same_use = (run["init"], run["transfer"]) == (system.init, system.transfer)
+    return same_use and same_head and count == label_count
+
+
+def _adaptation_seconds(analysis: Analysis, model: str, task: str) -> float | None:
+    for effect in analysis.adaptation:
+        if (effect.model, effect.task) == (model, task):
+            return effect.seconds
+    return None
+
+
+def _sum_if_known(parts: list[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

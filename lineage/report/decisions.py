@@ -1,0 +1,342 @@
+"""The first screen of the report: the answer in a sentence, what to use, and the main figure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lineage.analysis.decision import Decision, SystemCost
+from lineage.analysis.records import Analysis, Ranking, Standing, System
+from lineage.analysis.settings import chance_level
+from lineage.report import figures
+from lineage.report.figures import IntervalRow
+from lineage.report.formatting import (
+    INIT_NAMES,
+    TRANSFER_NAMES,
+    format_difference,
+    format_head,
+    format_label_count,
+    format_percent,
+    format_seconds,
+    format_si,
+    join_with_and,
+    metric_heading,
+    metric_unit,
+)
+from lineage.report.view import model_style
+
+MODEL_NAMES = {"tfidf": "TF-IDF"}
+MAX_NAMES = 3  # of systems that are as good, in a cell
+NEXT_STEPS = {
+    "nothing above chance": "Label more, or let models read more text",
+    "use a public model": "Take the public model",
+    "label more first": "Label more first",
+    "use TF-IDF": "Take TF-IDF",
+    "pretrain on your text": "Pretrain on your text",
+}
+
+
+@dataclass(frozen=True)
+class DecisionLine:
+    """One line of the table "what to use"."""
+
+    task: str
+    labels: str
+    label_count: str  # that the switch of the table shows; "none" is always shown
+    use: str
+    detail: str  # how the model is used
+    color: str
+    marker: str
+    score: str
+    interval: str
+    unit: str
+    as_good: str
+    cost: str
+    overall: str
+    overall_gain: str
+    next_step: str
+    forecast: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class MainFigure:
+    """The best system of each model on every task, at one number of labels."""
+
+    label_count: str
+    panels: tuple[str, ...]  # SVG
+
+
+def format_model(model: str) -> str:
+    """Name a model or a baseline in a sentence."""
+    return MODEL_NAMES.get(model, model)
+
+
+def format_detail(system: System) -> str:
+    """Tell how a model is used: `adapted, frozen + BiLSTM-CRF`."""
+    parts = []
+    if system.init in INIT_NAMES:
+        parts.append(INIT_NAMES[system.init])
+    if system.transfer in TRANSFER_NAMES:
+        parts.append(TRANSFER_NAMES[system.transfer])
+    return ", ".join(parts) + format_head(system.head)
+
+
+def name_system(system: System) -> str:
+    """Name a system in a sentence: `elmo (adapted, fine-tuned)`; `TF-IDF`."""
+    detail = format_detail(system)
+    name = format_model(system.model)
+    return f"{name} ({detail})" if detail else name
+
+
+def build_decision_lines(analysis: Analysis, decisions: Sequence[Decision]) -> list[DecisionLine]:
+    """Return a line for each setting, tasks in their order and the most labels first."""
+    tasks = list(dict.fromkeys(one.task for one in decisions))
+    ordered = sorted(decisions, key=lambda one: (tasks.index(one.task), -one.train_examples))
+    return [_decision_line(analysis, one) for one in ordered]
+
+
+def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
+    use = decision.use.standing
+    overall = ""
+    overall_gain = ""
+    if decision.overall is not None:
+        overall = "the same"
+        best = decision.overall.standing
+        if best.system != use.system:
+            overall = f"{name_system(best.system)} {format_percent(best.mean)}"
+            overall_gain = format_difference(decision.overall_gain)
+    style = model_style(analysis, use.system.model)
+    return DecisionLine(
+        task=decision.task,
+        labels=format_label_count(decision.label_count, train_examples=decision.train_examples),
+        label_count=decision.label_count,
+        use=format_model(use.system.model),
+        detail=format_detail(use.system),
+        color=style.color,
+        marker=style.marker,
+        score=format_percent(use.mean),
+        interval=format_interval(use),
+        unit=metric_unit(decision.metric),
+        as_good=_list_as_good(decision),
+        cost=format_cost(decision.use.cost),
+        overall=overall,
+        overall_gain=overall_gain,
+        next_step=NEXT_STEPS[decision.advice],
+        forecast=describe_forecast(decision),
+        sentence=describe_decision(decision),
+    )
+
+
+def format_interval(standing: Standing) -> str:
+    """Format the interval of a score: `84.4 to 87.1`; empty without one."""
+    if standing.ci_low is None:
+        return ""
+    return f"{format_percent(standing.ci_low)} to {format_percent(standing.ci_high)}"
+
+
+def format_cost(cost: SystemCost) -> str:
+    """Format what is known of a cost: `12 min · 16 MB`."""
+    parts = []
+    if cost.seconds is not None:
+        parts.append(format_seconds(cost.seconds))
+    if cost.model_bytes is not None:
+        parts.append(format_si(cost.model_bytes, "B"))
+    return " · ".join(parts)
+
+
+def _list_as_good(decision: Decision) -> str:
+    """Name the systems that are as good, and what they cost beside the recommended one."""
+    if decision.certainty == "alone":
+        return "nothing to compare with"
+    if not decision.as_good:
+        return "none"
+    names = [
+        f"{name_system(one.standing.system)} {format_percent(one.standing.mean)}"
+        for one in decision.as_good
+    ]
+    if len(names) > MAX_NAMES:
+        return f"{len(names)} others, such as {names[0]}"
+    return join_with_and(names)
+
+
+def describe_forecast(decision: Decision) -> str:
+    """Tell what twice as many labels should bring: `8,000 labels: +1.2 points (0.8 to 1.6)`."""
+    forecast = decision.forecast
+    if forecast is None:
+        return ""
+    low = format_difference(forecast.gain_low)
+    high = format_difference(forecast.gain_high)
+    gain = format_difference(forecast.gain)
+    return f"{forecast.doubled:,} labels: {gain} points ({low} to {high})"
+
+
+def describe_decision(decision: Decision) -> str:
+    """Return the decision as a sentence, with its certainty, its cost and its forecast."""
+    use = decision.use.standing
+    unit = metric_unit(decision.metric)
+    if not use.above_chance:
+        return (
+            f"Nothing is shown to be above chance; {name_system(use.system)} has the highest "
+            f"score, {format_percent(use.mean)} {unit}."
+        )
+    name = format_model(use.system.model)
+    detail = format_detail(use.system)
+    if detail:
+        name += f", {detail}"
+    score = f"{format_percent(use.mean)} {unit}"
+    interval = format_interval(use)
+    if interval:
+        score += f" ({interval})"
+    text = f"Use {name}: {score}; {_describe_certainty(decision)}"
+    if decision.use.cost.seconds is not None:
+        text += f"; it takes {format_seconds(decision.use.cost.seconds)} to build"
+    if decision.forecast is not None:
+        text += f"; {describe_forecast(decision)} expected"
+    return f"{text}."
+
+
+def _describe_certainty(decision: Decision) -> str:
+    use = decision.use.standing
+    if decision.certainty == "alone":
+        return "there is nothing to compare it with"
+    if decision.certainty == "clear":
+        return "no other system may be as good"
+    names = join_with_and([name_system(one.standing.system) for one in decision.as_good])
+    if decision.certainty == "cheapest":
+        if _is_highest(decision):
+            return f"{names} may be as good"
+        return f"it is at most 2 points below the best and cheaper than {names}"
+    chance = ""
+    if math.isfinite(use.probability_best):
+        chance = f" and is the best with P = {use.probability_best:.2f}"
+    return f"it scores highest{chance}, but {names} may be better"
+
+
+def _is_highest(decision: Decision) -> bool:
+    mean = decision.use.standing.mean
+    return all(one.standing.mean <= mean for one in decision.as_good)
+
+
+def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:
+    """Answer the question of the report: what to use for which task, at the most labels."""
+    largest: dict[str, Decision] = {}
+    for one in decisions:
+        known = largest.get(one.task)
+        if known is None or one.train_examples > known.train_examples:
+            largest[one.task] = one
+    if not largest:
+        return "No system has a score. The reasons are listed under the failures."
+    groups: dict[tuple[str, str], list[Decision]] = {}
+    for one in largest.values():
+        groups.setdefault(_answer_key(one), []).append(one)
+    return " ".join(
+        _answer(analysis, advice, model, group) for (advice, model), group in groups.items()
+    )
+
+
+def _answer_key(decision: Decision) -> tuple[str, str]:
+    """Return the advice with the model that it names."""
+    if decision.advice == "use a public model":
+        assert decision.overall is not None
+        return decision.advice, decision.overall.standing.system.model
+    if decision.advice == "nothing above chance":
+        return decision.advice, ""
+    return "use", decision.use.standing.system.model
+
+
+def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decision]) -> str:
+    tasks = join_with_and([one.task for one in group])
+    if advice == "nothing above chance":
+        return f"For {tasks}, nothing is shown to be above chance."
+    if advice == "use a public model":
+        gains = join_with_and([format_difference(one.overall_gain) for one in group])
+        return (
+            f"For {tasks}, take the public model {model}: {gains} points from the best that "
+            "your budget pretrains."
+        )
+    if model == "tfidf":
+        return f"For {tasks}, take TF-IDF: no pretrained model is shown to be worth more."
+    named = []
+    for one in group:
+        lead = _lead_over_tfidf(analysis, one)
+        named.append(one.task if lead is None else f"{one.task} ({_format_lead(lead)} TF-IDF)")
+    return f"Pretrain {model} for {join_with_and(named)}."
+
+
+def _format_lead(lead: float) -> str:
+    direction = "above" if lead >= 0 else "below"
+    return f"{format_percent(abs(lead))} points {direction}"
+
+
+def _lead_over_tfidf(analysis: Analysis, decision: Decision) -> float | None:
+    for ranking in analysis.rankings:
+        if ranking.scope == "budget" and ranking.setting == decision.setting:
+            for standing in ranking.standings:
+                if standing.system.family == "tfidf":
+                    return decision.use.standing.mean - standing.mean
+    return None
+
+
+def build_main_figures(analysis: Analysis) -> list[MainFigure]:
+    """Return a figure for each number of labels, with a panel per task."""
+    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
+    counts = [str(count) for count in analysis.grid.label_counts]
+    present = {one.label_count for one in widest.values()}
+    label_counts = [count for count in counts if count in present] or ["none"]
+    found = []
+    for count in label_counts:
+        panels = [
+            _draw_panel(analysis, ranking)
+            for ranking in widest.values()
+            if ranking.label_count in (count, "none")
+        ]
+        found.append(MainFigure(count, tuple(panels)))
+    return found
+
+
+def _draw_panel(analysis: Analysis, ranking: Ranking) -> str:
+    rows = []
+    band = None
+    tfidf = None
+    for standing in _in_grid_order(analysis, ranking.standings):
+        if standing.system.family == "tfidf":
+            tfidf = standing.mean
+            band = _interval(standing)
+        style = model_style(analysis, standing.system.model)
+        rows.append(
+            IntervalRow(
+                name=format_model(standing.system.model),
+                detail=format_detail(standing.system),
+                value=standing.mean,
+                interval=_interval(standing),
+                color=style.color,
+                marker=style.marker,
+                filled=standing.may_be_best,
+                text=format_percent(standing.mean),
+                is_best=standing == ranking.best,
+            )
+        )
+    return figures.draw_interval_panel(
+        rows,
+        title=ranking.task,
+        subtitle=metric_heading(ranking.metric),
+        band=band,
+        reference=tfidf,
+        chance=chance_level(analysis, ranking.setting),
+    )
+
+
+def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[Standing]:
+    names = list(analysis.model_names)
+
+    def place(standing: Standing) -> int:
+        model = standing.system.model
+        return names.index(model) if model in names else len(names)
+
+    return sorted(standings, key=place)
+
+
+def _interval(standing: Standing) -> tuple[float, float] | None:
+    if standing.ci_low is None or standing.ci_high is None:
+        return None
+    return standing.ci_low, standing.ci_high

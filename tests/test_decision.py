@@ -1,0 +1,295 @@
+"""Decisions follow from rankings, costs and forecasts by fixed rules."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lineage.analysis.cells import ResultCell
+from lineage.analysis.decision import Costs, Decision, SystemCost, decide
+from lineage.analysis.labels import forecast_labels, labels_with_score, predict_doubled
+from lineage.analysis.ranking import rank_setting
+from lineage.analysis.records import Analysis, LabelForecast, Setting, System
+from lineage.report.costs import build_costs
+from lineage.report.decisions import (
+    build_decision_lines,
+    build_main_figures,
+    describe_decision,
+    summarize_decisions,
+)
+from lineage.results import PUBLIC_FAMILY
+from tests.study_rows import GRID, build_analysis
+from tests.test_comparisons import build_cell
+from tests.test_ranking import build_cells
+
+SETTING = Setting("sense", "100")
+
+
+def analyze(cells: list[ResultCell], **fields: Any) -> Analysis:
+    rankings = tuple(rank_setting(cells, []))
+    grid = dataclasses.replace(GRID, models=("elmo", "gpt", "bert", "minilm"))
+    return build_analysis(cells, grid=grid, rankings=rankings, **fields)
+
+
+def costs_of(cells: list[ResultCell], **seconds: float) -> Costs:
+    return {
+        (cell.system, SETTING): SystemCost(seconds=seconds[cell.system.model])
+        for cell in cells
+        if cell.system.model in seconds
+    }
+
+
+def decide_one(cells: list[ResultCell], costs: Costs | None = None, **fields: Any) -> Decision:
+    (decision,) = decide(analyze(cells, **fields), costs or {})
+    return decision
+
+
+def with_floor(cells: list[ResultCell], share: float = 0.5) -> list[ResultCell]:
+    """Add a majority class that is correct in this share of the items."""
+    num_items = next(iter(cells[0].item_scores.values())).size
+    constant = (np.arange(num_items) < share * num_items).astype(float)
+    return [*cells, build_cell("majority", np.tile(constant, (3, 1)))]
+
+
+def test_a_clear_winner_is_recommended_whatever_it_costs() -> None:
+    cells = with_floor(build_cells(elmo=0.9, gpt=0.7, tfidf=0.65))
+    decision = decide_one(cells, costs_of(cells, elmo=5000.0, gpt=10.0, tfidf=1.0))
+    assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "clear")
+    assert decision.as_good == () and decision.advice == "pretrain on your text"
+    assert describe_decision(decision) == (
+        "Use elmo, fine-tuned: 90.0 % (88.3 to 91.7); no other system may be as good; "
+        "it takes 83 min to build."
+    )
+
+
+def test_the_cheaper_of_two_equal_systems_is_recommended() -> None:
+    elmo, gpt, tfidf = build_cells(elmo=0.9, gpt=0.5, tfidf=0.6)
+    gpt = dataclasses.replace(elmo, system=gpt.system)  # the same answers
+    cells = with_floor([elmo, gpt, tfidf])
+    for cheap, dear in (("elmo", "gpt"), ("gpt", "elmo")):
+        decision = decide_one(cells, costs_of(cells, **{cheap: 10.0, dear: 20.0, "tfidf": 1.0}))
+        assert (decision.use.standing.system.model, decision.certainty) == (cheap, "cheapest")
+        assert [one.standing.system.model for one in decision.as_good] == [dear]
+
+
+def test_a_system_that_may_be_far_behind_is_not_chosen_for_its_price() -> None:
+    """With 600 items a gap of two points may be five, so the highest score is recommended."""
+    rng = np.random.default_rng(0)
+    cells = with_floor(
+        [
+            build_cell(name, np.tile(rng.permutation(600) < share * 600, (3, 1)).astype(float))
+            for name, share in (("elmo", 0.72), ("gpt", 0.70))
+        ]
+    )
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, gpt=1.0))
+    assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "open")
+    assert [one.standing.system.model for one in decision.as_good] == ["gpt"]
+    sentence = describe_decision(decision)
+    assert "it scores highest and is the best with P = 0." in sentence
+    assert "but gpt (fine-tuned) may be better" in sentence
+
+
+def test_tfidf_is_recommended_where_it_is_best() -> None:
+    cells = with_floor(build_cells(elmo=0.6, tfidf=0.8))
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))
+    assert decision.use.standing.system.model == "tfidf"
+    assert (decision.certainty, decision.advice) == ("clear", "use TF-IDF")
+    answer = summarize_decisions(analyze(cells), [decision])
+    assert answer == "For sense, take TF-IDF: no pretrained model is shown to be worth more."
+
+
+def test_a_public_model_is_best_overall_and_does_not_replace_the_one_of_the_budget() -> None:
+    *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
+    public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
+    cells = with_floor([*own, public])
+    decision = decide_one(cells)
+    assert decision.use.standing.system.model == "elmo"
+    assert decision.overall is not None
+    assert decision.overall.standing.system.model == "minilm"
+    assert decision.overall_gain == pytest.approx(0.2)
+    assert decision.advice == "use a public model"
+    answer = summarize_decisions(analyze(cells), [decision])
+    assert answer.startswith("For sense, take the public model minilm: +20.0 points")
+    (line,) = build_decision_lines(analyze(cells), [decision])
+    assert (line.overall, line.overall_gain) == ("minilm (fine-tuned) 90.0", "+20.0")
+
+
+def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
+    *own, public = build_cells(elmo=0.9, tfidf=0.6, minilm=0.7)
+    public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
+    cells = with_floor([*own, public])
+    decision = decide_one(cells)
+    assert decision.advice == "pretrain on your text" and decision.overall is not None
+    (line,) = build_decision_lines(analyze(cells), [decision])
+    assert (line.overall, line.overall_gain) == ("the same", "")
+
+
+def test_at_chance_nothing_is_recommended() -> None:
+    cells = with_floor(build_cells(elmo=0.52, gpt=0.5, tfidf=0.49), share=0.52)
+    decision = decide_one(cells, costs_of(cells, elmo=9.0, gpt=5.0, tfidf=1.0))
+    assert decision.advice == "nothing above chance" and decision.certainty == "open"
+    assert describe_decision(decision).startswith("Nothing is shown to be above chance; elmo")
+    answer = summarize_decisions(analyze(cells), [decision])
+    assert answer == "For sense, nothing is shown to be above chance."
+
+
+def test_one_system_is_recommended_without_a_comparison() -> None:
+    decision = decide_one(with_floor(build_cells(elmo=0.9)))
+    assert decision.certainty == "alone"
+    assert "there is nothing to compare it with" in describe_decision(decision)
+
+
+def forecast_for(system: System, **changes: Any) -> LabelForecast:
+    values: dict[str, Any] = {
+        "task": "sense",
+        "system": system,
+        "label_counts": (25, 50, 100),
+        "scores": (0.6, 0.65, 0.7),
+        "doubled": 200,
+        "gain": 0.05,
+        "gain_low": 0.04,
+        "gain_high": 0.06,
+    }
+    return LabelForecast(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("gain_low", "advice"), [(0.04, "label more first"), (0.01, "pretrain on your text")]
+)
+def test_more_labels_come_first_if_they_bring_more_than_the_choice_of_a_model(
+    gain_low: float, advice: str
+) -> None:
+    cells = with_floor(build_cells(elmo=0.71, tfidf=0.70))
+    forecast = forecast_for(cells[0].system, gain_low=gain_low)
+    costs = costs_of(cells, elmo=100.0, tfidf=1.0)
+    decision = decide_one(cells, costs, label_forecasts=(forecast,))
+    assert decision.advice == advice
+    assert "200 labels: +5.0 points" in describe_decision(decision)
+    other = forecast_for(cells[0].system, label_counts=(25, 50, 90))
+    assert decide_one(cells, costs, label_forecasts=(other,)).forecast is None, (
+        "it is for another number of labels"
+    )
+
+
+def test_a_large_lead_is_worth_more_than_labels() -> None:
+    cells = with_floor(build_cells(elmo=0.9, tfidf=0.6))
+    forecast = forecast_for(cells[0].system)
+    costs = costs_of(cells, elmo=100.0, tfidf=1.0)
+    decision = decide_one(cells, costs, label_forecasts=(forecast,))
+    assert decision.advice == "pretrain on your text"
+
+
+def test_a_planted_power_law_is_continued() -> None:
+    counts = [100, 200, 400]
+    errors = 2.0 * np.array(counts) ** -0.5
+    gain = predict_doubled(counts, (1 - errors)[:, None])[0]
+    assert gain == pytest.approx(2.0 * 400**-0.5 - 2.0 * 800**-0.5)
+    falling = predict_doubled(counts, np.array([[0.8], [0.7], [0.6]]))
+    assert falling[0] == 0.0, "more labels are not expected to hurt"
+
+
+def test_a_forecast_needs_three_numbers_of_labels() -> None:
+    """The model is frozen with few labels and fine-tuned with many."""
+    line = []
+    for count, share in ((100, 0.6), (200, 0.7), (400, 0.78)):
+        (cell,) = build_cells(elmo=share)
+        transfer = "finetuned" if count == 400 else "frozen"
+        cell.system = dataclasses.replace(cell.system, transfer=transfer)
+        line.append(dataclasses.replace(cell, label_count=str(count), train_examples=count))
+    rankings = [ranking for cell in line for ranking in rank_setting([cell], [])]
+    (forecast,) = forecast_labels(line, rankings)
+    assert forecast.system == line[-1].system
+    assert forecast.label_counts == (100, 200, 400) and forecast.doubled == 800
+    assert forecast.scores == pytest.approx((0.6, 0.7, 0.78))
+    assert 0.03 < forecast.gain_low < forecast.gain < forecast.gain_high < 0.1
+    assert forecast_labels(line[:2], rankings[:2]) == []
+
+
+def test_a_score_is_reached_between_two_numbers_of_labels() -> None:
+    counts, scores = [100, 400, 1600], [0.5, 0.7, 0.75]
+    assert labels_with_score(counts, scores, 0.6) == pytest.approx(200)
+    assert labels_with_score(counts, scores, 0.75) == pytest.approx(1600)
+    assert labels_with_score(counts, scores, 0.4) is None
+    assert labels_with_score(counts, scores, 0.8) is None
+
+
+def test_swapping_two_systems_swaps_the_sentences() -> None:
+    elmo, gpt = build_cells(elmo=0.9, gpt=0.7)
+    swapped = [
+        dataclasses.replace(gpt, system=elmo.system),
+        dataclasses.replace(elmo, system=gpt.system),
+    ]
+    before = describe_decision(decide_one(with_floor([elmo, gpt])))
+    after = describe_decision(decide_one(with_floor(swapped)))
+    assert "elmo" in before and after == before.replace("elmo", "gpt")
+
+
+def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> None:
+    from lineage.analysis.build import build_results
+    from lineage.config.params import ReportParams
+    from tests.study_rows import Study
+
+    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+    budget = tuple(
+        dataclasses.replace(one, seconds=100.0, peak_memory_bytes=5e8, total_parameters=1e6)
+        for one in analysis.budget
+    )
+    effects = tuple(dataclasses.replace(one, seconds=20.0) for one in analysis.adaptation)
+    analysis = dataclasses.replace(analysis, budget=budget, adaptation=effects)
+    runs = [
+        {
+            "init": init,
+            "transfer": transfer,
+            "head": "linear",
+            "label_count": count,
+            "finetune_seed": seed,
+            "seconds": seconds / (1 + seed),
+        }
+        for init in ("pretrained", "adapted", "random")
+        for transfer, seconds in (("frozen", 2.0), ("finetuned", 30.0))
+        for count in (100, "all")
+        for seed in (0, 1)
+    ]
+    zero_shot = [{"init": "pretrained", "transfer": "zero_shot", "head": "linear",
+                  "label_count": None, "seconds": 3.0}]  # fmt: skip
+    metadata = {
+        f"{stage}@{model}-0-{task}": {
+            "run_seconds": zero_shot if task == "agreement" else runs,
+            "peak_memory_bytes": 6e8,
+        }
+        for stage in ("evaluate", "evaluate_adapted")
+        for model in GRID.models
+        for task in GRID.tasks
+    }
+    metadata["baselines@sense"] = {"seconds": 1.5, "peak_memory_bytes": 1e8}
+    found = {}
+    for (system, setting), cost in build_costs(analysis, metadata).items():
+        found[system.model, system.init, system.transfer, setting.task] = cost
+    assert found["elmo", "pretrained", "zero_shot", "agreement"].seconds == 103.0
+    assert found["tfidf", "none", "none", "sense"].seconds == 1.5
+    assert found["tfidf", "none", "none", "sentiment"].seconds is None
+    trained = [
+        cost
+        for key, cost in found.items()
+        if key[3] in ("sense", "sentiment") and key[0] != "tfidf"
+    ]
+    adapted = [cost.seconds for key, cost in found.items() if key[1] == "adapted"]
+    assert {cost.model_bytes for cost in trained} == {4e6}
+    assert {cost.peak_memory_bytes for cost in trained} == {6e8}
+    assert adapted and set(adapted) <= {122.0, 150.0}
+    plain = {cost.seconds for key, cost in found.items() if key[1] == "pretrained"}
+    assert plain <= {102.0, 103.0, 130.0}
+
+
+def test_the_figure_marks_what_may_be_the_best() -> None:
+    analysis = analyze(with_floor(build_cells(elmo=0.9, gpt=0.6, tfidf=0.65)))
+    analysis = dataclasses.replace(
+        analysis, grid=dataclasses.replace(analysis.grid, label_counts=(100,))
+    )
+    (figure,) = build_main_figures(analysis)
+    (panel,) = figure.panels
+    assert figure.label_count == "100"
+    assert "<title>sense: elmo fine-tuned 90.0; gpt fine-tuned 60.0; TF-IDF" in panel
+    assert panel.count('fill="var(--background') == 2, "the marks of gpt and TF-IDF are open"

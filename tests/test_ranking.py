@@ -1,0 +1,194 @@
+"""The set of systems that may be the best has the best one, and speaks of these models only."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.analysis.cells import ResultCell, _score_items
+from lineage.analysis.ranking import compare_with_best, draw_means, rank_setting
+from lineage.analysis.records import Ranking
+from lineage.randomness import generator
+from lineage.results import PUBLIC_FAMILY
+from tests.test_comparisons import build_cell
+
+ITEMS = 600
+
+
+def build_cells(seed: int = 0, *, runs: int = 3, **shares: float) -> list[ResultCell]:
+    """Return a cell per model that is correct in this share of items; items differ in difficulty."""
+    rng = np.random.default_rng(seed)
+    difficulty_N = rng.random(ITEMS)
+    cells = []
+    for name, share in shares.items():
+        noise_RN = 0.3 * rng.standard_normal((runs, ITEMS))
+        rank_RN = np.argsort(np.argsort(difficulty_N + noise_RN, axis=1), axis=1)
+        cell = build_cell(name, (rank_RN < share * ITEMS).astype(float))
+        if name == "tfidf":
+            cell.system = dataclasses.replace(cell.system, transfer="none", head="none")
+        cells.append(cell)
+    return cells
+
+
+def rank(cells: list[ResultCell]) -> Ranking:
+    (ranking,) = rank_setting(cells, [])
+    return ranking
+
+
+def names_that_may_be_best(ranking: Ranking) -> list[str]:
+    return [one.system.model for one in ranking.standings if one.may_be_best]
+
+
+def test_a_clear_winner_is_the_only_system_that_may_be_the_best() -> None:
+    ranking = rank(build_cells(elmo=0.9, gpt=0.7, bert=0.69, tfidf=0.6))
+    assert names_that_may_be_best(ranking) == ["elmo"]
+    best = ranking.best
+    assert best.probability_best > 0.99 and best.regret < 0.001
+    assert best.behind_low == 0.0 and best.behind_high == pytest.approx(0.2, abs=0.06)
+    behind = {one.system.model: one.behind_high for one in ranking.standings[1:]}
+    assert max(behind.values()) < 0
+
+
+def test_systems_with_equal_predictions_share_the_first_place() -> None:
+    elmo, gpt = build_cells(elmo=0.8, gpt=0.5)
+    twin = dataclasses.replace(elmo, system=dataclasses.replace(elmo.system, model="bert"))
+    ranking = rank([elmo, twin, gpt])
+    assert names_that_may_be_best(ranking) == ["elmo", "bert"]
+    assert [one.probability_best for one in ranking.standings] == [0.5, 0.5, 0.0]
+    assert [one.behind_low for one in ranking.standings[:2]] == [0.0, 0.0]
+
+
+def test_seeds_that_differ_do_not_widen_a_statement_about_these_models() -> None:
+    """Two seeds at 95 % and 75 %: the mean of these two is known as well as the items allow."""
+    rng = np.random.default_rng(1)
+    order_N = rng.permutation(ITEMS)
+    far_apart = np.stack([(order_N < share * ITEMS).astype(float) for share in (0.95, 0.75)])
+    together = np.stack([(order_N < 0.6 * ITEMS).astype(float)] * 2)
+    ranking = rank([build_cell("elmo", far_apart), build_cell("gpt", together)])
+    assert names_that_may_be_best(ranking) == ["elmo"]
+    best = ranking.best
+    assert best.num_runs == 2 and best.ci_low is not None and best.ci_high is not None
+    assert best.ci_high - best.ci_low < 0.08
+
+
+def test_each_model_is_represented_by_its_best_system_on_validation() -> None:
+    frozen, finetuned, other = build_cells(elmo=0.9, gpt=0.7, bert=0.6)
+    finetuned.system = dataclasses.replace(frozen.system, transfer="frozen")
+    finetuned.validation_values = [0.95]
+    frozen.validation_values = [0.5]
+    ranking = rank([frozen, finetuned, other])
+    assert [one.system.model for one in ranking.standings] == ["elmo", "bert"]
+    assert ranking.best.system.transfer == "frozen", "although its test score is lower"
+
+
+def test_public_models_have_a_ranking_of_their_own() -> None:
+    *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
+    public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
+    budget, overall = rank_setting([*own, public], [])
+    assert (budget.scope, overall.scope) == ("budget", "overall")
+    assert [one.system.model for one in budget.standings] == ["elmo", "tfidf"]
+    assert overall.best.system.model == "minilm" and overall.best.is_public
+    assert names_that_may_be_best(budget) == ["elmo"]
+
+
+def test_ablations_random_init_and_floors_are_no_candidates() -> None:
+    cells = build_cells(elmo=0.7, bare=0.9, gpt=0.95, majority=0.99)
+    cells[2].system = dataclasses.replace(cells[2].system, init="random")
+    (ranking,) = rank_setting(cells, ["bare"])
+    assert [one.system.model for one in ranking.standings] == ["elmo"]
+    assert not ranking.best.above_chance, "the majority class is better"
+
+
+def test_items_of_a_cluster_are_drawn_together() -> None:
+    """A lead that comes from one of twelve templates is no lead."""
+    num_clusters, size = 12, 50
+    groups = np.repeat([f"t{n}" for n in range(num_clusters)], size)
+    gpt_N = np.tile([1.0, 0.0], num_clusters * size // 2)
+    elmo_N = gpt_N.copy()
+    elmo_N[:size] = 1.0  # the whole first template
+    tables = []
+    for scores_N in (elmo_N, gpt_N):
+        ids = [f"test-{n:03d}" for n in range(len(scores_N))]
+        tables.append(pd.DataFrame({"id": ids, "group": groups, "correct": scores_N}))
+
+    def rank_both(*, by_group: bool) -> Ranking:
+        cells = []
+        for name, table in zip(("elmo", "gpt"), tables, strict=True):
+            cell = build_cell(name, table["correct"].to_numpy()[None])
+            cell.item_scores = {(0, 0): _score_items(table, by_group=by_group)}
+            cell.scored_by_group = by_group
+            cells.append(cell)
+        return rank(cells)
+
+    assert names_that_may_be_best(rank_both(by_group=False)) == ["elmo"]
+    clustered = rank_both(by_group=True)
+    assert names_that_may_be_best(clustered) == ["elmo", "gpt"]
+    assert clustered.num_clusters == num_clusters
+    assert clustered.best.mean == pytest.approx(elmo_N.mean())
+
+
+def test_swapping_predictions_swaps_the_places() -> None:
+    elmo, gpt = build_cells(elmo=0.9, gpt=0.7)
+    before = rank([elmo, gpt])
+    swapped = [
+        dataclasses.replace(gpt, system=elmo.system),
+        dataclasses.replace(elmo, system=gpt.system),
+    ]
+    after = rank(swapped)
+    assert [one.system.model for one in after.standings] == ["gpt", "elmo"]
+    for one, other in zip(before.standings, after.standings, strict=True):
+        assert one == dataclasses.replace(other, system=one.system)
+
+
+def test_draws_have_the_spread_of_the_mean() -> None:
+    scores_SN = np.random.default_rng(3).random((2, 30))
+    draws_BS = draw_means(scores_SN, generator("test"), 20_000)
+    standard_error = scores_SN.std(axis=1, ddof=1) / np.sqrt(30)
+    # 2.045 and 1.960 are the 97.5 % quantiles of Student's t with 29 degrees and of the normal.
+    expected = standard_error * 2.045 / 1.960
+    assert draws_BS.mean(axis=0) == pytest.approx(scores_SN.mean(axis=1), abs=0.002)
+    assert draws_BS.std(axis=0) == pytest.approx(expected, rel=0.02)
+    again = draw_means(scores_SN, generator("test"), 20_000)
+    assert np.array_equal(draws_BS, again)
+
+
+def test_many_items_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores_SN = np.random.default_rng(4).random((3, 70))
+    whole = draw_means(scores_SN, generator("test"), 500)
+    monkeypatch.setattr("lineage.analysis.ranking.DRAWS_AT_ONCE", 700)
+    assert np.allclose(draw_means(scores_SN, generator("test"), 500), whole)
+
+
+def test_a_single_system_is_the_best() -> None:
+    (only,) = compare_with_best(np.array([0.7]), np.full((10, 1), 0.7))
+    assert only.may_be_best and only.probability_best == 1.0 and only.regret == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_items", [60, 300])
+@pytest.mark.parametrize("spread", [0.0, 0.05])
+def test_the_best_system_is_in_the_set_in_95_of_100_studies(num_items: int, spread: float) -> None:
+    """The lower limits hold too: the chosen system is hardly ever further behind than they say."""
+    rng = np.random.default_rng(5)
+    studies = 400
+    num_missed = 0
+    num_below_limit = 0
+    for study in range(studies):
+        true_S = 0.6 + spread * rng.random(5)
+        difficulty_N = rng.standard_normal(num_items)
+        ability_S = np.log(true_S / (1 - true_S))
+        chance_SN = 1 / (1 + np.exp(difficulty_N - ability_S[:, None]))
+        true_S = (1 / (1 + np.exp(rng.standard_normal(100_000) - ability_S[:, None]))).mean(axis=1)
+        scores_SN = (rng.random((5, num_items)) < chance_SN).astype(float)
+        draws_BS = draw_means(scores_SN, generator("study", study), 1000)
+        comparisons = compare_with_best(scores_SN.mean(axis=1), draws_BS)
+        best = int(true_S.argmax())
+        num_missed += not comparisons[best].may_be_best
+        behind_S = [true_S[i] - np.delete(true_S, i).max() for i in range(5)]
+        num_below_limit += any(
+            behind < one.low - 1e-9 for behind, one in zip(behind_S, comparisons, strict=True)
+        )
+    allowed = 0.05 * studies + 3 * np.sqrt(studies * 0.05 * 0.95)
+    assert num_missed <= allowed and num_below_limit <= allowed, (num_missed, num_below_limit)
+    print(f"{num_items} items, spread {spread}: missed {num_missed}, below {num_below_limit}")
