@@ -74,6 +74,14 @@ def test_the_cheaper_of_two_equal_systems_is_recommended() -> None:
         assert [one.standing.system.model for one in decision.as_good] == [dear]
 
 
+def test_systems_that_take_about_as_long_are_decided_by_their_score() -> None:
+    elmo, gpt = build_cells(elmo=0.9, gpt=0.893)
+    cells = with_floor([elmo, gpt])
+    for seconds, model in ((14.0, "elmo"), (16.0, "gpt")):
+        decision = decide_one(cells, costs_of(cells, elmo=seconds, gpt=10.0))
+        assert decision.use.standing.system.model == model
+
+
 def test_a_system_that_may_be_far_behind_is_not_chosen_for_its_price() -> None:
     """With 600 items a gap of two points may be five, so the highest score is recommended."""
     rng = np.random.default_rng(0)

@@ -269,7 +269,7 @@ class PageParser(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = {key: value or "" for key, value in attrs}
-        if tag in ("script", "link", "iframe", "img", "object", "embed", "base"):
+        if tag in ("link", "iframe", "img", "object", "embed", "base"):
             self.fetched.append(tag)
         self.fetched += [
             value

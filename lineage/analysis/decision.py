@@ -34,6 +34,8 @@ class SystemCost:
     model_bytes: float | None = None
 
 
+# Times that differ by less count as equal, since the same stage takes longer on a busy machine.
+SAME_COST_FACTOR = 1.5
 Costs = Mapping[tuple[System, Setting], SystemCost]
 
 
@@ -124,7 +126,8 @@ def _decide_setting(
 def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:
     """Choose the cheapest system that is shown to be at most `margin` below the best.
 
-    If none is shown to be, or nothing is above chance, it is the highest score.
+    Of systems that take about as long to build, it is the highest score. If none is shown to be so
+    close to the best, or nothing is above chance, it is the highest score of all.
     """
     best = ranking.best
     if len(ranking.standings) == 1:
@@ -132,7 +135,10 @@ def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, 
     close = [one for one in ranking.standings if one.behind_low >= -margin]
     if not close or not best.above_chance:
         return best, "open"
-    chosen = min(close, key=lambda one: _cost_order(one, ranking, costs))
+    shortest = min(_seconds(one, ranking, costs) for one in close)
+    chosen = next(
+        one for one in close if _seconds(one, ranking, costs) <= SAME_COST_FACTOR * shortest
+    )
     others = [one for one in ranking.standings if one.system != chosen.system]
     if not any(is_as_good(one, margin=margin) for one in others):
         return chosen, "clear"
@@ -144,10 +150,10 @@ def is_as_good(standing: Standing, *, margin: float) -> bool:
     return standing.may_be_best or standing.behind_low >= -margin
 
 
-def _cost_order(standing: Standing, ranking: Ranking, costs: Costs) -> tuple[float, float]:
-    """Sort by the time it takes to build the system; an unknown time counts as longest."""
+def _seconds(standing: Standing, ranking: Ranking, costs: Costs) -> float:
+    """Return the time it takes to build the system; an unknown time counts as longest."""
     seconds = costs.get((standing.system, ranking.setting), SystemCost()).seconds
-    return float("inf") if seconds is None else seconds, -standing.mean
+    return float("inf") if seconds is None else seconds
 
 
 def _with_cost(standing: Standing, ranking: Ranking, costs: Costs) -> Choice:
@@ -174,7 +180,7 @@ def _advise(
         return "nothing above chance"
     if forecast is not None:
         lowest = min(one.mean for one in ranking.standings)
-        cheapest = min(ranking.standings, key=lambda one: _cost_order(one, ranking, costs))
+        cheapest = min(ranking.standings, key=lambda one: _seconds(one, ranking, costs))
         lead = use.mean - (cheapest.mean if cheapest.above_chance else lowest)
         if forecast.gain_low > max(margin, lead):
             return "label more first"

@@ -36,8 +36,8 @@ PANEL_LEFT = 92
 PANEL_RIGHT = 48
 PANEL_TOP = 26
 PANEL_LINE = 20
-FOREST_WIDTH = 400
-FOREST_RIGHT = 124  # room for a difference with its interval
+FOREST_WIDTH = 420
+FOREST_RIGHT = 148  # room for a difference with its interval
 CHANCE_DISTANCE = 1.0  # in spreads of the scores
 MAX_MARKED_POINTS = 12  # a curve with more points has no markers
 
@@ -292,7 +292,8 @@ def draw_forest(rows: Sequence[EffectRow], *, title: str, subtitle: str) -> str:
     for tick in choose_ticks(scale.low, scale.high, count=4):
         x = scale(tick)
         parts.append(f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP}" y2="{bottom}" {_grid_style(0.6)}/>')
-        parts.append(_draw_text(x, bottom + 12, f"{100 * tick:+.4g}".replace("-", "−")))
+        text = f"{100 * tick:+.4g}".replace("-", "−") if tick else "0"
+        parts.append(_draw_text(x, bottom + 12, text))
     zero = scale(0.0)
     parts.append(
         f'<line x1="{zero}" x2="{zero}" y1="{PANEL_TOP}" y2="{bottom}" stroke="{MUTED_COLOR}" '

@@ -201,6 +201,7 @@ class ComparisonLine:
     second: str
     interval: str
     verdict: str
+    detectable: str  # the smallest difference that would have been found, where none was
     num_examples: int
     repetitions: int
 
@@ -493,9 +494,16 @@ def _comparison_line(comparison: Comparison) -> ComparisonLine:
         second=format_system(comparison.second),
         interval=format_comparison(comparison),
         verdict=comparison.verdict,
+        detectable=_format_detectable(comparison),
         num_examples=comparison.num_examples,
         repetitions=comparison.repetitions,
     )
+
+
+def _format_detectable(comparison: Comparison) -> str:
+    if comparison.verdict != "no significant difference" or comparison.detectable is None:
+        return ""
+    return format_percent(comparison.detectable)
 
 
 def build_ablation_tables(analysis: Analysis) -> list[AblationTable]:
