@@ -362,9 +362,9 @@ class PublicModel(Encoder):
             if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()
         output_projections = self.checkpoint_info.model_type.output_projections
-        for name, parameter in self.tensor_views().items():
+        for name, tensor in self.tensor_views().items():
             if name.endswith(output_projections):
-                parameter.div_((2 * self.hf_config.num_hidden_layers) ** 0.5)
+                tensor.div_((2 * self.hf_config.num_hidden_layers) ** 0.5)
         if getattr(self.hf_config, "sinusoidal_pos_embds", False):  # of some DistilBERTs
             positions = self.hf_model.embeddings.position_embeddings.weight
             positions.copy_(sinusoidal_positions(*positions.shape, device=positions.device))
