@@ -42,7 +42,7 @@ from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettin
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import BatchSampler, CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
-from lineage.training.settings import MaskReplacement, check_min_seq_len
+from lineage.training.settings import MaskReplacement, PretrainSettings, check_min_seq_len
 
 DEFAULT_SEQ_LEN = 128
 # Copies of the embedding and of the head's bias, which the softmax shares.
@@ -84,19 +84,25 @@ class PublicConfig:
         return self.checkpoint_info.max_positions if self.checkpoint_info else None
 
 
-@dataclass(frozen=True)
-class ContinuedPretrainSettings:
-    """The block `pretrain`: how the language model continues on a target's text in adaptation."""
+@dataclass(frozen=True, kw_only=True)
+class ContinuedPretrainSettings(PretrainSettings):
+    """The block `pretrain`: how the language model continues on the corpus, or in adaptation.
 
-    batch_size: int
-    grad_accum_steps: int = 1  # batches per optimizer step
+    Adaptation uses the windows and masks alone; its optimizer is that of the block `adapt`.
+    """
+
+    # Continue on the study's corpus, up to budget.text_bytes, before the model is adapted or
+    # evaluated (Gururangan et al. 2020). false: the checkpoint is used as it is.
+    continue_on_corpus: bool = False
+    learning_rate: float = 5e-05  # the highest; with continue_on_corpus
     # Positions of a window, special tokens included. None: 128, or the model's positions if fewer.
-    seq_len: int | None = None
+    seq_len: int | None = None  # type: ignore[assignment]
     mlm_probability: float = 0.15  # share of a window's positions; masked models only
     mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
 
     def __post_init__(self) -> None:
-        check_positive(self, "batch_size", "grad_accum_steps", "seq_len", "mlm_probability")
+        super().__post_init__()
+        check_positive(self, "mlm_probability")
         check_fraction(self, "mlm_probability")
         check_min_seq_len("seq_len", self.seq_len)
 
@@ -518,10 +524,11 @@ def describe_mechanism(
         objective = "next token"
     elif not info.has_lm_head:
         objective = "unknown: no head is there"
+    corpus = ", then on the corpus" if pretrain.continue_on_corpus else ""
     return {
         "contextualizer": f"Transformer ({info.hf_config['model_type']})",
         "direction": "left to right" if info.causal else "both sides at once",
-        "objective": f"{objective}, on its own text",
+        "objective": f"{objective}, on its own text{corpus}",
         "transfer": f"whole network, {pooled[_pooling_mode(architecture, info)]}",
     }
 
