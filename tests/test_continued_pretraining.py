@@ -111,7 +111,8 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = make_continued_project(tmp_path)
-    commands = [("sources",), ("corpus", "general"), ("task", "mood"), ("baselines", "mood")]
+    commands = [("sources",), ("corpus", "general"), ("task", "mood")]
+    commands += [("contamination", "mood"), ("baselines", "mood")]
     for name in tree["grid"]["models"]:
         commands.append(("tokenizer", name))
         for seed in ("0", "1"):
