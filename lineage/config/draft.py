@@ -405,7 +405,7 @@ def _summary(
         lines += [f"  {note}" for note in _task_notes(plan)]
     budget = params.budget
     lines.append(
-        f"models: {', '.join(params.grid.models)}; {budget.body_parameters:,} parameters each, "
+        f"models: {', '.join(MODELS)}; {budget.body_parameters:,} parameters each, "
         f"{budget.text_bytes / 1e6:.1f} MB of text to read"
     )
     return lines
