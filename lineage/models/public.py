@@ -69,8 +69,9 @@ CODE_LOADING_KEYS = re.compile("attn_implementation|experts_implementation")
 class PublicConfig:
     """The block `architecture`."""
 
-    # default: [CLS] (through the pooler, if there is one), the last piece, or what
-    # 1_Pooling/config.json says
+    # default: [CLS] (through the pooler, if there is one), the last piece, or what a sentence
+    # encoder's modules.json and 1_Pooling/config.json say. mean: the mean over all pieces, without
+    # the further modules of a sentence encoder.
     pooling: Literal["default", "mean"] = "default"
     dropout: float | None = None  # None: the checkpoint's
     checkpoint_info: CheckpointInfo | None = None  # set by the stage pretrain, not by you
