@@ -69,6 +69,13 @@ def init(
     language: Annotated[
         str | None, typer.Option(help="The code of the language, such as en. Guessed by default.")
     ] = None,
+    public_model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with a public checkpoint that transformers saved, to compare with. By "
+            "default, one in the Hub's cache is proposed."
+        ),
+    ] = None,
     template: Annotated[
         str | None,
         typer.Option("--from", help="Copy a ready-made study, such as few-labels, instead."),
@@ -89,13 +96,13 @@ def init(
             )
         check_new_folder(folder)  # before the user's files are read
         if template is not None:
-            if corpus or task or language:
+            if corpus or task or language or public_model:
                 raise InputError("--from: copies a study as it is; leave the other options out")
             params_text = read_ready_made_study(template)
         else:
             from flows.new_study import draft_study
 
-            draft = draft_study(folder, corpus or [], task or [], language)
+            draft = draft_study(folder, corpus or [], task or [], language, public_model)
             params_text = draft.params_text
             for line in draft.lines:
                 print(line)

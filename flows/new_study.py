@@ -6,18 +6,29 @@ Nothing is written. Whatever is wrong is an InputError that names the option.
 import contextlib
 import difflib
 import os
+import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lineage.config.data import NAME_PATTERN, SPLITS
-from lineage.config.draft import StudyDraft, draft_params
+from lineage.config.draft import PublicProposal, StudyDraft, draft_params
 from lineage.config.records import suggest_nearest
+from lineage.config.resolve import family_names
 from lineage.data.files import data_suffix, join_pattern, match_data_files
+from lineage.data.hub import list_cached_models
 from lineage.data.inspect_corpus import inspect_corpus
 from lineage.data.inspect_task import TaskFindings, inspect_task
 from lineage.errors import InputError, shorten_value
+from lineage.models import weights
+from lineage.models.public_folders import (
+    TRANSFORMERS_MISSING,
+    CheckpointInfo,
+    inspect_checkpoint,
+    is_transformers_available,
+)
+from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.tasks.column_guesses import RequestedColumns
 
 TASK_KEYS = ("validation", "test", "unlabelled", "kind", "text", "label")
@@ -47,7 +58,11 @@ class FileOption:
 
 
 def draft_study(
-    folder: Path, corpus: list[str], tasks: list[str], language: str | None = None
+    folder: Path,
+    corpus: list[str],
+    tasks: list[str],
+    language: str | None = None,
+    public_model: Path | None = None,
 ) -> StudyDraft:
     """Draft the params.yaml of a study in `folder`, which need not exist. Raises InputError.
 
@@ -56,6 +71,8 @@ def draft_study(
     `tasks`: NAME=PATTERN[,KEY=VALUE ...], where a key is validation, test or unlabelled (more
     files), text (twice for two texts), label (columns; with words and tags, text names the words)
     or kind. An example: queue=train.csv,test=test.csv,text=body,label=queue
+    `public_model`: the folder of a public checkpoint. Without it, one that lies in the Hub's cache
+    is proposed.
     """
     if not corpus:
         raise InputError(
@@ -71,6 +88,10 @@ def draft_study(
     corpus_options = [parse_corpus_option(text) for text in corpus]
     task_options = [parse_task_option(text) for text in tasks]
     _check_names_differ(task_options)
+    if public_model is None:
+        proposal = _find_cached_model()
+    else:
+        proposal = _propose_folder(public_model, root, current)
     # The checks keep what they have read in the current folder: here in one that is removed.
     with tempfile.TemporaryDirectory(prefix="lineage-") as scratch, contextlib.chdir(scratch):
         corpora = [
@@ -83,8 +104,67 @@ def draft_study(
             for option in corpus_options
         ]
         found = [_inspect_task(option, root, current) for option in task_options]
-        draft = draft_params(corpora, found, root, language)
+        draft = draft_params(corpora, found, root, language, proposal)
     return replace(draft, lines=(*draft.lines, *_note_test_files(task_options, current)))
+
+
+def _propose_folder(folder: Path, root: Path, current: Path) -> PublicProposal:
+    """Return the public checkpoint of a folder. Raises InputError if it cannot be read."""
+    if not is_transformers_available():
+        raise InputError(f"--public-model: {TRANSFORMERS_MISSING}")
+    path = current / folder.expanduser()
+    if not path.is_dir():
+        raise InputError(
+            f"--public-model: {path} is not a folder; name one that transformers saved"
+        )
+    info = _inspect_public_model(path)
+    is_absolute = folder.expanduser().is_absolute()
+    source = str(folder) if is_absolute else Path(os.path.relpath(path, root)).as_posix()
+    return PublicProposal(
+        _name_public_model(path.resolve().name),
+        {"from": source},
+        is_requested=True,
+        has_lm_head=info.has_lm_head,
+    )
+
+
+def _find_cached_model() -> PublicProposal | None:
+    """Return the smallest model of the Hub's cache that can be read, as the quickest to compare."""
+    if not is_transformers_available():
+        return None
+    smallest: PublicProposal | None = None
+    smallest_bytes = 0
+    for cached in list_cached_models():
+        try:
+            info = _inspect_public_model(cached.folder)
+        except InputError:
+            continue  # the cache holds many other models
+        files = weights.list_weight_files(weights.find_weights_file(cached.folder))
+        num_bytes = sum(file.stat().st_size for file in files)
+        if smallest is None or num_bytes < smallest_bytes:
+            smallest = PublicProposal(
+                _name_public_model(cached.repository.split("/")[-1]),
+                {"from": cached.repository, "revision": cached.revision},
+                is_requested=False,
+                has_lm_head=info.has_lm_head,
+            )
+            smallest_bytes = num_bytes
+    return smallest
+
+
+def _inspect_public_model(folder: Path) -> CheckpointInfo:
+    """Read config.json, the tokenizer and the names of tensors, as the stage `sources` does."""
+    info = inspect_checkpoint(folder)
+    load_public_tokenizer(folder, language="en")
+    return info
+
+
+def _name_public_model(text: str) -> str:
+    """Return a key of `models` for a folder or a repository; a family's name would be that."""
+    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+    if NAME_PATTERN.fullmatch(name) and name not in family_names():
+        return name
+    return f"public_{name}".rstrip("_")
 
 
 def _note_test_files(options: list[FileOption], current: Path) -> list[str]:

@@ -170,7 +170,8 @@ COLUMN_DESCRIPTIONS = {
     "family": "The family of the model, such as bert; of two models together, ensemble or joined.",
     "init": "The start of the weights: pretrained, adapted, target_only (pretrained on the text of the task "
     "alone) or random; none for baselines.",
-    "adapt_text": "The text of adaptation: task, or none.",
+    "adapt_text": "The text on which a model has continued: task, general (a public checkpoint that "
+    "has continued on the corpus), or none.",
     "transfer": "The use of the model: frozen, finetuned or zero_shot; none for baselines.",
     "features": "The layers that a head reads, such as scalar_mix; the window of a ceiling.",
     "head": "The head on top: linear, bilstm, bilstm_crf, decoder or none.",

@@ -31,6 +31,7 @@ from lineage.evaluation.result_rows import (
 )
 from lineage.evaluation.systems import EvalContext, EvalRun, Init, is_requested
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
+from lineage.models.base import Public
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.settings import read_runtime_settings
@@ -108,7 +109,7 @@ def pretrained_dir(name: str, seed: str) -> Path:
 
 
 def read_text_bytes(model_dir: Path) -> int | None:
-    """Return the bytes of text that a training run has read; None if unknown, as for a public model."""
+    """Return the bytes of text that a training run has read; None if it read none."""
     text_bytes: int | None = read_json(model_dir / "spent.json")["text_bytes"]
     return text_bytes
 
@@ -118,12 +119,15 @@ def load_context(
 ) -> EvalContext:
     """Load a model and a task."""
     source_dir = pretrained_dir(name, seed)
+    checkpoint = Checkpoint.load(model_dir)
     text_bytes = read_text_bytes(model_dir)
-    if model_dir.is_relative_to("artifacts/adapted") and text_bytes is not None:
+    if isinstance(checkpoint.family, Public):
+        text_bytes = None  # nobody knows how much its first training has read
+    elif model_dir.is_relative_to("artifacts/adapted") and text_bytes is not None:
         pretrained_bytes = read_text_bytes(source_dir)
         text_bytes = None if pretrained_bytes is None else pretrained_bytes + text_bytes
     return EvalContext(
-        checkpoint=Checkpoint.load(model_dir),
+        checkpoint=checkpoint,
         task=TaskData.load(task_dir, split=params.report.split),
         settings=load_model_config(params, name).evaluate,
         pretrain_seed=int(seed),

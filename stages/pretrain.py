@@ -1,6 +1,7 @@
 """Stage pretrain@MODEL-SEED: token ids -> a model trained within the budget.
 
-It resumes what a killed process has done. A public checkpoint is imported as it is.
+It resumes what a killed process has done. A public checkpoint is imported as it is, or continues
+on the corpus.
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from typing import Any
 from lineage.artifacts import artifact_digest, read_json, write_json
 from lineage.config.params import read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
-from lineage.models.base import Trained
+from lineage.models.base import LanguageModelFamily
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -32,16 +33,19 @@ def work(stage: Stage) -> None:
     runtime = read_runtime_settings()
     configure_torch(params.threads)
     model = load_model_config(params, name)
-    requested_device = params.device if isinstance(model.family, Trained) else "cpu"
+    is_trained = model.family.reads_corpus(model.pretrain)
+    uses_device = is_trained and isinstance(model.family, LanguageModelFamily)
+    requested_device = params.device if uses_device else "cpu"
     device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)
     tokens_dir = Path("artifacts/tokens") / name
+    public_record = read_public_record(model)
     checkpoint, public_model = build_checkpoint(
         model,
         params,
         Tokenizer.load(tokens_dir),
         seed=seed,
-        public_folder=find_public_folder(model),
+        public_folder=find_public_folder(model, public_record),
     )
     parameters: dict[str, Any] = {
         **params.compute_settings,
@@ -49,16 +53,22 @@ def work(stage: Stage) -> None:
         "pretrain": dataclasses.asdict(checkpoint.pretrain),
         "budget": dataclasses.asdict(params.budget),
     }
-    resume_dir = stage.prepare_resume_folder(parameters | {"tokens": artifact_digest(tokens_dir)})
+    inputs: dict[str, Any] = {"tokens": artifact_digest(tokens_dir)}
+    if public_record is not None:
+        inputs["public"] = public_record
+    resume_dir = stage.prepare_resume_folder(parameters | inputs)
     tags = {"family": model.family.name, "model": name, "pretrain_seed": seed}
     with stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker:
-        if public_model is None:
+        if is_trained:
             with stage.show_progress("pretrain", 1.0) as report:
                 context = TrainContext(
                     device, tracker, resume_dir, runtime.checkpoint_seconds, report
                 )
-                output = pretrain(checkpoint, tokens_dir, params, context)
+                output = pretrain(
+                    checkpoint, tokens_dir, params, context, public_model=public_model
+                )
         else:
+            assert public_model is not None, "every other family is trained"
             output = wrap_public_model(public_model)
         folder = Path(f"artifacts/pretrained/{name}/{seed}")
         write_training(stage, folder, checkpoint, output)
@@ -73,12 +83,20 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
-def find_public_folder(model: ModelConfig) -> Path | None:
-    """Return the folder of a public checkpoint, if the model is one. Raises InputError."""
+def read_public_record(model: ModelConfig) -> dict[str, Any] | None:
+    """Return what the sources stage recorded of a public checkpoint; None for other models."""
     if model.checkpoint_source is None:
         return None
     record = read_json(Path(f"artifacts/sources/models/{model.name}.json"))
-    return model.checkpoint_source.verify_unchanged(resolve_data_root(), record["source"])
+    source: dict[str, Any] = record["source"]
+    return source
+
+
+def find_public_folder(model: ModelConfig, record: dict[str, Any] | None) -> Path | None:
+    """Return the folder of a public checkpoint, if the model is one. Raises InputError."""
+    if model.checkpoint_source is None or record is None:
+        return None
+    return model.checkpoint_source.verify_unchanged(resolve_data_root(), record)
 
 
 def main() -> None:

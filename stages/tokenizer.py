@@ -3,16 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from lineage.artifacts import create_artifact, read_json, read_manifest, read_table
-from lineage.config.params import read_recorded_params
+from lineage.config.params import Params, read_recorded_params
 from lineage.config.records import parse_record
 from lineage.models.public_folders import parse_checkpoint_source
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.results import PUBLIC_FAMILY
+from lineage.runtime.recorder import Tracker
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.token_ids import encode_corpus
-from lineage.tokenizers.tokenizer import TokenizerSettings
+from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 
 SPLITS = ("train", "valid")
@@ -32,12 +35,8 @@ def work(stage: Stage) -> None:
         params.models[name].get("tokenizer", {}),
         f"params.yaml: models.{name}.tokenizer",
     )
-    corpus_dir = Path("artifacts/corpora") / params.budget.corpus
-    read_manifest(corpus_dir, "corpus")
-    tables = {
-        split: read_table(corpus_dir / f"{split}.parquet", ["text", "language"]) for split in SPLITS
-    }
-    languages = set(tables["train"]["language"]) | set(tables["valid"]["language"])
+    corpus_dir = find_corpus(params)
+    tables = read_corpus(corpus_dir)
     tags = {"family": model_record["family"], "model": name}
     with stage.track(
         parameters={"tokenizer": vars(settings)}, inputs=[corpus_dir], **tags
@@ -53,32 +52,64 @@ def work(stage: Stage) -> None:
         tokens_dir = Path("artifacts/tokens") / name
         with create_artifact(tokens_dir, "tokens", vocab_size=vocab_size) as draft:
             tokenizer.save(draft)
-            for split, table in tables.items():
-                with stage.show_progress(f"encode {split}", len(table)) as report:
-                    tokens = encode_corpus(
-                        table["text"].tolist(),
-                        tokenizer,
-                        languages=table["language"].tolist() if len(languages) > 1 else (),
-                        on_progress=report,
-                    )
-                tokens.save(draft, split)
-                tracker.log_summary(
-                    {f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes}
-                )
+            write_token_ids(stage, tracker, tokenizer, tables, draft)
+
+
+def find_corpus(params: Params) -> Path:
+    """Return the folder of the corpus. Raises InputError if its stage has not run."""
+    corpus_dir = Path("artifacts/corpora") / params.budget.corpus
+    read_manifest(corpus_dir, "corpus")
+    return corpus_dir
+
+
+def read_corpus(corpus_dir: Path) -> dict[str, pd.DataFrame]:
+    """Read the texts and their languages, by split."""
+    return {
+        split: read_table(corpus_dir / f"{split}.parquet", ["text", "language"]) for split in SPLITS
+    }
+
+
+def write_token_ids(
+    stage: Stage,
+    tracker: Tracker,
+    tokenizer: Tokenizer,
+    tables: dict[str, pd.DataFrame],
+    folder: Path,
+) -> None:
+    """Encode every split of the corpus, and write it as flat arrays."""
+    languages = set(tables["train"]["language"]) | set(tables["valid"]["language"])
+    for split, table in tables.items():
+        with stage.show_progress(f"encode {split}", len(table)) as report:
+            tokens = encode_corpus(
+                table["text"].tolist(),
+                tokenizer,
+                languages=table["language"].tolist() if len(languages) > 1 else (),
+                on_progress=report,
+            )
+        tokens.save(folder, split)
+        tracker.log_summary(
+            {f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes}
+        )
 
 
 def import_public_tokenizer(stage: Stage, name: str, model_record: dict[str, Any]) -> None:
     """Write the tokenizer of a public checkpoint.
 
-    Nothing is pretrained, so the corpus is not encoded.
+    The corpus is encoded only if the checkpoint continues on it.
     """
     params = read_recorded_params()
+    inputs = []
+    tables: dict[str, pd.DataFrame] = {}
+    if model_record["reads_corpus"]:
+        inputs.append(find_corpus(params))
+        tables = read_corpus(inputs[0])
     source_record = model_record["source"]
     source = parse_checkpoint_source(
         source_record["from"], source_record["revision"], f"params.yaml: models.{name}"
     )
     tags = {"family": model_record["family"], "model": name}
-    with stage.track(parameters={"tokenizer": source.path_or_repo}, inputs=[], **tags) as tracker:
+    parameters = {"tokenizer": source.path_or_repo}
+    with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
         tokenizer = load_public_tokenizer(
             source.verify_unchanged(resolve_data_root(), source_record),
             language=params.corpora[params.budget.corpus].language,
@@ -88,6 +119,8 @@ def import_public_tokenizer(stage: Stage, name: str, model_record: dict[str, Any
             Path("artifacts/tokens") / name, "tokens", vocab_size=vocab_size
         ) as draft:
             tokenizer.save(draft)
+            if tables:
+                write_token_ids(stage, tracker, tokenizer, tables, draft)
         tracker.log_summary({"vocab_size": vocab_size})
 
 

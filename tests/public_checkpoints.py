@@ -25,30 +25,68 @@ from transformers.utils import logging
 from tests import tiny
 
 logging.disable_progress_bar()
-KINDS = ("bert", "roberta", "gpt1", "gpt2")
+CAUSAL_KINDS = ("gpt1", "gpt2")
+DISCRIMINATORS = ("electra", "deberta")  # masked models without a language model's head
+MASKED_LM_KINDS = ("bert", "roberta", "distilbert", "mpnet", "albert", "modernbert")
+KINDS = (*MASKED_LM_KINDS, *DISCRIMINATORS, *CAUSAL_KINDS)
 MODEL = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
+    "distilbert": "DistilBertForMaskedLM",
+    "mpnet": "MPNetForMaskedLM",
+    "electra": "ElectraForPreTraining",
+    "albert": "AlbertForPreTraining",
+    "deberta": "DebertaV2ForMaskedLM",
+    "modernbert": "ModernBertForMaskedLM",
     "gpt1": "OpenAIGPTLMHeadModel",
     "gpt2": "GPT2LMHeadModel",
 }
-SPECIAL_TOKENS = {"bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"], "gpt1": ["<unk>"],
-         "gpt2": ["<|endoftext|>"]}  # fmt: skip
+BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+SPECIAL_TOKENS = {
+    "bert": BERT_TOKENS,
+    "roberta": ROBERTA_TOKENS,
+    "distilbert": BERT_TOKENS,
+    "mpnet": ROBERTA_TOKENS,
+    "electra": BERT_TOKENS,
+    "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "deberta": ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
+    "modernbert": BERT_TOKENS,
+    "gpt1": ("<unk>",),
+    "gpt2": ("<|endoftext|>",),
+}
+WORDPIECE_KINDS = ("bert", "distilbert", "mpnet", "electra")
+UNIGRAM_KINDS = ("albert", "deberta")
 POSITIONS = 61
 
 
 @functools.cache
 def tokenizer_json(kind: str) -> str:
     """Return tokenizer.json, built from the library's own parts for this kind."""
-    if kind == "bert":
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        trainer = trainers.WordPieceTrainer(vocab_size=297, special_tokens=SPECIAL_TOKENS[kind])
+    special_tokens = list(SPECIAL_TOKENS[kind])
+    if kind in WORDPIECE_KINDS:
+        unk_token = next(token for token in special_tokens if token in ("[UNK]", "<unk>"))
+        tokenizer = Tokenizer(models.WordPiece(unk_token=unk_token))
+        trainer = trainers.WordPieceTrainer(vocab_size=297, special_tokens=special_tokens)
         tokenizer.normalizer = normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    elif kind in UNIGRAM_KINDS:
+        unk_token = next(token for token in special_tokens if token in ("[UNK]", "<unk>"))
+        tokenizer = Tokenizer(models.Unigram())
+        trainer = trainers.UnigramTrainer(
+            vocab_size=297, special_tokens=special_tokens, unk_token=unk_token
+        )
+        tokenizer.normalizer = normalizers.NFC()
+        if kind == "albert":
+            tokenizer.normalizer = normalizers.Sequence(
+                [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+            )
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
     elif kind == "gpt1":
         tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
         trainer = trainers.BpeTrainer(
-            vocab_size=297, special_tokens=SPECIAL_TOKENS[kind], end_of_word_suffix="</w>"
+            vocab_size=297, special_tokens=special_tokens, end_of_word_suffix="</w>"
         )
         tokenizer.normalizer = normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -56,44 +94,54 @@ def tokenizer_json(kind: str) -> str:
         tokenizer = Tokenizer(models.BPE())
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         trainer = trainers.BpeTrainer(
-            vocab_size=397, special_tokens=SPECIAL_TOKENS[kind], initial_alphabet=alphabet
+            vocab_size=397, special_tokens=special_tokens, initial_alphabet=alphabet
         )
+        if kind == "modernbert":
+            tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(tiny.documents(), trainer)
-    if kind == "bert":
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    elif kind == "roberta":
+    if kind in ("roberta", "mpnet"):
         tokenizer.post_processor = processors.RobertaProcessing(
             ("</s>", 2), ("<s>", 0), add_prefix_space=False
         )
     elif kind == "gpt2":
         tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    elif kind == "modernbert":
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B [SEP]",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        )
+    elif kind != "gpt1":
+        ids = [special_tokens.index(token) for token in ("[SEP]", "[CLS]")]
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids[0]), ("[CLS]", ids[1]))
     return tokenizer.to_str()
 
 
 def build_config(kind: str, **overrides: Any) -> Any:
     """Return the config of a model with two layers of width 16.
 
-    The initial weights are ten times as large as usual, so that no error stays hidden.
+    The initial weights are ten times as large as usual, so that no error stays hidden. ALBERT and
+    ELECTRA have narrower embeddings, and the other models what their papers have.
     """
     size = Tokenizer.from_str(tokenizer_json(kind)).get_vocab_size()
-    if kind in ("bert", "roberta"):
-        sizes = {"vocab_size": size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
-                 "initializer_range": 0.2}  # fmt: skip
-        if kind == "bert":
-            return transformers.BertConfig(
-                **sizes | {"max_position_embeddings": POSITIONS} | overrides
-            )
-        special = {
-            "pad_token_id": 1,
-            "bos_token_id": 0,
-            "eos_token_id": 2,
-            "type_vocab_size": 1,
-            "max_position_embeddings": POSITIONS + 2,
-        }
-        return transformers.RobertaConfig(**sizes | special | overrides)
-    sizes = {
+    bert_sizes = {
+        "vocab_size": size,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "max_position_embeddings": POSITIONS,
+        "initializer_range": 0.2,
+    }
+    roberta_sizes = bert_sizes | {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "max_position_embeddings": POSITIONS + 2,
+    }
+    gpt_sizes = {
         "vocab_size": size,
         "n_embd": 16,
         "n_layer": 2,
@@ -101,9 +149,47 @@ def build_config(kind: str, **overrides: Any) -> Any:
         "n_positions": POSITIONS,
         "initializer_range": 0.2,
     }
-    if kind == "gpt1":
-        return transformers.OpenAIGPTConfig(**sizes | overrides)
-    return transformers.GPT2Config(**sizes | {"bos_token_id": 0, "eos_token_id": 0} | overrides)
+    distilbert_sizes = {
+        "vocab_size": size,
+        "dim": 16,
+        "n_layers": 2,
+        "n_heads": 2,
+        "hidden_dim": 24,
+        "max_position_embeddings": POSITIONS,
+        "initializer_range": 0.2,
+    }
+    deberta_sizes = bert_sizes | {
+        "relative_attention": True,
+        "position_buckets": 4,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": "p2c|c2p",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    }
+    modernbert_sizes = bert_sizes | {
+        "local_attention": 4,
+        "global_attn_every_n_layers": 2,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+    }
+    configs: dict[str, tuple[Any, dict[str, Any]]] = {
+        "bert": (transformers.BertConfig, bert_sizes),
+        "roberta": (transformers.RobertaConfig, roberta_sizes | {"type_vocab_size": 1}),
+        "distilbert": (transformers.DistilBertConfig, distilbert_sizes),
+        "mpnet": (transformers.MPNetConfig, roberta_sizes),
+        "electra": (transformers.ElectraConfig, bert_sizes | {"embedding_size": 12}),
+        "albert": (transformers.AlbertConfig, bert_sizes | {"embedding_size": 12}),
+        "deberta": (transformers.DebertaV2Config, deberta_sizes),
+        "modernbert": (transformers.ModernBertConfig, modernbert_sizes),
+        "gpt1": (transformers.OpenAIGPTConfig, gpt_sizes),
+        "gpt2": (transformers.GPT2Config, gpt_sizes | {"bos_token_id": 0, "eos_token_id": 0}),
+    }
+    config_class, sizes = configs[kind]
+    return config_class(**sizes | overrides)
 
 
 def build_hf_model(kind: str, seed: int = 0, **overrides: Any) -> Any:
@@ -144,8 +230,8 @@ def _saved(kind: str) -> "tempfile.TemporaryDirectory[str]":
 
 def _write(kind: str, folder: Path, model: Any) -> None:
     model.save_pretrained(folder)
-    mask_tokens = {"bert": "[MASK]", "roberta": "<mask>"}
-    token_names = {"mask_token": mask_tokens[kind]} if kind in mask_tokens else {}
+    mask_tokens = [token for token in SPECIAL_TOKENS[kind] if token.strip("[]<>").upper() == "MASK"]
+    token_names = {"mask_token": mask_tokens[0]} if mask_tokens else {}
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(tokenizer_json(kind)), **token_names
     ).save_pretrained(folder)

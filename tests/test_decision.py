@@ -75,7 +75,12 @@ def test_the_cheaper_of_two_equal_systems_is_recommended() -> None:
 
 
 def test_systems_that_take_about_as_long_are_decided_by_their_score() -> None:
-    elmo, gpt = build_cells(elmo=0.9, gpt=0.893)
+    elmo, gpt = build_cells(elmo=0.9, gpt=0.9)
+    answers = next(iter(elmo.item_scores.values()))
+    fewer = answers.copy()
+    fewer.iloc[int(np.argmax(answers.to_numpy()))] = 0.0
+    elmo.item_scores = dict.fromkeys(elmo.item_scores, answers)
+    gpt.item_scores = dict.fromkeys(gpt.item_scores, fewer)
     cells = with_floor([elmo, gpt])
     for seconds, model in ((14.0, "elmo"), (16.0, "gpt")):
         decision = decide_one(cells, costs_of(cells, elmo=seconds, gpt=10.0))

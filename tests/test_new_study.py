@@ -36,6 +36,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=1)):
         (tmp_path / f"texts/{number:03d}.txt").write_text(text + "\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    # Otherwise what this machine's cache of the Hub holds would be proposed.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no-hub"))
     return tmp_path
 
 

@@ -186,6 +186,8 @@ def test_dropout_follows_the_block_whether_or_not_the_folder_sets_it(
         edit_json(folder, "config.json", **dict.fromkeys(family.DROPOUT_KEYS))
     model, _ = load_public(folder, dropout=0.0)
     assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.0}
+    if kind in ("albert", "modernbert"):  # have no dropout, like their released checkpoints
+        return
     assert any(
         module.p > 0
         for module in load_public(folder)[0].modules()

@@ -436,10 +436,11 @@ def _add_repetition(cell: ResultCell, seeds: SeedPair, folds: list[Row]) -> None
 def normalize_seeds(system: System, pretrain_seed: Any, finetune_seed: Any) -> SeedPair:
     """Return the seeds of a repetition, with None for those that change nothing.
 
-    A public checkpoint is the same under every pretraining seed. Its random-init baselines and
-    its adaptations are not.
+    A public checkpoint is the same under every pretraining seed. Its random-init baselines, its
+    adaptations, and what has continued on the corpus are not.
     """
-    if system.family == PUBLIC_FAMILY and system.init == "pretrained":
+    is_unchanged = system.init == "pretrained" and system.adapt_text == "none"
+    if system.family == PUBLIC_FAMILY and is_unchanged:
         return None, _int_or_none(finetune_seed)
     return _int_or_none(pretrain_seed), _int_or_none(finetune_seed)
 

@@ -67,6 +67,21 @@ class StudyDraft:
 
 
 @dataclass(frozen=True)
+class PublicProposal:
+    """A public checkpoint that the user has named, or that lies in the Hub's cache."""
+
+    name: str  # the key under `models`
+    keys: Mapping[str, str]  # from, and the revision of a repository
+    is_requested: bool  # the user has named it, so it joins the grid
+    has_lm_head: bool  # it can be adapted
+
+    @property
+    def grid_lists(self) -> str:
+        """The lists of the grid that it may join."""
+        return "grid.models and grid.adapt_models" if self.has_lm_head else "grid.models"
+
+
+@dataclass(frozen=True)
 class _TaskPlan:
     """A task as it will stand in params.yaml, with its measures."""
 
@@ -81,10 +96,11 @@ def draft_params(
     tasks: Sequence[TaskFindings],
     root: Path,
     language: str | None,
+    public: PublicProposal | None = None,
 ) -> StudyDraft:
     """Compose params.yaml, and check it like the stage `sources`. Raises InputError.
 
-    `language` is what the user has said. Relative files are looked up in `root`. Prepared data is
+    `language` is what the user has said. `public` has been checked. Relative files are looked up in `root`. Prepared data is
     kept below the current folder, as by a stage.
     """
     is_guessed = language is None
@@ -103,12 +119,17 @@ def draft_params(
     ]
     for plan in plans:
         lines += _task_lines(plan)
-    lines += _grid_lines(plans)
+    lines += _grid_lines(plans, public)
     lines += _model_lines(measures, corpus_language, plans)
+    if public is not None:
+        lines.append(_public_line(public))
     text = "\n".join(lines) + "\n"
     params = parse_params(parse_yaml(text, Path("params.yaml")))
     check_data(params, check_study(params), root)
-    return StudyDraft(text, tuple(_summary(corpora, plans, params, is_guessed=is_guessed)))
+    summary = _summary(corpora, plans, params, is_guessed=is_guessed)
+    if public is not None:
+        summary.append(_describe_public(public))
+    return StudyDraft(text, tuple(summary))
 
 
 def _source_keys(
@@ -250,21 +271,27 @@ def _task_lines(plan: _TaskPlan) -> list[str]:
     return lines
 
 
-def _grid_lines(plans: Sequence[_TaskPlan]) -> list[str]:
+def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> list[str]:
     """Return the grid, with every list that dvc.yaml reads."""
     # Folds are repetitions too: each seed trains a model for every fold.
     seeds = [0, 1] if any("folds" in plan.tree for plan in plans) else [0, 1, 2]
     adaptable = [plan.findings.name for plan in _adaptable_tasks(plans)]
+    models = [*MODELS]
+    adapt_models = [*ADAPT_MODELS]
+    if public is not None and public.is_requested:
+        models.append(public.name)
+        if public.has_lm_head:
+            adapt_models.append(public.name)
     adapt_comment = "models that go on with the text of the tasks, up to three passes"
     if not adaptable:
         adapt_comment = "to adapt models, give a task unlabelled text, or a test file and more text"
     rows: list[tuple[str, Any, str]] = [
-        ("models", MODELS, "or fasttext, glove, ulmfit, a public checkpoint, ..."),
+        ("models", models, "or fasttext, glove, ulmfit, a public checkpoint, ..."),
         ("tasks", [plan.findings.name for plan in plans], ""),
         ("pretrain_seeds", [0], "more seeds show how much chance matters, and take longer"),
         ("finetune_seeds", seeds, "each result is the mean over these; fewer take less time"),
         ("label_counts", _label_counts(plans), "numbers of training rows to compare with"),
-        ("adapt_models", ADAPT_MODELS if adaptable else [], adapt_comment),
+        ("adapt_models", adapt_models if adaptable else [], adapt_comment),
         ("adapt_tasks", adaptable, ""),
         (
             "target_only_models",
@@ -334,6 +361,22 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
     ]
 
 
+def _public_line(public: PublicProposal) -> str:
+    """Return the entry of a public checkpoint under `models`."""
+    comment = "a public checkpoint, which has read text of its own"
+    if not public.is_requested:
+        comment = f"it lies in the Hub's cache; add it to {public.grid_lists} to compare it"
+    return _line(2, public.name, public.keys, comment)
+
+
+def _describe_public(public: PublicProposal) -> str:
+    """Return a line that tells the user of a public checkpoint."""
+    start = f"public model {public.name}: {public.keys['from']}"
+    if public.is_requested:
+        return f"{start}, compared beside the others; it is not budget-matched"
+    return f"{start} lies in the Hub's cache; to compare it, add it to {public.grid_lists}"
+
+
 def _positions(plans: Sequence[_TaskPlan]) -> int:
     """Return how many tokens GPT and BERT read: enough for most texts of the tasks."""
     most = max((plan.findings.max_words or 0 for plan in plans), default=0)
@@ -362,7 +405,7 @@ def _summary(
         lines += [f"  {note}" for note in _task_notes(plan)]
     budget = params.budget
     lines.append(
-        f"models: {', '.join(params.grid.models)}; {budget.body_parameters:,} parameters each, "
+        f"models: {', '.join(MODELS)}; {budget.body_parameters:,} parameters each, "
         f"{budget.text_bytes / 1e6:.1f} MB of text to read"
     )
     return lines

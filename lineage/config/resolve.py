@@ -2,7 +2,8 @@
 
 A model's block is, from the weakest to the strongest: the defaults of its family, the block
 `defaults` of params.yaml, the entry that it is `like`, and its own keys. Maps merge key by key;
-lists and single values replace. A study that sets a key of DEFAULT_TRIAL_KEYS has no default trials
+lists and single values replace. A public checkpoint has its own tokenizer, whatever `defaults` say
+of tokenizers. A study that sets a key of DEFAULT_TRIAL_KEYS has no default trials
 of it.
 """
 
@@ -84,7 +85,10 @@ def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
     defaults = importlib.import_module(f"lineage.models.{family}").FAMILY.defaults
     # A copy: nobody may change the defaults of a family.
     merged = copy.deepcopy(dict(defaults))
-    for level in (shared or {}, block):
+    shared = dict(shared or {})
+    if family == PUBLIC_FAMILY:
+        shared.pop("tokenizer", None)
+    for level in (shared, block):
         merged = merge_trees(merge_trees(merged, level), _without_default_trials(level))
     return merged
 

@@ -154,6 +154,7 @@ def _field_comments(record: type[Any]) -> dict[str, str]:
                 assert node.end_lineno is not None
                 own = lines[node.lineno - 1 : node.end_lineno]
                 trailing = [line.split("# ", 1)[1] for line in own if "# " in line]
+                trailing = [text for text in trailing if not text.startswith("type: ignore")]
                 first, above = node.lineno - 2, list[str]()
                 while first >= 0 and lines[first].strip().startswith("# "):
                     above.insert(0, lines[first].strip().removeprefix("# "))

@@ -19,6 +19,7 @@ from lineage.config.study import ModelConfig, family_source_file
 from lineage.errors import InputError
 from lineage.models.public_folders import (
     TRANSFORMERS_MISSING,
+    CheckpointInfo,
     inspect_checkpoint,
     is_transformers_available,
 )
@@ -116,9 +117,17 @@ def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceR
         model = check_public_model(model, params, data_root)
         assert model.checkpoint_source is not None
         record["source"] = model.checkpoint_source.fingerprint(data_root)
+        record["reads_corpus"] = model.family.reads_corpus(model.pretrain)
     record["unit"] = model.tokenizer_type
     record["mechanism"] = model.mechanism
     return record
+
+
+def _describe_missing_head(about: CheckpointInfo) -> str:
+    """Return the rest of a message: save the head too, if the model type can have one."""
+    if about.model_type.lm_head is None:
+        return f", since a {about.hf_config['model_type']} was not pretrained as a language model"
+    return ", or save the checkpoint with its head (AutoModelForMaskedLM)"
 
 
 def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> ModelConfig:
@@ -133,12 +142,17 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
     load_public_tokenizer(folder, language=params.corpora[params.budget.corpus].language)
     if not is_transformers_available():
         raise InputError(f"{source.where}: {TRANSFORMERS_MISSING}")
-    if model.name in params.grid.adapt_models:
+    reads_corpus = model.family.reads_corpus(model.pretrain)
+    if reads_corpus or model.name in params.grid.adapt_models:
         if not about.has_lm_head:
+            where = f"params.yaml: grid.adapt_models: {model.name}"
+            advice = "remove it"
+            if reads_corpus:
+                where = f"{source.where}.pretrain.continue_on_corpus"
+                advice = "set it to false"
             raise InputError(
-                f"params.yaml: grid.adapt_models: {model.name}: {folder} has no head of a language "
-                "model to go on with; remove it, or save the checkpoint with its head "
-                "(AutoModelForMaskedLM)"
+                f"{where}: {folder} has no head of a language model to go on with; {advice}"
+                f"{_describe_missing_head(about)}"
             )
         seq_len = model.pretrain.seq_len or 0
         if seq_len > about.max_positions:

@@ -40,13 +40,17 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
         params.compute_settings | _evaluation_grid(params) | {"evaluate": _as_tree(model.evaluate)}
     )
     tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
+    tokenizer_record: Record = {
+        "seed": params.seed,
+        "corpus": corpus,
+        "language": params.corpora[corpus].language,
+        "tokenizer": tokenizer,
+    }
+    if model.tokenizer is None:
+        # A public checkpoint's stage writes the corpus as token ids if it continues on it.
+        tokenizer_record["reads_corpus"] = model.family.reads_corpus(model.pretrain)
     records: dict[str, Record] = {
-        "tokenizer": {
-            "seed": params.seed,
-            "corpus": corpus,
-            "language": params.corpora[corpus].language,
-            "tokenizer": tokenizer,
-        },
+        "tokenizer": tokenizer_record,
         "pretrain": params.compute_settings
         | {
             "budget": _as_tree(params.budget),

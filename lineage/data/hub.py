@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -68,6 +69,36 @@ def download_snapshot(
         f"fetched ({lines[0]}); check the name and the revision, run once with a network, "
         f"or {alternative}"
     ) from last_error
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """A model repository in the Hub's cache, at one revision."""
+
+    repository: str
+    revision: str  # the commit
+    folder: Path
+
+
+def list_cached_models() -> list[CachedModel]:
+    """Return the models of the Hub's cache by name, without a network.
+
+    A model is at the commit of its main branch, or else at the one that was fetched last.
+    """
+    from huggingface_hub import constants, scan_cache_dir
+
+    if not Path(constants.HF_HUB_CACHE).is_dir():
+        return []
+    models = []
+    for repository in scan_cache_dir(constants.HF_HUB_CACHE).repos:
+        if repository.repo_type != "model" or not repository.revisions:
+            continue
+        newest = max(
+            repository.revisions,
+            key=lambda one: ("main" in one.refs, one.last_modified, one.commit_hash),
+        )
+        models.append(CachedModel(repository.repo_id, newest.commit_hash, newest.snapshot_path))
+    return sorted(models, key=lambda model: model.repository)
 
 
 def find_dataset_card(repository: str, revision: str, *, local_files_only: bool) -> Path | None:

@@ -127,6 +127,15 @@ class EvalContext:
         static_name = self.static_context.checkpoint.model_name
         return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
+    def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
+        """Return the text on which a model has continued: a task's, or the corpus (general)."""
+        family = self.checkpoint.family
+        if init == "adapted":
+            return "task"
+        if init != "pretrained" or not isinstance(family, Public):
+            return "none"
+        return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
+
     def text_bytes_read(self, init: Init) -> int | None:
         """Return the text that all trained parts of a model have read; None where it is unknown."""
         text_bytes = 0 if init == "random" else self.text_bytes

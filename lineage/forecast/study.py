@@ -305,7 +305,8 @@ class _MeasuredStudy:
         costs = self._tokenizer(name)
         corpus = self.data.corpus
         num_bytes = corpus.train_bytes + corpus.valid_bytes
-        if self.models[name].tokenizer is None:  # a public checkpoint's corpus is not encoded
+        model = self.models[name]
+        if not model.family.reads_corpus(model.pretrain):  # the corpus is not encoded
             seconds = costs.train.fixed_seconds
             return StageForecast(seconds, measured.memory_bytes, costs.fixed_disk_bytes)
         seconds = costs.train.seconds(corpus.train_bytes)

@@ -26,7 +26,7 @@ from lineage.forecast.measure import (
     measure_growing,
     time_call,
 )
-from lineage.models.base import Encoder, Family, Public, Static
+from lineage.models.base import Encoder, Family, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
@@ -237,18 +237,23 @@ def probe_training(
         return _probe_static(
             checkpoint, model.family, tokens, params, folder, max_seconds=max_seconds
         )
+    is_pretrained = model.family.reads_corpus(model.pretrain)
     has_lm_head = model.family.can_score_text(checkpoint.architecture)
-    if public_model is not None and not (has_lm_head and model.name in params.grid.adapt_models):
+    is_adapted = has_lm_head and model.name in params.grid.adapt_models
+    if public_model is not None and not is_pretrained and not is_adapted:
         disk_bytes = _save_model(folder, checkpoint, public_model)
         return _costs_without_training(stopwatch.seconds, disk_bytes)
     tokens = TokenizedCorpus.load(tokens_dir, "train")
     validation_tokens = TokenizedCorpus.load(tokens_dir, "valid")
-    if public_model is None:
-        training = build_training(checkpoint, tokens, validation_tokens, params, device)
+    if is_pretrained:
+        training = build_training(
+            checkpoint, tokens, validation_tokens, params, device, public_model=public_model
+        )
         network = training.state.model
         assert isinstance(network, Encoder)
         disk_bytes = _save_model(folder, checkpoint, network)
     else:
+        assert public_model is not None, "every other family is pretrained"
         disk_bytes = _save_model(folder, checkpoint, public_model)
         checkpoint = Checkpoint.load(folder)
         assert model.adapt is not None, "only static vectors have none"
@@ -436,6 +441,6 @@ def forecast_pretraining(
     text_bytes = params.budget.text_bytes
     if isinstance(model.family, Static) and model.family.uses_cooccurrence_counts:
         text_bytes = min(text_bytes, corpus.train_bytes)
-    if isinstance(model.family, Public):
+    if not model.family.reads_corpus(model.pretrain):
         return costs.fixed_seconds
     return costs.training_seconds(text_bytes, heldout_bytes=corpus.valid_bytes)

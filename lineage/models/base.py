@@ -271,6 +271,10 @@ class Family:
         """Build a model without values, with any width if none is given; None if it cannot be."""
         raise NotImplementedError(f"{type(self).__name__}.build_meta_model")
 
+    def reads_corpus(self, pretrain: Pretrain) -> bool:
+        """Return True if a model with this block `pretrain` is trained on the study's corpus."""
+        return True
+
     def can_score_text(self, architecture: Architecture) -> bool:
         """Return True if a model of this architecture gives a text a probability."""
         raise NotImplementedError(f"{type(self).__name__}.can_score_text")
@@ -392,6 +396,10 @@ class Public(LanguageModelFamily):
 
     def build_meta_model(self, architecture: Architecture) -> None:
         """Return None: only the folder tells the sizes."""
+
+    def reads_corpus(self, pretrain: Pretrain) -> bool:
+        """Return True if the checkpoint continues on the corpus."""
+        return bool(pretrain.continue_on_corpus)
 
     def can_score_text(self, architecture: Architecture) -> bool:
         """Return True unless the folder is known to lack the language model's head."""

@@ -1,7 +1,7 @@
 """Public checkpoints: models pretrained elsewhere, shown beside the families of the budget.
 
-They are never matched to the budget. BERT, RoBERTa and its relatives, GPT-1, GPT-2, and sentence
-encoders are run by transformers' own classes.
+They are never matched to the budget. They are run by transformers' own classes; MODEL_TYPES of
+`public_folders` lists the types and how they differ.
 Shapes: B items, T positions, N predicted positions, V vocabulary, D width.
 """
 
@@ -20,16 +20,19 @@ from torch.nn import functional as F
 from lineage.config.records import check_fraction, check_positive
 from lineage.errors import InputError
 from lineage.models import weights
-from lineage.models.base import Encoder, LossOutput, Public
+from lineage.models.base import Encoder, LossOutput, Public, build_linear_head
 from lineage.models.batch import Batch, gather_last, masked_mean
 from lineage.models.layers.softmax import SoftmaxInputs
+from lineage.models.layers.transformer import sinusoidal_positions
 from lineage.models.public_folders import (
     ACTIVATION_KEYS,
+    DENSE_WEIGHTS_FILE,
     DROPOUT_KEYS,
-    ROBERTA,
     TRANSFORMERS_MISSING,
     CheckpointInfo,
+    DenseLayer,
     HFConfig,
+    LmHeadLayout,
     PoolingMode,
     inspect_checkpoint,
 )
@@ -39,16 +42,24 @@ from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettin
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import BatchSampler, CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
-from lineage.training.settings import MaskReplacement, check_min_seq_len
+from lineage.training.settings import MaskReplacement, PretrainSettings, check_min_seq_len
 
 DEFAULT_SEQ_LEN = 128
 # Copies of the embedding and of the head's bias, which the softmax shares.
-TIED_COPIES = ("lm_head", "lm_head.decoder", "cls.predictions.decoder")
+TIED_COPIES = (
+    "lm_head",
+    "lm_head.decoder",
+    "cls.predictions.decoder",
+    "predictions.decoder",
+    "vocab_projector",
+    "decoder",
+)
 # Attention masks and position ids, heads of other tasks (next sentence, classifiers), and copies.
 IGNORED_TENSORS = re.compile(
     r".*\.attn\.(masked_)?bias|.*position_ids|.*token_type_ids"
     r"|cls\.seq_relationship\..*|.*\b(classifier|score|qa_outputs)\..*"
-    r"|lm_head\.weight|(lm_head|cls\.predictions)\.decoder\.(weight|bias)"
+    r"|(lm_head|vocab_projector|decoder)\.weight"
+    r"|(lm_head\.|cls\.predictions\.|predictions\.)decoder\.(weight|bias)"
 )
 # With these keys the library would look for other code, on the Hub too.
 CODE_LOADING_KEYS = re.compile("attn_implementation|experts_implementation")
@@ -58,8 +69,9 @@ CODE_LOADING_KEYS = re.compile("attn_implementation|experts_implementation")
 class PublicConfig:
     """The block `architecture`."""
 
-    # default: [CLS] (through the pooler, if there is one), the last piece, or what
-    # 1_Pooling/config.json says
+    # default: [CLS] (through the pooler, if there is one), the last piece, or what a sentence
+    # encoder's modules.json and 1_Pooling/config.json say. mean: the mean over all pieces, without
+    # the further modules of a sentence encoder.
     pooling: Literal["default", "mean"] = "default"
     dropout: float | None = None  # None: the checkpoint's
     checkpoint_info: CheckpointInfo | None = None  # set by the stage pretrain, not by you
@@ -73,19 +85,25 @@ class PublicConfig:
         return self.checkpoint_info.max_positions if self.checkpoint_info else None
 
 
-@dataclass(frozen=True)
-class ContinuedPretrainSettings:
-    """The block `pretrain`: how the language model continues on a target's text in adaptation."""
+@dataclass(frozen=True, kw_only=True)
+class ContinuedPretrainSettings(PretrainSettings):
+    """The block `pretrain`: how the language model continues on the corpus, or in adaptation.
 
-    batch_size: int
-    grad_accum_steps: int = 1  # batches per optimizer step
+    Adaptation uses the windows and masks alone; its optimizer is that of the block `adapt`.
+    """
+
+    # Continue on the study's corpus, up to budget.text_bytes, before the model is adapted or
+    # evaluated (Gururangan et al. 2020). false: the checkpoint is used as it is.
+    continue_on_corpus: bool = False
+    learning_rate: float = 5e-05  # the highest; with continue_on_corpus
     # Positions of a window, special tokens included. None: 128, or the model's positions if fewer.
-    seq_len: int | None = None
+    seq_len: int | None = None  # type: ignore[assignment]
     mlm_probability: float = 0.15  # share of a window's positions; masked models only
     mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
 
     def __post_init__(self) -> None:
-        check_positive(self, "batch_size", "grad_accum_steps", "seq_len", "mlm_probability")
+        super().__post_init__()
+        check_positive(self, "mlm_probability")
         check_fraction(self, "mlm_probability")
         check_min_seq_len("seq_len", self.seq_len)
 
@@ -106,23 +124,47 @@ def import_transformers() -> Any:
 
 
 class MaskedLMHead(nn.Module):
-    """Dense, activation, norm; then the tied table and a bias (Devlin et al. 2019).
+    """Dense, activation, norm; then the tied table and a bias (Devlin et al. 2019)."""
 
-    RoBERTa's head always has the exact GELU.
-    """
-
-    def __init__(self, config: Any, *, exact_gelu: bool, transformers_module: Any) -> None:
+    def __init__(
+        self,
+        layout: LmHeadLayout,
+        config: Any,
+        *,
+        embedding_size: int,
+        transformers_module: Any,
+    ) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dense = nn.Linear(
+            config.hidden_size, embedding_size, bias=getattr(config, "classifier_bias", True)
+        )
+        self.norm = nn.LayerNorm(
+            embedding_size,
+            eps=getattr(config, layout.norm_eps_key) if layout.norm_eps_key else 1e-12,
+            bias=getattr(config, "norm_bias", True),
+        )
         self.bias = nn.Parameter(torch.empty(config.vocab_size))
         self.activation = F.gelu
-        if not exact_gelu:
-            self.activation = transformers_module.activations.ACT2FN[config.hidden_act]
+        if layout.activation_key:
+            name = getattr(config, layout.activation_key)
+            self.activation = transformers_module.activations.ACT2FN[name]
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
         """Return the softmax's input."""
         return self.norm(self.activation(self.dense(x_ND)))
+
+
+class SentenceDense(nn.Module):
+    """The layer of a sentence encoder over its pooled vector; tensors have its file's names."""
+
+    def __init__(self, layer: DenseLayer) -> None:
+        super().__init__()
+        self.linear = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias)
+        self.activation: nn.Module = getattr(nn, layer.activation)()
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """Return (B, out_features)."""
+        return self.activation(self.linear(x_BD))
 
 
 class PublicModel(Encoder):
@@ -140,7 +182,10 @@ class PublicModel(Encoder):
         self.hf_config = _build_hf_config(
             transformers, self.checkpoint_info.hf_config, config.dropout
         )
-        options = {} if self.causal else {"add_pooling_layer": self.checkpoint_info.has_pooler}
+        model_type = self.checkpoint_info.model_type
+        options = {}
+        if model_type.pooler_tensor:
+            options["add_pooling_layer"] = self.checkpoint_info.has_pooler
         try:
             # Never from_pretrained: no network, no pickle, no foreign code.
             model_class = transformers.MODEL_MAPPING[type(self.hf_config)]
@@ -151,12 +196,16 @@ class PublicModel(Encoder):
                 f"{key} is {error}, which transformers has no activation of; correct it"
             ) from None
         self.mlm_head: MaskedLMHead | None = None
-        if self.checkpoint_info.has_lm_head and not self.causal:
+        if self.checkpoint_info.has_lm_head and model_type.lm_head is not None:
             self.mlm_head = MaskedLMHead(
+                model_type.lm_head,
                 self.hf_config,
-                exact_gelu=self.checkpoint_info.model_type is ROBERTA,
+                embedding_size=self.softmax_weight().shape[1],
                 transformers_module=transformers,
             )
+        self.sentence_dense: SentenceDense | None = None
+        if self.checkpoint_info.dense is not None:
+            self.sentence_dense = SentenceDense(self.checkpoint_info.dense)
 
     def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
         """Move to a device; also fill the library's buffers, whose values are in no file."""
@@ -169,8 +218,12 @@ class PublicModel(Encoder):
                     buffer.zero_()
                 case "bias":  # of GPT-1: the causal mask
                     buffer.copy_(torch.ones(buffer.shape[-2:]).tril().expand_as(buffer))
+                case rotary if rotary.endswith("inv_freq"):
+                    pass  # below
                 case _:
                     raise AssertionError(name)
+        if hasattr(self.hf_model, "rotary_emb"):
+            self.hf_model._init_weights(self.hf_model.rotary_emb)
         return self
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
@@ -182,11 +235,12 @@ class PublicModel(Encoder):
             "attention_mask": mask_BT.long(),
             "position_ids": torch.arange(ids_BT.shape[1], device=ids_BT.device).expand_as(ids_BT),
         }
-        if self.checkpoint_info.model_type is ROBERTA:
+        model_type = self.checkpoint_info.model_type
+        if model_type.counts_from_padding:
             # The library's positions, but correct even if a random piece has the padding's id.
             inputs["position_ids"] = mask_BT.long().cumsum(1) * mask_BT
             inputs["position_ids"] += self.hf_config.pad_token_id
-        if not self.causal:
+        if model_type.min_token_types is not None:
             segment_ids_BT = torch.zeros_like(ids_BT)
             if batch.segment_ids_BT is not None and self.hf_config.type_vocab_size > 1:
                 segment_ids_BT = batch.segment_ids_BT
@@ -205,34 +259,58 @@ class PublicModel(Encoder):
         return self.mlm_head(x_ND), self.softmax_weight(), self.mlm_head.bias
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return [CLS], the last position, or the mean, special tokens included.
+        """Return (B, D): [CLS], the last position, the mean or the maximum.
 
         [CLS] goes through the pooler if there is one. A causal model has read the whole text only
-        at the last position.
+        at the last position. Special tokens count, as in the libraries. A sentence encoder's
+        vector also goes through the further modules of its folder, unless `pooling` is mean.
         """
-        top_BTD = layers[-1]
+        pooled_BD = self._pool_top(layers[-1], batch.mask_BT)
+        if self.config.pooling == "mean":
+            return pooled_BD
+        if self.sentence_dense is not None:
+            pooled_BD = self.sentence_dense(pooled_BD)
+        return F.normalize(pooled_BD, dim=-1) if self.checkpoint_info.normalize else pooled_BD
+
+    def _pool_top(self, top_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         mode = _pooling_mode(self.config, self.checkpoint_info)
         if mode == "mean":
-            return masked_mean(top_BTD, batch.mask_BT)
+            return masked_mean(top_BTD, mask_BT)
+        if mode == "max":
+            return top_BTD.masked_fill(~mask_BT[..., None], float("-inf")).amax(1)
         if mode == "last":
-            return gather_last(top_BTD, batch.mask_BT)
-        if mode == "first" and self.checkpoint_info.has_pooler:
-            return self.hf_model.pooler(top_BTD)
-        return top_BTD[:, 0]
+            return gather_last(top_BTD, mask_BT)
+        if mode == "cls" or not self.checkpoint_info.has_pooler:
+            return top_BTD[:, 0]
+        pooler = self.hf_model.pooler
+        if isinstance(pooler, nn.Linear):  # ALBERT's
+            return torch.tanh(pooler(top_BTD[:, 0]))
+        return pooler(top_BTD)
+
+    def build_head(
+        self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
+    ) -> nn.Module:
+        """Build the fine-tuning head for the pooled text, whose width may be that of 2_Dense."""
+        width = self.hf_config.hidden_size
+        if self.sentence_dense is not None and self.config.pooling != "mean":
+            width = self.sentence_dense.linear.out_features
+        return build_linear_head(width, num_classes, dropout=dropout)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
         """Return the modules by role."""
-        model = self.hf_model
-        model_type = self.checkpoint_info.hf_config["model_type"]
-        if model_type == "openai-gpt":
-            embedding = nn.ModuleList([model.tokens_embed, model.positions_embed])
-            return {"embedding": embedding, "body": nn.ModuleList([model.h])}
-        if model_type == "gpt2":
-            embedding = nn.ModuleList([model.wte, model.wpe])
-            return {"embedding": embedding, "body": nn.ModuleList([model.h, model.ln_f])}
-        modules: dict[str, nn.Module] = {"embedding": model.embeddings, "body": model.encoder}
-        if self.checkpoint_info.has_pooler:
-            modules["pooler"] = model.pooler
+        names = self.checkpoint_info.model_type.embeddings
+        embeddings = [getattr(self.hf_model, name) for name in names]
+        modules: dict[str, nn.Module] = {
+            "embedding": embeddings[0] if len(embeddings) == 1 else nn.ModuleList(embeddings)
+        }
+        others = (*names, "pooler")
+        body = [module for name, module in self.hf_model.named_children() if name not in others]
+        modules["body"] = nn.ModuleList(body)
+        poolers = [self.hf_model.pooler] if self.checkpoint_info.has_pooler else []
+        if self.sentence_dense is not None:
+            poolers.append(self.sentence_dense)
+        if poolers:
+            modules["pooler"] = nn.ModuleList(poolers)
         if self.mlm_head is not None:
             modules["head"] = self.mlm_head
         return modules
@@ -244,40 +322,59 @@ class PublicModel(Encoder):
         return [self.hf_model.get_input_embeddings().weight]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the embeddings, then each block.
+        """Return the embeddings, then each block, or each group of ALBERT's that share weights.
 
-        The last norm belongs to the last block, and so does the pooler if it is used.
+        What all blocks use, such as a table of relative positions, belongs to the embeddings. The
+        last norm belongs to the last block, and so do the layers over the pooled vector if they
+        are used.
         """
         modules = self.modules_by_role()
-        blocks = self.hf_model.h if self.causal else self.hf_model.encoder.layer
-        groups = [[*modules["embedding"].parameters()]]
-        groups += [[*block.parameters()] for block in blocks]
+        model_type = self.checkpoint_info.model_type
+        blocks = self.hf_model.get_submodule(model_type.blocks)
+        groups = [[*block.parameters()] for block in blocks]
+        top: list[nn.Module] = []
+        if model_type.final_norm:
+            top.append(self.hf_model.get_submodule(model_type.final_norm))
+        mode = _pooling_mode(self.config, self.checkpoint_info)
+        if self.checkpoint_info.has_pooler and mode == "first":
+            top.append(self.hf_model.pooler)
+        if self.sentence_dense is not None and self.config.pooling != "mean":
+            top.append(self.sentence_dense)
+        for module in top:
+            groups[-1] += [*module.parameters()]
         grouped = {id(parameter) for group in groups for parameter in group}
-        groups[-1] += [p for p in modules["body"].parameters() if id(p) not in grouped]
-        if "pooler" in modules and _pooling_mode(self.config, self.checkpoint_info) == "first":
-            groups[-1] += [*modules["pooler"].parameters()]
-        return groups
+        bottom = [*modules["embedding"].parameters(), *modules["body"].parameters()]
+        return [[p for p in bottom if id(p) not in grouped], *groups]
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator) -> None:
         """Initialize as the library does.
 
-        Normal weights, norms at one, biases and the padding's row at zero. GPT-2's output
-        projections shrink with the number of layers.
+        Normal weights, norms at one, biases and the padding's row at zero. The output projections
+        of GPT-2 and ModernBERT shrink with the number of layers.
         """
+        std = self.hf_config.initializer_range
+        cutoff = getattr(self.hf_config, "initializer_cutoff_factor", None)  # ModernBERT's
         for module in self.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if isinstance(module, nn.LayerNorm) or name == "bias":
                     parameter.fill_(float(name == "weight"))
-                else:
-                    std = self.hf_config.initializer_range
+                elif cutoff is None:
                     nn.init.normal_(parameter, std=std, generator=generator)
+                else:
+                    limit = cutoff * std
+                    nn.init.trunc_normal_(
+                        parameter, std=std, a=-limit, b=limit, generator=generator
+                    )
             if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()
-        if self.checkpoint_info.hf_config["model_type"] == "gpt2":
-            for name, parameter in self.hf_model.named_parameters():
-                if name.endswith("c_proj.weight"):
-                    parameter.div_((2 * self.hf_config.n_layer) ** 0.5)
+        output_projections = self.checkpoint_info.model_type.output_projections
+        for name, tensor in self.tensor_views().items():
+            if name.endswith(output_projections):
+                tensor.div_((2 * self.hf_config.num_hidden_layers) ** 0.5)
+        if getattr(self.hf_config, "sinusoidal_pos_embds", False):  # of some DistilBERTs
+            positions = self.hf_model.embeddings.position_embeddings.weight
+            positions.copy_(sinusoidal_positions(*positions.shape, device=positions.device))
 
     def hidden_sizes(self) -> tuple[int, ...]:
         """Return D for the embeddings and each block."""
@@ -287,19 +384,14 @@ class PublicModel(Encoder):
         """Return the tensors by their names in the folder's file."""
         prefix = self.checkpoint_info.model_type.tensor_prefix
         views = {f"{prefix}{name}": value for name, value in self.hf_model.named_parameters()}
-        if self.mlm_head is None:
+        layout = self.checkpoint_info.model_type.lm_head
+        if self.mlm_head is None or layout is None:
             return views
-        if self.checkpoint_info.model_type is ROBERTA:
-            dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
-        else:
-            dense = "cls.predictions.transform.dense"
-            norm = "cls.predictions.transform.LayerNorm"
-            bias = "cls.predictions.bias"
         for name, value in self.mlm_head.dense.named_parameters():
-            views[f"{dense}.{name}"] = value
+            views[f"{layout.dense}.{name}"] = value
         for name, value in self.mlm_head.norm.named_parameters():
-            views[f"{norm}.{name}"] = value
-        views[bias] = self.mlm_head.bias
+            views[f"{layout.norm}.{name}"] = value
+        views[layout.bias] = self.mlm_head.bias
         return views
 
 
@@ -337,9 +429,25 @@ def load_pretrained(folder: Path, config: PublicConfig) -> tuple[PublicConfig, P
         where=str(folder / "config.json"),
     )
     path = weights.find_weights_file(folder)
-    tensors = weights.read_tensors(path, prefix=info.model_type.tensor_prefix)
+    model_type = info.model_type
+    tensors = weights.read_tensors(
+        path,
+        prefix=model_type.tensor_prefix,
+        head_prefixes=model_type.lm_head.prefixes if model_type.lm_head else (),
+    )
     _restore_tied_table(tensors, model)
-    weights.load_into_model(model, PublicModel.tensor_views, tensors, path, ignored=IGNORED_TENSORS)
+    ignored = IGNORED_TENSORS
+    if model_type.ignored_tensors:
+        ignored = re.compile(f"{IGNORED_TENSORS.pattern}|{model_type.ignored_tensors}")
+    weights.load_into_model(model, PublicModel.tensor_views, tensors, path, ignored=ignored)
+    if model.sentence_dense is not None:
+        dense_path = folder / DENSE_WEIGHTS_FILE
+        weights.load_into_model(
+            model.sentence_dense,
+            lambda dense: dict(dense.named_parameters()),
+            weights.read_tensors(dense_path),
+            dense_path,
+        )
     copies = {f"{name}.weight": model.softmax_weight() for name in TIED_COPIES}
     if model.mlm_head is not None:
         copies |= {f"{name}.bias": model.mlm_head.bias for name in TIED_COPIES}
@@ -405,16 +513,23 @@ def describe_mechanism(
     info = architecture.checkpoint_info
     if info is None:
         return {}
-    pooled = {"first": "[CLS]", "cls": "[CLS]", "last": "last piece", "mean": "mean of the pieces"}
+    pooled = {
+        "first": "[CLS]",
+        "cls": "[CLS]",
+        "last": "last piece",
+        "mean": "mean of the pieces",
+        "max": "maximum over the pieces",
+    }
     objective = "masked LM"
     if info.causal:
         objective = "next token"
     elif not info.has_lm_head:
         objective = "unknown: no head is there"
+    corpus = ", then on the corpus" if pretrain.continue_on_corpus else ""
     return {
         "contextualizer": f"Transformer ({info.hf_config['model_type']})",
         "direction": "left to right" if info.causal else "both sides at once",
-        "objective": f"{objective}, on its own text",
+        "objective": f"{objective}, on its own text{corpus}",
         "transfer": f"whole network, {pooled[_pooling_mode(architecture, info)]}",
     }
 

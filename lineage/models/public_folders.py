@@ -8,12 +8,12 @@ safetensors are read, never a pickle. `lineage.models.public` is the model.
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from lineage.artifacts import read_json
-from lineage.config.records import MAX_LAYERS, suggest_nearest
+from lineage.config.records import MAX_LAYERS, parse_record, suggest_nearest
 from lineage.data.files import file_digests
 from lineage.data.hub import download_snapshot
 from lineage.errors import InputError, shorten_value
@@ -22,7 +22,17 @@ from lineage.models import weights
 HFConfig = dict[str, Any]  # the contents of a config.json that transformers wrote
 
 REQUIRED_FILES = ("config.json", "tokenizer.json")  # besides the weights
-OPTIONAL_FILES = ("tokenizer_config.json", "1_Pooling/config.json")  # read if they exist
+MODULES_FILE = "modules.json"
+POOLING_FILE = "1_Pooling/config.json"
+DENSE_FOLDER = "2_Dense"
+DENSE_WEIGHTS_FILE = f"{DENSE_FOLDER}/{weights.WEIGHTS_FILE}"
+OPTIONAL_FILES = (  # read if they exist
+    "tokenizer_config.json",
+    MODULES_FILE,
+    POOLING_FILE,
+    f"{DENSE_FOLDER}/config.json",
+    DENSE_WEIGHTS_FILE,
+)
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 HUB_REPOSITORY_PATTERN = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TRANSFORMERS_MISSING = (
@@ -31,31 +41,177 @@ TRANSFORMERS_MISSING = (
 )
 
 # first: [CLS] through the pooler, if there is one. cls: [CLS] as it is, of a sentence encoder.
-PoolingMode = Literal["first", "cls", "last", "mean"]
+PoolingMode = Literal["first", "cls", "last", "mean", "max"]
+POOLING_MODES: dict[str, PoolingMode] = {  # in 1_Pooling/config.json, of older folders too
+    "mean_tokens": "mean",
+    "cls_token": "cls",
+    "max_tokens": "max",
+    "lasttoken": "last",
+    "mean": "mean",
+    "cls": "cls",
+    "max": "max",
+}
+DenseActivation = Literal["Identity", "Tanh", "ReLU", "GELU"]  # classes of torch.nn
+# The modules of a sentence encoder in order, with their folders; the last two are optional.
+SENTENCE_MODULES = {
+    "Transformer": "",
+    "Pooling": "1_Pooling",
+    "Dense": DENSE_FOLDER,
+    "Normalize": None,  # has no files
+}
+
+
+@dataclass(frozen=True)
+class LmHeadLayout:
+    """A masked model's head: dense, activation and norm, then the tied table and a bias."""
+
+    dense: str  # names of tensors, without .weight and .bias
+    norm: str
+    bias: str  # the name of the tensor
+    activation_key: str  # in config.json; empty: always the exact GELU
+    norm_eps_key: str = "layer_norm_eps"  # empty: 1e-12
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the names of its tensors begin, those of the tied table's copies included."""
+        return tuple(f"{name.split('.')[0]}." for name in (self.dense, self.norm, self.bias))
 
 
 @dataclass(frozen=True)
 class ModelType:
-    """The names of config keys and tensors for one of transformers' model types."""
+    """What is special about one of transformers' model types."""
 
     tensor_prefix: str  # of the body's tensors; files of a bare body lack it
-    # A tensor that only files with the language model's head have; empty: the tied embedding is
-    # the head.
-    lm_head_tensor: str
-    max_positions_key: str  # in config.json
+    blocks: str  # the list of blocks in the library's model
+    lm_head: LmHeadLayout | None  # None: there is no head, or the tied embedding is the head
     mask_token: str  # if tokenizer_config.json does not name it; empty: a causal model
+    embeddings: tuple[str, ...] = ("embeddings",)  # modules of the library's model
+    final_norm: str = ""  # the norm after the last block
+    pooler_tensor: str = ""  # a layer over [CLS]; empty: the type has none
+    max_positions_key: str = "max_position_embeddings"  # in config.json
+    padding_id: int = 0  # the library's, if config.json does not give it
+    counts_from_padding: bool = False  # positions begin after the padding id, as in RoBERTa
+    min_token_types: int | None = 1  # of type_vocab_size; None: it reads no token types
+    # Initial weights whose names end so shrink with the number of layers, as in GPT-2.
+    output_projections: tuple[str, ...] = ()
+    ignored_tensors: str = ""  # a pattern: heads of other tasks that only this type has
+    # Keys for which only this value, or null, can be read; see REQUIRED_VALUES.
+    required_values: Mapping[str, Any] = field(default_factory=dict)
 
 
-ROBERTA = ModelType("roberta.", "lm_head.dense.weight", "max_position_embeddings", "<mask>")
+BERT_POOLER = "pooler.dense.weight"
+ROBERTA_HEAD = LmHeadLayout("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "")
+ROBERTA = ModelType(
+    "roberta.",
+    "encoder.layer",
+    ROBERTA_HEAD,
+    "<mask>",
+    pooler_tensor=BERT_POOLER,
+    padding_id=1,
+    counts_from_padding=True,
+)
 MODEL_TYPES = {
     "bert": ModelType(
-        "bert.", "cls.predictions.transform.dense.weight", "max_position_embeddings", "[MASK]"
+        "bert.",
+        "encoder.layer",
+        LmHeadLayout(
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.bias",
+            "hidden_act",
+        ),
+        "[MASK]",
+        pooler_tensor=BERT_POOLER,
     ),
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
-    "openai-gpt": ModelType("transformer.", "", "n_positions", ""),
-    "gpt2": ModelType("transformer.", "", "n_positions", ""),
+    "distilbert": ModelType(
+        "distilbert.",
+        "transformer.layer",
+        LmHeadLayout(
+            "vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "activation", ""
+        ),
+        "[MASK]",
+        min_token_types=None,
+        ignored_tensors=r".*\bpre_classifier\..*",
+    ),
+    "mpnet": ModelType(
+        "mpnet.",
+        "encoder.layer",
+        ROBERTA_HEAD,
+        "<mask>",
+        pooler_tensor=BERT_POOLER,
+        padding_id=1,
+        counts_from_padding=True,
+        min_token_types=None,
+        # The library's code has these numbers, whatever config.json says.
+        required_values={"pad_token_id": 1, "relative_attention_num_buckets": 32},
+    ),
+    # A discriminator tells replaced tokens from original ones, so it has no language model.
+    "electra": ModelType(
+        "electra.",
+        "encoder.layer",
+        None,
+        "[MASK]",
+        ignored_tensors=r".*\b(discriminator_predictions|generator_predictions|generator_lm_head)\..*",
+    ),
+    "albert": ModelType(
+        "albert.",
+        "encoder.albert_layer_groups",
+        LmHeadLayout(
+            "predictions.dense", "predictions.LayerNorm", "predictions.bias", "hidden_act"
+        ),
+        "[MASK]",
+        pooler_tensor="pooler.weight",
+        ignored_tensors=r".*\bsop_classifier\..*",
+        required_values={"inner_group_num": 1},
+    ),
+    # DeBERTa-v3 is a discriminator too, and transformers gives its folders a head that was never
+    # trained.
+    "deberta-v2": ModelType(
+        "deberta.",
+        "encoder.layer",
+        None,
+        "[MASK]",
+        min_token_types=0,
+        ignored_tensors=(
+            r"cls\..*|.*\b(pooler|lm_predictions|mask_predictions|position_embeddings)\..*"
+        ),
+    ),
+    "modernbert": ModelType(
+        "model.",
+        "layers",
+        LmHeadLayout(
+            "head.dense", "head.norm", "decoder.bias", "classifier_activation", "norm_eps"
+        ),
+        "[MASK]",
+        final_norm="final_norm",
+        padding_id=50283,
+        min_token_types=None,
+        output_projections=("Wo.weight", "head.dense.weight"),
+        ignored_tensors=r"head\..*|decoder\..*",
+    ),
+    "openai-gpt": ModelType(
+        "transformer.",
+        "h",
+        None,
+        "",
+        embeddings=("tokens_embed", "positions_embed"),
+        max_positions_key="n_positions",
+        min_token_types=None,
+    ),
+    "gpt2": ModelType(
+        "transformer.",
+        "h",
+        None,
+        "",
+        embeddings=("wte", "wpe"),
+        final_norm="ln_f",
+        max_positions_key="n_positions",
+        min_token_types=None,
+        output_projections=("c_proj.weight",),
+    ),
 }
 
 DROPOUT_KEYS = (
@@ -64,21 +220,38 @@ DROPOUT_KEYS = (
     "resid_pdrop",
     "embd_pdrop",
     "attn_pdrop",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
 )
 # The heads divide the hidden size.
-NUM_HEADS_KEY_BY_HIDDEN_SIZE_KEY = {"hidden_size": "num_attention_heads", "n_embd": "n_head"}
+NUM_HEADS_KEY_BY_HIDDEN_SIZE_KEY = {
+    "hidden_size": "num_attention_heads",
+    "n_embd": "n_head",
+    "dim": "n_heads",
+}
 SIZE_KEYS = (
     *NUM_HEADS_KEY_BY_HIDDEN_SIZE_KEY,
     *NUM_HEADS_KEY_BY_HIDDEN_SIZE_KEY.values(),
     "vocab_size",
+    "embedding_size",
     "intermediate_size",
+    "hidden_dim",
     "max_position_embeddings",
     "n_positions",
-    "type_vocab_size",
+    "num_hidden_groups",
 )
-NUM_LAYERS_KEYS = ("num_hidden_layers", "n_layer")
-SMALL_NUMBER_KEYS = ("layer_norm_eps", "layer_norm_epsilon", "initializer_range")
-ACTIVATION_KEYS = ("hidden_act", "activation_function", "afn")
+NUM_LAYERS_KEYS = ("num_hidden_layers", "n_layer", "n_layers")
+SMALL_NUMBER_KEYS = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "initializer_range")
+ACTIVATION_KEYS = (
+    "hidden_act",
+    "activation_function",
+    "afn",
+    "activation",
+    "hidden_activation",
+    "classifier_activation",
+)
 SPECIAL_TOKEN_ID_KEYS = ("pad_token_id", "bos_token_id")
 # Keys for which only this value, or null, can be read.
 REQUIRED_VALUES = {
@@ -107,6 +280,9 @@ def _is_number(value: object) -> bool:
 
 KEY_RULES = (
     _KeyRule(SIZE_KEYS, lambda v: _is_whole(v) and v > 0, "a whole number above zero"),
+    _KeyRule(
+        ("type_vocab_size",), lambda v: _is_whole(v) and v >= 0, "a whole number, at least zero"
+    ),
     _KeyRule(
         NUM_LAYERS_KEYS,
         lambda v: _is_whole(v) and 0 < v <= MAX_LAYERS,
@@ -144,6 +320,16 @@ def check_hf_config(hf_config: HFConfig) -> None:
 
 
 @dataclass(frozen=True)
+class DenseLayer:
+    """The layer of a sentence encoder over its pooled vector: 2_Dense/config.json."""
+
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: DenseActivation
+
+
+@dataclass(frozen=True)
 class CheckpointInfo:
     """The contents of a folder."""
 
@@ -152,6 +338,8 @@ class CheckpointInfo:
     has_lm_head: bool
     has_pooler: bool  # a layer over [CLS]
     pooling: PoolingMode  # the model's default vector of a text
+    dense: DenseLayer | None = None  # of a sentence encoder, over the pooled vector
+    normalize: bool = False  # of a sentence encoder: its vectors have the length one
 
     def __post_init__(self) -> None:
         max_positions = get_max_positions(self.hf_config)
@@ -275,14 +463,23 @@ def inspect_checkpoint(folder: Path) -> CheckpointInfo:
         raise InputError(f"{path}: {error}") from None
     model_type = MODEL_TYPES[hf_config["model_type"]]
     tensor_names = weights.list_tensor_names(weights.find_weights_file(folder))
-    pooler_names = {"pooler.dense.weight", f"{model_type.tensor_prefix}pooler.dense.weight"}
-    has_lm_head = not model_type.lm_head_tensor or model_type.lm_head_tensor in tensor_names
+    causal = not model_type.mask_token
+    has_lm_head = causal
+    if model_type.lm_head is not None:
+        has_lm_head = model_type.lm_head.bias in tensor_names
+    pooler_names = {model_type.pooler_tensor, model_type.tensor_prefix + model_type.pooler_tensor}
+    modules = _read_sentence_modules(folder)
+    pooling = _default_pooling(hf_config, causal=causal)
+    if modules or (folder / POOLING_FILE).is_file():
+        pooling = _read_pooling(folder / POOLING_FILE)
     return CheckpointInfo(
         hf_config=hf_config,
         max_positions=max_positions,
         has_lm_head=has_lm_head,
-        has_pooler=bool(pooler_names & tensor_names),
-        pooling=_read_pooling(folder, causal=not model_type.mask_token),
+        has_pooler=bool(model_type.pooler_tensor and pooler_names & tensor_names),
+        pooling=pooling,
+        dense=_read_dense(folder) if "Dense" in modules else None,
+        normalize="Normalize" in modules,
     )
 
 
@@ -298,18 +495,19 @@ def get_max_positions(hf_config: HFConfig) -> int:
             f"model_type is {name!r}{suggest_nearest(str(name), MODEL_TYPES)}; other types cannot "
             "be read"
         )
-    for key, value in REQUIRED_VALUES.items():
+    for key, value in {**REQUIRED_VALUES, **model_type.required_values}.items():
         if hf_config.get(key, value) not in (value, None):
             raise ValueError(f"{key} is {hf_config[key]!r}; only {value!r} can be read")
     check_hf_config(hf_config)
     for key in (model_type.max_positions_key, "vocab_size"):
         if key not in hf_config:
             raise ValueError(f"the key '{key}' is missing")
+    if hf_config.get("type_vocab_size", 1) < (model_type.min_token_types or 0):
+        raise ValueError("type_vocab_size is 0; the model reads at least one type of token")
     padding_id = _check_padding_id(hf_config, model_type)
     max_positions = int(hf_config[model_type.max_positions_key])
-    if model_type is not ROBERTA:
+    if not model_type.counts_from_padding:
         return max_positions
-    # RoBERTa counts positions from the one after the padding id.
     unused = padding_id + 1
     if max_positions <= unused:
         raise ValueError(
@@ -321,9 +519,9 @@ def get_max_positions(hf_config: HFConfig) -> int:
 
 def _check_padding_id(hf_config: HFConfig, model_type: ModelType) -> int:
     """Return the padding id; raise ValueError if a masked model's is not one of its ids."""
-    padding_id = hf_config.get("pad_token_id", 1 if model_type is ROBERTA else 0)
+    padding_id = hf_config.get("pad_token_id", model_type.padding_id)
     if padding_id is None:
-        valid = model_type is not ROBERTA
+        valid = not model_type.counts_from_padding
     else:
         valid = 0 <= padding_id < hf_config["vocab_size"]
     if model_type.mask_token and not valid:
@@ -363,11 +561,49 @@ def _check_checkpoint_files(folder: Path) -> None:
             raise InputError(f"{folder}: {name} is missing; {hint}")
 
 
-def _read_pooling(folder: Path, *, causal: bool) -> PoolingMode:
-    """Read how a sentence encoder pools; other models have [CLS], or the last piece."""
-    path = folder / "1_Pooling" / "config.json"
+def _default_pooling(hf_config: HFConfig, *, causal: bool) -> PoolingMode:
+    """Return how a model that is no sentence encoder makes the vector of a text."""
+    if causal:
+        return "last"
+    # ModernBERT says so: in its local attention, [CLS] does not see the whole of a long text.
+    return "mean" if hf_config.get("classifier_pooling") == "mean" else "first"
+
+
+def _read_sentence_modules(folder: Path) -> tuple[str, ...]:
+    """Return the names of a sentence encoder's modules in order; none for other models.
+
+    Raises InputError unless they are a Transformer, a pooling, and perhaps Dense and Normalize.
+    """
+    path = folder / MODULES_FILE
     if not path.is_file():
-        return "last" if causal else "first"
+        return ()
+    tree = read_json(path)
+    entries = tree if isinstance(tree, list) else []
+    names = []
+    for entry in entries:
+        type_name = entry.get("type") if isinstance(entry, dict) else None
+        names.append(str(type_name).rsplit(".", 1)[-1])
+    expected = [name for name in SENTENCE_MODULES if name in names]
+    if names != expected or not {"Transformer", "Pooling"} <= set(names):
+        raise InputError(
+            f"{path}: its modules are {', '.join(names) or 'missing'}; only a Transformer, a "
+            "Pooling, and after them Dense and Normalize can be read; remove the file from a copy "
+            "to use the model without them"
+        )
+    for entry, name in zip(entries, names, strict=True):
+        module_folder = SENTENCE_MODULES[name]
+        if module_folder is not None and entry.get("path") != module_folder:
+            raise InputError(
+                f"{path}: {name} is in the folder {entry.get('path')!r}; it must be in "
+                f"{module_folder!r}, so save the model with a newer sentence-transformers"
+            )
+    return tuple(names)
+
+
+def _read_pooling(path: Path) -> PoolingMode:
+    """Read how a sentence encoder pools."""
+    if not path.is_file():
+        raise InputError(f"{path}: the file is missing, which {MODULES_FILE} names; copy it too")
     tree = read_json_mapping(path)
     names: list[str] = []
     if isinstance(tree.get("pooling_mode"), str):
@@ -376,19 +612,35 @@ def _read_pooling(folder: Path, *, causal: bool) -> PoolingMode:
         for key, value in tree.items():
             if key.startswith("pooling_mode") and value not in (False, None):
                 names.append(key.removeprefix("pooling_mode_"))
-    modes: dict[str, PoolingMode] = {
-        "mean_tokens": "mean",
-        "cls_token": "cls",
-        "lasttoken": "last",
-        "mean": "mean",
-        "cls": "cls",
-    }
-    if len(names) != 1 or names[0] not in modes:
+    if len(names) != 1 or names[0] not in POOLING_MODES:
         raise InputError(
-            f"{path}: pools by {', '.join(names) or 'nothing'}; only the mean, [CLS] or the last "
-            "piece can be read; remove 1_Pooling from a copy"
+            f"{path}: pools by {', '.join(names) or 'nothing'}; only the mean, the maximum, [CLS] "
+            f"or the last piece can be read; remove 1_Pooling and {MODULES_FILE} from a copy"
         )
-    return modes[names[0]]
+    return POOLING_MODES[names[0]]
+
+
+def _read_dense(folder: Path) -> DenseLayer:
+    """Read the layer of a sentence encoder over its pooled vector. Raises InputError."""
+    path = folder / DENSE_FOLDER / "config.json"
+    for required in (path, folder / DENSE_WEIGHTS_FILE):
+        if not required.is_file():
+            raise InputError(
+                f"{required}: the file is missing, which {MODULES_FILE} asks for; only "
+                "safetensors are read, so save the model with a newer sentence-transformers"
+            )
+    tree = read_json_mapping(path)
+    activation = str(tree.get("activation_function")).rsplit(".", 1)[-1]
+    return parse_record(
+        DenseLayer,
+        {
+            "in_features": tree.get("in_features"),
+            "out_features": tree.get("out_features"),
+            "bias": tree.get("bias", True),
+            "activation": activation,
+        },
+        str(path),
+    )
 
 
 def _check_download_complete(folder: Path) -> None:

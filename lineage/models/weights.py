@@ -5,7 +5,7 @@ Errors name the file and the tensor. Weights may be split into shards with an in
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,11 +116,13 @@ def _file_tensor_names(path: Path) -> set[str]:
         raise InputError(f"{path}: not a safetensors file: {error}; save the model again") from None
 
 
-def read_tensors(path: Path, *, prefix: str | None = None) -> dict[str, torch.Tensor]:
+def read_tensors(
+    path: Path, *, prefix: str | None = None, head_prefixes: Sequence[str] = ()
+) -> dict[str, torch.Tensor]:
     """Read the tensors of a file, or of the shards of an index.
 
     With `prefix`, the prefix of a body's tensors, names are brought to those that transformers
-    writes today. Nothing in the file is executed. Raises InputError for other files, pickles among
+    writes today; `head_prefixes` are those of the heads that the model may have. Nothing in the file is executed. Raises InputError for other files, pickles among
     them, and if two tensors have the same current name.
     """
     if not path.is_file():
@@ -144,7 +146,7 @@ def read_tensors(path: Path, *, prefix: str | None = None) -> dict[str, torch.Te
         return tensors
     old_names: dict[str, str] = {}
     for old_name in tensors:
-        name = _current_tensor_name(old_name, prefix)
+        name = _current_tensor_name(old_name, prefix, head_prefixes)
         if name in old_names:
             raise InputError(
                 f"{path}: the tensors {old_names[name]} and {old_name} are one and the same; "
@@ -154,14 +156,15 @@ def read_tensors(path: Path, *, prefix: str | None = None) -> dict[str, torch.Te
     return {name: tensors[old_name] for name, old_name in old_names.items()}
 
 
-def _current_tensor_name(name: str, prefix: str) -> str:
+def _current_tensor_name(name: str, prefix: str, head_prefixes: Sequence[str]) -> str:
     """Return the name that transformers writes today.
 
     Files of a body alone lack its prefix, and old files have TensorFlow's words for a norm.
     """
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
-    return name if name.startswith((prefix, "cls.", "lm_head.")) else prefix + name
+    known_prefixes = (prefix, "cls.", "lm_head.", *head_prefixes)
+    return name if name.startswith(known_prefixes) else prefix + name
 
 
 def build_on_meta(build: Callable[[], ModelT], *, where: str) -> ModelT:

@@ -44,7 +44,7 @@ def _system_cost(
     evaluation = stage_metadata.get(name, {})
     budget = next(one for one in analysis.budget if one.model == system.model)
     parts = [_head_seconds(evaluation, system, ranking.label_count)]
-    if budget.budget_matched:  # others have pretrained a public checkpoint
+    if budget.budget_matched or budget.text_bytes:  # else others have pretrained it
         parts.append(budget.seconds)
     if system.init == "adapted":
         parts.append(_adaptation_seconds(analysis, system.model, task))

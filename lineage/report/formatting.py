@@ -8,6 +8,7 @@ from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
 
 NOT_BUDGET_MATCHED = "not budget-matched"
+CONTINUED_ON_CORPUS = f"{NOT_BUDGET_MATCHED}, continued on the corpus"
 NO_VALUE = "–"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
 METRIC_UNITS = {

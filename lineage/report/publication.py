@@ -35,7 +35,7 @@ def add_pretraining_costs(
             found[one.model] = _sum_costs(one, [found[member] for member in one.members])
             continue
         own: list[StageMetadata] = []
-        if one.budget_matched:  # the cost of copying a public checkpoint is not that of training it
+        if one.text_bytes is not None:  # copying a public checkpoint does not cost its training
             stage_ids = [f"{one.model}-{seed}" for seed in one.pretrain_seeds]
             own = _find_training_metadata("pretrain", stage_ids, stage_metadata, curves_dir)
         found[one.model] = replace(

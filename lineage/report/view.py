@@ -29,6 +29,7 @@ from lineage.analysis.settings import (
 from lineage.report import figures
 from lineage.report.figures import LineSeries, ReferenceLine
 from lineage.report.formatting import (
+    CONTINUED_ON_CORPUS,
     INIT_NAMES,
     NOT_BUDGET_MATCHED,
     TRANSFER_NAMES,
@@ -159,7 +160,8 @@ def model_style(analysis: Analysis, model: str) -> Style:
 def format_unmatched_reason(analysis: Analysis, model: str) -> str:
     """Tell why a model is not budget-matched: `two budgets: there and back`; empty if it is."""
     if model in analysis.public_models:
-        return NOT_BUDGET_MATCHED
+        has_read_corpus = any(one.model == model and one.text_bytes for one in analysis.budget)
+        return CONTINUED_ON_CORPUS if has_read_corpus else NOT_BUDGET_MATCHED
     if model in analysis.grid.ensembles:
         return f"two budgets: {' and '.join(analysis.grid.ensembles[model])}"
     if model in analysis.grid.two_budget_systems:  # its name tells whose budgets

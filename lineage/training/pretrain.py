@@ -134,16 +134,23 @@ def build_checkpoint(
 
 
 def pretrain(
-    checkpoint: Checkpoint, folder: Path, params: Params, context: TrainContext
+    checkpoint: Checkpoint,
+    folder: Path,
+    params: Params,
+    context: TrainContext,
+    *,
+    public_model: Encoder | None = None,
 ) -> TrainOutput:
-    """Train a new model on a folder of token ids within the budget."""
+    """Train a new model, or a public one, on a folder of token ids within the budget."""
     family = checkpoint.family
     tokens = TokenizedCorpus.load(folder, "train")
     if isinstance(family, Static):
         budget_bytes = params.budget.text_bytes
         return fit_static(checkpoint, family, tokens, budget_bytes, context.report_progress)
     validation_tokens = TokenizedCorpus.load(folder, "valid")
-    training = build_training(checkpoint, tokens, validation_tokens, params, context.device)
+    training = build_training(
+        checkpoint, tokens, validation_tokens, params, context.device, public_model=public_model
+    )
     return run_training(
         training.state,
         checkpoint,
@@ -169,11 +176,19 @@ def build_training(
     validation_tokens: TokenizedCorpus,
     params: Params,
     device: torch.device,
+    *,
+    public_model: Encoder | None = None,
 ) -> Training:
-    """Build the untrained model, its optimizer, its batches and the plan of its training."""
+    """Build the untrained model, its optimizer, its batches and the plan of its training.
+
+    `public_model` is a checkpoint's model that goes on with its own weights.
+    """
     settings = checkpoint.pretrain
     budget_bytes = params.budget.text_bytes
-    model = checkpoint.build(device, load_weights=False)
+    if public_model is None:
+        model = checkpoint.build(device, load_weights=False)
+    else:
+        model = public_model.to(device)
     state = TrainState(
         model,
         build_pretraining_optimizer([*model.parameters()], settings),
@@ -543,7 +558,7 @@ def fit_static(
 
 
 def wrap_public_model(model: Encoder) -> TrainOutput:
-    """Return a public model as it is. Its training budget is unknown and not matched."""
+    """Return a public model as it is. Its budget of text is unknown and not matched."""
     parameter_counts = count_parameters_by_role(model)
     budget_used = BudgetUsed(
         body_parameters=parameter_counts["body"], total_parameters=parameter_counts["total"]

@@ -1,0 +1,202 @@
+"""A public checkpoint continues on the corpus under the budget of text, and is marked as such."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pandas as pd
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from lineage import artifacts
+from lineage.analysis.build import build_results
+from lineage.config.params import Budget, Params, ReportParams, read_params
+from lineage.models import public as family
+from lineage.models.checkpoint import Checkpoint
+from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.report import page
+from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
+from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from tests import tiny
+from tests.public_checkpoints import build_hf_model, save_checkpoint
+from tests.test_public_stages import public_model_block, run_refused_sources
+from tests.user_project import REPOSITORY, make_project, run_stage, write_params
+
+BUDGET_BYTES = 12_000
+CONTINUED = family.ContinuedPretrainSettings(
+    batch_size=4, seq_len=24, learning_rate=0.002, continue_on_corpus=True
+)
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+def continue_on_corpus(
+    folder: Path, resume_dir: Path, tokens_dir: Path, *, stop_at: float = 2.0
+) -> TrainOutput:
+    """Continue on the tiny corpus, and save a resume point after each step."""
+    tokenizer = load_public_tokenizer(folder, language="en")
+    config, model = family.load_pretrained(folder, family.PublicConfig(dropout=0.1))
+    checkpoint = Checkpoint("other", family.FAMILY, config, CONTINUED, tokenizer, seed=3)
+    if not tokens_dir.exists():
+        with artifacts.create_artifact(tokens_dir, "tokens") as draft:
+            for split in ("train", "valid"):
+                encode_corpus(tiny.documents(), tokenizer).save(draft, split)
+    default_params = read_params(REPOSITORY / "params.yaml")
+    budget = Budget(
+        corpus="general", text_bytes=BUDGET_BYTES, max_epochs=50, body_parameters=100_000
+    )
+    params = Params(**{**vars(default_params), "budget": budget})
+
+    def report(done: float, note: str) -> None:
+        if done >= stop_at:
+            raise StopError
+
+    context = TrainContext(tiny.CPU, MagicMock(), resume_dir, 0.0, report)
+    return pretrain(checkpoint, tokens_dir, params, context, public_model=model)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "distilbert", "albert", "modernbert"])
+def test_it_reads_the_budget_and_a_stopped_training_ends_in_the_same_weights(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = save_checkpoint(kind, tmp_path / "one")
+    whole = continue_on_corpus(folder, tmp_path / "whole", tmp_path / "tokens")
+    resume_dir = tmp_path / "resumed"
+    for stop_at in (0.3, 0.7):
+        with pytest.raises(StopError):
+            continue_on_corpus(folder, resume_dir, tmp_path / "tokens", stop_at=stop_at)
+        assert len([*resume_dir.glob("step-*")]) == 1
+    resumed = continue_on_corpus(folder, resume_dir, tmp_path / "tokens")
+    assert whole.status == "ok"
+    assert whole.budget_used == resumed.budget_used
+    read_bytes = whole.budget_used.text_bytes
+    assert read_bytes is not None and BUDGET_BYTES <= read_bytes < 1.2 * BUDGET_BYTES
+    weights = whole.model.state_dict()
+    for name, value in resumed.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+    assert [point.loss for point in whole.curve.points] == [
+        point.loss for point in resumed.curve.points
+    ]
+    validations = [point.validation_loss for point in whole.curve.points if point.validation]
+    assert validations[-1] < validations[0]
+
+
+def make_continued_project(folder: Path) -> dict[str, Any]:
+    """Build a project with a trained model, and a public one as it is and continued."""
+    tree = make_project(folder)
+    save_checkpoint("distilbert", folder / "one")
+    block = public_model_block("one")
+    block["pretrain"] |= {"learning_rate": 0.002}
+    tree["models"] |= {
+        "as_it_is": block,
+        "continued": block | {"pretrain": block["pretrain"] | {"continue_on_corpus": True}},
+    }
+    tree["budget"] |= {"text_bytes": BUDGET_BYTES, "body_parameters": 100_000}
+    tree["models"]["gpt"]["evaluate"]["finetune"] |= {"epochs": 1, "min_steps": None}
+    tree["tasks"]["mood"] |= {"max_words": 20}
+    names = ["gpt", "as_it_is", "continued"]
+    tree["grid"] |= {"models": names, "adapt_models": ["continued"], "label_counts": ["all"]}
+    tree["grid"] |= {"pretrain_seeds": [0, 1], "finetune_seeds": [0]}
+    write_params(folder, tree)
+    return tree
+
+
+@pytest.mark.slow
+def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = make_continued_project(tmp_path)
+    commands = [("sources",), ("corpus", "general"), ("task", "mood")]
+    commands += [("contamination", "mood"), ("baselines", "mood")]
+    for name in tree["grid"]["models"]:
+        commands.append(("tokenizer", name))
+        for seed in ("0", "1"):
+            commands += [("pretrain", name, seed), ("evaluate", name, seed, "mood")]
+    commands += [("adapt", "continued", "0", "mood")]
+    commands += [("evaluate", "continued", "0", "mood", "--adapted")]
+    for command in commands:
+        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, message)
+    outputs = tmp_path / "artifacts"
+    assert TokenizedCorpus.load(outputs / "tokens/continued", "train").text_bytes > 0
+    assert not [*(outputs / "tokens/as_it_is").glob("*.npy")]
+    weights = {}
+    for name in ("as_it_is", "continued"):
+        for seed in ("0", "1"):
+            folder = outputs / f"pretrained/{name}/{seed}"
+            weights[name, seed] = (folder / "model.safetensors").read_bytes()
+            budget = artifacts.read_json(outputs / f"results/budgets/pretrain-{name}-{seed}.json")
+            assert budget["matched"] is False
+            if name == "as_it_is":
+                assert budget["text_bytes"] is budget["steps"] is None
+            else:
+                assert BUDGET_BYTES <= budget["text_bytes"] < 1.2 * BUDGET_BYTES
+    assert weights["as_it_is", "0"] == weights["as_it_is", "1"]
+    assert len({*weights.values()}) == 3, "the seed decides on batches, masks and dropout"
+
+    rows = pd.concat(
+        [artifacts.read_table(path) for path in sorted((outputs / "results/rows").iterdir())]
+    )
+    rows = rows[rows["model"].isin(["as_it_is", "continued"])]
+    assert rows[rows["init"] != "random"]["text_bytes"].isna().all(), (
+        "nobody knows how much text the first training has read"
+    )
+    texts = {(row.model, row.init): row.adapt_text for row in rows.itertuples()}
+    assert texts == {
+        ("as_it_is", "pretrained"): "none",
+        ("as_it_is", "random"): "none",
+        ("continued", "pretrained"): "general",
+        ("continued", "random"): "none",
+        ("continued", "adapted"): "task",
+    }
+    record = artifacts.read_json(outputs / "sources/models/continued.json")
+    assert record["mechanism"]["objective"] == "masked LM, on its own text, then on the corpus"
+
+    grid = dataclasses.replace(read_params().grid, adapt_models=(), adapt_tasks=())
+    analysis = build_results(outputs / "results", grid, ReportParams())[1]
+    assert analysis.public_models == ("as_it_is", "continued")
+    scores = [
+        score
+        for score in analysis.scores
+        if (score.system.init, score.system.transfer) == ("pretrained", "finetuned")
+    ]
+    seeds = {score.system.model: [seed.pretrain_seed for seed in score.seeds] for score in scores}
+    assert (seeds["as_it_is"], seeds["continued"]) == ([None], [0, 1])
+    rendered = page.render_report(analysis, model_descriptions=[])
+    for kind, text in rendered.items():
+        assert "not budget-matched, continued on the corpus" in text, kind
+
+
+def test_what_cannot_continue_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = make_project(tmp_path)
+    save_checkpoint("electra", tmp_path / "electra")
+    save_checkpoint("deberta", tmp_path / "deberta")
+    save_checkpoint("bert", tmp_path / "bare", model=build_hf_model("bert").bert)
+    save_checkpoint("bert", tmp_path / "whole")
+
+    def refusal(folder: str, **pretrain_keys: Any) -> str:
+        block = public_model_block(folder)
+        block["pretrain"] |= {"continue_on_corpus": True, **pretrain_keys}
+        models = tree["models"] | {"other": block}
+        grid = tree["grid"] | {"models": ["gpt", "other"]}
+        return run_refused_sources(
+            tmp_path, tree | {"models": models, "grid": grid}, monkeypatch, capsys
+        )
+
+    where = "params.yaml: models.other.pretrain.continue_on_corpus: "
+    for name, model_type in (("electra", "electra"), ("deberta", "deberta-v2")):
+        message = refusal(name)
+        assert where in message and "set it to false" in message
+        assert f"since a {model_type} was not pretrained as a language model" in message
+    message = refusal("bare")
+    assert where in message and "save the checkpoint with its head" in message
+    assert "models.other.pretrain.seq_len: 99 is more than the 61 positions" in refusal(
+        "whole", seq_len=99
+    )
