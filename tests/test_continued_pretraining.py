@@ -13,6 +13,8 @@ pytest.importorskip("transformers")
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
+from lineage.analysis.cells import normalize_seeds
+from lineage.analysis.records import System
 from lineage.config.params import Budget, Params, ReportParams, read_params
 from lineage.models import public as family
 from lineage.models.checkpoint import Checkpoint
@@ -26,9 +28,7 @@ from tests.test_public_stages import public_model_block, run_refused_sources
 from tests.user_project import REPOSITORY, make_project, run_stage, write_params
 
 BUDGET_BYTES = 12_000
-CONTINUED = family.ContinuedPretrainSettings(
-    batch_size=4, seq_len=24, learning_rate=0.002, continue_on_corpus=True
-)
+CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
 
 
 class StopError(Exception):
@@ -36,12 +36,18 @@ class StopError(Exception):
 
 
 def continue_on_corpus(
-    folder: Path, resume_dir: Path, tokens_dir: Path, *, stop_at: float = 2.0
+    folder: Path,
+    resume_dir: Path,
+    tokens_dir: Path,
+    *,
+    stop_at: float = 2.0,
+    learning_rate: float = 0.002,
 ) -> TrainOutput:
     """Continue on the tiny corpus, and save a resume point after each step."""
     tokenizer = load_public_tokenizer(folder, language="en")
     config, model = family.load_pretrained(folder, family.PublicConfig(dropout=0.1))
-    checkpoint = Checkpoint("other", family.FAMILY, config, CONTINUED, tokenizer, seed=3)
+    settings = dataclasses.replace(CONTINUED, learning_rate=learning_rate)
+    checkpoint = Checkpoint("other", family.FAMILY, config, settings, tokenizer, seed=3)
     if not tokens_dir.exists():
         with artifacts.create_artifact(tokens_dir, "tokens") as draft:
             for split in ("train", "valid"):
@@ -84,6 +90,26 @@ def test_it_reads_the_budget_and_a_stopped_training_ends_in_the_same_weights(
     ]
     validations = [point.validation_loss for point in whole.curve.points if point.validation]
     assert validations[-1] < validations[0]
+
+
+def test_it_starts_from_the_weights_of_the_checkpoint(tmp_path: Path) -> None:
+    folder = save_checkpoint("distilbert", tmp_path / "one")
+    output = continue_on_corpus(
+        folder, tmp_path / "resumed", tmp_path / "tokens", learning_rate=1e-7
+    )
+    own = family.load_pretrained(folder, family.PublicConfig())[1].state_dict()
+    for name, value in output.model.state_dict().items():
+        torch.testing.assert_close(value, own[name], atol=1e-4, rtol=0)
+
+
+def test_pretraining_seeds_count_where_they_change_something() -> None:
+    def seeds(init: str, adapt_text: str) -> tuple[int | None, int | None]:
+        system = System("m", "public", init, adapt_text, "finetuned", "last", "linear", "")
+        return normalize_seeds(system, 1, 2)
+
+    assert seeds("pretrained", "none") == (None, 2), "the checkpoint is the same for every seed"
+    assert seeds("pretrained", "general") == seeds("adapted", "task") == (1, 2)
+    assert seeds("random", "none") == (1, 2)
 
 
 def make_continued_project(folder: Path) -> dict[str, Any]:
