@@ -193,6 +193,61 @@ def report(
 
 
 @app.command()
+def predict(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A csv, tsv, jsonl, parquet or txt file (one text per line)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="The file to write: .csv, .tsv, .jsonl or .parquet."),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="A task of this study.")] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="The system that predicts, or the folder of an exported one. By default the one "
+            "that the report recommends."
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="The number of labels that it was trained on. By default the most."),
+    ] = None,
+    text_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The column of FILE that holds the text, if its name differs from the task's. "
+            "May be repeated, in the order of the task's columns."
+        ),
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Print the systems of the task, and their scores.")
+    ] = False,
+) -> None:
+    """Label a file with a system of this study: its columns, predictions and probabilities."""
+    with _input_errors_exit():
+        from lineage.serving.predict import predict_file, print_systems
+
+        if list_all:
+            if task is None:
+                raise InputError("--list: name a task with --task")
+            print_systems(task)
+            return
+        if file is None or out is None:
+            raise InputError("lineage predict: name a file to label, and with -o the file to write")
+        summary = predict_file(
+            file,
+            out,
+            task=task,
+            system=system,
+            label_count=labels,
+            text_columns=text_column,
+        )
+        print(summary)
+
+
+@app.command()
 def ui() -> None:
     """Serve MLflow (runs, curves, report) and Prefect (flows), on this machine only."""
     with _input_errors_exit():

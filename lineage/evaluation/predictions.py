@@ -115,7 +115,9 @@ def answer_with_spans(items: pd.DataFrame, log_probs_M2: np.ndarray) -> Predicti
     predictions: list[str] = []
     columns = (items[name] for name in ("context", "starts", "ends"))
     contexts = _split_contexts(items, log_probs_M2)
-    for log_probs_W2, (context, starts, ends) in zip(contexts, zip(*columns, strict=True), strict=True):
+    for log_probs_W2, (context, starts, ends) in zip(
+        contexts, zip(*columns, strict=True), strict=True
+    ):
         first, last = find_best_span(log_probs_W2)
         predictions.append(context[starts[first] : ends[last]])
     return {"prediction": np.array(predictions, object)}

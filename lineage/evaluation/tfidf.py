@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,7 @@ CONTEXT_WINDOW = 10  # words of a context to either side
 
 Baseline = Literal["majority", "tfidf"]
 WordInContext = tuple[str, str, str]  # a word between the one before it and the one after it
-LinearModel = LogisticRegression | Ridge
+LinearModel: TypeAlias = LogisticRegression | Ridge
 
 
 @dataclass(frozen=True)
@@ -203,10 +203,8 @@ class TfidfModel(FittedBaseline):
         log_probabilities = []
         for model in self.linear_models:
             fitted = class_probabilities(model, features)
-            contexts = np.split(fitted.probabilities_NK[:, 1], ends)
-            log_probabilities.append(
-                np.concatenate([np.log(part / part.sum()) for part in contexts])
-            )
+            parts = np.split(fitted.probabilities_NK[:, 1], ends)
+            log_probabilities.append(np.concatenate([np.log(part / part.sum()) for part in parts]))
         return np.stack(log_probabilities, 1)
 
 
@@ -360,7 +358,9 @@ def _fit_numbers(problem: BaselineProblem, C: float) -> FittedParts:
     texts = problem.kind.extract_texts(problem.train, problem.language)
     vectorizer = fit_text_vectorizer(texts, problem.language)
     features = text_features(vectorizer, texts, symmetric=problem.is_symmetric)
-    return (vectorizer,), (Ridge(alpha=1 / C).fit(features, problem.train["label"].to_numpy(float)),)
+    return (vectorizer,), (
+        Ridge(alpha=1 / C).fit(features, problem.train["label"].to_numpy(float)),
+    )
 
 
 def _fit_tags(problem: BaselineProblem, C: float) -> FittedParts:
