@@ -248,6 +248,63 @@ def predict(
 
 
 @app.command()
+def embed(
+    file: Annotated[
+        Path, typer.Argument(help="A csv, tsv, jsonl, parquet or txt file (one text per line).")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The .parquet file to write.")],
+    model: Annotated[
+        str,
+        typer.Option(help="A model of this study, or MODEL@TASK for the model adapted to a task."),
+    ],
+    layer: Annotated[
+        int | None,
+        typer.Option(help="The layer, from 0, the embeddings. By default the mean of all layers."),
+    ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="Write a vector for each word instead of each text.")
+    ] = False,
+    text_column: Annotated[
+        str | None, typer.Option(help="The column that holds the text. Default: `text`.")
+    ] = None,
+) -> None:
+    """Write the vectors of texts, or of their words, that a model of this study computes."""
+    with _input_errors_exit():
+        from lineage.serving.embed import embed_file
+
+        print(embed_file(file, out, model=model, layer=layer, words=words, text_column=text_column))
+
+
+@app.command("export")
+def export_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="MODEL, MODEL@TASK for the model adapted to a task, or TASK/SYSTEM for a system."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder or file to write.")],
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="transformers (BERT, GPT), elmo, or word2vec (a file; binary if it ends in .bin). "
+            "By default that of the model's family.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="The number of labels that a system was trained on. Default: the most."),
+    ] = None,
+) -> None:
+    """Write a model for another library, or a system as a folder that needs no study."""
+    with _input_errors_exit():
+        from lineage.serving.export import export
+
+        print(export(name, out, file_format=file_format, label_count=labels))
+
+
+@app.command()
 def ui() -> None:
     """Serve MLflow (runs, curves, report) and Prefect (flows), on this machine only."""
     with _input_errors_exit():

@@ -147,15 +147,11 @@ class EvalContext:
 
     @property
     def max_input_positions(self) -> int | None:
-        """The number of positions that the model can read: those that its training reached.
+        """The number of positions that the model can read, see `max_input_positions`.
 
-        None: any number. The texts were cut to max_words words before, for all models alike.
+        The texts were cut to max_words words before, for all models alike.
         """
-        positions: int | None = getattr(self.checkpoint.architecture, "max_positions", None)
-        is_public = isinstance(self.checkpoint.family, Public)
-        if positions is None or is_public:  # a public model was trained on all its positions
-            return positions
-        return min(positions, self.checkpoint.pretrain.seq_len)
+        return max_input_positions(self.checkpoint)
 
     def truncated_share(self, table: str) -> float:
         """Return the share of a table's items that were longer than the model can read."""
@@ -214,6 +210,15 @@ class EvalContext:
     def order_names(self, table: str) -> list[str]:
         """Return the names of a table's items in each single order, if they are read in both."""
         return [f"{table}, order {order}" for order in (0, 1)] if self.is_symmetric else []
+
+
+def max_input_positions(checkpoint: Checkpoint) -> int | None:
+    """Return the number of positions that a model's training reached; None: any number."""
+    positions: int | None = getattr(checkpoint.architecture, "max_positions", None)
+    is_public = isinstance(checkpoint.family, Public)
+    if positions is None or is_public:  # a public model was trained on all its positions
+        return positions
+    return min(positions, checkpoint.pretrain.seq_len)
 
 
 def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem]:

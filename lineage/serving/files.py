@@ -66,10 +66,11 @@ class InputFile:
         # The column of a txt has the name that the task asks for.
         table.check(["text"] if self.suffix == ".txt" else wanted)
 
-    def iter_chunks(self) -> Iterator[TableColumns]:
-        """Yield all columns, ROWS_PER_CHUNK rows at a time. Raises InputError that names a line."""
+    def iter_chunks(self, rows_per_chunk: int) -> Iterator[TableColumns]:
+        """Yield all columns, so many rows at a time. Raises InputError that names a line."""
         if self.suffix == ".parquet":
-            yield from self._iter_parquet()
+            for batch in self.open_parquet().iter_batches(rows_per_chunk):
+                yield batch.to_pydict()
             return
         readers = {
             ".txt": self._iter_lines,
@@ -77,13 +78,9 @@ class InputFile:
             ".tsv": self._iter_csv_rows,
         }
         rows = readers.get(self.suffix, self._iter_json_rows)()
-        while chunk := list(islice(rows, ROWS_PER_CHUNK)):
+        while chunk := list(islice(rows, rows_per_chunk)):
             columns = zip(*chunk, strict=True)
             yield {name: list(column) for name, column in zip(self.names, columns, strict=True)}
-
-    def _iter_parquet(self) -> Iterator[TableColumns]:
-        for batch in self.open_parquet().iter_batches(ROWS_PER_CHUNK):
-            yield batch.to_pydict()
 
     def open_parquet(self) -> pq.ParquetFile:
         """Open a parquet file; a compressed one is unpacked in memory."""

@@ -3,9 +3,7 @@
 The file is read, answered and written in chunks of rows, so memory does not grow with it.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from rich.console import Console
 
 from lineage.artifacts import read_json
 from lineage.config.data import Task
@@ -31,14 +28,15 @@ from lineage.evaluation.saved_systems import (
 )
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
-from lineage.serving.files import InputFile, check_output, create_output, open_input
+from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input
+from lineage.serving.progress import show_rows
 from lineage.serving.systems import KeptSystem, choose_system, format_systems, list_systems
 from lineage.tasks.base import Kind, load_kind
 from lineage.tasks.columns import RowError, TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device
 
 PREDICTION = "prediction"
-WORDS = "words"  # the column with the words of a text, to which the tags of a prediction belong
+WORDS = "prediction_words"  # the words to which the tags of a prediction belong
 TASK_FILE = "task.json"  # of an exported system: how its task reads columns
 PROBABILITY_DIGITS = 7  # after the point
 
@@ -231,9 +229,9 @@ class Predictor:
 def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> str:
     with (
         create_output(out, source, predictor.new_fields) as writer,
-        _show_rows() as report,
+        show_rows() as report,
     ):
-        for columns in source.iter_chunks():
+        for columns in source.iter_chunks(ROWS_PER_CHUNK):
             new_columns = predictor.answer_chunk(columns)
             writer.write({**columns, **new_columns})
             report(predictor.num_rows)
@@ -243,14 +241,3 @@ def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> st
     if predictor.num_unanswered:
         text += f"; {predictor.num_unanswered:,} of them have no text, so their prediction is empty"
     return text
-
-
-@contextlib.contextmanager
-def _show_rows() -> Iterator[Callable[[int], None]]:
-    """Show the number of rows on a terminal; nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda num_rows: None
-        return
-    with console.status("loading the system") as status:
-        yield lambda num_rows: status.update(f"{num_rows:,} rows")
