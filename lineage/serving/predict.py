@@ -62,28 +62,54 @@ def predict_file(
     columns of text. Return a sentence that says what was done. Raises InputError.
     """
     if system is not None and (Path(system) / RECORD_FILE).is_file():
-        chosen = KeptSystem(Path(system), read_record(Path(system)))
-        read_task = parse_record(Task, read_json(Path(system) / TASK_FILE), f"{system}/{TASK_FILE}")
-        device, device_index, threads = "cpu", 0, 1
+        loaded = _open_exported(Path(system))
+    elif task is not None:
+        loaded = _open_in_study(task, system, label_count)
     else:
-        if task is None:
-            raise InputError("--task: name a task of the study, or an exported system's folder")
-        params = read_recorded_params()
-        chosen = choose_system(list_systems(params, task), system, label_count)
-        read_task = params.tasks[task]
-        device, threads = params.device, params.threads
-        device_index = read_runtime_settings().device_index
-    kind = load_kind(chosen.record.kind)
-    new_task = describe_new_items(read_task, kind, text_columns or [])
+        raise InputError(
+            "--task: name a task of the study, or with --system the folder of an exported system"
+        )
+    kind = load_kind(loaded.kept.record.kind)
+    new_task = describe_new_items(loaded.task, kind, text_columns or [])
     source = open_input(
-        file, text_column=_single_column(new_task, kind, file), csv_quoting=read_task.csv_quoting
+        file, text_column=_single_column(new_task, kind, file), csv_quoting=new_task.csv_quoting
     )
     check_output(out, source)
     source.check(list_input_columns(new_task, kind))
-    configure_torch(threads)
-    answer = load_system(chosen.folder, select_device(device, device_index))
-    predictor = Predictor(chosen.record, kind, new_task, answer, source.place)
+    configure_torch(loaded.threads)
+    device = select_device(loaded.device, loaded.device_index)
+    answer = load_system(loaded.kept.folder, device)
+    predictor = Predictor(loaded.kept.record, kind, new_task, answer, source.place)
     return _write_predictions(predictor, source, out)
+
+
+@dataclass(frozen=True)
+class _OpenedSystem:
+    """A system, its task, and where it computes."""
+
+    kept: KeptSystem
+    task: Task
+    threads: int = 1
+    device: str = "cpu"
+    device_index: int = 0
+
+
+def _open_exported(folder: Path) -> _OpenedSystem:
+    path = folder / TASK_FILE
+    task = parse_record(Task, read_json(path), str(path))
+    return _OpenedSystem(KeptSystem(folder, read_record(folder)), task)
+
+
+def _open_in_study(task: str, system: str | None, label_count: str | None) -> _OpenedSystem:
+    params = read_recorded_params()
+    kept = choose_system(list_systems(params, task), system, label_count)
+    return _OpenedSystem(
+        kept,
+        params.tasks[task],
+        threads=params.threads,
+        device=params.device,
+        device_index=read_runtime_settings().device_index,
+    )
 
 
 def describe_new_items(task: Task, kind: Kind, text_columns: list[str]) -> Task:
