@@ -366,16 +366,15 @@ class _SavedNetwork(_SavedHead):
     def _build_network(self, example_item: EncodedItem) -> FinetunedModel:
         """Build the network for items of this form, and load its weights."""
         checkpoint = self.checkpoint
-
-        def build() -> FinetunedModel:
-            encoder = checkpoint.family.build(
-                checkpoint.architecture, vocab_size=checkpoint.tokenizer.vocab_size
-            )
-            return FinetunedModel(
-                encoder, self.record.answer, self.settings, seed=0, example_item=example_item
-            )
-
-        network = build_on_meta(build, where=str(self.path))
+        vocab_size = checkpoint.tokenizer.vocab_size
+        encoder: Encoder = build_on_meta(
+            lambda: checkpoint.family.build(checkpoint.architecture, vocab_size=vocab_size),
+            where=str(self.path),
+        )
+        # Heads are drawn at random, which on the meta device takes seconds of imports.
+        encoder.to_empty(device="cpu")
+        answer = self.record.answer
+        network = FinetunedModel(encoder, answer, self.settings, seed=0, example_item=example_item)
         load_into_model(network, nn.Module.state_dict, self.tensors, self.path)
         return network.to(self.device)
 
