@@ -200,6 +200,118 @@ def report(
 
 
 @app.command()
+def predict(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A csv, tsv, jsonl, parquet or txt file (one text per line)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="The file to write: .csv, .tsv, .jsonl or .parquet."),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="A task of this study.")] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="The system that predicts, or the folder of an exported one. By default the one "
+            "that the report recommends."
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="The number of labels that it was trained on. By default the most."),
+    ] = None,
+    text_column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The column of FILE that holds the text, if its name differs from the task's. "
+            "May be repeated, in the order of the task's columns."
+        ),
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Print the systems of the task, and their scores.")
+    ] = False,
+) -> None:
+    """Label a file with a system of this study: its columns, predictions and probabilities."""
+    with _input_errors_exit():
+        from lineage.serving.predict import predict_file, print_systems
+
+        if list_all:
+            if task is None:
+                raise InputError("--list: name a task with --task")
+            print_systems(task)
+            return
+        if file is None or out is None:
+            raise InputError("lineage predict: name a file to label, and with -o the file to write")
+        summary = predict_file(
+            file,
+            out,
+            task=task,
+            system=system,
+            label_count=labels,
+            text_columns=text_column,
+        )
+        print(summary)
+
+
+@app.command()
+def embed(
+    file: Annotated[
+        Path, typer.Argument(help="A csv, tsv, jsonl, parquet or txt file (one text per line).")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The .parquet file to write.")],
+    model: Annotated[
+        str,
+        typer.Option(help="A model of this study, or MODEL@TASK for the model adapted to a task."),
+    ],
+    layer: Annotated[
+        int | None,
+        typer.Option(help="The layer, from 0, the embeddings. By default the mean of all layers."),
+    ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="Write a vector for each word instead of each text.")
+    ] = False,
+    text_column: Annotated[
+        str | None, typer.Option(help="The column that holds the text. Default: `text`.")
+    ] = None,
+) -> None:
+    """Write the vectors of texts, or of their words, that a model of this study computes."""
+    with _input_errors_exit():
+        from lineage.serving.embed import embed_file
+
+        print(embed_file(file, out, model=model, layer=layer, words=words, text_column=text_column))
+
+
+@app.command("export")
+def export_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="MODEL, MODEL@TASK for the model adapted to a task, or TASK/SYSTEM for a system."
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="The folder or file to write.")],
+    file_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="transformers (BERT, GPT), elmo, or word2vec (a file; binary if it ends in .bin). "
+            "By default that of the model's family.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="The number of labels that a system was trained on. Default: the most."),
+    ] = None,
+) -> None:
+    """Write a model for another library, or a system as a folder that needs no study."""
+    with _input_errors_exit():
+        from lineage.serving.export import export
+
+        print(export(name, out, file_format=file_format, label_count=labels))
+
+
+@app.command()
 def ui() -> None:
     """Serve MLflow (runs, curves, report) and Prefect (flows), on this machine only."""
     with _input_errors_exit():

@@ -1,10 +1,13 @@
 """Stage baselines@TASK: systems that need no pretraining -> rows and predictions.
 
 They are the majority class, chance, TF-IDF with logistic regression, and the ceilings of a
-synthetic task. The statistics of the task's data are written too.
+synthetic task. The statistics of the task's data are written too, and the TF-IDF models.
 """
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -13,14 +16,17 @@ from lineage.config.params import read_recorded_params
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
 from lineage.evaluation.baselines import (
+    ChosenTfidf,
     build_predictions_table,
     ceiling_rows,
     evaluate_baselines,
     unscored_rows,
 )
 from lineage.evaluation.result_rows import mean_values
+from lineage.evaluation.saved_systems import save_tfidf
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.stage import Stage, run_stage
+from lineage.serving.systems import write_systems
 from lineage.tasks.base import load_kind
 
 RESULTS_DIR = Path("artifacts/results")
@@ -41,6 +47,7 @@ def work(stage: Stage) -> None:
     write_dataset_stats(RESULTS_DIR / "statistics" / f"{stage.file_name}.json", stats)
     rows: list[ResultRow] = []
     tables: list[pd.DataFrame] = []
+    chosen_tfidf: list[ChosenTfidf] = []
     if split == "test" and task.info["ceilings"]:
         rows += ceiling_rows(task.info, task.info["counts"]["test"])
     if split not in task.scored_splits:
@@ -61,14 +68,29 @@ def work(stage: Stage) -> None:
                 finetune_seeds=grid.finetune_seeds,
                 label_counts=grid.label_counts,
                 tfidf_C=grid.tfidf_C,
+                keep_tfidf=chosen_tfidf.append,
             ):
                 baseline_rows += some_rows
                 tables.append(predictions)
             tracker.log_summary(mean_values(baseline_rows))
         rows += baseline_rows
+    write_chosen_tfidf(stage, chosen_tfidf, task.info)
     file_name = f"{stage.file_name}.parquet"
     write_table(RESULTS_DIR / "rows" / file_name, results_frame(rows))
     write_table(RESULTS_DIR / "predictions" / file_name, build_predictions_table(tables))
+
+
+def write_chosen_tfidf(
+    stage: Stage, chosen_tfidf: Sequence[ChosenTfidf], facts: dict[str, Any]
+) -> None:
+    """Write the TF-IDF model of each label count."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = []
+        for chosen in chosen_tfidf:
+            folder = Path(scratch) / chosen.run.label_count
+            save_tfidf(folder, chosen, facts)
+            folders.append(folder)
+        write_systems(stage.file_name, folders)
 
 
 def main() -> None:

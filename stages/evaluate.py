@@ -1,20 +1,18 @@
 """Stages evaluate@MODEL-SEED-TASK and evaluate_...@: rows, predictions, curves.
 
-`evaluate` compares a pretrained model with its random-init baseline, and also writes the weights of
-a fine-tuned model. `evaluate_adapted` does so for an adapted model, and `evaluate_target_only` for
-one that was pretrained on the task's text alone. `evaluate_joined` concatenates frozen features
+`evaluate` compares a pretrained model with its random-init baseline, and also writes the systems
+that can be used afterwards. `evaluate_adapted` does so for an adapted model, and
+`evaluate_target_only` for one that was pretrained on the task's text alone. `evaluate_joined` concatenates frozen features
 with the static vectors of the model that the grid names.
 """
 
 import dataclasses
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import (
     artifact_digest,
-    create_artifact,
     read_json,
     read_manifest,
     write_table,
@@ -22,7 +20,12 @@ from lineage.artifacts import (
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
+from lineage.evaluation.evaluate import (
+    EvaluationOutput,
+    evaluate_runs,
+    list_kept_systems,
+    list_runs,
+)
 from lineage.evaluation.result_rows import (
     curve_points,
     heldout_rows,
@@ -36,6 +39,7 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
+from lineage.serving.systems import write_systems
 from lineage.training.devices import configure_torch, select_device
 
 ADAPTED = "evaluate_adapted"
@@ -45,7 +49,7 @@ VERB_FLAGS = {"--adapted": ADAPTED, "--target-only": TARGET_ONLY, "--joined": JO
 
 
 def work(stage: Stage) -> None:
-    """Evaluate what is not in the resume folder yet, and write results and weights."""
+    """Evaluate what is not in the resume folder yet, and write results and systems."""
     name, seed, task = stage.arguments
     params = read_recorded_params()
     configure_torch(params.threads)
@@ -86,6 +90,7 @@ def work(stage: Stage) -> None:
         stage.metadata["run_seconds"] = [
             vars(run) | {"seconds": seconds} for run, seconds in output.seconds.items()
         ]
+        system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
         rows = output.rows
         if has_unigram_control(context):
             rows += unigram_control_rows(context, runs, params.grid.tfidf_C)
@@ -100,7 +105,7 @@ def work(stage: Stage) -> None:
         tracker.log_summary(mean_values(rows))
         for point in curve_points(output.curves):
             tracker.log_metrics(point.values, step=point.step)
-    write_outputs(stage, cache_dir, rows, output)
+    write_outputs(stage, rows, output, system_dirs)
     stage.clear_resume_folder()
 
 
@@ -168,13 +173,10 @@ def evaluate(
 
 
 def write_outputs(
-    stage: Stage, cache_dir: Path, rows: list[ResultRow], output: EvaluationOutput
+    stage: Stage, rows: list[ResultRow], output: EvaluationOutput, system_dirs: list[Path]
 ) -> None:
     if stage.verb != JOINED:
-        weights = cache_dir / "finetuned.safetensors"
-        with create_artifact(Path(f"artifacts/finetuned/{stage.file_name}"), "finetuned") as draft:
-            if weights.is_file():
-                shutil.copy(weights, draft)
+        write_systems(stage.file_name, system_dirs)
     results = Path("artifacts/results")
     write_table(results / f"predictions/{stage.file_name}.parquet", output.predictions)
     write_table(results / f"curves/{stage.file_name}.parquet", output.curves)

@@ -69,7 +69,7 @@ def work(stage: Stage) -> None:
     for kind, text in pages.items():
         (REPORTS_DIR / f"comparison.{kind}").write_text(text, encoding="utf-8")
     shutil.copyfile(REPORTS_DIR / "results.csv", REPORTS_DIR / "comparison.csv")
-    write_json(REPORTS_DIR / "decisions.json", record_to_json(decisions))
+    write_json(REPORTS_DIR / "decisions.json", publication.decision_records(decisions))
     write_json(REPORTS_DIR / "metrics.json", publication.dvc_metrics(decisions))
     content = {
         "decisions": record_to_json(decisions),

@@ -29,7 +29,12 @@ FLOWS_MAY_IMPORT = {
 }
 # Commands that look at the user's parameters and data, which import the library when they run.
 COMMANDS_MAY_IMPORT = {
-    "flows.cli": {"lineage.config.resolved"},
+    "flows.cli": {
+        "lineage.config.resolved",
+        "lineage.serving.embed",
+        "lineage.serving.export",
+        "lineage.serving.predict",
+    },
     "flows.run": {"lineage.config.params", "lineage.config.source_records"},
     "flows.forecast": {
         "lineage.config.checks",

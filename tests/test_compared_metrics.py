@@ -105,7 +105,7 @@ def test_trials_are_chosen_by_the_ranking_metric(metric: str, expected: int) -> 
     settings = LinearProbeSettings(trials=(Trial(l2=0.1), Trial(l2=0.2), Trial(l2=0.3)))
     outcome = fit_best_trial(
         settings,
-        start=lambda settings: StartedHead(FittedHead(lambda part: (np.zeros(0), None))),
+        start=lambda settings: StartedHead(FittedHead(lambda part: (np.zeros(0), None), dict)),
         predict_validation=lambda head, trial: pd.DataFrame(
             {"label": labels, "prediction": predictions[trial]}
         ),

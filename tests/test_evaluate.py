@@ -60,13 +60,13 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
         train_rows[run.init, run.finetune_seed] = problem.train_rows.tolist()
         return start_head(subject, run, settings, problem)
 
-    def recording_predict(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
+    def recording_fit(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
         train_rows.setdefault(name, []).append(problem.train.index.tolist())
-        return original_predict(name, problem, **options)
+        return original_fit(name, problem, **options)
 
-    original_predict: Callable[..., Any] = tfidf.predict
+    original_fit: Callable[..., Any] = tfidf.fit_baseline
     monkeypatch.setattr(evaluation, "start_head", recording_start_head)
-    monkeypatch.setattr(baselines, "predict", recording_predict)
+    monkeypatch.setattr(baselines, "fit_baseline", recording_fit)
     run_evaluation(
         task,
         [EvalRun(init, "frozen", 20, seed) for init in ("pretrained", "random") for seed in (0, 1)],
@@ -190,15 +190,16 @@ def test_sentences_with_the_same_encoding_get_the_same_score(
 
 def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> None:
     def vectors_shape(test_texts: Sequence[str]) -> tuple[int, ...]:
-        shape: tuple[int, ...] = tfidf.tfidf_vectors(
-            [["a b"]], [[text] for text in test_texts], language="en"
-        )[0].shape
+        vectorizer = tfidf.fit_text_vectorizer([["a b"]], "en")
+        shape: tuple[int, ...] = tfidf.text_features(
+            vectorizer, [list(test_texts)], symmetric=False
+        ).shape
         return shape
 
     assert vectors_shape(["a c"]) == vectors_shape(["a d e f"]) == (1, 3)
     train = pd.DataFrame({"text": ["a b", "c d", "a d", "c b"], "label": [1.0, 2.0, 1.0, 2.0]})
-    problem = tfidf.BaselineProblem(load_kind("text_regression"), {"language": "en"}, train, train)
+    problem = tfidf.BaselineProblem(load_kind("text_regression"), {"language": "en"}, train)
     range_with_tiny_C, range_with_large_C = (
-        np.ptp(tfidf.predict("tfidf", problem, C=C)["score"]) for C in (1e-9, 1e3)
+        np.ptp(tfidf.fit_baseline("tfidf", problem, C=C).outputs(train)) for C in (1e-9, 1e3)
     )
     assert range_with_tiny_C < 1e-3 and range_with_large_C > 0.9

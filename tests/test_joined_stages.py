@@ -150,9 +150,7 @@ def test_the_stages_join_static_vectors_with_a_contextual_model(
         run("evaluate", name, "0", "mood")
     run("evaluate", "gpt", "0", "mood", "--joined")
     run("report")
-    assert not (tmp_path / "artifacts/finetuned/evaluate_joined-gpt-0-mood").exists(), (
-        "nothing is finetuned"
-    )
+    assert not (tmp_path / "artifacts/systems/evaluate_joined-gpt-0-mood").exists()
     rows = artifacts.read_table(
         tmp_path / "artifacts/results/rows/evaluate_joined-gpt-0-mood.parquet"
     )

@@ -36,7 +36,12 @@ from lineage.evaluation.linear_probe import (
 )
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EvalContext, keep_one_order
-from lineage.evaluation.tfidf import predict_tfidf, predict_tfidf_choices, tfidf_vectors
+from lineage.evaluation.tfidf import (
+    BaselineProblem,
+    fit_baseline,
+    fit_text_vectorizer,
+    text_features,
+)
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
@@ -390,16 +395,11 @@ def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
 
 def test_tfidf_of_choices_picks_the_most_likely_one_at_any_position() -> None:
     train, test = choice_table(90), choice_table(30, seed=6)
-    kind = load_kind("multiple_choice")
-    fitted = predict_tfidf_choices(
-        kind.extract_texts(train, "en"),
-        train["label"].to_numpy(),
-        kind.extract_texts(test, "en"),
-        language="en",
-        C=10.0,
-    )
-    assert (fitted.probabilities_NK.argmax(1) == test["label"]).mean() > 0.95
-    np.testing.assert_allclose(fitted.probabilities_NK.sum(1), 1.0)
+    facts = {"language": "en", "labels": ["0", "1", "2"][: len(train["choices"].iloc[0])]}
+    problem = BaselineProblem(load_kind("multiple_choice"), facts, train)
+    probabilities = fit_baseline("tfidf", problem, C=10.0).outputs(test)
+    assert (probabilities.argmax(1) == test["label"]).mean() > 0.95
+    np.testing.assert_allclose(probabilities.sum(1), 1.0)
 
 
 def test_tfidf_of_pairs_uses_shared_words_and_ignores_the_order_of_symmetric_texts() -> None:
@@ -411,22 +411,27 @@ def test_tfidf_of_pairs_uses_shared_words_and_ignores_the_order_of_symmetric_tex
         text if is_same else texts[row - 1]
         for row, (text, is_same) in enumerate(zip(texts, same, strict=True))
     ]
-    train = [texts[:180], seconds[:180]]
-    test = [texts[180:], seconds[180:]]
+    pairs = pd.DataFrame({"text": texts, "second": seconds, "label": same.astype(int)})
+    train, test = pairs[:180], pairs[180:]
+    swapped = test.rename(columns={"text": "second", "second": "text"})
+    facts = {"language": "en", "labels": ["no", "yes"]}
 
-    def scores(pairs: list[list[str]], *, symmetric: bool = False) -> np.ndarray:
-        return predict_tfidf(
-            train, same[:180], pairs, language="en", C=10.0, symmetric=symmetric
-        ).probabilities_NK
+    def scores(items: pd.DataFrame, *, symmetric: bool = False) -> np.ndarray:
+        problem = BaselineProblem(
+            load_kind("text_classification"), facts | {"symmetric": symmetric}, train
+        )
+        return fit_baseline("tfidf", problem, C=10.0).outputs(items[["text", "second"]])
 
     assert (scores(test).argmax(1) == same[180:]).mean() > 0.95
     symmetric_scores = scores(test, symmetric=True)
-    np.testing.assert_allclose(symmetric_scores, scores(test[::-1], symmetric=True), atol=1e-12)
-    _, vectors = tfidf_vectors(train, test, language="en")
+    np.testing.assert_allclose(symmetric_scores, scores(swapped, symmetric=True), atol=1e-12)
+    columns = [test["text"].tolist(), test["second"].tolist()]
+    vectorizer = fit_text_vectorizer([train["text"].tolist(), train["second"].tolist()], "en")
+    vectors = text_features(vectorizer, columns, symmetric=False)
     cosine = vectors[:, -1].toarray().ravel()
     np.testing.assert_allclose(cosine[same[180:]], 1.0, atol=1e-9)  # for two equal texts
     assert cosine[~same[180:]].max() < 0.6
-    assert np.abs(scores(test[::-1]) - symmetric_scores).max() > 1e-3
+    assert np.abs(scores(swapped) - symmetric_scores).max() > 1e-3
 
 
 def build_task(root: Path, tables: dict[str, pd.DataFrame], **fields: object) -> TaskItems:

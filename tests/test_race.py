@@ -19,11 +19,11 @@ from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.early_stopping import Validation
 from lineage.evaluation.evaluate import (
-    FINETUNED_WEIGHTS_FILE,
     EvaluationOutput,
     evaluate_runs,
     list_runs,
 )
+from lineage.evaluation.saved_systems import read_record
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
     EarlyStopping,
@@ -40,6 +40,7 @@ from lineage.evaluation.trials import (
     fit_best_trial,
     is_race,
 )
+from lineage.models.weights import WEIGHTS_FILE
 from tests import tiny
 from tests.test_early_stopping import WalkerTraining, start_walker
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
@@ -80,7 +81,7 @@ class ScriptedTrials:
         rate = settings.learning_rate
         walker = start_walker(self.scripts[rate], TWENTY_STEPS, learning_rate=rate)
         self.walkers.append(walker)
-        head = FittedHead(lambda part: (np.zeros(0), None), walker.model)
+        head = FittedHead(lambda part: (np.zeros(0), None), walker.model.state_dict)
         return StartedHead(head, walker.training)
 
     def predict_validation(self, head: FittedHead, trial: str) -> pd.DataFrame:
@@ -227,9 +228,9 @@ def test_a_dropped_trial_is_freed_before_the_next_is_built() -> None:
         def start(self, settings: Any) -> StartedHead:
             num_alive.append(sum(model() is not None for model in models))
             started = super().start(settings)
-            self.walkers.pop().training = None  # a cycle of the test alone
-            assert started.head.model is not None
-            models.append(weakref.ref(started.head.model))
+            walker = self.walkers.pop()
+            walker.training = None  # a cycle of the test alone
+            models.append(weakref.ref(walker.model))
             return started
 
     scripts = {0.3 + n / 100: constant(score) for n, score in enumerate((0.5, 0.4, 0.6, 0.7))}
@@ -359,9 +360,14 @@ def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(
         chosen = frame[frame["trial"] == "chosen"].reset_index(drop=True)
         pd.testing.assert_frame_equal(chosen, expected, check_exact=True)
     weights = [
-        (folder / FINETUNED_WEIGHTS_FILE).read_bytes() for folder in (raced_dir, tmp_path / "alone")
+        {
+            read_record(path).name: (path / WEIGHTS_FILE).read_bytes()
+            for path in folder.glob("*.system")
+        }
+        for folder in (raced_dir, tmp_path / "alone")
     ]
     assert weights[0] == weights[1]
+    assert "gpt-random-finetuned" in weights[0]
 
 
 def test_the_row_of_each_trial_has_the_score_of_its_kept_weights(

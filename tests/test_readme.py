@@ -1,13 +1,16 @@
 """Commands and code shown in README and docs exist and work."""
 
 import re
+import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from lineage.artifacts import create_artifact
 from tests import tiny
 from tests.checkout import ROOT, run_command
@@ -27,18 +30,23 @@ def test_readme_names_only_targets_of_the_makefile() -> None:
 def test_models_are_exported_as_the_docs_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run the code of the docs next to tiny models in the folders of a run."""
+    """Run the commands and the code of the docs next to tiny models in the folders of a run."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
     for name in ("bert", "elmo", "word2vec"):
         with create_artifact(
             tmp_path / f"artifacts/pretrained/{name}/0", "model", status="ok"
         ) as draft:
             tiny.checkpoint(name).save(draft, tiny.model(name))
     monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^lineage (export (?:bert|elmo|word2vec) \S+)", MODELS_IN_AND_OUT, re.M)
+    assert len(commands) == 3
+    for command in commands:
+        assert CliRunner().invoke(app, command.split()).exit_code == 0, command
     names: dict[str, Any] = {}
     exec("".join(re.findall(r"```python\n(.*?)```", MODELS_IN_AND_OUT, re.DOTALL)), names)
     bert = tiny.model("bert")
     elmo = tiny.model("elmo")
-    assert names["again"].config == bert.config
+    assert names["bert"].config == bert.config
     assert names["vectors"].shape == (2, 3, 2 * elmo.config.projection_size)
     assert names["mask"].sum() == 5
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} == {

@@ -17,9 +17,11 @@ from lineage.evaluation.encoding import collate_items, encode_items, encode_word
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.finetuning import finetune, predict_finetuned, unfreeze_layers
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
+from lineage.evaluation.saved_systems import read_record
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EvalContext, EvalRun
 from lineage.models.base import Encoder
+from lineage.models.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -311,7 +313,7 @@ def test_inputs_are_truncated_to_the_positions_seen_in_training(task: TaskData) 
     assert 0 < context.truncated_share("train") <= 1
 
 
-def test_the_saved_model_has_the_first_seed_and_most_labels_even_after_a_kill(
+def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("gpt", task)
@@ -327,9 +329,14 @@ def test_the_saved_model_has_the_first_seed_and_most_labels_even_after_a_kill(
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir(exist_ok=True)
         evaluate_runs(context, runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None)
-    saved_weights = [
-        load_file(tmp_path / folder / "finetuned.safetensors") for folder in ("whole", "killed")
-    ]
+    saved_weights = []
+    for folder in ("whole", "killed"):
+        systems = {
+            read_record(path).label_count: path for path in (tmp_path / folder).glob("*.system")
+        }
+        assert set(systems) == {"20", "all"}
+        assert {read_record(path).finetune_seed for path in systems.values()} == {0}
+        saved_weights.append(load_file(systems["all"] / WEIGHTS_FILE))
     train_items = encode_items(
         task.splits["train"],
         tiny.tokenizer("gpt"),

@@ -25,6 +25,7 @@ from lineage.errors import InputError
 from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.metrics import METRICS, bleu, bleu_contributions
+from lineage.evaluation.saved_systems import load_system
 from lineage.evaluation.settings import EvaluateSettings
 from lineage.evaluation.systems import EvalContext, EvalRun
 from lineage.evaluation.translation import build_trained_translator, translate
@@ -515,3 +516,19 @@ def test_translation_is_learned_and_pretraining_helps_when_pairs_are_few(tmp_pat
             references, translate(translator, tokenizer, test, precision="fp32")[0]
         )
     assert scores[1000, True] > 95 and scores[300, True] > scores[300, False] + 20, scores
+
+
+def test_a_kept_translator_translates_as_it_did(task: TaskData, tmp_path: Path) -> None:
+    context = build_context("seq2seq", task, tmp_path)
+    context.checkpoint.save(tmp_path, context.checkpoint.build(tiny.CPU))
+    runs = [*list_runs(tiny.task_info("translation"), ("pretrained",), ("all",), (0,))]
+    (tmp_path / "cache").mkdir()
+    output = evaluate_runs(
+        context, runs, cache_dir=tmp_path / "cache", report_progress=lambda *_: None
+    )
+    (folder,) = (tmp_path / "cache").glob("*.system")
+    answer = load_system(folder, tiny.CPU)
+    found = answer(task.splits["test"].drop(columns=["target"]))["prediction"]
+    stored = output.predictions[output.predictions["split"] == "test"]
+    assert found.tolist() == stored["prediction"].tolist()
+    assert len(set(found)) > 1

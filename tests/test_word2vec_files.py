@@ -1,6 +1,7 @@
 """Word vector files equal gensim's; an invalid file is refused with its line."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from lineage.formats.word2vec import (
     write_word2vec,
 )
 from lineage.models.static import StaticVectors, vocab_words
+from lineage.serving.export import export
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests import tiny
 
@@ -203,13 +205,15 @@ def test_the_code_of_the_docs_writes_and_reads_vectors(
     with create_artifact(tmp_path / "artifacts/pretrained/word2vec/0", "model") as draft:
         checkpoint.save(draft, model)
     monkeypatch.chdir(tmp_path)
-    write_code, read_code = re.findall(
+    shutil.copy(tiny.ROOT / "params.yaml", tmp_path)
+    export("word2vec", Path("vectors.bin"))
+    (code,) = re.findall(
         r"```python\n(.*?)```",
-        (Path(__file__).parent.parent / "docs/how-to/models-in-and-out.md").read_text(),
+        (tiny.ROOT / "docs/how-to/models-in-and-out.md").read_text(),
         re.DOTALL,
-    )[:2]
+    )
     names: dict[str, object] = {}
-    exec(write_code.partition("trained =")[0] + read_code, names)
+    exec(code.partition("bert =")[0] + code[code.index("trained =") :], names)
     assert names["known"] == len(vocab_words(tiny.tokenizer("word2vec")))
     words = KeyedVectors.load_word2vec_format("vectors.bin", binary=True)
     np.testing.assert_array_equal(

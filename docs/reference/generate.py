@@ -147,7 +147,7 @@ OUTPUTS = {
     "artifacts/pretrained": "A pretrained model: safetensors, its config and its tokenizer.",
     "artifacts/adapted": "A model after adaptation to a task's text.",
     "artifacts/target_only": "A model that was pretrained on a task's text alone.",
-    "artifacts/finetuned": "The fine-tuned weights of an evaluation, as a record.",
+    "artifacts/systems": "Systems that `lineage predict` can use: a folder for each label count and system.",
     "artifacts/results/rows": "Result rows.",
     "artifacts/results/predictions": "Predictions, one row per item.",
     "artifacts/results/budgets": "What a pretraining used: bytes, parameters, FLOPs.",

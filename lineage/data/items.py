@@ -12,6 +12,7 @@ import pandas as pd
 
 from lineage.artifacts import file_digest
 from lineage.config.data import Task, extra_test_task
+from lineage.data.annotations import is_span_annotation
 from lineage.data.labels import (
     LABEL_CHECKS,
     apply_label_map,
@@ -168,8 +169,18 @@ def build_items(
         )
     info = _describe_items(name, task, kind, read, splits, labels, dropped, where)
     info |= counters | {"held_out_from_train": num_validation_taken}
+    if _has_character_spans(read, kind):
+        info["character_spans"] = True
     _labels_to_ids(splits, labels, kind)
     return TaskItems(splits, info)
+
+
+def _has_character_spans(read: _ReadTask, kind: Kind) -> bool:
+    """Tell whether the labels are spans of characters, so that texts were split into words."""
+    if kind.answer_type != "tags":
+        return False
+    columns, _ = read.tables["train"]
+    return any(map(is_span_annotation, columns[read.tasks["train"].label or ""]))
 
 
 def _describe_items(
@@ -337,10 +348,7 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
             f"{where}.kind: the generated task '{name}' is of kind {generated.kind}, not "
             f"{kind.name}; correct the kind"
         )
-    column_keys: dict[str, Any] = {
-        key: (key,) if key == "text" else key for key in kind.required_columns
-    }
-    task = dataclasses.replace(task, group="group", **column_keys)
+    task = name_generated_columns(task, kind)
     tables = {}
     for split, table in generated.splits.items():
         columns = {str(column): list(table[column]) for column in table}
@@ -354,6 +362,14 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
         ceilings=generated.ceilings,
         ceiling_groups=generated.group_ceilings,
     )
+
+
+def name_generated_columns(task: Task, kind: Kind) -> Task:
+    """Return a generated task with the columns that its tables have."""
+    column_keys: dict[str, Any] = {
+        key: (key,) if key == "text" else key for key in kind.required_columns
+    }
+    return dataclasses.replace(task, group="group", **column_keys)
 
 
 def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple[Task, UserTable]:

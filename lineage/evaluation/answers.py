@@ -17,6 +17,10 @@ from torch.nn import functional as F
 
 from lineage.evaluation.predictions import (
     PredictionColumns,
+    answer_with_labels,
+    answer_with_numbers,
+    answer_with_spans,
+    answer_with_tags,
     format_label_predictions,
     format_number_predictions,
     format_span_predictions,
@@ -80,6 +84,12 @@ class LabelAnswer(_ClassAnswer):
         """Return (M,) label indices."""
         return table["label"].to_numpy()
 
+    def answer_columns(
+        self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return the answers to items without labels, and the probability of each label."""
+        return answer_with_labels(self.label_names, outputs_MK)
+
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
@@ -130,6 +140,12 @@ class NumberAnswer:
         """Return (M,) whether two outputs differ by at most a tenth of the standard deviation."""
         return np.asarray(np.abs(one_MK - other_MK)[:, 0] <= 0.1 * self.std)
 
+    def answer_columns(
+        self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return the answers to items without labels, as numbers."""
+        return answer_with_numbers(outputs_MK[:, 0])
+
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
@@ -145,13 +161,21 @@ class TagsAnswer(_ClassAnswer):
         """Return (M,) tag indices of all words."""
         return np.concatenate([np.asarray(tags, np.int64) for tags in table["label"]])
 
-    def prediction_columns(
+    def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the columns of the predictions.
+        """Return the answers to items without labels.
 
         Each word gets its most probable tag, or with `decoded_M` the tag that a CRF decoded.
         """
+        predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
+        lengths = [len(tokens) for tokens in table["tokens"]]
+        return answer_with_tags(self.label_names, lengths, predictions_M)
+
+    def prediction_columns(
+        self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return the columns of the predictions; for the tags see `answer_columns`."""
         predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
         lengths = [len(tags) for tags in table["label"]]
         return format_tag_predictions(
@@ -208,16 +232,25 @@ class SpanAnswer:
         """Return the (M, 2) scores, float64; `prediction_columns` normalizes them."""
         return scores_M2.double().cpu().numpy()
 
+    def answer_columns(
+        self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return the answers to items without labels, from the scores of all words."""
+        return answer_with_spans(table, self._log_probabilities(table, outputs_MK))
+
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
         """Return the columns of the predictions, from the scores of all words."""
+        return format_span_predictions(table, self._log_probabilities(table, outputs_MK))
+
+    def _log_probabilities(self, table: pd.DataFrame, scores_M2: np.ndarray) -> np.ndarray:
         ends = np.cumsum([len(starts) for starts in table["starts"]])[:-1]
         log_probs = [
             scores_W2 - np.logaddexp.reduce(scores_W2, axis=0)
-            for scores_W2 in np.split(outputs_MK, ends)
+            for scores_W2 in np.split(scores_M2, ends)
         ]
-        return format_span_predictions(table, np.concatenate(log_probs))
+        return np.concatenate(log_probs)
 
 
 Answer = LabelAnswer | NumberAnswer | TagsAnswer | SpanAnswer

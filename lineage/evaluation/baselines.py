@@ -6,16 +6,14 @@ Shapes: V distinct words, F features, N items, K labels.
 """
 
 import dataclasses
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.config.params import Grid
@@ -34,8 +32,10 @@ from lineage.evaluation.tfidf import (
     MAX_ITER,
     Baseline,
     BaselineProblem,
-    predict,
-    tfidf_vectors,
+    FittedBaseline,
+    TfidfModel,
+    fit_baseline,
+    fit_text_vectorizer,
 )
 from lineage.evaluation.word_vectors import (
     answer_items,
@@ -107,6 +107,16 @@ class BaselineRun:
         return dataclasses.replace(self, **changes)
 
 
+@dataclass(frozen=True)
+class ChosenTfidf:
+    """TF-IDF with the C that validation chose, of the first seed and fold of a label count."""
+
+    run: BaselineRun
+    model: TfidfModel
+    C: float
+    validation_score: float  # of the task's first metric; NaN where it is undefined
+
+
 def evaluate_baselines(
     kind: Kind,
     task: TaskData,
@@ -115,12 +125,13 @@ def evaluate_baselines(
     finetune_seeds: Sequence[int],
     label_counts: Sequence[LabelCount],
     tfidf_C: Sequence[float] = Grid.tfidf_C,
+    keep_tfidf: Callable[[ChosenTfidf], None] | None = None,
 ) -> Iterator[BaselineResult]:
     """Yield the results of every baseline, label count, seed, fold and test set.
 
     With several values of C, validation chooses, and the results of each value on validation are
     yielded too. As for every system, the first seed chooses for all seeds of a label count, and
-    each fold chooses for itself.
+    each fold chooses for itself. `keep_tfidf` gets the models that can be used afterwards.
     """
     name = task.info["name"]
     run = BaselineRun("", task=name, kind=kind.name, split=split, test_set=name)
@@ -131,7 +142,9 @@ def evaluate_baselines(
     elif kind.answered_by == "sentence_probability":
         yield _minimal_pair_baselines(task.splits[split], run)
     else:
-        yield from _head_baselines(kind, task, run, finetune_seeds, label_counts, tfidf_C)
+        yield from _head_baselines(
+            kind, task, run, finetune_seeds, label_counts, tfidf_C, keep_tfidf
+        )
 
 
 def _head_baselines(
@@ -141,6 +154,7 @@ def _head_baselines(
     finetune_seeds: Sequence[int],
     label_counts: Sequence[LabelCount],
     tfidf_C: Sequence[float],
+    keep_tfidf: Callable[[ChosenTfidf], None] | None,
 ) -> Iterator[BaselineResult]:
     """Yield the majority class, TF-IDF and, for classification, the chance level."""
     chosen_trials: dict[Any, int] = {}  # by selection key
@@ -168,6 +182,10 @@ def _head_baselines(
             tfidf_run = tfidf_run.replace(reason=[_trial_note(tfidf_C, trial)])
         for part in scored_parts:
             yield evaluator.evaluate(tfidf_run, part, C=tfidf_C[trial])
+        if keep_tfidf is not None and seed == finetune_seeds[0] and not fold:
+            chosen = evaluator.describe_tfidf(tfidf_run, parts, C=tfidf_C[trial])
+            if chosen is not None:
+                keep_tfidf(chosen)
         if kind.is_classification:
             for part in scored_parts:
                 yield _chance_level(run, task, part, chance_levels)
@@ -184,23 +202,40 @@ class BaselineEvaluator:
     kind: Kind
     task: TaskData
     train: pd.DataFrame
+    _fitted: dict[tuple[Baseline, float], FittedBaseline] = field(default_factory=dict)
 
     def evaluate(self, run: BaselineRun, part: SplitItems, *, C: float = 1.0) -> BaselineResult:
         """Return the rows and predictions of a baseline on one part; C is for TF-IDF alone."""
         facts = self.task.info
         items = self.task.select_items(part)
-        problem = BaselineProblem(self.kind, facts, self.train, items)
-        model: Baseline = "tfidf" if run.model == "tfidf" else "majority"
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", ConvergenceWarning)
-            columns = add_correct_column(predict(model, problem, C=C), facts["metric"][0])
+        model = self._fit("tfidf" if run.model == "tfidf" else "majority", C)
+        columns = add_correct_column(model.prediction_columns(items), facts["metric"][0])
         predictions = _predictions_table(items, columns)
         run = run.replace(test_set=part.test_set)
         run = run.replace(reason=[*run.reason, *truncated_answers_notes(facts, part.table)])
-        if any(issubclass(warning.category, ConvergenceWarning) for warning in caught):
+        if isinstance(model, TfidfModel) and not model.has_converged:
             run = run.replace(reason=[*run.reason, Note("not_converged", MAX_ITER)])
         rows = list(_metric_rows(run, self.kind, facts["metric"], predictions))
         return BaselineResult(rows, _with_run_columns(rows[0], predictions))
+
+    def _fit(self, baseline: Baseline, C: float) -> FittedBaseline:
+        """Fit a baseline once for all parts."""
+        if (baseline, C) not in self._fitted:
+            problem = BaselineProblem(self.kind, self.task.info, self.train)
+            self._fitted[baseline, C] = fit_baseline(baseline, problem, C=C)
+        return self._fitted[baseline, C]
+
+    def describe_tfidf(
+        self, run: BaselineRun, parts: Sequence[SplitItems], *, C: float
+    ) -> ChosenTfidf | None:
+        """Return TF-IDF with its score on validation; None where there was nothing to learn."""
+        model = self._fit("tfidf", C)
+        if not isinstance(model, TfidfModel):
+            return None
+        items = self.task.select_items(next(part for part in parts if part.split == "validation"))
+        predictions = _predictions_table(items, model.prediction_columns(items))
+        score = self.kind.score(self.task.info["metric"][0], predictions)
+        return ChosenTfidf(run, model, C, score)
 
     def evaluate_trials(
         self, run: BaselineRun, validation: SplitItems, tfidf_C: Sequence[float]
@@ -389,9 +424,9 @@ def find_nearest_translations(
 
     Similarity is the cosine of TF-IDF vectors; ties go to the first.
     """
-    train_vectors, scored_vectors = tfidf_vectors(
-        [train["source"].tolist()], [scored["source"].tolist()], language=language
-    )
+    vectorizer = fit_text_vectorizer([train["source"].tolist()], language)
+    train_vectors = vectorizer.transform(train["source"].tolist())
+    scored_vectors = vectorizer.transform(scored["source"].tolist())
     nearest: list[int] = []
     for first in range(0, scored_vectors.shape[0], SIMILARITY_BATCH_SIZE):
         batch: csr_matrix = scored_vectors[first : first + SIMILARITY_BATCH_SIZE]

@@ -5,9 +5,10 @@ Frozen features are computed once for each encoder and shared.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from lineage.artifacts import text_digest
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
-from lineage.evaluation.answers import Answer, SpanAnswer, make_answer
+from lineage.evaluation.answers import Answer, NumberAnswer, SpanAnswer, make_answer
 from lineage.evaluation.early_stopping import curve_frame
 from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.result_rows import (
@@ -27,11 +28,14 @@ from lineage.evaluation.result_rows import (
     SWAP_CONSISTENCY,
     build_curves,
     build_predictions,
+    count_train_examples,
     empty_curves,
     empty_predictions,
     result_rows,
     rows_without_value,
+    run_columns,
 )
+from lineage.evaluation.saved_systems import SystemRecord, save_system, system_name
 from lineage.evaluation.settings import HyperparameterTrials, LabelCount
 from lineage.evaluation.systems import (
     EncoderUnderTest,
@@ -45,6 +49,7 @@ from lineage.evaluation.systems import (
     start_head,
 )
 from lineage.evaluation.translation import build_trained_translator, translate_split
+from lineage.evaluation.translator import TranslationSettings
 from lineage.evaluation.trials import (
     AllTrialsFailedError,
     FailedTrial,
@@ -53,11 +58,8 @@ from lineage.evaluation.trials import (
 )
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
 from lineage.models.base import LanguageModelFamily
-from lineage.models.weights import save_tensors
 from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
-
-FINETUNED_WEIGHTS_FILE = "finetuned.safetensors"
 
 
 class EvaluationOutput(NamedTuple):
@@ -105,7 +107,7 @@ def evaluate_runs(
     """Return the rows, predictions and learning curves of all runs.
 
     A run that fails gives a row with the reason, and the others go on. `cache_dir` holds finished
-    runs, and in finetuned.safetensors the model fine-tuned on the most labels with the first seed.
+    runs, and the systems of those that can be used afterwards (`list_kept_systems`).
     """
     rows: list[ResultRow] = []
     unsupported = _unsupported_note(context)
@@ -114,7 +116,6 @@ def evaluate_runs(
         for run in runs:
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
         return EvaluationOutput(rows, empty_predictions(), empty_curves(), {})
-    run_to_save = _find_run_to_save(runs)
     encoder = EncoderUnderTest(context, runs[0].init, scratch_dir=cache_dir)
     tables = [empty_predictions()]
     curves = [empty_curves()]
@@ -128,10 +129,10 @@ def evaluate_runs(
         if missing is not None:
             rows += _failed_rows(context, run, [missing])
             continue
-        weights_path = cache_dir / FINETUNED_WEIGHTS_FILE if run == run_to_save else None
+        system_dir = _system_dir(cache_dir, run) if _is_saved(run, runs, context) else None
         try:
             predictions = _load_or_evaluate(
-                encoder, run, cache_dir, weights_path, chosen_trials.get(run.selection_key)
+                encoder, run, cache_dir, system_dir, chosen_trials.get(run.selection_key)
             )
         except AllTrialsFailedError as error:
             settings = settings_of_run(context, run)
@@ -170,35 +171,74 @@ def _failed_rows(context: EvalContext, run: EvalRun, notes: Sequence[Note]) -> l
     return rows_without_value(context, run, "failed", notes, split=split)
 
 
-def _find_run_to_save(runs: Sequence[EvalRun]) -> EvalRun | None:
-    """Return the run whose weights are kept: fine-tuned on the most labels with the first seed."""
-    candidates = [
-        run
-        for run in runs
-        if run.transfer == "finetuned"
+def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: EvalContext) -> bool:
+    """Tell whether a run's system can be used afterwards.
+
+    These are the systems that the report may recommend, with the first seed and fold. Random-init
+    baselines are not recommended, and neither are models joined with another's static vectors,
+    which use two budgets.
+    """
+    is_first = run.finetune_seed == runs[0].finetune_seed and not run.fold
+    return (
+        is_first
+        and run.transfer != "zero_shot"
         and run.init == runs[0].init
-        and not run.fold
-        and run.finetune_seed == runs[0].finetune_seed
-    ]
-    return max(candidates, key=_label_count_as_number, default=None)
+        and context.static_context is None
+    )
 
 
-def _label_count_as_number(run: EvalRun) -> float:
-    return float("inf") if run.label_count == "all" else run.label_count or 0
+def list_kept_systems(
+    context: EvalContext, runs: Sequence[EvalRun], rows: Sequence[ResultRow], cache_dir: Path
+) -> list[Path]:
+    """Return the folders in `cache_dir` of the systems that a stage keeps, after `evaluate_runs`.
+
+    Fine-tuned networks that a frozen head of as many labels beats on validation are left out:
+    heads are small, but a network is as large as its encoder. The mean over the seeds decides.
+    """
+    saved = {run: _system_dir(cache_dir, run) for run in runs if _is_saved(run, runs, context)}
+    saved = {run: folder for run, folder in saved.items() if folder.is_dir()}
+    metric = context.task.info["metric"][0]
+    values: dict[tuple[str, str], list[float]] = {}  # by label count and system
+    for row in rows:
+        is_counted = row.split == "validation" and row.trial == "chosen" and row.group == "all"
+        if is_counted and row.metric == metric and row.value is not None:
+            name = system_name(row.model, row.init, row.transfer, row.head)
+            values.setdefault((row.label_count, name), []).append(row.value)
+    keys = {run: (str(run.label_count), _name_of_run(context, run)) for run in saved}
+    means = {run: np.mean(values.get(key, [-math.inf])) for run, key in keys.items()}
+    kept = []
+    for run, folder in saved.items():
+        rivals = [means[other] for other in saved if other.label_count == run.label_count]
+        if run.transfer == "frozen" or means[run] >= max(rivals):
+            kept.append(folder)
+    return kept
+
+
+def _name_of_run(context: EvalContext, run: EvalRun) -> str:
+    columns = run_columns(context, run)
+    return system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
+
+
+def _run_digest(run: EvalRun) -> str:
+    return text_digest(json.dumps(vars(run)))[:16]
+
+
+def _system_dir(cache_dir: Path, run: EvalRun) -> Path:
+    return cache_dir / f"{_run_digest(run)}.system"
 
 
 def _load_or_evaluate(
     encoder: EncoderUnderTest,
     run: EvalRun,
     cache_dir: Path,
-    weights_path: Path | None,
+    system_dir: Path | None,
     chosen_trial: int | None,
 ) -> RunPredictions:
     """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails."""
-    path = cache_dir / f"{text_digest(json.dumps(vars(run)))[:16]}.parquet"
+    path = cache_dir / f"{_run_digest(run)}.parquet"
     if not path.is_file():
         start = time.monotonic()
-        predictions = _evaluate_run(encoder, run, weights_path, chosen_trial)
+        predictions = _evaluate_run(encoder, run, system_dir, chosen_trial)
         replace(predictions, seconds=time.monotonic() - start).save(path)
     return RunPredictions.load(path)
 
@@ -209,7 +249,7 @@ def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def _evaluate_run(
-    encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None, chosen_trial: int | None
+    encoder: EncoderUnderTest, run: EvalRun, system_dir: Path | None, chosen_trial: int | None
 ) -> RunPredictions:
     """Answer every scored split with the system of a run."""
     answered_by = encoder.context.kind.answered_by
@@ -218,8 +258,8 @@ def _evaluate_run(
     if answered_by == "word_vectors":
         return RunPredictions(_evaluate_word_vectors(encoder, run))
     if answered_by == "translator":
-        return RunPredictions(_evaluate_translation(encoder, run, weights_path))
-    return _evaluate_head(encoder, run, weights_path, chosen_trial)
+        return RunPredictions(_evaluate_translation(encoder, run, system_dir))
+    return _evaluate_head(encoder, run, system_dir, chosen_trial)
 
 
 def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
@@ -232,7 +272,7 @@ def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
 
 
 def _evaluate_head(
-    encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None, chosen_trial: int | None
+    encoder: EncoderUnderTest, run: EvalRun, system_dir: Path | None, chosen_trial: int | None
 ) -> RunPredictions:
     """Fit a head and predict with it.
 
@@ -266,18 +306,63 @@ def _evaluate_head(
         curves += outcome.curves
         failed_trials = outcome.failed
     else:
-        chosen_settings = settings if chosen_trial is None else settings.with_trial(chosen_trial)
-        head = start(chosen_settings).finish()
-    if head.model is not None and weights_path is not None:
-        save_tensors(head.model.state_dict(), weights_path)
+        head = start(_chosen_settings(settings, chosen_trial)).finish()
     tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
     curves.append(curve_frame(head.learning_curve).assign(trial="chosen"))
+    table = pd.concat(tables, ignore_index=True)
+    if system_dir is not None:
+        chosen_settings = _chosen_settings(settings, chosen_trial)
+        record = _describe_system(context, run, run.settings_block, chosen_settings, table, answer)
+        save_system(system_dir, record, head.get_tensors())
     return RunPredictions(
-        pd.concat(tables, ignore_index=True),
+        table,
         failed_trials,
         pd.concat(curves, ignore_index=True),
         head.notes,
         chosen_trial,
+    )
+
+
+def _chosen_settings(
+    settings: HyperparameterTrials, chosen_trial: int | None
+) -> HyperparameterTrials:
+    return settings if chosen_trial is None else settings.with_trial(chosen_trial)
+
+
+def _describe_system(
+    context: EvalContext,
+    run: EvalRun,
+    settings_block: str,
+    settings: HyperparameterTrials | TranslationSettings,
+    predictions: pd.DataFrame,
+    answer: Answer | None = None,
+) -> SystemRecord:
+    """Return the record of a run's system; its score is that of its predictions for validation."""
+    info = context.task.info
+    columns = run_columns(context, run)
+    is_scored = (predictions["split"] == "validation") & (predictions["trial"] == "chosen")
+    score = context.kind.score(info["metric"][0], predictions[is_scored])
+    weights_path = context.checkpoint.weights_path
+    scale: tuple[float | None, float | None] = (None, None)
+    if isinstance(answer, NumberAnswer):
+        scale = (answer.mean, answer.std)
+    return SystemRecord(
+        **{key: value for key, value in columns.items() if key != "trial"},
+        kind=context.kind.name,
+        train_examples=count_train_examples(context, run),
+        metric=info["metric"][0],
+        validation_score=score if math.isfinite(score) else None,
+        language=context.language,
+        symmetric=context.is_symmetric,
+        character_spans=info.get("character_spans", False),
+        labels=tuple(info.get("labels", ())),
+        label_mean=scale[0],
+        label_std=scale[1],
+        settings_block=settings_block,
+        settings=asdict(settings),
+        precision=context.precision,
+        max_input_positions=context.max_input_positions,
+        model_folder=None if weights_path is None else weights_path.parent.as_posix(),
     )
 
 
@@ -339,7 +424,7 @@ def _predict_part(
 
 
 def _evaluate_translation(
-    encoder: EncoderUnderTest, run: EvalRun, weights_path: Path | None
+    encoder: EncoderUnderTest, run: EvalRun, system_dir: Path | None
 ) -> pd.DataFrame:
     """Train a translator on pairs and translate every scored split."""
     context = encoder.context
@@ -360,14 +445,16 @@ def _evaluate_translation(
         seed=run.finetune_seed,
         precision=context.precision,
     )
-    if weights_path is not None:
-        save_tensors(model.state_dict(), weights_path)
 
     def answer(items: pd.DataFrame) -> PredictionColumns:
         tokenizer = context.checkpoint.tokenizer
         return translate_split(model, tokenizer, items, precision=context.precision)
 
-    return _answer_scored_splits(context, run, answer)
+    table = _answer_scored_splits(context, run, answer)
+    if system_dir is not None:
+        record = _describe_system(context, run, "translation", settings, table)
+        save_system(system_dir, record, model.state_dict())
+    return table
 
 
 def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:

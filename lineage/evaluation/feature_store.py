@@ -26,6 +26,9 @@ CONVERTED_SIZE = 1 << 20  # numbers that are converted together, so that they fi
 # Features whose standard deviation is a smaller share of their layer's mean one are scaled by this
 # share: another item may differ more than those that give the scale.
 MIN_RELATIVE_SCALE = 0.01
+# Names of the tensors of a saved scaling.
+MEAN_TENSOR = "feature_mean"
+SCALE_TENSOR = "feature_scale"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,19 @@ class FeatureScaling:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Convert the mean and standard deviation of stored features to those of features."""
         return mean_LD * self.scale_LD + self.mean_LD, std_LD * self.scale_LD
+
+
+def scaling_to_tensors(scaling: FeatureScaling) -> dict[str, torch.Tensor]:
+    """Return a scaling as tensors to be saved beside a head's."""
+    return {
+        MEAN_TENSOR: torch.from_numpy(scaling.mean_LD),
+        SCALE_TENSOR: torch.from_numpy(scaling.scale_LD),
+    }
+
+
+def pop_scaling(tensors: dict[str, torch.Tensor]) -> FeatureScaling:
+    """Remove the scaling from the saved tensors of a head, and return it."""
+    return FeatureScaling(tensors.pop(MEAN_TENSOR).numpy(), tensors.pop(SCALE_TENSOR).numpy())
 
 
 def _split_rows(features: np.ndarray | torch.Tensor) -> Iterator[slice]:

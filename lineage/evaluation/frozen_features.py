@@ -61,6 +61,32 @@ class FeatureExtractor:
             selected, self.static.model, self.static.tokenizer, precision=self.precision
         )
 
+    def compute_stored(
+        self, table: str, part: slice, settings: LinearProbeSettings, scaling: FeatureScaling
+    ) -> StoredFeatures:
+        """Return some items' features rounded as `store` does, with the scaling of a fitted head."""
+        features = self.compute(table, part, settings)
+        stored, _ = store_features([features], len(features), scaling=scaling, folder=None)
+        return StoredFeatures(stored, scaling)
+
+    def compute_cached_stored(
+        self,
+        table: str,
+        part: slice,
+        settings: BilstmProbeSettings,
+        scaling: FeatureScaling,
+        *,
+        is_per_word: bool,
+    ) -> CachedFeatures:
+        """Return some items' features rounded as `store_cached` does."""
+        features = self.compute_cached(table, part, settings)
+        if is_per_word:
+            features = features.pool_words()
+        rows = features.rows()
+        stored, _ = store_features([rows], len(rows), scaling=scaling, folder=None)
+        lengths = [features.sequence_lengths(item) for item in features.items]
+        return replace(features, layers=split_rows(stored, lengths), scaling=scaling)
+
     def store(
         self, settings: LinearProbeSettings, *, folder: Path | None
     ) -> dict[str, StoredFeatures]:
@@ -73,7 +99,7 @@ class FeatureExtractor:
         scaling: FeatureScaling | None = None
         for table, items in self._ordered_tables():
             stored, scaling = store_features(
-                (self.compute(table, part, settings) for part in self._parts(items)),
+                (self.compute(table, part, settings) for part in self.parts(items)),
                 sum(item.num_answers for item in items),
                 scaling=scaling,
                 folder=folder,
@@ -95,7 +121,7 @@ class FeatureExtractor:
         )
 
         def compute_rows(table: str, items: Sequence[EncodedItem]) -> Iterator[np.ndarray]:
-            for part in self._parts(items):
+            for part in self.parts(items):
                 features = self.compute_cached(table, part, settings)
                 yield (features.pool_words() if is_per_word else features).rows()
 
@@ -115,6 +141,7 @@ class FeatureExtractor:
         """Return the items of each table; train is the first, and gives the scaling."""
         return sorted(self.tables.items(), key=lambda table: table[0] != "train")
 
-    def _parts(self, items: Sequence[EncodedItem]) -> Iterator[slice]:
+    def parts(self, items: Sequence[EncodedItem]) -> Iterator[slice]:
+        """Split items into parts whose features fit into memory."""
         sizes = self.model.hidden_sizes()
         return split_items(items, np.dtype(np.float32).itemsize * len(sizes) * max(sizes))

@@ -300,7 +300,6 @@ class LinearProbe:
     ) -> None:
         L, D = features.stored.shape[-2:]
         self.answer = answer
-        self.is_multiple_choice = features.stored.ndim == 4
         self.standardizer = Standardizer.fit(features, layer_norm=settings.layer_norm)
         self.static_size = features.static_size
         self.mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=self.static_size).double()
@@ -314,21 +313,19 @@ class LinearProbe:
         """Return all parameters."""
         return [*self.mix.parameters(), self.weight_DK, self.bias_K]
 
-    def scores(self, features: StoredFeatures, rows: slice) -> torch.Tensor:
-        """Return (M, K) scores of some rows, or (N, C) of choices.
+    def fold(self, scaling: FeatureScaling) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (K, L D) weights and (K,) biases that map stored features to scores.
 
         The mix and the standardizing are folded into the weights, because one product over all
-        layers reads the features only once, and no standardized copy is needed. `F.linear` takes
-        the weights as (K, L D): a CPU multiplies a matrix that is much taller than wide several
-        times faster from that side.
+        layers reads the features only once, and no standardized copy is needed.
         """
         weight_LDK = self.mix.fold_into_linear(self.weight_DK)
-        weight_LDK, bias_K = self.standardizer.fold_into_linear(
-            weight_LDK, self.bias_K, features.scaling
-        )
-        weight_KF = weight_LDK.flatten(0, 1).T.contiguous()
-        scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
-        return scores.squeeze(-1) if self.is_multiple_choice else scores
+        weight_LDK, bias_K = self.standardizer.fold_into_linear(weight_LDK, self.bias_K, scaling)
+        return weight_LDK.flatten(0, 1).T.contiguous(), bias_K
+
+    def scores(self, features: StoredFeatures, rows: slice) -> torch.Tensor:
+        """Return (M, K) scores of some rows, or (N, C) of choices."""
+        return linear_scores(features, rows, *self.fold(features.scaling))
 
     @torch.no_grad()
     def __call__(self, features: np.ndarray | StoredFeatures) -> np.ndarray:
@@ -336,6 +333,18 @@ class LinearProbe:
         stored = StoredFeatures.wrap(features, static_size=self.static_size)
         scores = torch.cat([self.scores(stored, rows) for rows in stored.chunks()])
         return self.answer.postprocess(scores)
+
+
+def linear_scores(
+    features: StoredFeatures, rows: slice, weight_KF: torch.Tensor, bias_K: torch.Tensor
+) -> torch.Tensor:
+    """Return (M, K) scores of some rows by folded weights, or (N, C) of choices.
+
+    `F.linear` takes the weights as (K, L D): a CPU multiplies a matrix that is much taller than
+    wide several times faster from that side.
+    """
+    scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
+    return scores.squeeze(-1) if features.stored.ndim == 4 else scores
 
 
 def fit_linear_probe(

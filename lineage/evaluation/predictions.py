@@ -27,22 +27,33 @@ def add_correct_column(columns: PredictionColumns, metric: str) -> PredictionCol
     return columns | {"correct": contributions}
 
 
-def format_label_predictions(
-    label_names: Sequence[str], labels_N: np.ndarray, probabilities_NK: np.ndarray
+def answer_with_labels(
+    label_names: Sequence[str], probabilities_NK: np.ndarray
 ) -> PredictionColumns:
-    """Predict the most probable label; score is the probability of the true label.
-
-    Each label also has a column with its probabilities.
-    """
+    """Predict the most probable label. Each label also has a column with its probabilities."""
     names = np.asarray(label_names, object)
-    columns = {
-        "label": names[labels_N],
-        "prediction": names[probabilities_NK.argmax(1)],
-        "score": probabilities_NK[np.arange(len(labels_N)), labels_N],
-    }
+    columns = {"prediction": names[probabilities_NK.argmax(1)]}
     for index, name in enumerate(label_names):
         columns[f"{PROBABILITY_PREFIX}{name}"] = probabilities_NK[:, index].astype(np.float32)
     return columns
+
+
+def format_label_predictions(
+    label_names: Sequence[str], labels_N: np.ndarray, probabilities_NK: np.ndarray
+) -> PredictionColumns:
+    """Return `answer_with_labels` beside the labels; score is the probability of the true label."""
+    answers = answer_with_labels(label_names, probabilities_NK)
+    return {
+        "label": np.asarray(label_names, object)[labels_N],
+        "prediction": answers.pop("prediction"),
+        "score": probabilities_NK[np.arange(len(labels_N)), labels_N],
+        **answers,
+    }
+
+
+def answer_with_numbers(predictions_N: np.ndarray) -> PredictionColumns:
+    """Predict numbers."""
+    return {"prediction": predictions_N.astype(float)}
 
 
 def format_number_predictions(labels_N: np.ndarray, predictions_N: np.ndarray) -> PredictionColumns:
@@ -58,6 +69,17 @@ def _format_numbers(numbers_N: np.ndarray) -> np.ndarray:
     return np.array([repr(float(number)) for number in numbers_N], object)
 
 
+def answer_with_tags(
+    tag_names: Sequence[str], lengths: Sequence[int], predictions_M: np.ndarray
+) -> PredictionColumns:
+    """Write the predicted tags of each item as one text, separated by spaces.
+
+    `lengths` are the words of each item.
+    """
+    names = np.asarray(tag_names, object)
+    return {"prediction": _join_tags(names[predictions_M], np.cumsum(lengths)[:-1])}
+
+
 def format_tag_predictions(
     tag_names: Sequence[str],
     lengths: Sequence[int],
@@ -65,16 +87,16 @@ def format_tag_predictions(
     probabilities_MK: np.ndarray,
     predictions_M: np.ndarray,
 ) -> PredictionColumns:
-    """Write the tags of each item as one text, separated by spaces.
+    """Return `answer_with_tags` beside the labels.
 
-    `lengths` are the words of each item. Score is the mean probability of the true tags.
+    Score is the mean probability of the true tags.
     """
     names = np.asarray(tag_names, object)
     ends = np.cumsum(lengths)[:-1]
     probabilities_M = probabilities_MK[np.arange(len(labels_M)), labels_M]
     return {
         "label": _join_tags(names[labels_M], ends),
-        "prediction": _join_tags(names[predictions_M], ends),
+        **answer_with_tags(tag_names, lengths, predictions_M),
         "score": np.array([item.mean() for item in np.split(probabilities_M, ends)]),
     }
 
@@ -85,29 +107,43 @@ def _join_tags(tags_M: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return texts
 
 
-def format_span_predictions(items: pd.DataFrame, log_probs_M2: np.ndarray) -> PredictionColumns:
+def answer_with_spans(items: pd.DataFrame, log_probs_M2: np.ndarray) -> PredictionColumns:
     """Predict the characters of each context from the first to the last word of the best span.
 
     log_probs_M2: log-probabilities that the answer begins, and ends, at each word of the contexts.
-    Label holds all correct answers. Score is the probability of the labelled span, 0 if it was
-    truncated.
     """
     predictions: list[str] = []
-    scores_N = np.zeros(len(items))
-    first_rows = np.cumsum([0, *(len(starts) for starts in items["starts"])])
-    columns = (items[name] for name in ("context", "starts", "ends", "label"))
-    for row, (context, starts, ends, label) in enumerate(zip(*columns, strict=True)):
-        log_probs_W2 = log_probs_M2[first_rows[row] : first_rows[row + 1]]
+    columns = (items[name] for name in ("context", "starts", "ends"))
+    contexts = _split_contexts(items, log_probs_M2)
+    for log_probs_W2, (context, starts, ends) in zip(
+        contexts, zip(*columns, strict=True), strict=True
+    ):
         first, last = find_best_span(log_probs_W2)
         predictions.append(context[starts[first] : ends[last]])
+    return {"prediction": np.array(predictions, object)}
+
+
+def format_span_predictions(items: pd.DataFrame, log_probs_M2: np.ndarray) -> PredictionColumns:
+    """Return `answer_with_spans` beside the labels, which are all correct answers.
+
+    Score is the probability of the labelled span, 0 if it was truncated.
+    """
+    scores_N = np.zeros(len(items))
+    contexts = _split_contexts(items, log_probs_M2)
+    for row, (log_probs_W2, label) in enumerate(zip(contexts, items["label"], strict=True)):
         if len(label):
             scores_N[row] = np.exp(log_probs_W2[label[0], 0] + log_probs_W2[label[1], 1])
     answers = [ANSWER_SEPARATOR.join(texts) for texts in items["answers"]]
     return {
         "label": np.array(answers, object),
-        "prediction": np.array(predictions, object),
+        **answer_with_spans(items, log_probs_M2),
         "score": scores_N,
     }
+
+
+def _split_contexts(items: pd.DataFrame, log_probs_M2: np.ndarray) -> list[np.ndarray]:
+    """Return (W, 2) rows of the words of each item's context."""
+    return np.split(log_probs_M2, np.cumsum([len(starts) for starts in items["starts"]])[:-1])
 
 
 def find_best_span(scores_W2: np.ndarray) -> tuple[int, int]:

@@ -143,12 +143,12 @@ def _value_row(
     notes: list[Note],
 ) -> ResultRow:
     return ResultRow(
-        **_run_columns(context, run) | vars(scope),
+        **run_columns(context, run) | vars(scope),
         kind=context.kind.name,
         metric=metric,
         value=value,
         num_examples=len(items),
-        train_examples=_count_train_examples(context, run),
+        train_examples=count_train_examples(context, run),
         text_bytes=context.text_bytes_read(run.init),
         reason=[*notes, *_reading_notes(context, run, scope)],
     )
@@ -165,19 +165,20 @@ def _empty_row(
 ) -> ResultRow:
     """Return a row without a value, by default of the task's first metric."""
     return ResultRow(
-        **_run_columns(context, run) | vars(scope),
+        **run_columns(context, run) | vars(scope),
         kind=context.kind.name,
         metric=metric or context.task.info["metric"][0],
         value=None,
         num_examples=0,
-        train_examples=_count_train_examples(context, run),
+        train_examples=count_train_examples(context, run),
         text_bytes=context.text_bytes_read(run.init),
         status=status,
         reason=notes,
     )
 
 
-def _count_train_examples(context: EvalContext, run: EvalRun) -> int:
+def count_train_examples(context: EvalContext, run: EvalRun) -> int:
+    """Return the number of training items of a run."""
     if run.label_count is None:
         return 0
     for part in _parts_of_run(context, run):
@@ -216,7 +217,7 @@ def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[No
     return notes
 
 
-def _run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
+def run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
     """Return the columns of rows and predictions that name the run."""
     return {
         **context.model_columns,
@@ -286,7 +287,7 @@ def build_predictions(
     table = pd.DataFrame(
         {"id": items["id"].astype(str), "group": items["group"].astype(str), **columns}
     )
-    for name, value in _run_columns(context, run).items():
+    for name, value in run_columns(context, run).items():
         table[name] = value
     table["split"] = split
     table["test_set"] = test_set or context.task.info["name"]
@@ -300,10 +301,9 @@ def empty_predictions() -> pd.DataFrame:
 
 def build_curves(context: EvalContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
     """Return the learning curves of a run with the columns of the run."""
-    run_columns = {
-        name: value for name, value in _run_columns(context, run).items() if name != "trial"
-    }
-    table = curves.assign(**run_columns, metric=context.task.info["metric"][0])
+    columns = run_columns(context, run)
+    del columns["trial"]
+    table = curves.assign(**columns, metric=context.task.info["metric"][0])
     return table[list(CURVE_COLUMNS)].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 
 
@@ -398,12 +398,12 @@ def unigram_row(
 ) -> ResultRow:
     """Return the score of `lineage.evaluation.unigram_control` beside a run."""
     return ResultRow(
-        **_run_columns(context, run),
+        **run_columns(context, run),
         kind=context.kind.name,
         metric=UNIGRAM_PREFIX + context.task.info["metric"][0],
         value=value,
         num_examples=num_examples,
-        train_examples=_count_train_examples(context, run),
+        train_examples=count_train_examples(context, run),
         test_set=context.task.info["name"],
         split=context.task.scored_splits[-1],
         text_bytes=0,

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
 from lineage.data.task_data import SplitItems, TaskData
 from lineage.errors import EvaluationError
@@ -27,6 +26,7 @@ from lineage.evaluation.bilstm_probe import (
 )
 from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items
+from lineage.evaluation.feature_store import scaling_to_tensors
 from lineage.evaluation.finetuning import (
     FinetunedModel,
     predict_finetuned,
@@ -156,15 +156,11 @@ class EvalContext:
 
     @property
     def max_input_positions(self) -> int | None:
-        """The number of positions that the model can read: those that its training reached.
+        """The number of positions that the model can read, see `max_input_positions`.
 
-        None: any number. The texts were cut to max_words words before, for all models alike.
+        The texts were cut to max_words words before, for all models alike.
         """
-        positions: int | None = getattr(self.checkpoint.architecture, "max_positions", None)
-        is_public = isinstance(self.checkpoint.family, Public)
-        if positions is None or is_public:  # a public model was trained on all its positions
-            return positions
-        return min(positions, self.checkpoint.pretrain.seq_len)
+        return max_input_positions(self.checkpoint)
 
     def truncated_share(self, table: str) -> float:
         """Return the share of a table's items that were longer than the model can read."""
@@ -223,6 +219,15 @@ class EvalContext:
     def order_names(self, table: str) -> list[str]:
         """Return the names of a table's items in each single order, if they are read in both."""
         return [f"{table}, order {order}" for order in (0, 1)] if self.is_symmetric else []
+
+
+def max_input_positions(checkpoint: Checkpoint) -> int | None:
+    """Return the number of positions that a model's training reached; None: any number."""
+    positions: int | None = getattr(checkpoint.architecture, "max_positions", None)
+    is_public = isinstance(checkpoint.family, Public)
+    if positions is None or is_public:  # a public model was trained on all its positions
+        return positions
+    return min(positions, checkpoint.pretrain.seq_len)
 
 
 def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem]:
@@ -348,10 +353,12 @@ HeadOutput = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class FittedHead:
-    """A fitted head, and the whole model if it was fine-tuned."""
+    """A fitted head."""
 
     predict: Callable[[SplitItems], HeadOutput]
-    model: nn.Module | None = None
+    # Return what `lineage.evaluation.saved_systems` saves: the head's weights and the scaling of
+    # the features that it reads, or the weights of the whole network if it was fine-tuned.
+    get_tensors: Callable[[], dict[str, torch.Tensor]]
     learning_curve: Sequence[CurvePoint] = ()  # empty for a linear probe, which L-BFGS fits
     notes: Sequence[Note] = ()
 
@@ -431,8 +438,13 @@ def _fit_linear_probe(
     def predict(part: SplitItems) -> HeadOutput:
         return probe(encoder.answer_features(part.table, part.rows_N)), None
 
+    def get_tensors() -> dict[str, torch.Tensor]:
+        scaling = encoder.features["train"].scaling
+        weight_KF, bias_K = probe.fold(scaling)
+        return {"weight": weight_KF, "bias": bias_K} | scaling_to_tensors(scaling)
+
     notes = [] if probe.has_converged else [Note("not_converged", settings.max_iter)]
-    return FittedHead(predict, notes=notes)
+    return FittedHead(predict, get_tensors, notes=notes)
 
 
 def _start_bilstm_probe(
@@ -464,7 +476,11 @@ def _start_bilstm_probe(
         output = predict_bilstm_probe(model, select(part.table, part.rows_N))
         return output.outputs_MK, output.decoded_M
 
-    return StartedHead(FittedHead(predict), training)
+    def get_tensors() -> dict[str, torch.Tensor]:
+        assert model.scaling is not None
+        return model.state_dict() | scaling_to_tensors(model.scaling)
+
+    return StartedHead(FittedHead(predict, get_tensors), training)
 
 
 def _start_finetuning(
@@ -507,4 +523,4 @@ def _start_finetuning(
         items = select(part.table, part.rows_N)
         return predict_finetuned(model, tokenizer, items, precision=context.precision), None
 
-    return StartedHead(FittedHead(predict, model), training)
+    return StartedHead(FittedHead(predict, model.state_dict), training)

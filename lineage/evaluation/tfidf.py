@@ -3,20 +3,26 @@
 Shapes: N items, M words of all items, K labels, W words of a context, F features.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix, hstack
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from lineage.data.language import split_words
 from lineage.evaluation.predictions import (
     PredictionColumns,
+    answer_with_labels,
+    answer_with_numbers,
+    answer_with_spans,
+    answer_with_tags,
     format_label_predictions,
     format_number_predictions,
     format_span_predictions,
@@ -31,16 +37,16 @@ CONTEXT_WINDOW = 10  # words of a context to either side
 
 Baseline = Literal["majority", "tfidf"]
 WordInContext = tuple[str, str, str]  # a word between the one before it and the one after it
+LinearModel: TypeAlias = LogisticRegression | Ridge
 
 
 @dataclass(frozen=True)
 class BaselineProblem:
-    """The items that a baseline learns from, and those that it is scored on."""
+    """The items that a baseline learns from."""
 
     kind: Kind
     facts: dict[str, Any]  # task.json
     train: pd.DataFrame
-    scored: pd.DataFrame
 
     @property
     def language(self) -> str:
@@ -52,12 +58,10 @@ class BaselineProblem:
         """The order of the two texts means nothing."""
         return bool(self.facts.get("symmetric", False))
 
-    def extract_texts(self) -> tuple[list[list[str]], list[list[str]]]:
-        """Return the texts of the training and of the scored items: a list for each text column."""
-        return (
-            self.kind.extract_texts(self.train, self.language),
-            self.kind.extract_texts(self.scored, self.language),
-        )
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels, choices or tags; numbers and spans have none."""
+        return tuple(self.facts.get("labels", ()))
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,6 @@ class ClassProbabilities:
     classes_K: np.ndarray
     probabilities_NK: np.ndarray
 
-    def label_probability(self, labels_N: np.ndarray) -> np.ndarray:
-        """Return the probability of each item's label; 0 where the baseline has not seen it."""
-        return (self.probabilities_NK * (self.classes_K == labels_N[:, None])).sum(1)
-
     def for_all_labels(self, num_labels: int) -> np.ndarray:
         """Return (N, num_labels) probabilities, 0 for labels that the baseline has not seen."""
         probabilities = np.zeros((len(self.probabilities_NK), num_labels))
@@ -78,10 +78,180 @@ class ClassProbabilities:
         return probabilities
 
 
-def predict(baseline: Baseline, problem: BaselineProblem, *, C: float) -> PredictionColumns:
-    """Fit a baseline on the training items and answer the scored ones."""
+@dataclass(frozen=True)
+class FittedBaseline:
+    """A baseline that answers items."""
+
+    kind: Kind
+    label_names: tuple[str, ...]
+
+    def outputs(self, items: pd.DataFrame) -> np.ndarray:
+        """Return what the answers are made of.
+
+        These are (N, K) probabilities of labels or choices, (N, 1) numbers, (M, K) probabilities of
+        tags, or (M, 2) log-probabilities that the answer begins, and ends, at each word.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.outputs")
+
+    def answer_columns(self, items: pd.DataFrame) -> PredictionColumns:
+        """Return the answers to items without labels."""
+        outputs = self.outputs(items)
+        if self.kind.answer_type == "number":
+            return answer_with_numbers(outputs[:, 0])
+        if self.kind.answer_type == "span":
+            return answer_with_spans(items, outputs)
+        if self.kind.answer_type == "tags":
+            lengths = [len(tokens) for tokens in items["tokens"]]
+            return answer_with_tags(self.label_names, lengths, outputs.argmax(1))
+        return answer_with_labels(self.label_names, outputs)
+
+    def prediction_columns(self, items: pd.DataFrame) -> PredictionColumns:
+        """Return the answers to items beside their labels."""
+        outputs = self.outputs(items)
+        if self.kind.answer_type == "number":
+            return format_number_predictions(items["label"].to_numpy(float), outputs[:, 0])
+        if self.kind.answer_type == "span":
+            return format_span_predictions(items, outputs)
+        if self.kind.answer_type == "tags":
+            return format_tag_predictions(
+                self.label_names,
+                [len(tags) for tags in items["label"]],
+                _concatenate_tags(items),
+                outputs,
+                outputs.argmax(1),
+            )
+        return format_label_predictions(self.label_names, items["label"].to_numpy(), outputs)
+
+
+@dataclass(frozen=True)
+class MajorityModel(FittedBaseline):
+    """The same answer to every item.
+
+    `constant` holds the (K,) frequencies of labels or tags, the (1,) mean of numbers, or (2,) the
+    most frequent first and last word of an answer.
+    """
+
+    constant: np.ndarray
+
+    def outputs(self, items: pd.DataFrame) -> np.ndarray:
+        """Return the constant for every item or word."""
+        if self.kind.answer_type == "span":
+            return self._span_outputs(items)
+        num_rows = len(items)
+        if self.kind.answer_type == "tags":
+            num_rows = sum(len(tokens) for tokens in items["tokens"])
+        return np.tile(self.constant, (num_rows, 1))
+
+    def _span_outputs(self, items: pd.DataFrame) -> np.ndarray:
+        """In a shorter context, its last word replaces the words that it lacks."""
+        lengths = [len(starts) for starts in items["starts"]]
+        is_predicted = [
+            np.arange(length)[:, None] == np.minimum(self.constant, length - 1)
+            for length in lengths
+        ]
+        return np.where(np.concatenate(is_predicted), 0.0, -np.inf)
+
+
+@dataclass(frozen=True)
+class TfidfModel(FittedBaseline):
+    """Linear models on TF-IDF vectors: see `_FITTERS` for those of each answer type."""
+
+    language: str
+    is_symmetric: bool
+    # One of texts, or three of a word in its context: of the word before, the word, and the next.
+    vectorizers: tuple[TfidfVectorizer, ...]
+    # One; for spans, one for the first word of the answer and one for the last.
+    linear_models: tuple[LinearModel, ...]
+    has_converged: bool = True
+
+    def outputs(self, items: pd.DataFrame) -> np.ndarray:
+        """Return what the answers are made of, see `FittedBaseline.outputs`."""
+        answer_type = self.kind.answer_type
+        if answer_type == "span":
+            return self._span_outputs(items)
+        if answer_type == "tags":
+            features = _word_features(self.vectorizers, _words_in_context(items["tokens"]))
+            return self._probabilities(features)
+        texts = self.kind.extract_texts(items, self.language)
+        if answer_type == "choice":
+            return self._choice_outputs(texts)
+        (vectorizer,) = self.vectorizers
+        features = text_features(vectorizer, texts, symmetric=self.is_symmetric)
+        if answer_type == "number":
+            predictions_N: np.ndarray = self.linear_models[0].predict(features)
+            return predictions_N[:, None]
+        return self._probabilities(features)
+
+    def _probabilities(self, features: csr_matrix) -> np.ndarray:
+        fitted = class_probabilities(self.linear_models[0], features)
+        return fitted.for_all_labels(len(self.label_names))
+
+    def _choice_outputs(self, texts: Sequence[Sequence[str]]) -> np.ndarray:
+        """Return the probabilities that a choice is right, normalized over the choices."""
+        (vectorizer,) = self.vectorizers
+        features = text_features(vectorizer, _pair_with_choices(texts), symmetric=False)
+        fitted = class_probabilities(self.linear_models[0], features)
+        share_CN = fitted.probabilities_NK[:, 1].reshape(len(texts) - 1, -1)
+        normalized: np.ndarray = (share_CN / share_CN.sum(0)).T
+        return normalized
+
+    def _span_outputs(self, items: pd.DataFrame) -> np.ndarray:
+        contexts = _read_contexts(items, self.language)
+        tfidf = _word_features(self.vectorizers, contexts.words)
+        features = hstack([tfidf, csr_matrix(contexts.overlap_M3)]).tocsr()
+        ends = np.cumsum([len(starts) for starts in items["starts"]])[:-1]
+        log_probabilities = []
+        for model in self.linear_models:
+            fitted = class_probabilities(model, features)
+            parts = np.split(fitted.probabilities_NK[:, 1], ends)
+            log_probabilities.append(np.concatenate([np.log(part / part.sum()) for part in parts]))
+        return np.stack(log_probabilities, 1)
+
+
+def fit_baseline(baseline: Baseline, problem: BaselineProblem, *, C: float) -> FittedBaseline:
+    """Fit a baseline; TF-IDF without anything to learn is the majority class."""
+    if baseline == "majority" or not _can_learn(problem):
+        return _fit_majority(problem)
     assert problem.kind.answer_type is not None
-    return _PREDICTORS[problem.kind.answer_type](baseline, problem, C)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        vectorizers, linear_models = _FITTERS[problem.kind.answer_type](problem, C)
+    return TfidfModel(
+        problem.kind,
+        problem.label_names,
+        problem.language,
+        problem.is_symmetric,
+        vectorizers,
+        linear_models,
+        not any(issubclass(warning.category, ConvergenceWarning) for warning in caught),
+    )
+
+
+def _can_learn(problem: BaselineProblem) -> bool:
+    """Tell whether the training items have two labels, or words to choose from."""
+    answer_type = problem.kind.answer_type
+    if answer_type == "span":
+        return any(len(starts) > 1 for starts in problem.train["starts"])
+    if answer_type == "tags":
+        return len(set(_concatenate_tags(problem.train).tolist())) > 1
+    if answer_type == "label":
+        return problem.train["label"].nunique() > 1
+    return True
+
+
+def _fit_majority(problem: BaselineProblem) -> MajorityModel:
+    answer_type = problem.kind.answer_type
+    labels = problem.train["label"]
+    if answer_type == "number":
+        constant = np.array([labels.to_numpy(float).mean()])
+    elif answer_type == "span":
+        spans, counts = np.unique(np.stack(labels.to_list()), axis=0, return_counts=True)
+        constant = spans[counts.argmax()]
+    else:
+        labels_M = _concatenate_tags(problem.train) if answer_type == "tags" else labels.to_numpy()
+        fitted = predict_majority(labels_M, 1)
+        constant = fitted.for_all_labels(len(problem.label_names))[0]
+    return MajorityModel(problem.kind, problem.label_names, constant)
 
 
 def predict_majority(labels_N: np.ndarray, num_items: int) -> ClassProbabilities:
@@ -90,93 +260,91 @@ def predict_majority(labels_N: np.ndarray, num_items: int) -> ClassProbabilities
     return ClassProbabilities(classes_K, np.tile(count_K / count_K.sum(), (num_items, 1)))
 
 
-def predict_tfidf(
-    train_texts: Sequence[Sequence[str]],
-    labels_N: np.ndarray,
-    scored_texts: Sequence[Sequence[str]],
-    *,
-    language: str,
-    C: float,
-    symmetric: bool = False,
-) -> ClassProbabilities:
-    """Fit logistic regression on `tfidf_vectors` of one text or two."""
-    if len(set(labels_N.tolist())) < 2:
-        return predict_majority(labels_N, len(scored_texts[0]))
-    train_features, scored_features = tfidf_vectors(
-        train_texts, scored_texts, language=language, symmetric=symmetric
+def build_text_vectorizer(language: str, *, vocabulary: list[str] | None = None) -> TfidfVectorizer:
+    """Build TF-IDF over unigrams and bigrams of words (in Chinese, of characters)."""
+    return TfidfVectorizer(
+        tokenizer=partial(split_words, language=language),
+        token_pattern=None,
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+        vocabulary=vocabulary,
     )
-    return fit_logistic_regression(train_features, scored_features, labels_N, C)
 
 
-def tfidf_vectors(
-    train_texts: Sequence[Sequence[str]],
-    scored_texts: Sequence[Sequence[str]],
-    *,
-    language: str,
-    symmetric: bool = False,
-) -> tuple[csr_matrix, csr_matrix]:
-    """Return TF-IDF over unigrams and bigrams of words (in Chinese, of characters).
+def build_word_vectorizer(
+    *, min_df: int = 1, vocabulary: list[str] | None = None
+) -> TfidfVectorizer:
+    """Build TF-IDF over the character n-grams of a word."""
+    return TfidfVectorizer(
+        analyzer="char_wb",
+        ngram_range=(1, 4),
+        lowercase=False,
+        sublinear_tf=True,
+        min_df=min_df,
+        vocabulary=vocabulary,
+    )
+
+
+def fit_text_vectorizer(texts: Sequence[Sequence[str]], language: str) -> TfidfVectorizer:
+    """Fit `build_text_vectorizer` on the texts of all columns."""
+    vectorizer = build_text_vectorizer(language)
+    vectorizer.fit([text for column in texts for text in column])
+    return vectorizer
+
+
+def text_features(
+    vectorizer: TfidfVectorizer, texts: Sequence[Sequence[str]], *, symmetric: bool
+) -> csr_matrix:
+    """Return (N, F) features of one text or two.
 
     For two texts u and v the features are those of a probe on pairs, [u, v, |u - v|, u * v], and
     the sum of u * v, which is their cosine. From u and v alone a linear model could not see that
     they share a word. If the order of the texts means nothing, u + v replaces u and v.
     """
-    vectorizer = TfidfVectorizer(
-        tokenizer=partial(split_words, language=language),
-        token_pattern=None,
-        ngram_range=(1, 2),
-        sublinear_tf=True,
-    )
-    vectorizer.fit([text for column in train_texts for text in column])
-    train_features = [vectorizer.transform(column) for column in train_texts]
-    scored_features = [vectorizer.transform(column) for column in scored_texts]
-    if len(train_texts) == 1:
-        return train_features[0], scored_features[0]
-    return (
-        _pair_features(*train_features, symmetric=symmetric),
-        _pair_features(*scored_features, symmetric=symmetric),
-    )
-
-
-def _pair_features(first: csr_matrix, second: csr_matrix, *, symmetric: bool) -> csr_matrix:
-    texts = [first + second] if symmetric else [first, second]
+    vectors = [vectorizer.transform(column) for column in texts]
+    if len(vectors) == 1:
+        return vectors[0]
+    first, second = vectors
+    sides = [first + second] if symmetric else [first, second]
     product = first.multiply(second)
     cosine = csr_matrix(product.sum(1))
-    return hstack([*texts, abs(first - second), product, cosine]).tocsr()
+    return hstack([*sides, abs(first - second), product, cosine]).tocsr()
 
 
 def fit_logistic_regression(
-    train_features: csr_matrix, scored_features: csr_matrix, labels_N: np.ndarray, C: float
-) -> ClassProbabilities:
-    """Fit to scikit-learn's tolerance, and predict.
-
-    scikit-learn warns if MAX_ITER iterations are not enough.
-    """
-    model = LogisticRegression(C=C, max_iter=MAX_ITER).fit(train_features, labels_N)
-    return ClassProbabilities(model.classes_, model.predict_proba(scored_features))
+    features: csr_matrix, labels_N: np.ndarray, C: float
+) -> LogisticRegression:
+    """Fit to scikit-learn's tolerance; it warns if MAX_ITER iterations are not enough."""
+    return LogisticRegression(C=C, max_iter=MAX_ITER).fit(features, labels_N)
 
 
-def predict_tfidf_choices(
-    train_texts: Sequence[Sequence[str]],
-    labels_N: np.ndarray,
-    scored_texts: Sequence[Sequence[str]],
-    *,
-    language: str,
-    C: float,
-) -> ClassProbabilities:
-    """Classify each pair of a text and a choice as right or wrong, and normalize over choices."""
-    num_choices = len(train_texts) - 1
-    is_right = np.concatenate([labels_N == choice for choice in range(num_choices)])
-    fitted = predict_tfidf(
-        _pair_with_choices(train_texts),
-        is_right,
-        _pair_with_choices(scored_texts),
-        language=language,
-        C=C,
-    )
-    all_right = np.ones(len(scored_texts[0]) * num_choices, bool)
-    share_CN = fitted.label_probability(all_right).reshape(num_choices, -1)
-    return ClassProbabilities(np.arange(num_choices), (share_CN / share_CN.sum(0)).T)
+def class_probabilities(model: LinearModel, features: csr_matrix) -> ClassProbabilities:
+    """Return the probabilities of a logistic regression."""
+    assert isinstance(model, LogisticRegression)
+    return ClassProbabilities(model.classes_, model.predict_proba(features))
+
+
+FittedParts = tuple[tuple[TfidfVectorizer, ...], tuple[LinearModel, ...]]
+
+
+def _fit_labels(problem: BaselineProblem, C: float) -> FittedParts:
+    """Fit logistic regression on `text_features`."""
+    texts = problem.kind.extract_texts(problem.train, problem.language)
+    vectorizer = fit_text_vectorizer(texts, problem.language)
+    features = text_features(vectorizer, texts, symmetric=problem.is_symmetric)
+    labels_N = problem.train["label"].to_numpy()
+    return (vectorizer,), (fit_logistic_regression(features, labels_N, C),)
+
+
+def _fit_choices(problem: BaselineProblem, C: float) -> FittedParts:
+    """Classify each pair of a text and a choice as right or wrong."""
+    texts = problem.kind.extract_texts(problem.train, problem.language)
+    pairs = _pair_with_choices(texts)
+    labels_N = problem.train["label"].to_numpy()
+    is_right = np.concatenate([labels_N == choice for choice in range(len(texts) - 1)])
+    vectorizer = fit_text_vectorizer(pairs, problem.language)
+    features = text_features(vectorizer, pairs, symmetric=False)
+    return (vectorizer,), (fit_logistic_regression(features, is_right, C),)
 
 
 def _pair_with_choices(texts: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -185,69 +353,39 @@ def _pair_with_choices(texts: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(texts[0]) * len(choices), [choice for column in choices for choice in column]]
 
 
-def _predict_labels(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with a label, or with the index of a choice."""
-    labels_N = problem.train["label"].to_numpy()
-    if baseline == "majority":
-        fitted = predict_majority(labels_N, len(problem.scored))
-    else:
-        fitted = _predict_tfidf_classes(problem, labels_N, C)
-    names = problem.facts["labels"]
-    return format_label_predictions(
-        names, problem.scored["label"].to_numpy(), fitted.for_all_labels(len(names))
+def _fit_numbers(problem: BaselineProblem, C: float) -> FittedParts:
+    """Fit ridge regression on `text_features`."""
+    texts = problem.kind.extract_texts(problem.train, problem.language)
+    vectorizer = fit_text_vectorizer(texts, problem.language)
+    features = text_features(vectorizer, texts, symmetric=problem.is_symmetric)
+    return (vectorizer,), (
+        Ridge(alpha=1 / C).fit(features, problem.train["label"].to_numpy(float)),
     )
 
 
-def _predict_tfidf_classes(
-    problem: BaselineProblem, labels_N: np.ndarray, C: float
-) -> ClassProbabilities:
-    train_texts, scored_texts = problem.extract_texts()
-    language = problem.language
-    if problem.kind.answer_type == "choice":
-        return predict_tfidf_choices(train_texts, labels_N, scored_texts, language=language, C=C)
-    return predict_tfidf(
-        train_texts,
-        labels_N,
-        scored_texts,
-        language=language,
-        C=C,
-        symmetric=problem.is_symmetric,
-    )
+def _fit_tags(problem: BaselineProblem, C: float) -> FittedParts:
+    """Fit logistic regression on a word and its two neighbors."""
+    words = _words_in_context(problem.train["tokens"])
+    vectorizers, features = _fit_word_vectorizers(words)
+    labels_M = _concatenate_tags(problem.train)
+    return vectorizers, (fit_logistic_regression(features, labels_M, C),)
 
 
-def _predict_numbers(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with the mean, or by ridge regression on TF-IDF."""
-    train_labels_N = problem.train["label"].to_numpy(float)
-    scored_labels_N = problem.scored["label"].to_numpy(float)
-    if baseline == "majority":
-        means_N = np.full(len(problem.scored), train_labels_N.mean())
-        return format_number_predictions(scored_labels_N, means_N)
-    train_features, scored_features = tfidf_vectors(
-        *problem.extract_texts(), language=problem.language, symmetric=problem.is_symmetric
-    )
-    model = Ridge(alpha=1 / C).fit(train_features, train_labels_N)
-    return format_number_predictions(scored_labels_N, model.predict(scored_features))
+def _fit_spans(problem: BaselineProblem, C: float) -> FittedParts:
+    """Fit two logistic regressions: on the first word of the answer, and on the last.
 
-
-def _predict_tags(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with the majority tag, or by logistic regression on a word and its two neighbors."""
-    train_labels_M = _concatenate_tags(problem.train)
-    scored_words = _words_in_context(problem.scored["tokens"])
-    if baseline == "majority" or len(set(train_labels_M.tolist())) < 2:
-        fitted = predict_majority(train_labels_M, len(scored_words))
-    else:
-        train_words = _words_in_context(problem.train["tokens"])
-        train_features, scored_features = _word_features(train_words, scored_words)
-        fitted = fit_logistic_regression(train_features, scored_features, train_labels_M, C)
-    names = problem.facts["labels"]
-    probabilities_MK = fitted.for_all_labels(len(names))
-    return format_tag_predictions(
-        names,
-        [len(tags) for tags in problem.scored["label"]],
-        _concatenate_tags(problem.scored),
-        probabilities_MK,
-        probabilities_MK.argmax(1),
-    )
+    The features are those of `_word_features`, and `question_overlap`.
+    """
+    contexts = _read_contexts(problem.train, problem.language)
+    vectorizers, word_features = _fit_word_vectorizers(contexts.words)
+    features = hstack([word_features, csr_matrix(contexts.overlap_M3)]).tocsr()
+    ends = np.cumsum([0, *(len(starts) for starts in problem.train["starts"])])
+    models = []
+    for side in (0, 1):
+        labels_M = np.zeros(ends[-1], bool)
+        labels_M[ends[:-1] + [label[side] for label in problem.train["label"]]] = True
+        models.append(fit_logistic_regression(features, labels_M, C))
+    return vectorizers, tuple(models)
 
 
 def _concatenate_tags(items: pd.DataFrame) -> np.ndarray:
@@ -266,76 +404,42 @@ def _with_neighbors(tokens: list[str]) -> list[WordInContext]:
     return list(zip(["<begin>", *tokens[:-1]], tokens, [*tokens[1:], "<end>"], strict=True))
 
 
-def _word_features(
-    train_words: list[WordInContext], scored_words: list[WordInContext]
-) -> tuple[csr_matrix, csr_matrix]:
-    """Concatenate TF-IDF over the character n-grams of the word before, the word, and the next."""
+def _fit_word_vectorizers(
+    words: list[WordInContext],
+) -> tuple[tuple[TfidfVectorizer, ...], csr_matrix]:
+    """Fit a vectorizer for each column of `_word_features`; return them and the features."""
     # In a few words nearly every n-gram occurs once, so all are kept.
-    min_df = 1 if len(train_words) < MIN_DF_WORDS else 2
-    train_parts = []
-    scored_parts = []
-    for column in range(3):
-        vectorizer = TfidfVectorizer(
-            analyzer="char_wb",
-            ngram_range=(1, 4),
-            lowercase=False,
-            sublinear_tf=True,
-            min_df=min_df,
-        )
-        train_parts.append(vectorizer.fit_transform([words[column] for words in train_words]))
-        scored_parts.append(vectorizer.transform([words[column] for words in scored_words]))
-    return hstack(train_parts).tocsr(), hstack(scored_parts).tocsr()
-
-
-def _predict_spans(baseline: Baseline, problem: BaselineProblem, C: float) -> PredictionColumns:
-    """Answer with the most frequent word positions, or by two logistic regressions.
-
-    One predicts the first word of the answer and one the last, from `_word_features` and
-    `question_overlap`.
-    """
-    lengths = [len(starts) for starts in problem.scored["starts"]]
-    if baseline == "majority" or all(len(starts) == 1 for starts in problem.train["starts"]):
-        return _predict_most_frequent_span(problem, lengths)
-    train_features = _context_features(problem.train, problem.language)
-    scored_features = _context_features(problem.scored, problem.language)
-    train_tfidf, scored_tfidf = _word_features(train_features.words, scored_features.words)
-    train_matrix = hstack([train_tfidf, csr_matrix(train_features.overlap_M3)]).tocsr()
-    scored_matrix = hstack([scored_tfidf, csr_matrix(scored_features.overlap_M3)]).tocsr()
-    ends = np.cumsum([0, *(len(starts) for starts in problem.train["starts"])])
-    log_probabilities = []
-    for side in (0, 1):
-        labels_M = np.zeros(ends[-1], bool)
-        labels_M[ends[:-1] + [label[side] for label in problem.train["label"]]] = True
-        fitted = fit_logistic_regression(train_matrix, scored_matrix, labels_M, C)
-        contexts = np.split(fitted.probabilities_NK[:, 1], np.cumsum(lengths)[:-1])
-        log_probabilities.append(np.concatenate([np.log(part / part.sum()) for part in contexts]))
-    return format_span_predictions(problem.scored, np.stack(log_probabilities, 1))
-
-
-def _predict_most_frequent_span(problem: BaselineProblem, lengths: list[int]) -> PredictionColumns:
-    """Answer with the most frequent positions of the first and last word.
-
-    In a shorter context, its last word replaces them.
-    """
-    labels = np.stack(problem.train["label"].to_list())
-    spans, counts = np.unique(labels, axis=0, return_counts=True)
-    most_frequent = spans[counts.argmax()]
-    is_predicted = [
-        np.arange(length)[:, None] == np.minimum(most_frequent, length - 1) for length in lengths
+    min_df = 1 if len(words) < MIN_DF_WORDS else 2
+    vectorizers = tuple(build_word_vectorizer(min_df=min_df) for _ in range(3))
+    # Not fit and then transform: the order of the columns within a row, and with it the last digit
+    # of a sum, would be another.
+    parts = [
+        vectorizer.fit_transform([word[column] for word in words])
+        for column, vectorizer in enumerate(vectorizers)
     ]
-    log_probabilities = np.where(np.concatenate(is_predicted), 0.0, -np.inf)
-    return format_span_predictions(problem.scored, log_probabilities)
+    return vectorizers, hstack(parts).tocsr()
+
+
+def _word_features(
+    vectorizers: Sequence[TfidfVectorizer], words: list[WordInContext]
+) -> csr_matrix:
+    """Concatenate TF-IDF over the character n-grams of the word before, the word, and the next."""
+    parts = [
+        vectorizer.transform([word[column] for word in words])
+        for column, vectorizer in enumerate(vectorizers)
+    ]
+    return hstack(parts).tocsr()
 
 
 @dataclass(frozen=True)
-class _ContextFeatures:
+class _Contexts:
     """The M words of all contexts with their neighbours, and their (M, 3) `question_overlap`."""
 
     words: list[WordInContext]
     overlap_M3: np.ndarray
 
 
-def _context_features(items: pd.DataFrame, language: str) -> _ContextFeatures:
+def _read_contexts(items: pd.DataFrame, language: str) -> _Contexts:
     words: list[WordInContext] = []
     overlap = []
     columns = [items[name] for name in ("question", "context", "starts", "ends")]
@@ -344,7 +448,7 @@ def _context_features(items: pd.DataFrame, language: str) -> _ContextFeatures:
         words += _with_neighbors(tokens)
         question_words = {word.lower() for word in split_words(question, language)}
         overlap.append(question_overlap(question_words, [token.lower() for token in tokens]))
-    return _ContextFeatures(words, np.concatenate(overlap))
+    return _Contexts(words, np.concatenate(overlap))
 
 
 def question_overlap(question_words: set[str], tokens: Sequence[str]) -> np.ndarray:
@@ -363,10 +467,10 @@ def question_overlap(question_words: set[str], tokens: Sequence[str]) -> np.ndar
     return np.stack([weight_W > 0, before_W, after_W], 1)
 
 
-_PREDICTORS: dict[str, Callable[[Baseline, BaselineProblem, float], PredictionColumns]] = {
-    "label": _predict_labels,
-    "choice": _predict_labels,
-    "number": _predict_numbers,
-    "tags": _predict_tags,
-    "span": _predict_spans,
+_FITTERS: dict[str, Callable[[BaselineProblem, float], FittedParts]] = {
+    "label": _fit_labels,
+    "choice": _fit_choices,
+    "number": _fit_numbers,
+    "tags": _fit_tags,
+    "span": _fit_spans,
 }

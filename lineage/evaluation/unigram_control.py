@@ -18,6 +18,7 @@ from lineage.evaluation.result_rows import unigram_row
 from lineage.evaluation.systems import EvalContext, EvalRun
 from lineage.evaluation.tfidf import (
     ClassProbabilities,
+    class_probabilities,
     fit_logistic_regression,
     predict_majority,
 )
@@ -60,7 +61,8 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
             fitted = [predict_majority(labels_N, len(part.rows_N)) for part in (validation, scored)]
         else:
             train, *others = matrices
-            fitted = [fit_logistic_regression(train, other, labels_N, C) for other in others]
+            model = fit_logistic_regression(train, labels_N, C)
+            fitted = [class_probabilities(model, other) for other in others]
         scores.append(
             tuple(
                 _score(context, part, probabilities)

@@ -365,11 +365,11 @@ def count_prediction_tables(counts: EvaluationCounts) -> int:
 def evaluation_disk(
     counts: EvaluationCounts, costs: EvaluationCosts, *, prediction_bytes: float
 ) -> int:
-    """Return the bytes of the fine-tuned weights and the predictions that a stage keeps.
+    """Return at most the bytes of fine-tuned networks and predictions that a stage keeps.
 
     `prediction_bytes` is of an item.
     """
-    has_finetuned = any(run.run.transfer == "finetuned" for run in counts.runs)
-    weights_bytes = costs.finetuned_bytes if has_finetuned else 0
+    label_counts = {run.run.label_count for run in counts.runs if run.run.transfer == "finetuned"}
+    weights_bytes = costs.finetuned_bytes * len(label_counts)
     num_predictions = sum(run.num_predictions for run in counts.runs)
     return weights_bytes + round(prediction_bytes * num_predictions)

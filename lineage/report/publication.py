@@ -4,10 +4,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lineage import artifacts
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import AdaptationEffect, Analysis, PretrainingBudget
+from lineage.analysis.records import (
+    AdaptationEffect,
+    Analysis,
+    PretrainingBudget,
+    record_to_json,
+)
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.evaluation.metrics import RANKING_METRICS
@@ -170,6 +176,14 @@ def _summarize_in_few_words(decisions: Sequence[Decision]) -> str:
         return "nothing above chance"
     model, count = Counter(recommended).most_common(1)[0]
     return f"use {model} in {count} of {len(decisions)}"
+
+
+def decision_records(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """Return the decisions as JSON values; `system` is the one to use, for `lineage predict`."""
+    return [
+        {"system": record_to_json(one.use.standing.system), **record_to_json(one)}
+        for one in decisions
+    ]
 
 
 def dvc_metrics(decisions: Sequence[Decision]) -> dict[str, dict[str, float]]:

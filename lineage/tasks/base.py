@@ -83,7 +83,8 @@ class Kind:
     unit: Unit  # what gets one answer; also what a head reads
     required_columns: tuple[str, ...]  # keys of the task that must name a column
     # (user's columns, task, where) -> items with a column `truncated`. The index is the user's row
-    # number; unusable rows are left out. Raises InputError that names the row.
+    # number; unusable rows are left out. Raises InputError that names the row. If the task names no
+    # column for one of `label_columns`, the items are new ones, without labels.
     make_items: Callable[[TableColumns, Task, str], pd.DataFrame]
     # (items, language) -> the texts that TF-IDF reads: one list for each text of an item
     extract_texts: Callable[[pd.DataFrame, str], list[list[str]]]
@@ -103,6 +104,7 @@ class Kind:
     # (items of a split, task, where): a last check, which raises InputError
     check_items: Callable[[pd.DataFrame, Task, str], None] | None = None
     optional_columns: tuple[str, ...] = ("group",)  # keys that may name a column
+    label_columns: tuple[str, ...] = ("label",)  # keys whose columns only labelled items have
     # Item columns that make two items the same: everything that is read, without label, group, id.
     identity_columns: tuple[str, ...] = ()
 
@@ -134,6 +136,11 @@ class Kind:
     def is_text_in_parts(self) -> bool:
         """Texts longer than the model reads are read in several windows instead of being cut."""
         return self.answer_type in ("tags", "span")
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The keys of the columns that an item is read from, without those of labels."""
+        return tuple(key for key in self.required_columns if key not in self.label_columns)
 
     @property
     def required_splits(self) -> tuple[str, ...]:

@@ -57,10 +57,11 @@ def _check_all(valid: list[bool], where: str, problem: str) -> None:
 def find_filled_rows(columns: TableColumns) -> list[int]:
     """Return the rows with a value in any column; spreadsheets have empty rows below the table."""
     rows = enumerate(zip(*columns.values(), strict=True))
-    return [row for row, values in rows if not all(map(_is_empty, values))]
+    return [row for row, values in rows if not all(map(is_empty_cell, values))]
 
 
-def _is_empty(value: Any) -> bool:
+def is_empty_cell(value: Any) -> bool:
+    """Tell whether a cell holds nothing: a missing value, a blank text, or a list without entries."""
     if isinstance(value, str | float):
         return is_blank(cell_to_text(value))
     return value is None or (isinstance(value, list) and not value)

@@ -58,7 +58,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     first and the last word, from 0, of the first answer that is still there: the words that hold
     its characters. It is empty where every answer is cut off; `answers` keeps them all.
     """
-    assert task.question is not None and task.context is not None and task.answers is not None
+    assert task.question is not None and task.context is not None
     if task.max_words < 2:
         raise InputError(
             f"{where}: max_words is {task.max_words}, which leaves no room for both a question "
@@ -71,8 +71,10 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         start_lists = [_as_list(starts) for starts in columns[task.answer_starts]]
     items = []
     for number, (question, context) in enumerate(zip(questions, contexts, strict=True)):
-        row = _Row(number, where, task.answers, task.answer_starts or "answer_start")
-        answers = _parse_answers(columns[task.answers][number], start_lists[number], row)
+        row = _Row(number, where, task.answers or "", task.answer_starts or "answer_start")
+        answers: list[_Answer] = []
+        if task.answers is not None:
+            answers = _parse_answers(columns[task.answers][number], start_lists[number], row)
         raw_context = cell_to_text(columns[task.context][number])
         spans = [_locate_answer(answer, raw_context, context, row) for answer in answers]
         texts = [normalize_text(answer.text) for answer in answers]
@@ -217,5 +219,6 @@ KIND = Kind(
     extract_texts=extract_texts,
     metrics=("f1", "exact_match"),
     answer_type="span",
+    label_columns=("answers", "answer_starts"),
     identity_columns=("question", "context"),
 )

@@ -42,11 +42,10 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     choice, the text has at most max_words words. The passage is cut alike for every choice. The
     question is never cut, nor does a model with a smaller limit cut it, as long as it fits.
     """
-    assert task.text is not None and task.choices is not None and task.label is not None
+    assert task.text is not None and task.choices is not None
     text_columns = [read_text_column(columns, name, where) for name in task.text]
     choices = _read_choices(columns, task, where)
-    labels = read_label_column(columns, task.label, where)
-    _check_choice_counts(choices, labels, task, where)
+    _check_choice_counts(choices, task, where)
     passages = text_columns[0]
     questions = [""] * len(passages)
     if len(text_columns) > 1:
@@ -55,15 +54,15 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         _truncate_item(row, *parts, task, where)
         for row, parts in enumerate(zip(passages, questions, choices, strict=True))
     ]
-    return pd.DataFrame(
-        {
-            "text": [item.text for item in items],
-            "choices": [item.choices for item in items],
-            "label": labels,
-            "asked": [len(question) for question in questions],
-            "group": read_group_column(columns, task.group, where),
-            "truncated": [item.truncated for item in items],
-        }
+    table = pd.DataFrame(
+        {"text": [item.text for item in items], "choices": [item.choices for item in items]}
+    )
+    if task.label is not None:
+        table["label"] = _read_labels(columns, choices, task.label, where)
+    return table.assign(
+        asked=[len(question) for question in questions],
+        group=read_group_column(columns, task.group, where),
+        truncated=[item.truncated for item in items],
     )
 
 
@@ -135,12 +134,10 @@ def _parse_choices(value: Any, row: int, name: str, where: str) -> list[str]:
     return choices
 
 
-def _check_choice_counts(
-    choices: list[list[str]], labels: list[str], task: Task, where: str
-) -> None:
-    """Check for at least two choices, the same number in every item, and a label among them."""
+def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> None:
+    """Check for at least two choices, and the same number in every item."""
     column = task.choices[0] if task.choices else ""
-    for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
+    for row, own in enumerate(choices):
         if len(own) < 2:
             raise row_error(row, where, f"column '{column}': there must be at least two choices")
         if len(own) != len(choices[0]):
@@ -150,13 +147,22 @@ def _check_choice_counts(
                 f"column '{column}': it has {len(own)} choices, but the first row has "
                 f"{len(choices[0])}; all rows must have the same number",
             )
+
+
+def _read_labels(
+    columns: TableColumns, choices: list[list[str]], name: str, where: str
+) -> list[str]:
+    """Return the labels. Raises InputError where one is not among the choices."""
+    labels = read_label_column(columns, name, where)
+    for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
         if label not in map(str, range(len(own))):
             raise row_error(
                 row,
                 where,
-                f"column '{task.label}': '{shorten_value(label)}' is not one of the {len(own)} "
+                f"column '{name}': '{shorten_value(label)}' is not one of the {len(own)} "
                 "choices, which count from 0",
             )
+    return labels
 
 
 KIND = Kind(

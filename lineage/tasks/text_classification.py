@@ -18,14 +18,12 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
     Both texts together have at most max_words words; `truncated` tells that they had more.
     """
-    assert task.label is not None
     items = make_text_items(columns, task, where)
-    labels = read_label_column(columns, task.label, where)
+    if task.label is not None:
+        labels = read_label_column(columns, task.label, where)
+        items["label"] = [labels[row] for row in items.index]
     groups = read_group_column(columns, task.group, where)
-    return items.assign(
-        label=[labels[row] for row in items.index],
-        group=[groups[row] for row in items.index],
-    )
+    return items.assign(group=[groups[row] for row in items.index])
 
 
 KIND = Kind(

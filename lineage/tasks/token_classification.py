@@ -31,9 +31,12 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     `blank` counts the blank tokens that were left out with their tags. `has_invalid_tags` is there
     if the data has spans of characters, and says whether some overlapped. `truncated` is always
     False: a word that is cut off could not be tagged. Raises InputError, also where nearly every
-    row has one token.
+    row has one token. New items have no label. A text is then split at its spaces or, in a language
+    without spaces, into its characters.
     """
-    assert task.tokens is not None and task.label is not None
+    assert task.tokens is not None
+    if task.label is None:
+        return _make_new_items(columns, task, where)
     columns, has_overlap = _convert_spans(columns, task, where)
     tokens = [
         parse_list(value, row, task.tokens, where, allow_blank=True)
@@ -71,6 +74,20 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     if has_overlap:
         items["has_invalid_tags"] = has_overlap
     return items[has_words]
+
+
+def _make_new_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
+    """Return columns tokens, group and truncated."""
+    assert task.tokens is not None
+    tokens = []
+    for row, cell in enumerate(columns[task.tokens]):
+        words = parse_list(cell, row, task.tokens, where, allow_blank=True)
+        if isinstance(cell, str) and is_spaceless(task.language) and len(words) == 1:
+            words = list(words[0])
+        tokens.append([word for word in words if not is_blank(word)])
+    groups = read_group_column(columns, task.group, where)
+    items = pd.DataFrame({"tokens": tokens, "group": groups, "truncated": False})
+    return items[[bool(words) for words in tokens]]
 
 
 def _select(sequences: Sequences, flags: list[list[bool]]) -> Sequences:

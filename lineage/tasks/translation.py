@@ -10,15 +10,15 @@ from lineage.tasks.columns import TableColumns, read_group_column, read_text_col
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns source (at most max_words words), target (never cut), group and truncated."""
-    assert task.source is not None and task.target is not None
+    assert task.source is not None
     whole_sources = read_text_column(columns, task.source, where, noun="source")
-    targets = read_text_column(columns, task.target, where, noun="target")
     sources = [truncate_to_words(text, task.max_words, task.language) for text in whole_sources]
     is_cut = [len(a) < len(b) for a, b in zip(sources, whole_sources, strict=True)]
+    items = pd.DataFrame({"source": sources})
+    if task.target is not None:
+        items["target"] = read_text_column(columns, task.target, where, noun="target")
     groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame(
-        {"source": sources, "target": targets, "group": groups, "truncated": is_cut}
-    )
+    return items.assign(group=groups, truncated=is_cut)
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
@@ -34,6 +34,7 @@ KIND = Kind(
     extract_texts=extract_texts,
     metrics=("bleu", "chrf"),
     answered_by="translator",
+    label_columns=("target",),
     whole_text_columns=("target",),
     identity_columns=("source",),
 )

@@ -33,21 +33,22 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
     `target` is the index of the word in its window.
     """
-    assert task.tokens is not None and task.target is not None and task.label is not None
+    assert task.tokens is not None and task.target is not None
     rows = zip(columns[task.tokens], columns[task.target], strict=True)
     windows = [
         _cut_window(tokens, target, row, task, where) for row, (tokens, target) in enumerate(rows)
     ]
-    labels = read_label_column(columns, task.label, where)
-    groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame(
+    items = pd.DataFrame(
         {
             "tokens": [window.tokens for window in windows],
             "target": [window.target for window in windows],
-            "label": labels,
-            "group": groups,
-            "truncated": [window.truncated for window in windows],
         }
+    )
+    if task.label is not None:
+        items["label"] = read_label_column(columns, task.label, where)
+    return items.assign(
+        group=read_group_column(columns, task.group, where),
+        truncated=[window.truncated for window in windows],
     )
 
 

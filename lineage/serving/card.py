@@ -1,0 +1,73 @@
+"""The model card of a kept system."""
+
+from pathlib import Path
+
+from lineage.evaluation.saved_systems import SystemRecord
+
+CARD_FILE = "README.md"
+INIT_TEXTS = {
+    "pretrained": "pretrained on the study's corpus",
+    "adapted": "pretrained on the study's corpus and adapted to the task's texts",
+    "target_only": "pretrained on the task's texts alone",
+    "random": "with random weights",
+}
+
+
+def write_card(folder: Path, record: SystemRecord) -> None:
+    """Write README.md into a system's folder."""
+    (folder / CARD_FILE).write_text(format_card(record), encoding="utf-8")
+
+
+def format_card(record: SystemRecord) -> str:
+    """Return a system's model card as Markdown."""
+    score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
+    settings = [
+        f"{key} {value}"
+        for key, value in sorted(record.settings.items())
+        if key in ("C", "l2", "learning_rate", "features", "pooling")
+    ]
+    trained_on = f"{record.train_examples:,} labelled items (labels: {record.label_count})"
+    command = f"lineage predict --task {record.task} --system {record.name}"
+    lines = [
+        f"# {record.name} for {record.task}",
+        _describe_system(record),
+        "",
+        f"- Task: {record.task}, of kind {record.kind}, language {record.language}.",
+        f"- Trained on {trained_on}, fine-tuning seed {record.finetune_seed}.",
+        f"- {record.metric} on validation: {score}. The report has the scores on test items.",
+        f"- Chosen settings: {', '.join(settings) or 'the defaults'}.",
+    ]
+    if record.fold is not None:
+        lines.append("- Trained without the first fold, on which it was tested.")
+    if record.labels:
+        lines.append(f"- Answers: {', '.join(record.labels)}.")
+    lines += [
+        "",
+        "It learned from the labels of one task. On text of another kind its scores may be lower.",
+        "",
+        "```sh",
+        f"{command} --labels {record.label_count} new.csv -o labelled.csv",
+        "```",
+        "A copy of this folder that `lineage export` made is used by its path:",
+        "",
+        "```sh",
+        "lineage predict --system FOLDER new.csv -o labelled.csv",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _describe_system(record: SystemRecord) -> str:
+    """Return a sentence that says what the system is."""
+    if record.transfer == "none":
+        return "Logistic or ridge regression on TF-IDF vectors."
+    model = f"{record.model} (family {record.family}), {INIT_TEXTS[record.init]}"
+    if record.family == "public":
+        model = f"{record.model}, a public checkpoint"
+        if record.init == "adapted":
+            model += " adapted to the task's texts"
+    if record.transfer == "finetuned":
+        return f"The whole network of {model}, fine-tuned."
+    head = {"linear": "A linear probe", "bilstm": "A BiLSTM", "bilstm_crf": "A BiLSTM-CRF"}
+    return f"{head[record.head]} on frozen features of {model}."

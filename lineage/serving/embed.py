@@ -1,0 +1,166 @@
+"""Write the vectors of texts, or of their words, that a model of the study computes.
+
+Shapes: N texts, M words of all texts, L layers, D width.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from lineage.config.params import Params, read_recorded_params
+from lineage.data.language import is_blank, normalize_text, split_words
+from lineage.errors import InputError
+from lineage.evaluation.encoding import EncodedItem, encode_items
+from lineage.evaluation.linear_probe import extract_features
+from lineage.evaluation.systems import max_input_positions
+from lineage.models.base import Encoder
+from lineage.models.checkpoint import Checkpoint
+from lineage.runtime.settings import read_runtime_settings
+from lineage.serving.files import (
+    ROWS_PER_CHUNK,
+    InputFile,
+    check_output,
+    create_output,
+    open_input,
+)
+from lineage.serving.models import locate_trained_model
+from lineage.serving.progress import show_rows
+from lineage.tasks.columns import TableColumns, is_empty_cell
+from lineage.training.devices import configure_torch, select_device
+
+TEXT_COLUMN = "text"
+VECTOR = "vector"
+WORDS = "words"
+VECTORS = "vectors"
+WORD_ROWS_PER_CHUNK = 256  # a text has a vector for each of its words
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A model that computes vectors of texts or of their words."""
+
+    checkpoint: Checkpoint
+    model: Encoder
+    language: str
+    precision: str
+    layer: int | None  # None: the mean of all layers
+
+    def embed_texts(self, texts: list[str]) -> np.ndarray:
+        """Return (N, D): the mean over the pieces of each text, which a linear probe reads."""
+        return self._embed(pd.DataFrame({"text": texts}))
+
+    def embed_words(self, texts: list[str]) -> tuple[list[list[str]], list[np.ndarray]]:
+        """Return the words of each text, and (W, D) their vectors; zeros for a word without piece."""
+        words = [split_words(text, self.language) for text in texts]
+        vectors_MD = self._embed(pd.DataFrame({"tokens": words}))
+        ends = np.cumsum([len(one) for one in words])[:-1]
+        return words, np.split(vectors_MD, ends)
+
+    def _embed(self, table: pd.DataFrame) -> np.ndarray:
+        tokenizer = self.checkpoint.tokenizer
+        items: list[EncodedItem] = encode_items(
+            table,
+            tokenizer,
+            max_length=max_input_positions(self.checkpoint),
+            language=self.language,
+        )
+        layers = extract_features(self.model, tokenizer, items, precision=self.precision)
+        if self.layer is None:
+            return layers.mean(1)
+        return layers[:, self.layer, : self.model.hidden_sizes()[self.layer]]
+
+
+def embed_file(
+    file: Path, out: Path, *, model: str, layer: int | None, words: bool, text_column: str | None
+) -> str:
+    """Write the columns of a file with vectors as parquet, and return a sentence about it.
+
+    `model` is MODEL, or MODEL@TASK for the model adapted to a task's text. Without `layer` the
+    layers are averaged, as a scalar mix does before it is trained. Raises InputError.
+    """
+    params = read_recorded_params()
+    folder = locate_trained_model(params, model)
+    if out.suffix != ".parquet":
+        raise InputError(f"{out}: vectors are written as parquet; end its name in .parquet")
+    column = text_column or TEXT_COLUMN
+    source = open_input(file, text_column=column)
+    check_output(out, source)
+    source.check([column])
+    checkpoint = Checkpoint.load(folder)
+    configure_torch(params.threads)
+    device = select_device(params.device, read_runtime_settings().device_index)
+    encoder = checkpoint.build(device)
+    _check_layer(layer, encoder, model)
+    task = model.partition("@")[2]
+    language = params.tasks[task].language if task else _corpus_language(params)
+    embedder = Embedder(checkpoint, encoder, language, params.precision, layer)
+    return _write_vectors(embedder, source, out, column, words=words)
+
+
+def _corpus_language(params: Params) -> str:
+    return params.corpora[params.budget.corpus].language
+
+
+def _check_layer(layer: int | None, encoder: Encoder, model: str) -> None:
+    num_layers = len(encoder.hidden_sizes())
+    if layer is not None and not 0 <= layer < num_layers:
+        raise InputError(
+            f"--layer: {model} has the layers 0 to {num_layers - 1}, from the embeddings upwards; "
+            "name one of them"
+        )
+
+
+def _write_vectors(
+    embedder: Embedder, source: InputFile, out: Path, column: str, *, words: bool
+) -> str:
+    vector_type = pa.list_(pa.float32())
+    new_fields = {VECTOR: vector_type}
+    rows_per_chunk = ROWS_PER_CHUNK
+    if words:
+        new_fields = {WORDS: pa.list_(pa.string()), VECTORS: pa.list_(vector_type)}
+        rows_per_chunk = WORD_ROWS_PER_CHUNK
+    num_rows = 0
+    num_blank = 0
+    with create_output(out, source, new_fields) as writer, show_rows() as report:
+        for columns in source.iter_chunks(rows_per_chunk):
+            new_columns = _embed_chunk(embedder, columns[column], source.place, words=words)
+            writer.write({**columns, **new_columns})
+            num_rows += len(columns[column])
+            num_blank += sum(value is None for value in next(iter(new_columns.values())))
+            report(num_rows)
+    unit = "words" if words else "texts"
+    blank = f"; {num_blank:,} of them have no text, and no vector" if num_blank else ""
+    return f"{out}: {num_rows:,} rows with the vectors of {unit}{blank}"
+
+
+def _embed_chunk(embedder: Embedder, cells: list[Any], place: str, *, words: bool) -> TableColumns:
+    """Return the new columns of a chunk; None in rows without text."""
+    texts = [_read_text(cell, place) for cell in cells]
+    filled = [row for row, text in enumerate(texts) if text is not None]
+    given = [text for text in texts if text is not None]
+    names = (WORDS, VECTORS) if words else (VECTOR,)
+    columns: TableColumns = {name: [None] * len(texts) for name in names}
+    if not given:
+        return columns
+    if not words:
+        for row, vector_D in zip(filled, embedder.embed_texts(given), strict=True):
+            columns[VECTOR][row] = vector_D
+        return columns
+    for row, word_list, vectors_WD in zip(filled, *embedder.embed_words(given), strict=True):
+        columns[WORDS][row] = word_list
+        columns[VECTORS][row] = list(vectors_WD)
+    return columns
+
+
+def _read_text(cell: Any, place: str) -> str | None:
+    """Return a clean text, or None for a blank cell. Raises InputError for another value."""
+    if is_empty_cell(cell):
+        return None
+    if not isinstance(cell, str):
+        raise InputError(f"{place}: a cell of the text column does not hold a text; correct it")
+    text = normalize_text(cell)
+    return None if is_blank(text) else text

@@ -1,0 +1,269 @@
+"""Label a user's file with a kept system.
+
+The file is read, answered and written in chunks of rows, so memory does not grow with it.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from lineage.artifacts import read_json
+from lineage.config.data import Task
+from lineage.config.params import read_recorded_params
+from lineage.config.records import parse_record
+from lineage.data.annotations import spans_to_iob2
+from lineage.data.items import name_generated_columns
+from lineage.errors import EvaluationError, InputError
+from lineage.evaluation.saved_systems import (
+    RECORD_FILE,
+    AnswerItems,
+    SystemRecord,
+    load_system,
+    read_record,
+)
+from lineage.results import PROBABILITY_PREFIX
+from lineage.runtime.settings import read_runtime_settings
+from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input
+from lineage.serving.progress import show_rows
+from lineage.serving.systems import KeptSystem, choose_system, format_systems, list_systems
+from lineage.tasks.base import Kind, load_kind
+from lineage.tasks.columns import RowError, TableColumns, is_empty_cell
+from lineage.training.devices import configure_torch, select_device
+
+PREDICTION = "prediction"
+WORDS = "prediction_words"  # the words to which the tags of a prediction belong
+TASK_FILE = "task.json"  # of an exported system: how its task reads columns
+PROBABILITY_DIGITS = 7  # after the point
+
+
+def print_systems(task: str) -> None:
+    """Print the systems of a task of the study, the best on validation first. Raises InputError."""
+    print(format_systems(list_systems(read_recorded_params(), task)))
+
+
+def predict_file(
+    file: Path,
+    out: Path,
+    *,
+    task: str | None,
+    system: str | None = None,
+    label_count: str | None = None,
+    text_columns: list[str] | None = None,
+) -> str:
+    """Write a file with the columns of `file`, the predictions and, for classes, probabilities.
+
+    `system` is a name, or the folder of an exported system, which needs no study; without it, the
+    system that the report recommends predicts. `text_columns` replace the names of the task's
+    columns of text. Return a sentence that says what was done. Raises InputError.
+    """
+    if system is not None and (Path(system) / RECORD_FILE).is_file():
+        loaded = _open_exported(Path(system))
+    elif task is not None:
+        loaded = _open_in_study(task, system, label_count)
+    else:
+        raise InputError(
+            "--task: name a task of the study, or with --system the folder of an exported system"
+        )
+    kind = load_kind(loaded.kept.record.kind)
+    new_task = describe_new_items(loaded.task, kind, text_columns or [])
+    source = open_input(
+        file, text_column=_single_column(new_task, kind, file), csv_quoting=new_task.csv_quoting
+    )
+    check_output(out, source)
+    source.check(list_input_columns(new_task, kind))
+    configure_torch(loaded.threads)
+    device = select_device(loaded.device, loaded.device_index)
+    answer = load_system(loaded.kept.folder, device)
+    predictor = Predictor(loaded.kept.record, kind, new_task, answer, source.place)
+    return _write_predictions(predictor, source, out)
+
+
+@dataclass(frozen=True)
+class _OpenedSystem:
+    """A system, its task, and where it computes."""
+
+    kept: KeptSystem
+    task: Task
+    threads: int = 1
+    device: str = "cpu"
+    device_index: int = 0
+
+
+def _open_exported(folder: Path) -> _OpenedSystem:
+    path = folder / TASK_FILE
+    task = parse_record(Task, read_json(path), str(path))
+    return _OpenedSystem(KeptSystem(folder, read_record(folder)), task)
+
+
+def _open_in_study(task: str, system: str | None, label_count: str | None) -> _OpenedSystem:
+    params = read_recorded_params()
+    kept = choose_system(list_systems(params, task), system, label_count)
+    return _OpenedSystem(
+        kept,
+        params.tasks[task],
+        threads=params.threads,
+        device=params.device,
+        device_index=read_runtime_settings().device_index,
+    )
+
+
+def describe_new_items(task: Task, kind: Kind, text_columns: list[str]) -> Task:
+    """Return how new items of a task are read: without labels and groups, from these columns.
+
+    Raises InputError if there are not as many `text_columns` as the task reads columns.
+    """
+    if task.generated:
+        task = name_generated_columns(task, kind)
+    unused: dict[str, Any] = dict.fromkeys(
+        (*kind.label_columns, "group", "columns", "document_unit")
+    )
+    task = dataclasses.replace(task, **unused)
+    if not text_columns:
+        return task
+    given = list_input_columns(task, kind)
+    if len(text_columns) != len(given):
+        raise InputError(
+            f"--text-column: the task reads {len(given)} columns, {', '.join(given)}; name as many, "
+            "in this order, each with --text-column"
+        )
+    new_names = dict(zip(given, text_columns, strict=True))
+    renamed: dict[str, Any] = {}
+    for key in kind.input_columns:
+        names = getattr(task, key)
+        if isinstance(names, tuple):
+            renamed[key] = tuple(new_names[name] for name in names)
+        else:
+            renamed[key] = new_names[names]
+    return dataclasses.replace(task, **renamed)
+
+
+def list_input_columns(task: Task, kind: Kind) -> list[str]:
+    """Return the names of the columns that an item is read from."""
+    columns: list[str] = []
+    for key in kind.input_columns:
+        names = getattr(task, key)
+        columns += names if isinstance(names, tuple) else [names]
+    return columns
+
+
+def _single_column(task: Task, kind: Kind, file: Path) -> str:
+    """Return the column that the lines of a txt are. Raises InputError if the task reads several."""
+    columns = list_input_columns(task, kind)
+    if ".txt" in file.suffixes and len(columns) > 1:
+        raise InputError(
+            f"{file}: a txt has one text in a line, and the task reads {', '.join(columns)}; write "
+            "these columns as csv, tsv, jsonl or parquet"
+        )
+    return columns[0]
+
+
+@dataclass
+class Predictor:
+    """Answers the rows of a file, chunk by chunk."""
+
+    record: SystemRecord
+    kind: Kind
+    task: Task  # how new items are read
+    answer: AnswerItems
+    place: str  # for messages
+    num_rows: int = 0  # that were read so far
+    num_unanswered: int = 0  # rows without text
+
+    @property
+    def new_fields(self) -> dict[str, pa.DataType]:
+        """The columns that are added to the user's, with their types."""
+        if self.kind.answer_type == "number":
+            return {PREDICTION: pa.float64()}
+        if self.kind.answer_type == "tags":
+            return {WORDS: pa.string(), PREDICTION: pa.string()}
+        fields = {PREDICTION: pa.string()}
+        if self.kind.is_classification:
+            for label in self.record.labels:
+                fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
+        return fields
+
+    def answer_chunk(self, columns: TableColumns) -> TableColumns:
+        """Return the new columns of a chunk; None in rows without text. Raises InputError."""
+        names = list_input_columns(self.task, self.kind)
+        num_rows = len(columns[names[0]])
+        cells = zip(*(columns[name] for name in names), strict=True)
+        filled = [row for row, values in enumerate(cells) if not any(map(is_empty_cell, values))]
+        new_columns: TableColumns = {name: [None] * num_rows for name in self.new_fields}
+        if filled:
+            items = self._make_items(columns, names, filled)
+            answers = self._answer(items)
+            for name, values in answers.items():
+                for row, value in zip(items.index, values, strict=True):
+                    new_columns[name][row] = value
+        self.num_unanswered += new_columns[PREDICTION].count(None)
+        self.num_rows += num_rows
+        return new_columns
+
+    def _make_items(
+        self, columns: TableColumns, names: list[str], filled: list[int]
+    ) -> pd.DataFrame:
+        """Return the items of the filled rows; the index is their row in the chunk."""
+        selected = {name: [columns[name][row] for row in filled] for name in names}
+        if self.record.character_spans:
+            selected[names[0]] = [self._split_text(cell) for cell in selected[names[0]]]
+        try:
+            items = self.kind.make_items(selected, self.task, self.place)
+        except RowError as error:
+            before, row, after = error.args
+            raise RowError(before, self.num_rows + filled[row], after) from None
+        items.index = pd.Index([filled[row] for row in items.index])
+        if "choices" in items:
+            self._check_choices(items)
+        return items
+
+    def _split_text(self, cell: Any) -> Any:
+        """Split a text into words as the texts of the training items were."""
+        if not isinstance(cell, str):
+            return cell
+        words, _, _ = spans_to_iob2(cell, [], self.task.language)
+        return words
+
+    def _check_choices(self, items: pd.DataFrame) -> None:
+        num_choices = len(items["choices"].iloc[0])
+        if num_choices != len(self.record.labels):
+            raise InputError(
+                f"{self.place}: its items have {num_choices} choices, those of the training data "
+                f"{len(self.record.labels)}; give every item as many"
+            )
+
+    def _answer(self, items: pd.DataFrame) -> TableColumns:
+        """Return the new columns of some items as Python values."""
+        try:
+            answers = self.answer(items.reset_index(drop=True))
+        except EvaluationError as error:
+            raise InputError(f"{self.place}: {error}") from error
+        columns: TableColumns = {}
+        if self.kind.answer_type == "tags":
+            columns[WORDS] = [" ".join(tokens) for tokens in items["tokens"]]
+        for name, values in answers.items():
+            if name.startswith(PROBABILITY_PREFIX):
+                values = np.round(values.astype(np.float64), PROBABILITY_DIGITS)
+            columns[name] = values.tolist()
+        return columns
+
+
+def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> str:
+    with (
+        create_output(out, source, predictor.new_fields) as writer,
+        show_rows() as report,
+    ):
+        for columns in source.iter_chunks(ROWS_PER_CHUNK):
+            new_columns = predictor.answer_chunk(columns)
+            writer.write({**columns, **new_columns})
+            report(predictor.num_rows)
+    record = predictor.record
+    labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
+    text = f"{out}: {predictor.num_rows:,} rows, predicted by {record.name} ({labels})"
+    if predictor.num_unanswered:
+        text += f"; {predictor.num_unanswered:,} of them have no text, so their prediction is empty"
+    return text

@@ -1,0 +1,151 @@
+"""The systems that a study has kept: written by stages, listed, and chosen for a task."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lineage.artifacts import create_artifact, read_json
+from lineage.config.params import Params
+from lineage.config.records import suggest_nearest
+from lineage.errors import InputError
+from lineage.evaluation.saved_systems import (
+    RECORD_FILE,
+    SystemRecord,
+    read_record,
+    system_name,
+)
+from lineage.serving.card import write_card
+
+SYSTEMS_DIR = Path("artifacts/systems")
+DECISIONS_FILE = Path("reports/decisions.json")
+# Stages that keep systems.
+VERBS = ("evaluate", "evaluate_adapted", "evaluate_target_only", "baselines")
+
+
+@dataclass(frozen=True)
+class KeptSystem:
+    """A system and its folder."""
+
+    folder: Path
+    record: SystemRecord
+
+
+def write_systems(stage_file_name: str, system_dirs: Sequence[Path]) -> None:
+    """Copy the systems of a stage into its output, each with a model card."""
+    with create_artifact(SYSTEMS_DIR / stage_file_name, "systems") as draft:
+        for system_dir in system_dirs:
+            record = read_record(system_dir)
+            folder = draft / f"{record.label_count}-{record.name}"
+            shutil.copytree(system_dir, folder)
+            write_card(folder, record)
+
+
+def list_systems(params: Params, task: str) -> list[KeptSystem]:
+    """Return the systems of a task, sorted: all labels first, then by score on validation.
+
+    With several seeds of pretraining, these are the systems of the first one. Raises InputError if
+    there are none.
+    """
+    if task not in params.grid.tasks:
+        raise InputError(
+            f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
+        )
+    systems = []
+    first_seed = params.grid.pretrain_seeds[0]
+    for verb in VERBS:
+        for instance in params.grid.stage_instances[verb]:
+            if instance.rsplit("-", 1)[-1] != task:
+                continue
+            for path in sorted((SYSTEMS_DIR / f"{verb}-{instance}").glob(f"*/{RECORD_FILE}")):
+                record = read_record(path.parent)
+                if record.pretrain_seed in (None, first_seed):
+                    systems.append(KeptSystem(path.parent, record))
+    if not systems:
+        raise InputError(
+            f"{SYSTEMS_DIR}: there is no system for the task '{task}'; run `lineage run` to make "
+            "them, or `dvc pull` to fetch them"
+        )
+    return sorted(systems, key=_rank)
+
+
+def _rank(system: KeptSystem) -> tuple[float, float, str]:
+    score = system.record.validation_score
+    return (
+        -_label_count_as_number(system.record.label_count),
+        float("inf") if score is None else -score,
+        system.record.name,
+    )
+
+
+def _label_count_as_number(label_count: str) -> float:
+    return float("inf") if label_count == "all" else float(label_count)
+
+
+def format_systems(systems: Sequence[KeptSystem]) -> str:
+    """Return a table of systems: labels, name, and score on validation with the first seed."""
+    lines = [f"{'labels':>6}  {'validation':>10}  system"]
+    for system in systems:
+        record = system.record
+        score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
+        lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}")
+    metric = systems[0].record.metric
+    return "\n".join([*lines, f"validation: {metric} of the first seed, which predicts"])
+
+
+def choose_system(
+    systems: Sequence[KeptSystem], name: str | None, label_count: str | None
+) -> KeptSystem:
+    """Return the system of this name, or without a name the recommended one.
+
+    Without a label count, that is the system with the most labels. Raises InputError.
+    """
+    task = systems[0].record.task
+    label_counts = sorted({one.record.label_count for one in systems}, key=_label_count_as_number)
+    if label_count is not None and label_count not in label_counts:
+        raise InputError(
+            f"--labels: no system of '{task}' was trained on {label_count} labels; known: "
+            f"{', '.join(label_counts)}"
+        )
+    if name is None:
+        name, label_count = _read_recommendation(systems, label_count)
+    found = [
+        one
+        for one in systems
+        if one.record.name == name and label_count in (None, one.record.label_count)
+    ]
+    if found:
+        return found[0]
+    names = list(dict.fromkeys(one.record.name for one in systems))
+    at_count = "" if label_count is None else f" with {label_count} labels"
+    raise InputError(
+        f"--system: there is no system '{name}' of '{task}'{at_count}; there are "
+        f"{', '.join(names)}; `--list` shows which labels each was trained on"
+    )
+
+
+def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None) -> tuple[str, str]:
+    """Return the name and label count of the system that the report recommends."""
+    task = systems[0].record.task
+    if not DECISIONS_FILE.is_file():
+        names = list(dict.fromkeys(one.record.name for one in systems))
+        raise InputError(
+            f"--system: name one, since the study recommends none ({DECISIONS_FILE} is missing); "
+            f"the best on validation first: {', '.join(names)}"
+        )
+    decisions = [decision for decision in read_json(DECISIONS_FILE) if decision["task"] == task]
+    by_count: dict[str, dict[str, Any]] = {
+        str(decision["label_count"]): decision["system"] for decision in decisions
+    }
+    if label_count is None:
+        label_count = max(by_count, key=_label_count_as_number, default=None)
+    if label_count is None or label_count not in by_count:
+        at_count = "" if label_count is None else f" with {label_count} labels"
+        raise InputError(
+            f"--system: name one, since {DECISIONS_FILE} recommends none for '{task}'{at_count}; "
+            "`--list` shows them"
+        )
+    columns = by_count[label_count]
+    name = system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
+    return name, label_count

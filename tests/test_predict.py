@@ -1,0 +1,431 @@
+"""A kept system answers new items as it answered the test items of its evaluation."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lineage.config.data import Task
+from lineage.config.records import parse_record
+from lineage.data.items import build_items
+from lineage.data.task_data import TaskData
+from lineage.errors import InputError
+from lineage.evaluation.baselines import ChosenTfidf, evaluate_baselines
+from lineage.evaluation.evaluate import evaluate_runs, list_kept_systems, list_runs
+from lineage.evaluation.saved_systems import SystemRecord, read_record, save_tfidf
+from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
+from lineage.evaluation.systems import EvalContext
+from lineage.models.checkpoint import Checkpoint
+from lineage.results import ResultRow
+from lineage.serving import predict
+from lineage.serving.export import export_system
+from lineage.serving.predict import Predictor, predict_file
+from lineage.serving.systems import KeptSystem, choose_system, format_systems
+from lineage.tasks.base import load_kind
+from tests import tiny
+
+NUM_ITEMS = {"train": 30, "validation": 12, "test": 23}
+SETTINGS = EvaluateSettings(
+    linear_probe=LinearProbeSettings(trials=(), l2=0.01, max_iter=30),
+    bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
+    finetune=FinetuneSettings(epochs=1, min_steps=8, patience=None, learning_rate=0.003),
+)
+ALL_WORDS = sorted({word for text in tiny.documents() for word in text.split()})
+Table = dict[str, list[Any]]
+
+
+def random_words(rng: np.random.Generator, least: int = 3, most: int = 12) -> list[str]:
+    return [str(word) for word in rng.choice(ALL_WORDS[:60], rng.integers(least, most))]
+
+
+def random_texts(rng: np.random.Generator, count: int) -> list[str]:
+    return [" ".join(random_words(rng)) for _ in range(count)]
+
+
+def make_texts(rng: np.random.Generator, count: int) -> Table:
+    labels = [("bad", "good", "odd")[number % 3] for number in range(count)]
+    texts = [
+        f"{ALL_WORDS[len(label)]} {text}"
+        for label, text in zip(labels, random_texts(rng, count), strict=True)
+    ]
+    return {"review": texts, "stars": labels}
+
+
+def make_pairs(rng: np.random.Generator, count: int) -> Table:
+    return {
+        "one": random_texts(rng, count),
+        "other": random_texts(rng, count),
+        "same": [number % 2 for number in range(count)],
+    }
+
+
+def make_numbers(rng: np.random.Generator, count: int) -> Table:
+    return {"review": random_texts(rng, count), "value": rng.normal(size=count).tolist()}
+
+
+def make_tags(rng: np.random.Generator, count: int) -> Table:
+    sentences = [random_words(rng, 2, 60) for _ in range(count)]
+    tags = [["B-X" if word in ALL_WORDS[:20] else "O" for word in words] for words in sentences]
+    return {"words": sentences, "tags": tags}
+
+
+def make_choices(rng: np.random.Generator, count: int) -> Table:
+    return {
+        "passage": random_texts(rng, count),
+        "question": random_texts(rng, count),
+        "options": [random_texts(rng, 3) for _ in range(count)],
+        "right": [number % 3 for number in range(count)],
+    }
+
+
+def make_senses(rng: np.random.Generator, count: int) -> Table:
+    return {
+        "words": [random_words(rng) for _ in range(count)],
+        "place": [number % 3 for number in range(count)],
+        "sense": [("tool", "animal")[number % 2] for number in range(count)],
+    }
+
+
+def make_questions(rng: np.random.Generator, count: int) -> Table:
+    # A word that occurs twice could give two spans with equal scores.
+    contexts = [
+        rng.choice(ALL_WORDS, rng.integers(5, 40), replace=False).tolist() for _ in range(count)
+    ]
+    return {
+        "q": random_texts(rng, count),
+        "context": [" ".join(words) for words in contexts],
+        "answers": [[words[3]] for words in contexts],
+    }
+
+
+CASES: dict[str, tuple[Callable[[np.random.Generator, int], Table], dict[str, Any]]] = {
+    "texts": (make_texts, {"kind": "text_classification", "text": ["review"], "label": "stars"}),
+    "pairs": (
+        make_pairs,
+        {
+            "kind": "text_classification",
+            "text": ["one", "other"],
+            "label": "same",
+            "symmetric": True,
+        },
+    ),
+    "numbers": (make_numbers, {"kind": "text_regression", "text": ["review"], "label": "value"}),
+    "tags": (make_tags, {"kind": "token_classification", "tokens": "words", "label": "tags"}),
+    "choices": (
+        make_choices,
+        {
+            "kind": "multiple_choice",
+            "text": ["passage", "question"],
+            "choices": ["options"],
+            "label": "right",
+        },
+    ),
+    "senses": (
+        make_senses,
+        {"kind": "word_sense", "tokens": "words", "target": "place", "label": "sense"},
+    ),
+    "questions": (
+        make_questions,
+        {"kind": "extractive_qa", "question": "q", "context": "context", "answers": "answers"},
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """An evaluated task: its systems by name, and their predictions for test."""
+
+    task: Task
+    folder: Path
+    test: pd.DataFrame
+    systems: dict[str, KeptSystem]
+    predictions: dict[str, pd.DataFrame]
+    rows: list[ResultRow]
+    context: EvalContext
+
+
+def write_jsonl(path: Path, table: pd.DataFrame) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in table.to_dict("records")))
+    return path
+
+
+def evaluate_case(name: str, folder: Path) -> Evaluated:
+    make, keys = CASES[name]
+    rng = np.random.default_rng(11)
+    tables = {split: pd.DataFrame(make(rng, count)) for split, count in NUM_ITEMS.items()}
+    files = {
+        split: write_jsonl(folder / f"{split}.jsonl", table).name for split, table in tables.items()
+    }
+    task = parse_record(
+        Task, {"files": files, "max_words": 30, "probes": ["linear", "bilstm"], **keys}, "task"
+    )
+    kind = load_kind(task.kind)
+    items = build_items("x", task, kind, seed=1, root=folder, where="task")
+    data = TaskData(items.info, items.splits)
+    model_dir = folder / "model"
+    model_dir.mkdir()
+    tiny.checkpoint("gpt").save(model_dir, tiny.model("gpt"))
+    context = EvalContext(Checkpoint.load(model_dir), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
+    runs = list(list_runs(items.info, ("pretrained",), ("all",), (0,)))
+    cache = folder / "cache"
+    cache.mkdir()
+    output = evaluate_runs(context, runs, cache_dir=cache, report_progress=lambda *_: None)
+    assert {row.status for row in output.rows} == {"ok"}
+    systems = {}
+    predictions = {}
+    for path in cache.glob("*.system"):
+        record = read_record(path)
+        systems[record.name] = KeptSystem(path, record)
+        is_own = (output.predictions["transfer"] == record.transfer) & (
+            output.predictions["head"] == record.head
+        )
+        predictions[record.name] = output.predictions[is_own]
+    chosen: list[ChosenTfidf] = []
+    results = [
+        *evaluate_baselines(
+            kind,
+            data,
+            split="test",
+            finetune_seeds=(0,),
+            label_counts=("all",),
+            tfidf_C=(10.0,),
+            keep_tfidf=chosen.append,
+        )
+    ]
+    predictions["tfidf"] = next(table for rows, table in results if rows[0].model == "tfidf")
+    save_tfidf(folder / "tfidf", chosen[0], items.info)
+    systems["tfidf"] = KeptSystem(folder / "tfidf", read_record(folder / "tfidf"))
+    return Evaluated(task, folder, tables["test"], systems, predictions, output.rows, context)
+
+
+@pytest.fixture(scope="module")
+def evaluated_texts(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    return evaluate_case("texts", tmp_path_factory.mktemp("texts"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predicting_the_test_file_gives_the_stored_predictions(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks, other columns and their order make no difference, and labels are not needed."""
+    monkeypatch.setattr(predict, "ROWS_PER_CHUNK", 5)
+    evaluated = evaluate_case(name, tmp_path)
+    label_keys = {
+        getattr(evaluated.task, key) for key in load_kind(evaluated.task.kind).label_columns
+    }
+    new = evaluated.test.drop(columns=list(label_keys - {None}))
+    new = new[new.columns[::-1]].assign(note="?")
+    new_file = write_jsonl(tmp_path / "new.jsonl", new)
+    head = "bilstm_crf" if name == "tags" else "bilstm"
+    assert set(evaluated.systems) == {
+        "gpt-frozen-linear",
+        f"gpt-frozen-{head}",
+        "gpt-finetuned",
+        "tfidf",
+    }
+    for system, kept in evaluated.systems.items():
+        exported = tmp_path / "exported" / system
+        export_system(kept, evaluated.task, exported)
+        out = tmp_path / f"{system}.jsonl"
+        predict_file(new_file, out, task=None, system=str(exported))
+        found = pd.read_json(out, lines=True, dtype=False)
+        assert list(found)[: len(new.columns)] == list(new)
+        stored = evaluated.predictions[system]
+        stored = stored[stored["split"] == "test"].set_index("id")
+        rows = [int(item_id.removeprefix("test-")) - 1 for item_id in stored.index]
+        assert len(rows) == NUM_ITEMS["test"]
+        answers = found["prediction"].iloc[rows]
+        if evaluated.task.kind == "text_regression":
+            np.testing.assert_allclose(answers, stored["prediction"].astype(float), atol=1e-5)
+            continue
+        assert answers.astype(str).tolist() == stored["prediction"].tolist(), system
+        for column in [column for column in stored if column.startswith("p ")]:
+            np.testing.assert_allclose(found[column].iloc[rows], stored[column], atol=1e-5)
+        if kept.record.labels and system == "tfidf" and name != "tags":
+            labels = [f"p {label}" for label in stored["label"]]
+            own = [found[column].iloc[row] for row, column in zip(rows, labels, strict=True)]
+            np.testing.assert_allclose(own, stored["score"], atol=1e-5)
+
+
+def predict_lines(
+    evaluated: Evaluated, folder: Path, file: Path, *, out: str = "out.csv", **options: Any
+) -> pd.DataFrame:
+    """Predict a file with TF-IDF and return what was written."""
+    if not (folder / "tfidf").is_dir():
+        export_system(evaluated.systems["tfidf"], evaluated.task, folder / "tfidf")
+    predict_file(file, folder / out, task=None, system=str(folder / "tfidf"), **options)
+    if out.endswith(".parquet"):
+        return pd.read_parquet(folder / out)
+    if out.endswith(".jsonl"):
+        return pd.read_json(folder / out, lines=True, dtype=False)
+    return pd.read_csv(folder / out, dtype=str, sep="\t" if out.endswith(".tsv") else ",")
+
+
+def test_every_format_of_input_and_output_gives_the_same_answers(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    texts = ["one , text", 'two "quoted" texts', "drei\u00e4 \u4e00"]
+    table = pd.DataFrame({"number": [3, 1, 2], "review": texts})
+    table.to_csv(tmp_path / "new.csv", index=False)
+    table.to_csv(tmp_path / "new.tsv", index=False, sep="\t")
+    table.to_csv(tmp_path / "new.csv.gz", index=False)
+    table.to_parquet(tmp_path / "new.parquet")
+    write_jsonl(tmp_path / "new.jsonl", table)
+    (tmp_path / "new.txt").write_text("\n".join(texts) + "\n")
+    answers = []
+    for name in ("new.csv", "new.tsv", "new.csv.gz", "new.parquet", "new.jsonl", "new.txt"):
+        for out in ("a.csv", "a.tsv", "a.jsonl", "a.parquet"):
+            found = predict_lines(evaluated_texts, tmp_path, tmp_path / name, out=out)
+            assert found["review"].tolist() == texts, (name, out)
+            if name != "new.txt":
+                assert found["number"].astype(int).tolist() == [3, 1, 2]
+            answers.append(found[["prediction", "p good"]].astype({"p good": float}))
+    for other in answers[1:]:
+        pd.testing.assert_frame_equal(answers[0], other)
+
+
+def test_types_of_a_parquet_file_are_kept(evaluated_texts: Evaluated, tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {
+            "review": ["a b", "c d"],
+            "when": pd.to_datetime(["2020-01-01", "2021-02-03"]),
+            "list": [[1, 2], []],
+        }
+    )
+    table.to_parquet(tmp_path / "new.parquet")
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.parquet", out="o.parquet")
+    assert found["when"].tolist() == table["when"].tolist()
+    assert [list(values) for values in found["list"]] == [[1, 2], []]
+
+
+def test_rows_without_text_have_an_empty_prediction_and_are_counted(
+    evaluated_texts: Evaluated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "ROWS_PER_CHUNK", 2)
+    (tmp_path / "new.csv").write_text('id,review\n1,"a b"\n2,\n3,"  "\n4,c\n')
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv")
+    assert found["prediction"].isna().tolist() == [False, True, True, False]
+    assert found["p good"].isna().tolist() == [False, True, True, False]
+    summary = predict_file(
+        tmp_path / "new.csv", tmp_path / "o.csv", task=None, system=str(tmp_path / "tfidf")
+    )
+    assert "4 rows" in summary and "2 of them have no text" in summary
+
+
+def test_a_column_of_another_name_is_given_by_name(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text("body\nsome text\n")
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", text_columns=["body"])
+    assert found["prediction"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("new.csv", b"body\nx\n", "has no column 'review'.*--text-column"),
+        ("new.csv", "review\ncaf\u00e9\n".encode("latin-1"), "new.csv is not UTF-8 at byte"),
+        ("new.csv", b"", "new.csv is empty"),
+        ("new.csv", b"review,id\nx,1,2\n", "cells"),
+        ("new.csv", b"review,id\na,1\nx\n", "line 3: it has 1 cells"),
+        ("new.csv", b"review,prediction\nx,1\n", "has a column 'prediction' already"),
+        ("new.xlsx", b"PK", "its format is not known"),
+        ("new.jsonl", b'{"review": "x"\n', "line 1: not JSON"),
+        ("new.jsonl", b'{"review": {"a": 1}}\n', "new.jsonl: row 1: column 'review'"),
+        ("new.parquet", b"not parquet", "new.parquet cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(
+    name: str, content: bytes, message: str, evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        predict_lines(evaluated_texts, tmp_path, tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*out.csv*")), "no half-written file is left"
+
+
+def test_wrong_names_of_files_are_refused(evaluated_texts: Evaluated, tmp_path: Path) -> None:
+    file = tmp_path / "new.csv"
+    with pytest.raises(InputError, match="there is no such file"):
+        predict_lines(evaluated_texts, tmp_path, file)
+    file.write_text("review\nx\n")
+    with pytest.raises(InputError, match=r"must end in \.csv, \.tsv, \.jsonl or \.parquet"):
+        predict_lines(evaluated_texts, tmp_path, file, out="out.xlsx")
+    with pytest.raises(InputError, match="this is the input file"):
+        predict_lines(evaluated_texts, tmp_path, file, out="new.csv")
+    with pytest.raises(InputError, match="the task reads 1 columns, review"):
+        predict_lines(evaluated_texts, tmp_path, file, text_columns=["a", "b"])
+
+
+def test_a_system_is_chosen_by_name_labels_or_the_reports_decision(
+    evaluated_texts: Evaluated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    systems = [
+        KeptSystem(kept.folder, dataclasses.replace(kept.record, label_count=count))
+        for count in ("all", "20")
+        for kept in evaluated_texts.systems.values()
+    ]
+    chosen = choose_system(systems, "gpt-finetuned", None)
+    assert (chosen.record.name, chosen.record.label_count) == ("gpt-finetuned", "all")
+    assert choose_system(systems, "tfidf", "20").record.label_count == "20"
+    with pytest.raises(InputError, match=r"recommends none .*gpt-frozen-linear"):
+        choose_system(systems, None, None)
+    with pytest.raises(InputError, match=r"there is no system 'bert'.*gpt-finetuned"):
+        choose_system(systems, "bert", None)
+    with pytest.raises(InputError, match="50 labels; known: 20, all"):
+        choose_system(systems, "tfidf", "50")
+    decisions = [
+        {"task": "x", "label_count": count, "system": dataclasses.asdict(systems[number].record)}
+        for number, count in enumerate(("20", "all"))
+    ]
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/decisions.json").write_text(json.dumps(decisions))
+    assert choose_system(systems, None, None).record == systems[1].record
+    assert choose_system(systems, None, "20").record.name == systems[0].record.name
+    assert "gpt-frozen-bilstm" in format_systems(systems)
+
+
+def test_a_network_that_a_frozen_head_beats_on_validation_is_not_kept(
+    evaluated_texts: Evaluated,
+) -> None:
+    runs = list(list_runs(evaluated_texts.context.task.info, ("pretrained",), ("all",), (0,)))
+
+    def kept_names(score_of_network: float) -> set[str]:
+        rows = [
+            dataclasses.replace(row, value=score_of_network if row.transfer == "finetuned" else 0.5)
+            for row in evaluated_texts.rows
+        ]
+        cache = evaluated_texts.folder / "cache"
+        folders = list_kept_systems(evaluated_texts.context, runs, rows, cache)
+        return {read_record(folder).name for folder in folders}
+
+    heads = {"gpt-frozen-linear", "gpt-frozen-bilstm"}
+    assert kept_names(0.4) == heads
+    assert kept_names(0.5) == kept_names(0.6) == heads | {"gpt-finetuned"}
+
+
+def test_texts_whose_labels_were_spans_of_characters_are_split_as_in_training() -> None:
+    record = dataclasses.replace(
+        SystemRecord(**dict.fromkeys(field.name for field in dataclasses.fields(SystemRecord))),
+        character_spans=True,
+        labels=("O", "B-X"),
+    )
+    seen: list[pd.DataFrame] = []
+
+    def answer(items: pd.DataFrame) -> dict[str, np.ndarray]:
+        seen.append(items)
+        return {"prediction": np.array([" ".join("O" for _ in words) for words in items["tokens"]])}
+
+    task = Task(kind="token_classification", files={"test": "-"}, tokens="text")
+    predictor = Predictor(record, load_kind(task.kind), task, answer, "new.csv")
+    columns = predictor.answer_chunk({"text": ["Anna met Bob.", ""]})
+    assert seen[0]["tokens"].tolist() == [["Anna", "met", "Bob", "."]]
+    assert columns["prediction_words"] == ["Anna met Bob .", None]
+    assert columns["prediction"] == ["O O O O", None]
