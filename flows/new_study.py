@@ -6,29 +6,19 @@ Nothing is written. Whatever is wrong is an InputError that names the option.
 import contextlib
 import difflib
 import os
-import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lineage.config.data import NAME_PATTERN, SPLITS
-from lineage.config.draft import PublicProposal, StudyDraft, draft_params
+from lineage.config.draft import StudyDraft, draft_params
+from lineage.config.public_proposal import PublicProposal, find_cached_model, propose_folder
 from lineage.config.records import suggest_nearest
-from lineage.config.resolve import family_names
 from lineage.data.files import data_suffix, join_pattern, match_data_files
-from lineage.data.hub import list_cached_models
 from lineage.data.inspect_corpus import inspect_corpus
 from lineage.data.inspect_task import TaskFindings, inspect_task
 from lineage.errors import InputError, shorten_value
-from lineage.models import weights
-from lineage.models.public_folders import (
-    TRANSFORMERS_MISSING,
-    CheckpointInfo,
-    inspect_checkpoint,
-    is_transformers_available,
-)
-from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.tasks.column_guesses import RequestedColumns
 
 TASK_KEYS = ("validation", "test", "unlabelled", "kind", "text", "label")
@@ -89,7 +79,7 @@ def draft_study(
     task_options = [parse_task_option(text) for text in tasks]
     _check_names_differ(task_options)
     if public_model is None:
-        proposal = _find_cached_model()
+        proposal = find_cached_model()
     else:
         proposal = _propose_folder(public_model, root, current)
     # The checks keep what they have read in the current folder: here in one that is removed.
@@ -110,61 +100,10 @@ def draft_study(
 
 def _propose_folder(folder: Path, root: Path, current: Path) -> PublicProposal:
     """Return the public checkpoint of a folder. Raises InputError if it cannot be read."""
-    if not is_transformers_available():
-        raise InputError(f"--public-model: {TRANSFORMERS_MISSING}")
     path = current / folder.expanduser()
-    if not path.is_dir():
-        raise InputError(
-            f"--public-model: {path} is not a folder; name one that transformers saved"
-        )
-    info = _inspect_public_model(path)
     is_absolute = folder.expanduser().is_absolute()
     source = str(folder) if is_absolute else Path(os.path.relpath(path, root)).as_posix()
-    return PublicProposal(
-        _name_public_model(path.resolve().name),
-        {"from": source},
-        is_requested=True,
-        has_lm_head=info.has_lm_head,
-    )
-
-
-def _find_cached_model() -> PublicProposal | None:
-    """Return the smallest model of the Hub's cache that can be read, as the quickest to compare."""
-    if not is_transformers_available():
-        return None
-    smallest: PublicProposal | None = None
-    smallest_bytes = 0
-    for cached in list_cached_models():
-        try:
-            info = _inspect_public_model(cached.folder)
-        except InputError:
-            continue  # the cache holds many other models
-        files = weights.list_weight_files(weights.find_weights_file(cached.folder))
-        num_bytes = sum(file.stat().st_size for file in files)
-        if smallest is None or num_bytes < smallest_bytes:
-            smallest = PublicProposal(
-                _name_public_model(cached.repository.split("/")[-1]),
-                {"from": cached.repository, "revision": cached.revision},
-                is_requested=False,
-                has_lm_head=info.has_lm_head,
-            )
-            smallest_bytes = num_bytes
-    return smallest
-
-
-def _inspect_public_model(folder: Path) -> CheckpointInfo:
-    """Read config.json, the tokenizer and the names of tensors, as the stage `sources` does."""
-    info = inspect_checkpoint(folder)
-    load_public_tokenizer(folder, language="en")
-    return info
-
-
-def _name_public_model(text: str) -> str:
-    """Return a key of `models` for a folder or a repository; a family's name would be that."""
-    name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
-    if NAME_PATTERN.fullmatch(name) and name not in family_names():
-        return name
-    return f"public_{name}".rstrip("_")
+    return propose_folder(path, source, where="--public-model")
 
 
 def _note_test_files(options: list[FileOption], current: Path) -> list[str]:

@@ -46,6 +46,7 @@ COMMANDS_MAY_IMPORT = {
     "flows.new_study": {
         "lineage.config.data",
         "lineage.config.draft",
+        "lineage.config.public_proposal",
         "lineage.tasks.column_guesses",
         "lineage.data.files",
         "lineage.data.inspect_corpus",

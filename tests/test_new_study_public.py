@@ -125,7 +125,7 @@ def test_without_transformers_nothing_of_the_cache_is_proposed(
 ) -> None:
     write_tables()
     fill_cache(home, "distilbert", "some/small", REVISION)
-    monkeypatch.setattr("flows.new_study.is_transformers_available", lambda: False)
+    monkeypatch.setattr("lineage.config.public_proposal.is_transformers_available", lambda: False)
     assert "small" not in draft()[0]["models"]
     save_checkpoint("bert", home / "one")
     with pytest.raises(InputError, match=r"--public-model: .*lineage-pretraining\[formats\]"):

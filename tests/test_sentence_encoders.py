@@ -160,6 +160,8 @@ def write_modules(folder: Path, *types: str) -> None:
         (lambda f: (f / "2_Dense/model.safetensors").unlink(), r"2_Dense/model\.safetensors: the file is missing"),
         (lambda f: (f / "2_Dense/config.json").write_text('{"in_features": 16, "out_features": 5, "activation_function": "my.Swoosh"}'), "activation"),
         (lambda f: (f / "2_Dense/config.json").write_text('{"in_features": "x", "out_features": 5, "activation_function": "torch.nn.Tanh"}'), "in_features"),
+        (lambda f: (f / "2_Dense/config.json").write_text('{"in_features": 15, "out_features": 5, "activation_function": "torch.nn.Tanh"}'), "in_features is 15, and hidden_size in config.json is 16"),
+        (lambda f: (f / "2_Dense/config.json").write_text('{"in_features": 16, "out_features": 0, "activation_function": "torch.nn.Tanh"}'), "out_features"),
         (lambda f: save_file({"linear.weight": DENSE_WEIGHT}, f / "2_Dense/model.safetensors"), r"linear\.bias is missing"),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 from lineage.config.checks import check_data, check_study
 from lineage.config.data import Corpus, Task
 from lineage.config.params import Params, parse_params
+from lineage.config.public_proposal import PublicProposal
 from lineage.config.records import parse_record, parse_yaml
 from lineage.data.checks import (
     MIN_BYTES_PER_TOKEN,
@@ -64,21 +65,6 @@ class StudyDraft:
 
     params_text: str
     lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PublicProposal:
-    """A public checkpoint that the user has named, or that lies in the Hub's cache."""
-
-    name: str  # the key under `models`
-    keys: Mapping[str, str]  # from, and the revision of a repository
-    is_requested: bool  # the user has named it, so it joins the grid
-    has_lm_head: bool  # it can be adapted
-
-    @property
-    def grid_lists(self) -> str:
-        """The lists of the grid that it may join."""
-        return "grid.models and grid.adapt_models" if self.has_lm_head else "grid.models"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lineage.artifacts import read_json
-from lineage.config.records import MAX_LAYERS, parse_record, suggest_nearest
+from lineage.config.records import MAX_LAYERS, check_positive, parse_record, suggest_nearest
 from lineage.data.files import file_digests
 from lineage.data.hub import download_snapshot
 from lineage.errors import InputError, shorten_value
@@ -328,6 +328,9 @@ class DenseLayer:
     bias: bool
     activation: DenseActivation
 
+    def __post_init__(self) -> None:
+        check_positive(self, "in_features", "out_features")
+
 
 @dataclass(frozen=True)
 class CheckpointInfo:
@@ -478,7 +481,7 @@ def inspect_checkpoint(folder: Path) -> CheckpointInfo:
         has_lm_head=has_lm_head,
         has_pooler=bool(model_type.pooler_tensor and pooler_names & tensor_names),
         pooling=pooling,
-        dense=_read_dense(folder) if "Dense" in modules else None,
+        dense=_read_dense(folder, hf_config) if "Dense" in modules else None,
         normalize="Normalize" in modules,
     )
 
@@ -620,7 +623,7 @@ def _read_pooling(path: Path) -> PoolingMode:
     return POOLING_MODES[names[0]]
 
 
-def _read_dense(folder: Path) -> DenseLayer:
+def _read_dense(folder: Path, hf_config: HFConfig) -> DenseLayer:
     """Read the layer of a sentence encoder over its pooled vector. Raises InputError."""
     path = folder / DENSE_FOLDER / "config.json"
     for required in (path, folder / DENSE_WEIGHTS_FILE):
@@ -631,7 +634,7 @@ def _read_dense(folder: Path) -> DenseLayer:
             )
     tree = read_json_mapping(path)
     activation = str(tree.get("activation_function")).rsplit(".", 1)[-1]
-    return parse_record(
+    layer = parse_record(
         DenseLayer,
         {
             "in_features": tree.get("in_features"),
@@ -641,6 +644,13 @@ def _read_dense(folder: Path) -> DenseLayer:
         },
         str(path),
     )
+    for key in NUM_HEADS_KEY_BY_HIDDEN_SIZE_KEY:
+        if hf_config.get(key, layer.in_features) != layer.in_features:
+            raise InputError(
+                f"{path}: in_features is {layer.in_features}, and {key} in config.json is "
+                f"{hf_config[key]}; copy both from one model"
+            )
+    return layer
 
 
 def _check_download_complete(folder: Path) -> None:
