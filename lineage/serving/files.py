@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -237,11 +238,16 @@ class _JsonWriter(_Writer):
 
     def write(self, columns: TableColumns) -> None:
         for values in zip(*columns.values(), strict=True):
-            row = dict(zip(columns, values, strict=True))
+            row = dict(zip(columns, map(_without_nan, values), strict=True))
             self.stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
     def close(self) -> None:
         self.stream.close()
+
+
+def _without_nan(value: Any) -> Any:
+    """Return None for a number that is missing, since JSON has no NaN."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 class _ParquetWriter(_Writer):
