@@ -321,7 +321,7 @@ def test_rows_without_text_have_an_empty_prediction_and_are_counted(
     summary = predict_file(
         tmp_path / "new.csv", tmp_path / "o.csv", task=None, system=str(tmp_path / "tfidf")
     )
-    assert "4 rows" in summary and "2 of them have no text" in summary
+    assert "4 rows" in summary and "2 rows without text" in summary
 
 
 def test_a_column_of_another_name_is_given_by_name(

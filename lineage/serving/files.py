@@ -37,6 +37,7 @@ from lineage.tasks.columns import TableColumns
 
 ROWS_PER_CHUNK = 2048
 OUTPUT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+PLACE = "FILE"  # the argument of the commands, for messages
 COLUMN_HINT = "; name the column that holds it with --text-column"
 
 
@@ -62,8 +63,7 @@ class InputFile:
 
     def check(self, wanted: Sequence[str]) -> None:
         """Raise InputError if the file is empty, damaged, not UTF-8 or lacks a wanted column."""
-        place = str(self.path.parent)
-        table = DataTable(self.files, place, "line", missing_column_hint=COLUMN_HINT)
+        table = DataTable(self.files, PLACE, "line", missing_column_hint=COLUMN_HINT)
         # The column of a txt has the name that the task asks for.
         table.check(["text"] if self.suffix == ".txt" else wanted)
 
@@ -144,7 +144,7 @@ def open_input(path: Path, *, text_column: str, csv_quoting: bool = True) -> Inp
             names.update(dict.fromkeys(row))
     else:
         mode = file.files.csv_quoting_mode
-        names = dict.fromkeys(read_column_names(path, path.name, str(path.parent), quoting=mode))
+        names = dict.fromkeys(read_column_names(path, path.name, PLACE, quoting=mode))
     return replace(file, names=tuple(names))
 
 
