@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import build_items
@@ -25,7 +28,7 @@ from lineage.results import ResultRow
 from lineage.serving import predict
 from lineage.serving.export import export_system
 from lineage.serving.predict import Predictor, predict_file
-from lineage.serving.systems import KeptSystem, choose_system, format_systems
+from lineage.serving.systems import KeptSystem, choose_system, format_systems, write_systems
 from lineage.tasks.base import load_kind
 from tests import tiny
 
@@ -294,6 +297,7 @@ def test_types_of_a_parquet_file_are_kept(evaluated_texts: Evaluated, tmp_path: 
         {
             "review": ["a b", "c d"],
             "when": pd.to_datetime(["2020-01-01", "2021-02-03"]),
+            "value": [0.5, np.nan],
             "list": [[1, 2], []],
         }
     )
@@ -301,6 +305,9 @@ def test_types_of_a_parquet_file_are_kept(evaluated_texts: Evaluated, tmp_path: 
     found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.parquet", out="o.parquet")
     assert found["when"].tolist() == table["when"].tolist()
     assert [list(values) for values in found["list"]] == [[1, 2], []]
+    predict_lines(evaluated_texts, tmp_path, tmp_path / "new.parquet", out="o.jsonl")
+    last = json.loads((tmp_path / "o.jsonl").read_text().splitlines()[-1])
+    assert (last["value"], last["list"]) == (None, [])
 
 
 def test_rows_without_text_have_an_empty_prediction_and_are_counted(
@@ -314,7 +321,7 @@ def test_rows_without_text_have_an_empty_prediction_and_are_counted(
     summary = predict_file(
         tmp_path / "new.csv", tmp_path / "o.csv", task=None, system=str(tmp_path / "tfidf")
     )
-    assert "4 rows" in summary and "2 of them have no text" in summary
+    assert "4 rows" in summary and "2 rows without text" in summary
 
 
 def test_a_column_of_another_name_is_given_by_name(
@@ -389,6 +396,9 @@ def test_a_system_is_chosen_by_name_labels_or_the_reports_decision(
     (tmp_path / "reports/decisions.json").write_text(json.dumps(decisions))
     assert choose_system(systems, None, None).record == systems[1].record
     assert choose_system(systems, None, "20").record.name == systems[0].record.name
+    others = [one for one in systems if one.record.name != systems[1].record.name]
+    with pytest.raises(InputError, match=r"recommends '.*', which is not kept"):
+        choose_system(others, None, None)
     assert "gpt-frozen-bilstm" in format_systems(systems)
 
 
@@ -429,3 +439,30 @@ def test_texts_whose_labels_were_spans_of_characters_are_split_as_in_training() 
     assert seen[0]["tokens"].tolist() == [["Anna", "met", "Bob", "."]]
     assert columns["prediction_words"] == ["Anna met Bob .", None]
     assert columns["prediction"] == ["O O O O", None]
+
+
+def test_the_command_lists_the_systems_of_a_study_and_predicts_with_one(
+    evaluated_texts: Evaluated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(tiny.ROOT / "params.yaml", tmp_path)
+    write_systems("baselines-sentiment", [evaluated_texts.systems["tfidf"].folder])
+    write_systems("evaluate-gpt-0-sentiment", [evaluated_texts.systems["gpt-finetuned"].folder])
+    write_systems("evaluate-ulmfit-0-sentiment", [evaluated_texts.systems["tfidf"].folder])
+    (card,) = Path("artifacts/systems/evaluate-gpt-0-sentiment").rglob("README.md")
+    assert "# gpt-finetuned for x" in card.read_text()
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["predict", *arguments])
+
+    listed = run("--task", "sentiment", "--list").stdout
+    assert listed.count("tfidf") == 1, "ulmfit is not in the grid any more"
+    assert "gpt-finetuned" in listed
+    Path("new.txt").write_text("a text\n\nanother\n")
+    assert run("--task", "sentiment", "--system", "tfidf", "new.txt", "-o", "o.csv").exit_code == 0
+    found = pd.read_csv("o.csv")
+    assert list(found) == ["text", "prediction", "p bad", "p good", "p odd"]
+    assert found["prediction"].isna().tolist() == [False, True, False]
+    for arguments in (["--list"], ["new.txt"], ["new.txt", "-o", "o.csv"]):
+        refused = run(*arguments)
+        assert refused.exit_code == 2 and len(refused.stderr.splitlines()) == 1

@@ -28,7 +28,7 @@ from lineage.serving.files import (
     open_input,
 )
 from lineage.serving.models import locate_trained_model
-from lineage.serving.progress import show_rows
+from lineage.serving.progress import format_rows, show_rows
 from lineage.tasks.columns import TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device
 
@@ -133,8 +133,8 @@ def _write_vectors(
             num_blank += sum(value is None for value in next(iter(new_columns.values())))
             report(num_rows)
     unit = "words" if words else "texts"
-    blank = f"; {num_blank:,} of them have no text, and no vector" if num_blank else ""
-    return f"{out}: {num_rows:,} rows with the vectors of {unit}{blank}"
+    blank = f"; {format_rows(num_blank)} without text, and without vector" if num_blank else ""
+    return f"{out}: {format_rows(num_rows)} with the vectors of {unit}{blank}"
 
 
 def _embed_chunk(embedder: Embedder, cells: list[Any], place: str, *, words: bool) -> TableColumns:

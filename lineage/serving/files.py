@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from lineage.tasks.columns import TableColumns
 
 ROWS_PER_CHUNK = 2048
 OUTPUT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+PLACE = "FILE"  # the argument of the commands, for messages
 COLUMN_HINT = "; name the column that holds it with --text-column"
 
 
@@ -61,8 +63,7 @@ class InputFile:
 
     def check(self, wanted: Sequence[str]) -> None:
         """Raise InputError if the file is empty, damaged, not UTF-8 or lacks a wanted column."""
-        place = str(self.path.parent)
-        table = DataTable(self.files, place, "line", missing_column_hint=COLUMN_HINT)
+        table = DataTable(self.files, PLACE, "line", missing_column_hint=COLUMN_HINT)
         # The column of a txt has the name that the task asks for.
         table.check(["text"] if self.suffix == ".txt" else wanted)
 
@@ -143,7 +144,7 @@ def open_input(path: Path, *, text_column: str, csv_quoting: bool = True) -> Inp
             names.update(dict.fromkeys(row))
     else:
         mode = file.files.csv_quoting_mode
-        names = dict.fromkeys(read_column_names(path, path.name, str(path.parent), quoting=mode))
+        names = dict.fromkeys(read_column_names(path, path.name, PLACE, quoting=mode))
     return replace(file, names=tuple(names))
 
 
@@ -237,11 +238,16 @@ class _JsonWriter(_Writer):
 
     def write(self, columns: TableColumns) -> None:
         for values in zip(*columns.values(), strict=True):
-            row = dict(zip(columns, values, strict=True))
+            row = dict(zip(columns, map(_without_nan, values), strict=True))
             self.stream.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
 
     def close(self) -> None:
         self.stream.close()
+
+
+def _without_nan(value: Any) -> Any:
+    """Return None for a number that is missing, since JSON has no NaN."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 class _ParquetWriter(_Writer):

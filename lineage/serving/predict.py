@@ -29,7 +29,7 @@ from lineage.evaluation.saved_systems import (
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input
-from lineage.serving.progress import show_rows
+from lineage.serving.progress import format_rows, show_rows
 from lineage.serving.systems import KeptSystem, choose_system, format_systems, list_systems
 from lineage.tasks.base import Kind, load_kind
 from lineage.tasks.columns import RowError, TableColumns, is_empty_cell
@@ -263,7 +263,7 @@ def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> st
             report(predictor.num_rows)
     record = predictor.record
     labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
-    text = f"{out}: {predictor.num_rows:,} rows, predicted by {record.name} ({labels})"
+    text = f"{out}: {format_rows(predictor.num_rows)}, predicted by {record.name} ({labels})"
     if predictor.num_unanswered:
-        text += f"; {predictor.num_unanswered:,} of them have no text, so their prediction is empty"
+        text += f"; {format_rows(predictor.num_unanswered)} without text, and without prediction"
     return text

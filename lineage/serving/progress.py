@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 
 
+def format_rows(num_rows: int) -> str:
+    """Return a number of rows in words."""
+    return "1 row" if num_rows == 1 else f"{num_rows:,} rows"
+
+
 @contextlib.contextmanager
 def show_rows() -> Iterator[Callable[[int], None]]:
     """Show the number of rows on a terminal; nothing elsewhere."""
@@ -14,4 +19,4 @@ def show_rows() -> Iterator[Callable[[int], None]]:
         yield lambda num_rows: None
         return
     with console.status("reading") as status:
-        yield lambda num_rows: status.update(f"{num_rows:,} rows")
+        yield lambda num_rows: status.update(format_rows(num_rows))

@@ -108,6 +108,7 @@ def choose_system(
             f"--labels: no system of '{task}' was trained on {label_count} labels; known: "
             f"{', '.join(label_counts)}"
         )
+    is_recommended = name is None
     if name is None:
         name, label_count = _read_recommendation(systems, label_count)
     found = [
@@ -117,11 +118,16 @@ def choose_system(
     ]
     if found:
         return found[0]
-    names = list(dict.fromkeys(one.record.name for one in systems))
+    names = ", ".join(dict.fromkeys(one.record.name for one in systems))
+    if is_recommended:
+        raise InputError(
+            f"--system: name one, since {DECISIONS_FILE} recommends '{name}', which is not kept; "
+            f"there are {names}"
+        )
     at_count = "" if label_count is None else f" with {label_count} labels"
     raise InputError(
-        f"--system: there is no system '{name}' of '{task}'{at_count}; there are "
-        f"{', '.join(names)}; `--list` shows which labels each was trained on"
+        f"--system: there is no system '{name}' of '{task}'{at_count}; there are {names}; "
+        "`--list` shows which labels each was trained on"
     )
 
 
