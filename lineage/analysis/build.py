@@ -39,6 +39,7 @@ from lineage.analysis.convergence import list_controls, read_finetune_curves
 from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
 from lineage.analysis.literature import find_benchmark_scores
+from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.records import (
     AdaptationEffect,
     Analysis,
@@ -54,9 +55,11 @@ from lineage.analysis.records import (
 from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
+from lineage.evaluation.ngram_bits import read_ngram_bits
 from lineage.results import (
     ENSEMBLE_FAMILY,
     HELDOUT_TEST_SET,
+    NGRAM_STAGE,
     PUBLIC_FAMILY,
     UNKNOWN_TOKEN_METRIC,
 )
@@ -103,13 +106,16 @@ def build_results(
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
+    curves = tuple(_loss_curves(results_dir, grid))
+    ngram_bits = read_ngram_bits(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
+    public_models = _public_models(grid, table)
     analysis = Analysis(
         split=split,
         grid=grid,
         scores=tuple(_summarize_cells(cells)),
         comparisons=tuple(comparisons),
         not_compared=tuple(not_compared),
-        public_models=_public_models(grid, table),
+        public_models=public_models,
         group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),
         published_benchmarks=tuple(
             find_benchmark_scores(grid_tasks, table, best_systems=ranked_systems, split=split)
@@ -118,7 +124,16 @@ def build_results(
         ceilings=tuple(_list_ceilings(table)),
         adaptation=tuple(_adaptation_effects(results_dir, grid, table)),
         budget=tuple(_pretraining_budgets(results_dir, grid)),
-        curves=tuple(_loss_curves(results_dir, grid)),
+        curves=curves,
+        ngram_bits=ngram_bits,
+        ngram_comparisons=tuple(
+            compare_with_ngrams(
+                [name for name in grid.models if name not in public_models],
+                ngram_bits,
+                curves,
+                comparisons,
+            )
+        ),
         duplicate_label_counts=tuple(duplicate_label_counts),
         tasks=tuple(build_task_summaries(dataset_stats, grid_tasks, table, split=split)),
         contamination=tuple(count_contaminated_items(contamination)),

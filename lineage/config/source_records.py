@@ -38,6 +38,7 @@ WATCHED_VERBS = (
     "target_only",
     "evaluate",
     "baselines",
+    "ngram",
     "report",
 )
 
