@@ -52,6 +52,8 @@ class KneserNey:
         probabilities_N = self.unigrams_V[ids_N]
         ngrams_N = ids_N.astype(np.int64)  # of the order below, ending at each token; -1: not known
         for n, order in enumerate(self.orders, start=2):
+            if not len(order.keys_G):
+                break  # no sequence of the text is that long
             ends = np.flatnonzero(lengths_N >= n - 1)
             ends = ends[ngrams_N[ends - 1] >= 0]
             contexts = ngrams_N[ends - 1]

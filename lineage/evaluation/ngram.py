@@ -66,7 +66,7 @@ class SentenceModel:
 
     def log_probs(self, texts: Sequence[str]) -> np.ndarray:
         """Return (S,) nats: the log-probability of each text, with the ends of its sentences."""
-        ids_by_text = _boundary_separated_ids(texts, self.tokenizer)
+        ids_by_text = boundary_separated_ids(texts, self.tokenizer)
         ids_N = np.concatenate(ids_by_text)
         starts_S = np.cumsum([0, *(len(ids) for ids in ids_by_text[:-1])])
         is_start_N = np.zeros(len(ids_N), bool)
@@ -82,12 +82,12 @@ def fit_sentence_model(texts: Sequence[str], language: str) -> SentenceModel:
     settings = TokenizerSettings(vocab_size=vocab_size)
     tokenizer = train_tokenizer(texts, settings, tokenizer_type="byte_bpe", language=language)
     boundary_id = boundary_token_id(tokenizer)
-    ids_N = np.concatenate(_boundary_separated_ids(texts, tokenizer))
+    ids_N = np.concatenate(boundary_separated_ids(texts, tokenizer))
     ngrams = fit_kneser_ney(ids_N, vocab_size=tokenizer.vocab_size, boundary_id=boundary_id)
     return SentenceModel(tokenizer, ngrams)
 
 
-def _boundary_separated_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+def boundary_separated_ids(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
     """Return the ids of each text, with a boundary before each sentence and after the last."""
     boundary = np.array([boundary_token_id(tokenizer)], np.int32)
     ids_by_text = []

@@ -237,35 +237,33 @@ def describe_ablation_models(analysis: Analysis) -> str:
 
 def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[str]:
     """Tell which pretrained models have learned less than a 5-gram model of the same text."""
-    sentences = []
+    findings = []
     for one in comparisons:
         if not one.learned_less:
             continue
-        reasons = []
+        sentences = [f"{one.model} has learned less than a 5-gram model of the same text."]
         if one.has_more_bits:
-            reasons.append(
-                f"{one.bits_per_byte:.3f} bits per byte of held-out text, where a 5-gram model "
-                f"of the same tokens has {one.ngram_bits_per_byte:.3f}"
+            sentences.append(
+                f"It needs {one.bits_per_byte:.3f} bits per byte of held-out text, the 5-gram "
+                f"model {one.ngram_bits_per_byte:.3f}."
             )
         if one.is_never_better:
             tasks = join_with_and(one.not_better_tasks)
-            reasons.append(f"not significantly better than the 5-gram model on {tasks}")
-        sentences.append(
-            f"{one.model} has learned less than a 5-gram model of the same text: "
-            f"{join_with_and(reasons)}. So this report supports no conclusion about pretraining "
-            f"{one.model}."
-        )
-    return sentences
+            sentences.append(f"On {tasks} it is not significantly better.")
+        sentences.append(f"No conclusion about pretraining {one.model} follows from this study.")
+        findings.append(" ".join(sentences))
+    return findings
 
 
 def describe_ngram_models(analysis: Analysis) -> str:
     """Tell how models are compared with a 5-gram model, and which cannot be."""
-    sentences = [
+    first = (
         "A 5-gram model (interpolated modified Kneser-Ney) is counted on the same number of bytes "
         "of the same text. By bits per byte it is compared with each model that predicts every "
         "next token: it reads that model's tokens and predicts those of its last validation, "
         "unknown words included, forward where a model reads both ways."
-    ]
+    )
+    sentences = [first]
     compared = {one.model for one in analysis.ngram_comparisons if one.ngram_bits_per_byte}
     others = [name for name in analysis.grid.models if name not in compared]
     if others:
@@ -274,12 +272,12 @@ def describe_ngram_models(analysis: Analysis) -> str:
             f"{join_with_and(others)} {verb} not predict every next token, so there are no bits "
             "per byte to compare."
         )
-    own = [one for one in analysis.ngram_bits if one.model == "kneser_ney"]
-    for one in own:
+    own = next((one for one in analysis.ngram_bits if one.model == "kneser_ney"), None)
+    if own is not None:
         sentences.append(
-            f"With tokens of its own, which can spell every word, the 5-gram model has "
-            f"{one.bits_per_byte:.3f} bits per byte of all held-out text; so read, it is "
-            "kneser_ney in the tables of minimal pairs."
+            f"With tokens of its own, which can spell every word, a 5-gram model has "
+            f"{own.bits_per_byte:.3f} bits per byte of all held-out text; this one is kneser_ney "
+            "in the tables of minimal pairs."
         )
     return " ".join(sentences)
 
