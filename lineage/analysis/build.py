@@ -44,6 +44,7 @@ from lineage.analysis.records import (
     AdaptationEffect,
     Analysis,
     Ceiling,
+    Comparison,
     Failure,
     LossCurve,
     PretrainingBudget,
@@ -106,34 +107,19 @@ def build_results(
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
-    curves = tuple(_loss_curves(results_dir, grid))
-    ngram_bits = read_ngram_bits(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
-    public_models = _public_models(grid, table)
     analysis = Analysis(
         split=split,
         grid=grid,
         scores=tuple(_summarize_cells(cells)),
         comparisons=tuple(comparisons),
         not_compared=tuple(not_compared),
-        public_models=public_models,
+        public_models=_public_models(grid, table),
         group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),
         published_benchmarks=tuple(
             find_benchmark_scores(grid_tasks, table, best_systems=ranked_systems, split=split)
         ),
         trials=count_trials(table),
         ceilings=tuple(_list_ceilings(table)),
-        adaptation=tuple(_adaptation_effects(results_dir, grid, table)),
-        budget=tuple(_pretraining_budgets(results_dir, grid)),
-        curves=curves,
-        ngram_bits=ngram_bits,
-        ngram_comparisons=tuple(
-            compare_with_ngrams(
-                [name for name in grid.models if name not in public_models],
-                ngram_bits,
-                curves,
-                comparisons,
-            )
-        ),
         duplicate_label_counts=tuple(duplicate_label_counts),
         tasks=tuple(build_task_summaries(dataset_stats, grid_tasks, table, split=split)),
         contamination=tuple(count_contaminated_items(contamination)),
@@ -145,10 +131,28 @@ def build_results(
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
         confidence_level=statistics.CONFIDENCE_LEVEL,
         equivalence_margin=statistics.EQUIVALENCE_MARGIN,
+        **_language_model_fields(results_dir, grid, table, comparisons),
     )
     if len(clean_rows):
         table = results.sort_results(pd.concat([table, clean_rows]))
     return table, analysis
+
+
+def _language_model_fields(
+    results_dir: Path, grid: Grid, table: pd.DataFrame, comparisons: Sequence[Comparison]
+) -> dict[str, Any]:
+    """Return the fields of the analysis that are about pretraining and adaptation."""
+    curves = tuple(_loss_curves(results_dir, grid))
+    ngram_bits = read_ngram_bits(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
+    public_models = _public_models(grid, table)
+    trained = [name for name in grid.models if name not in public_models]
+    return {
+        "adaptation": tuple(_adaptation_effects(results_dir, grid, table)),
+        "budget": tuple(_pretraining_budgets(results_dir, grid)),
+        "curves": curves,
+        "ngram_bits": ngram_bits,
+        "ngram_comparisons": tuple(compare_with_ngrams(trained, ngram_bits, curves, comparisons)),
+    }
 
 
 def _rank_systems(
