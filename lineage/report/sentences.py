@@ -16,6 +16,7 @@ from lineage.report.formatting import (
     format_comparison,
     format_difference,
     format_percent,
+    format_si,
     format_system,
     join_with_and,
     metric_unit,
@@ -257,11 +258,15 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
 
 def describe_ngram_models(analysis: Analysis) -> str:
     """Tell how models are compared with a 5-gram model, and which cannot be."""
+    own = next((one for one in analysis.ngram_bits if one.model == "kneser_ney"), None)
+    if own is None:
+        return ""
     first = (
-        "A 5-gram model (interpolated modified Kneser-Ney) is counted on the same number of bytes "
-        "of the same text. By bits per byte it is compared with each model that predicts every "
-        "next token: it reads that model's tokens and predicts those of its last validation, "
-        "unknown words included, forward where a model reads both ways."
+        "A 5-gram model (interpolated modified Kneser-Ney) is counted on "
+        f"{format_si(own.train_bytes, 'B')} of the text that the models read. By bits per byte it "
+        "is compared with each model that predicts every next token: it reads that model's "
+        "tokens, the unknown one included, and predicts those of its last validation, forward "
+        "where a model reads both ways."
     )
     sentences = [first]
     compared = {one.model for one in analysis.ngram_comparisons if one.ngram_bits_per_byte}
@@ -272,13 +277,12 @@ def describe_ngram_models(analysis: Analysis) -> str:
             f"{join_with_and(others)} {verb} not predict every next token, so there are no bits "
             "per byte to compare."
         )
-    own = next((one for one in analysis.ngram_bits if one.model == "kneser_ney"), None)
-    if own is not None:
-        sentences.append(
-            f"With tokens of its own, which can spell every word, a 5-gram model has "
-            f"{own.bits_per_byte:.3f} bits per byte of all held-out text; this one is kneser_ney "
-            "in the tables of minimal pairs."
-        )
+    sentences.append(
+        "With tokens of its own, which can spell every word, a 5-gram model has "
+        f"{own.bits_per_byte:.3f} bits per byte of all held-out text."
+    )
+    if any(score.system.model == "kneser_ney" for score in analysis.scores):
+        sentences.append("That one is kneser_ney in the tables of minimal pairs.")
     return " ".join(sentences)
 
 
