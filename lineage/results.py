@@ -14,6 +14,7 @@ import pandas as pd
 
 # The test set of language-model metrics on held-out text of the target domain.
 HELDOUT_TEST_SET = "held_unlabelled"
+NGRAM_STAGE = "ngram"  # the stage of the models that only count, and the stem of its files
 
 
 # The kinds of notes, with the value of each. `lineage.report.notes` puts them in words.
@@ -166,7 +167,7 @@ CURVE_COLUMNS = (
 )
 # The sentences of docs/reference/results.md.
 COLUMN_DESCRIPTIONS = {
-    "model": "The key under `models` in params.yaml, or a baseline: tfidf, majority, chance, ...",
+    "model": "The key under `models` in params.yaml, or a baseline: tfidf, kneser_ney, majority, chance, ...",
     "family": "The family of the model, such as bert; of two models together, ensemble or joined.",
     "init": "The start of the weights: pretrained, adapted, target_only (pretrained on the text of the task "
     "alone) or random; none for baselines.",

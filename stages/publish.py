@@ -21,6 +21,7 @@ from lineage.config.study import load_model_config
 from lineage.report import page, publication
 from lineage.report.costs import build_costs
 from lineage.report.provenance import collect_provenance, read_dvc_lock
+from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR
@@ -95,7 +96,7 @@ def work(stage: Stage) -> None:
 
 def list_stage_names(params: Params) -> set[str]:
     """Return the names of all stages whose output the report shows."""
-    names = {"sources", f"corpus@{params.budget.corpus}", "report"}
+    names = {"sources", f"corpus@{params.budget.corpus}", NGRAM_STAGE, "report"}
     for verb, instances in params.grid.stage_instances.items():
         names |= {f"{verb}@{instance}" for instance in instances}
     return names

@@ -5,6 +5,7 @@ from pathlib import Path
 from lineage.artifacts import create_artifact, write_json
 from lineage.config.params import PARAMS_FILE, Params, read_params
 from lineage.config.source_records import collect_records
+from lineage.results import NGRAM_STAGE
 from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
@@ -28,7 +29,7 @@ def work(stage: Stage) -> None:
 
 def remove_stale_results(params: Params) -> None:
     """Remove the results of stages that the grid no longer has: the report must not show them."""
-    wanted: set[str] = set()
+    wanted = {NGRAM_STAGE}
     for verb, instances in params.grid.stage_instances.items():
         wanted.update(f"{verb}-{instance}" for instance in instances)
     for path in RESULTS_DIR.glob("*/*"):

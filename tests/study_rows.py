@@ -22,6 +22,8 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, TrialCounts
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
+from lineage.evaluation.baselines import build_predictions_table
+from lineage.evaluation.ngram_bits import write_ngram_bits
 from lineage.report import page
 from lineage.results import Note, ResultRow
 
@@ -86,6 +88,7 @@ class Study:
             )
             write_overlap(self.folder, task, [f"test-{i}" for i in range(self.items)])
             self.statistics(task)
+        write_no_ngrams(self.folder)
         for model in self.grid.models:
             for seed in self.grid.pretrain_seeds:
                 self.pretrain(model, seed)
@@ -259,6 +262,13 @@ class Study:
             self.folder / "curves" / f"pretrain-{model}-{seed}.parquet",
             pd.DataFrame({**columns, **validation_columns}),
         )
+
+
+def write_no_ngrams(folder: Path) -> None:
+    """Write what the stage ngram writes if nothing can be compared with an n-gram model."""
+    artifacts.write_table(folder / "rows/ngram.parquet", results.results_frame([]))
+    artifacts.write_table(folder / "predictions/ngram.parquet", build_predictions_table([]))
+    write_ngram_bits(folder / "ngram/ngram.json", [])
 
 
 def write_overlap(folder: Path, task: str, ids: Sequence[str], *, corpus: Sequence[str] = (), unlabelled: Sequence[str] = (), short: Sequence[str] = (),

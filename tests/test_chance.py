@@ -24,7 +24,7 @@ from lineage.evaluation.baselines import build_predictions_table, evaluate_basel
 from lineage.report.decisions import summarize_decisions
 from lineage.results import ResultRow, results_frame
 from lineage.tasks.base import load_kind
-from tests.study_rows import render_pages, write_overlap
+from tests.study_rows import render_pages, write_no_ngrams, write_overlap
 from tests.test_folds import build_task
 
 TASK_KEYS: dict[str, Any] = {"kind": "multiple_choice", "choices": ["one", "two"], "label": "label"}
@@ -99,6 +99,7 @@ def analyze_study(
     ):
         write_table(tmp_path / f"rows/{stage}.parquet", stage_rows)
         write_table(tmp_path / f"predictions/{stage}.parquet", table)
+    write_no_ngrams(tmp_path)
     write_overlap(tmp_path, "small", predictions["id"].unique())
     stats = compute_dataset_stats(data, GRID.finetune_seeds)
     write_dataset_stats(tmp_path / "statistics/baselines-small.json", stats)

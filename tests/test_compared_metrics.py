@@ -26,7 +26,7 @@ from lineage.evaluation.trials import fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests import tiny
-from tests.study_rows import Study, write_overlap
+from tests.study_rows import Study, write_no_ngrams, write_overlap
 from tests.test_ensembles import ENSEMBLE, with_probabilities
 from tests.test_folds import build_task
 
@@ -164,6 +164,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
     tasks = {
         "small": Task(kind="text_classification", files=task_keys["files"], metric=("matthews",))
     }
+    write_no_ngrams(results)
     write_overlap(results, "small", predictions["id"].unique())
     write_dataset_stats(
         results / "statistics/baselines-small.json",

@@ -23,6 +23,7 @@ from lineage.evaluation.systems import EvalContext
 from lineage.results import Note, notes_to_json, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.study_rows import write_no_ngrams
 from tests.user_project import make_project, run_stage, write_params
 
 AUTHORS = 9
@@ -307,6 +308,7 @@ def read_report_cells(
         results_dir / "predictions/baselines-small.parquet",
         pd.concat([baseline_predictions for _, baseline_predictions in baseline_results]),
     )
+    write_no_ngrams(results_dir)
     grid = Grid(("word2vec",), ("small",), (0,), (), (), (), (0, 1), ("all",))
     return read_result_cells(
         results_dir, grid, table=read_rows(results_dir, grid), split="test", tasks={}

@@ -386,7 +386,7 @@ def test_a_study_has_a_forecast_of_every_stage(
         probe_seconds=2.0,
         on_progress=lambda done, note: reports.append((done, note)),
     )
-    names = {"sources", "corpus@general", "report", "publish"}
+    names = {"sources", "corpus@general", "ngram", "report", "publish"}
     for verb, instances in params.grid.stage_instances.items():
         names |= {f"{verb}@{instance}" for instance in instances}
     assert set(forecast.stages) == names

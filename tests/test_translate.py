@@ -42,7 +42,7 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import linear_schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests import tiny
-from tests.study_rows import render_pages, write_overlap
+from tests.study_rows import render_pages, write_no_ngrams, write_overlap
 
 BASE = tiny.model_config("seq2seq").evaluate
 
@@ -394,6 +394,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         folder / "predictions" / "baselines-mt.parquet",
         build_predictions_table([predictions for _, predictions in baselines]),
     )
+    write_no_ngrams(folder)
     write_overlap(folder, "mt", ())
     splits = {"train": SplitStats(1), "test": SplitStats(1)}
     stats = DatasetStats("mt", "translation", splits, {}, None)

@@ -87,6 +87,16 @@ METRICS = (
         "The mean score over seeds; with the head after TRANSFER for a BiLSTM probe.",
     ),
     ("baselines", "`MODEL/LABELS/SPLIT/METRIC`", "The mean score of tfidf, majority, ..."),
+    (
+        "ngram",
+        "`MODEL/bits_per_byte`, `MODEL/bits_per_byte_forward`, ...",
+        "The bits per byte of a 5-gram model on the tokens of a model's validation.",
+    ),
+    (
+        "ngram",
+        "`kneser_ney/TASK/accuracy`, `word_frequency/TASK/accuracy`",
+        "The scores of models that only count on minimal pairs.",
+    ),
     ("every stage with a run", "`system/...`", "Processor, memory, disk and network, by MLflow."),
 )
 # Parameters of MLflow runs: the keys of params.yaml with dots, such as `budget.text_bytes`.
@@ -112,6 +122,7 @@ PARAMETERS = (
         ),
     ),
     ("baselines", "`tfidf`, `label_count`, `finetune_seeds`, `split`"),
+    ("ngram", "`budget.text_bytes`, `split`"),
 )
 # Files of a study: path, whether git, DVC or neither keeps it, and what it is.
 STUDY_FILES = (
@@ -153,6 +164,7 @@ OUTPUTS = {
     "artifacts/results/budgets": "What a pretraining used: bytes, parameters, FLOPs.",
     "artifacts/results/curves": "Learning curves.",
     "artifacts/results/contamination": "Scored items that occur in the training text.",
+    "artifacts/results/ngram": "Bits per byte of 5-gram models.",
     "artifacts/results/statistics": "Counts of a task's items, labels and lengths.",
     "reports": "Result rows and the analysis.",
 }
@@ -269,8 +281,8 @@ def write_tags() -> str:
         ),
         "",
         (
-            "The stages tokenizer, pretrain, adapt, target_only, evaluate and baselines have runs. "
-            "The parent run holds the report, its figures, and a note with the findings."
+            "The stages tokenizer, pretrain, adapt, target_only, evaluate, baselines and ngram have "
+            "runs. The parent run holds the report, its figures, and a note with the findings."
         ),
         "",
         "## Tags",

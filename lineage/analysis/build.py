@@ -38,11 +38,13 @@ from lineage.analysis.ensembles import build_ensembles
 from lineage.analysis.groups import build_group_scores
 from lineage.analysis.labels import forecast_labels
 from lineage.analysis.literature import find_benchmark_scores
+from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
     AdaptationEffect,
     Analysis,
     Ceiling,
+    Comparison,
     Failure,
     LossCurve,
     PretrainingBudget,
@@ -55,9 +57,11 @@ from lineage.analysis.records import (
 from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
+from lineage.evaluation.ngram_bits import read_ngram_bits
 from lineage.results import (
     ENSEMBLE_FAMILY,
     HELDOUT_TEST_SET,
+    NGRAM_STAGE,
     PUBLIC_FAMILY,
     UNKNOWN_TOKEN_METRIC,
 )
@@ -103,6 +107,7 @@ def build_results(
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
+    comparisons = run_comparisons(plan_comparisons(cells, grid))
     rankings = _rank_settings(cells, grid)
     analysis = Analysis(
         split=split,
@@ -110,7 +115,7 @@ def build_results(
         scores=tuple(_summarize_cells(cells)),
         rankings=tuple(rankings),
         label_forecasts=tuple(forecast_labels(cells, rankings)),
-        comparisons=tuple(run_comparisons(plan_comparisons(cells, grid))),
+        comparisons=tuple(comparisons),
         public_models=_public_models(grid, table),
         group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),
         published_benchmarks=tuple(
@@ -118,9 +123,6 @@ def build_results(
         ),
         trials=count_trials(table),
         ceilings=tuple(_list_ceilings(table)),
-        adaptation=tuple(_adaptation_effects(results_dir, grid, table)),
-        budget=tuple(_pretraining_budgets(results_dir, grid)),
-        curves=tuple(_loss_curves(results_dir, grid)),
         duplicate_label_counts=tuple(duplicate_label_counts),
         tasks=tuple(build_task_summaries(dataset_stats, grid_tasks, table, split=split)),
         contamination=tuple(count_contaminated_items(contamination)),
@@ -132,10 +134,28 @@ def build_results(
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
         confidence_level=statistics.CONFIDENCE_LEVEL,
         equivalence_margin=statistics.EQUIVALENCE_MARGIN,
+        **_language_model_fields(results_dir, grid, table, comparisons),
     )
     if len(clean_rows):
         table = results.sort_results(pd.concat([table, clean_rows]))
     return table, analysis
+
+
+def _language_model_fields(
+    results_dir: Path, grid: Grid, table: pd.DataFrame, comparisons: Sequence[Comparison]
+) -> dict[str, Any]:
+    """Return the fields of the analysis that are about pretraining and adaptation."""
+    curves = tuple(_loss_curves(results_dir, grid))
+    ngram_bits = read_ngram_bits(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
+    public_models = _public_models(grid, table)
+    trained = [name for name in grid.models if name not in public_models]
+    return {
+        "adaptation": tuple(_adaptation_effects(results_dir, grid, table)),
+        "budget": tuple(_pretraining_budgets(results_dir, grid)),
+        "curves": curves,
+        "ngram_bits": ngram_bits,
+        "ngram_comparisons": tuple(compare_with_ngrams(trained, ngram_bits, curves, comparisons)),
+    }
 
 
 def _best_systems_by_setting(cells: list[ResultCell], grid: Grid) -> list[list[ResultCell]]:

@@ -28,7 +28,7 @@ from lineage.config.data import Task
 from lineage.config.params import Grid
 from lineage.errors import InputError
 from lineage.evaluation.metrics import MIN_SCORES, RANKING_METRICS
-from lineage.results import HELDOUT_TEST_SET, PUBLIC_FAMILY
+from lineage.results import HELDOUT_TEST_SET, NGRAM_STAGE, PUBLIC_FAMILY
 from lineage.tasks.base import load_kind
 
 # The pretraining and the fine-tuning seed of a repetition; None if a seed plays no part.
@@ -143,7 +143,8 @@ def grid_stage_names(grid: Grid) -> list[str]:
         "evaluate_joined",
         "baselines",
     )
-    return [f"{verb}-{name}" for verb in verbs for name in grid.stage_instances[verb]]
+    names = [f"{verb}-{name}" for verb in verbs for name in grid.stage_instances[verb]]
+    return [*names, NGRAM_STAGE]
 
 
 def read_rows(results_dir: Path, grid: Grid) -> pd.DataFrame:

@@ -286,6 +286,8 @@ def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | 
     families = {a.system.family, b.system.family}
     if families & {*TWO_BUDGET_FAMILIES}:
         return _plan_member_comparison(a, b, grid)
+    if b.system.model == "kneser_ney":  # ablations too: they may have learned too little
+        return PlannedComparison("kneser_ney", a, b) if a.system.init in TRAINED_INITS else None
     if {a.system.model, b.system.model} & {*grid.ablation_of}:
         return _plan_ablation(a, b, grid)
     if b.system.model == "tfidf":

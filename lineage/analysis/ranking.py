@@ -21,7 +21,13 @@ from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 
 Scores = npt.NDArray[np.float64]
-FLOORS = ("majority", "chance", "copy")  # they are no candidates: nobody would use them
+FLOORS = (
+    "majority",
+    "chance",
+    "copy",
+    "kneser_ney",
+    "word_frequency",
+)  # they are no candidates: nobody would use them
 NUM_DRAWS = 10_000
 DRAWS_AT_ONCE = 2_000_000  # item numbers in memory: chunks of draws times items
 

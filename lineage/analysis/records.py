@@ -16,13 +16,14 @@ from lineage.analysis.statistics import Verdict
 from lineage.config.params import Grid
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, SplitStats
+from lineage.evaluation.ngram_bits import NgramBits
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 
 SCHEMA_VERSION = 6
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
 LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
-BASELINES = ("tfidf", "majority", "chance", "copy")
+BASELINES = ("tfidf", "kneser_ney", "word_frequency", "majority", "chance", "copy")
 CHANCE_BASELINES = ("majority", "chance")  # they read no item; above chance is above both
 TWO_BUDGET_FAMILIES = (ENSEMBLE_FAMILY, JOINED_FAMILY)
 # Families without exactly one budget: shown, but never a leader.
@@ -38,6 +39,7 @@ ComparisonType = Literal[
     "ensemble",  # an ensemble with one of its members
     "concatenated",  # a model with static vectors added, with the model or the vectors alone
     "tfidf",  # any trained system with TF-IDF
+    "kneser_ney",  # any trained system with the 5-gram model, on minimal pairs
     "chance",  # a system with the chance level; it decides what is above chance
 ]
 Outcome = Verdict | Literal["both at chance"]
@@ -282,6 +284,40 @@ class LossCurve:
 
 
 @dataclass(frozen=True)
+class NgramComparison:
+    """A pretrained model beside 5-gram models of the same text.
+
+    Bits per byte are for the same tokens of held-out text, means over pretraining seeds. None: the
+    model does not predict each next token, or its pretraining failed. The two other fields are the
+    minimal-pairs tasks on which its pretrained system is significantly better than the 5-gram
+    model, and those on which it is not.
+    """
+
+    model: str
+    bits_per_byte: float | None
+    ngram_bits_per_byte: float | None
+    better_tasks: tuple[str, ...]
+    not_better_tasks: tuple[str, ...]
+
+    @property
+    def has_more_bits(self) -> bool:
+        """Return whether the model predicts held-out text worse than the 5-gram model."""
+        if self.bits_per_byte is None or self.ngram_bits_per_byte is None:
+            return False
+        return self.bits_per_byte > self.ngram_bits_per_byte
+
+    @property
+    def is_never_better(self) -> bool:
+        """Return whether there are minimal pairs, and it is significantly better on none."""
+        return bool(self.not_better_tasks) and not self.better_tasks
+
+    @property
+    def learned_less(self) -> bool:
+        """Return whether counting 5-grams does as well or better, by either measure."""
+        return self.has_more_bits or self.is_never_better
+
+
+@dataclass(frozen=True)
 class DuplicateLabelCount:
     """A label count that was dropped because it gives as many labels as another one."""
 
@@ -451,6 +487,8 @@ class Analysis:
     adaptation: tuple[AdaptationEffect, ...]
     budget: tuple[PretrainingBudget, ...]
     curves: tuple[LossCurve, ...]
+    ngram_bits: tuple[NgramBits, ...]
+    ngram_comparisons: tuple[NgramComparison, ...]
     duplicate_label_counts: tuple[DuplicateLabelCount, ...]
     tasks: tuple[TaskSummary, ...]
     contamination: tuple[ContaminationCounts, ...]

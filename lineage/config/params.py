@@ -25,7 +25,9 @@ PARAMS_FILE = Path("params.yaml")
 # The copy that the sources stage makes: an edit of params.yaml during a run changes the next run.
 RECORDED_PARAMS_FILE = Path("artifacts/sources/params.yaml")
 # Names of result rows that do not come from a model.
-RESERVED_MODEL_NAMES = frozenset({"majority", "chance", "tfidf", "copy", "ceiling"})
+RESERVED_MODEL_NAMES = frozenset(
+    {"majority", "chance", "tfidf", "copy", "kneser_ney", "word_frequency", "ceiling"}
+)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ WATCHED_VERBS = (
     "target_only",
     "evaluate",
     "baselines",
+    "ngram",
     "report",
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from lineage.config.params import Params
 from lineage.config.study import ModelConfig
+from lineage.tasks.base import list_sentence_tasks
 
 Record = dict[str, Any]
 
@@ -21,6 +22,18 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
         f"corpus-{corpus}": {"seed": params.seed, **_as_tree(params.corpora[corpus])},
         "contamination": {"corpus": corpus, "split": params.report.split},
         "baselines": _evaluation_grid(params) | {"tfidf_C": params.grid.tfidf_C},
+        "ngram": {
+            "seed": params.seed,
+            "split": params.report.split,
+            "budget": {"corpus": corpus, "text_bytes": params.budget.text_bytes},
+            "language": params.corpora[corpus].language,
+            "pretrain": {
+                name: _as_tree(models[name].pretrain)
+                for name in params.grid.models
+                if models[name].family.predicts_next_token
+            },
+            "tasks": list_sentence_tasks(params.tasks, params.grid.tasks),
+        },
         "report": {
             "grid": _as_tree(params.grid),
             "report": _as_tree(params.report),

@@ -367,6 +367,21 @@ def _minimal_pair_baselines(scored: pd.DataFrame, run: BaselineRun) -> BaselineR
     return BaselineResult([*rows, tfidf_row], _with_run_columns(rows[0], predictions))
 
 
+def score_minimal_pairs(
+    run: BaselineRun, items: pd.DataFrame, margins_N: np.ndarray
+) -> BaselineResult:
+    """Predict the good sentence where its margin over the bad one is positive; 0 is half right."""
+    columns = {
+        "label": np.full(len(items), "good", object),
+        "prediction": np.select([margins_N > 0, margins_N < 0], ["good", "bad"], "tie"),
+        "score": margins_N,
+        "correct": (np.sign(margins_N) + 1) / 2,
+    }
+    predictions = _predictions_table(items, columns)
+    rows = list(_metric_rows(run, load_kind(run.kind), ["accuracy"], predictions))
+    return BaselineResult(rows, _with_run_columns(rows[0], predictions))
+
+
 def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
     """Answer by TF-IDF over the character n-grams of words; there is no majority answer."""
     metric = kind.metrics[0]

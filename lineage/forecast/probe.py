@@ -28,6 +28,7 @@ from lineage.errors import InputError
 from lineage.forecast.evaluation import EvaluationCosts
 from lineage.forecast.evaluation_probe import probe_evaluation
 from lineage.forecast.measure import peak_memory_bytes
+from lineage.forecast.ngram_probe import NgramCosts, probe_ngram
 from lineage.forecast.task_probe import TaskCosts, probe_task
 from lineage.forecast.training import (
     TokenizerCosts,
@@ -39,13 +40,14 @@ from lineage.runtime.code import PROJECT_ROOT
 from lineage.training.devices import configure_torch, select_device
 
 Key = tuple[str, str, str]  # verb, model and task of a measurement, or empty
-Costs = TokenizerCosts | TrainingCosts | EvaluationCosts | TaskCosts
+Costs = TokenizerCosts | TrainingCosts | EvaluationCosts | TaskCosts | NgramCosts
 COST_TYPES: dict[str, type[Any]] = {
     "task": TaskCosts,
     "tokenizer": TokenizerCosts,
     "tokenizer_part": TokenizerCosts,
     "pretrain": TrainingCosts,
     "evaluate": EvaluationCosts,
+    "ngram": NgramCosts,
 }
 # The share of the sample on which a tokenizer is trained.
 TOKENIZER_SHARES = {"tokenizer_part": 0.25, "tokenizer": 1.0}
@@ -53,13 +55,13 @@ TOKENIZER_SHARES = {"tokenizer_part": 0.25, "tokenizer": 1.0}
 
 @dataclass(frozen=True)
 class Measurement:
-    """One thing to measure: a stage of a model, or of a task.
+    """One thing to measure: a stage of a model, or of a task, or the stage ngram.
 
     `tokenizer_part` is `tokenizer` on a part of the sample: the difference between their peaks of
     memory is that of the text.
     """
 
-    verb: str  # task, tokenizer_part, tokenizer, pretrain or evaluate
+    verb: str  # task, tokenizer_part, tokenizer, pretrain, evaluate or ngram
     model: str = ""
     task: str = ""
     max_seconds: float = 1.0
@@ -100,6 +102,8 @@ def measure(measurement: Measurement, setup: ProbeSetup) -> Costs:
     max_seconds = measurement.max_seconds
     if measurement.verb == "task":
         return probe_task(measurement.task, params, scratch, max_seconds=max_seconds)
+    if measurement.verb == "ngram":
+        return probe_ngram(params, scratch)
     model = load_model_config(params, measurement.model)
     if measurement.verb in TOKENIZER_SHARES:
         return probe_tokenizer(

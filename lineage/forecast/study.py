@@ -29,12 +29,14 @@ from lineage.forecast.evaluation import (
     evaluation_seconds,
 )
 from lineage.forecast.measure import Stopwatch, time_call
+from lineage.forecast.ngram_probe import SAMPLE_BYTES, NgramCosts, count_train_bytes
 from lineage.forecast.probe import Key, Measured, Measurement, Probe, ProbeSetup
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.task_probe import TaskCosts, forecast_baselines
 from lineage.forecast.training import TokenizerCosts, TrainingCosts, forecast_pretraining
 from lineage.models.base import Static
-from lineage.tasks.base import load_kind
+from lineage.results import NGRAM_STAGE
+from lineage.tasks.base import list_sentence_tasks, load_kind
 
 LENGTH_STEP = 1.3  # tasks whose items differ less in length are measured once
 # The share of the probe's time that measurements may use. The rest goes to what cannot be made
@@ -45,6 +47,7 @@ PRETRAIN_SHARE = 0.4
 EVALUATE_SHARE = 0.5
 TOKENIZER_SHARE = 0.1
 TASK_WEIGHT = 0.2
+LOAD_SECONDS = 0.1  # of the stage ngram: to read the parameters and the tokens
 
 
 def ignore_progress(done: float, note: str) -> None:
@@ -155,9 +158,10 @@ def _first_chains(params: Params, shares: _TimeShares) -> list[list[Measurement]
         ]
         for name in params.grid.models
     ]
-    return chains + [
+    chains += [
         [Measurement("task", task=name, max_seconds=shares.task)] for name in params.grid.tasks
     ]
+    return [*chains, [Measurement("ngram")]]
 
 
 def _group_tasks(params: Params, measured: Mapping[Key, Measured]) -> dict[str, str]:
@@ -215,6 +219,7 @@ class _MeasuredStudy:
             stages[f"baselines@{name}"] = self._forecast_baselines(name)
         for name in params.grid.models:
             stages |= self._forecast_model(name)
+        stages[NGRAM_STAGE] = self._forecast_ngram(base_memory)
         report_memory = max(stage.memory_bytes for stage in stages.values())
         for name in ("report", "publish"):
             stages[name] = StageForecast(self._report_seconds(), report_memory, 0)
@@ -268,6 +273,26 @@ class _MeasuredStudy:
         num_train = len(self.data.tasks[task].splits.get("train", ()))
         seconds = forecast_baselines(self._task(task), self.params, num_train)
         return StageForecast(seconds, self.measured["task", "", task].memory_bytes, 0)
+
+    def _forecast_ngram(self, base_memory: int) -> StageForecast:
+        """Count the corpus, then the tokens of each model; score minimal pairs."""
+        params = self.params
+        tasks = list_sentence_tasks(params.tasks, params.grid.tasks)
+        models = [model for model in self.models.values() if model.family.predicts_next_token]
+        if not (models or tasks):
+            return StageForecast(LOAD_SECONDS, base_memory, 0)
+        measured = self.measured["ngram", "", ""]
+        costs = measured.costs
+        assert isinstance(costs, NgramCosts)
+        num_bytes = count_train_bytes(params, self.data.corpus.train_bytes)
+        seconds = num_bytes * (costs.corpus_seconds + len(models) * costs.count_seconds)
+        scored_bytes = float(self.data.corpus.valid_bytes)
+        for name in tasks:
+            num_pairs = len(self.data.tasks[name].splits.get(params.report.split, ()))
+            scored_bytes += 2 * num_pairs * self._task(name).characters_per_item
+        seconds += scored_bytes * costs.sentence_seconds
+        growth = costs.memory_bytes * max(0, num_bytes - SAMPLE_BYTES)
+        return StageForecast(LOAD_SECONDS + seconds, measured.memory_bytes + round(growth), 0)
 
     def _forecast_model(self, name: str) -> dict[str, StageForecast]:
         """Return the forecast of all stages of one model."""

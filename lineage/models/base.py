@@ -259,6 +259,9 @@ class Family:
     # True if the model has `pool_windows`: long texts may then be read in windows (`bptt_window`),
     # and texts backward.
     supports_windows: bool = False
+    # True if pretraining reads running text and predicts every next token, so that an n-gram model
+    # can predict the same tokens.
+    predicts_next_token: bool = False
     # True if `pool` returns the state at the last position, special tokens included:
     # `linear_label_gain` (Dai and Le 2015) can then also learn from the states before it.
     pools_last_state: bool = False

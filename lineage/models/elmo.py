@@ -375,6 +375,7 @@ FAMILY = Trained(
     build=ElmoModel,
     batch_sampler=BidirectionalBpttBatches,
     objective=bidirectional_lm_loss,
+    predicts_next_token=True,
     score_texts=score_bidirectional_lm,
     describe=describe_mechanism,
     defaults={

@@ -148,6 +148,7 @@ FAMILY = Trained(
     build=GPTModel,
     batch_sampler=CausalWindows,
     objective=causal_lm_loss,
+    predicts_next_token=True,
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_causal_lm,
     defaults={

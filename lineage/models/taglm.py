@@ -254,6 +254,7 @@ FAMILY = Trained(
     build=TagLMModel,
     batch_sampler=BidirectionalBpttBatches,
     objective=independent_lm_losses,
+    predicts_next_token=True,
     score_texts=score_bidirectional_lm,
     vocab_parameters=(
         "language_models.*.word_embeddings.weight",

@@ -253,6 +253,7 @@ FAMILY = Trained(
     build=ULMFiTModel,
     batch_sampler=build_batch_sampler,
     objective=regularized_lm_loss,
+    predicts_next_token=True,
     auxiliary_loss=auxiliary_lm_loss,
     score_texts=score_forward_lm,
     vocab_parameters=("body.embedding_weight", "softmax_bias"),

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from lineage.analysis.records import Analysis, TrialCounts
-from lineage.report.formatting import join_with_and
+from lineage.analysis.records import Analysis, NgramComparison, TrialCounts
+from lineage.report.formatting import format_si, join_with_and
 
 METHOD_NAMES = {
     "linear_probe": "a linear probe",
@@ -45,6 +45,56 @@ def describe_ablation_models(analysis: Analysis) -> str:
     if len(names) == 1:
         return f"{names[0]} is an ablation, so it is compared only with its original."
     return f"{join_with_and(names)} are ablations, so each is compared only with its original."
+
+
+def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[str]:
+    """Tell which pretrained models have learned less than a 5-gram model of the same text."""
+    findings = []
+    for one in comparisons:
+        if not one.learned_less:
+            continue
+        sentences = [f"{one.model} has learned less than a 5-gram model of the same text."]
+        if one.has_more_bits:
+            sentences.append(
+                f"It needs {one.bits_per_byte:.3f} bits per byte of held-out text, the 5-gram "
+                f"model {one.ngram_bits_per_byte:.3f}."
+            )
+        if one.is_never_better:
+            tasks = join_with_and(one.not_better_tasks)
+            sentences.append(f"On {tasks} it is not significantly better.")
+        sentences.append(f"No conclusion about pretraining {one.model} follows from this study.")
+        findings.append(" ".join(sentences))
+    return findings
+
+
+def describe_ngram_models(analysis: Analysis) -> str:
+    """Tell how models are compared with a 5-gram model, and which cannot be."""
+    own = next((one for one in analysis.ngram_bits if one.model == "kneser_ney"), None)
+    if own is None:
+        return ""
+    first = (
+        "A 5-gram model (interpolated modified Kneser-Ney) is counted on "
+        f"{format_si(own.train_bytes, 'B')} of the text that the models read. By bits per byte it "
+        "is compared with each model that predicts every next token: it reads that model's "
+        "tokens, the unknown one included, and predicts those of its last validation, forward "
+        "where a model reads both ways."
+    )
+    sentences = [first]
+    compared = {one.model for one in analysis.ngram_comparisons if one.ngram_bits_per_byte}
+    others = [name for name in analysis.grid.models if name not in compared]
+    if others:
+        verb = "does" if len(others) == 1 else "do"
+        sentences.append(
+            f"{join_with_and(others)} {verb} not predict every next token, so there are no bits "
+            "per byte to compare."
+        )
+    sentences.append(
+        "With tokens of its own, which can spell every word, a 5-gram model has "
+        f"{own.bits_per_byte:.3f} bits per byte of all held-out text."
+    )
+    if any(score.system.model == "kneser_ney" for score in analysis.scores):
+        sentences.append("That one is kneser_ney in the tables of minimal pairs.")
+    return " ".join(sentences)
 
 
 def describe_trials(trials: Sequence[TrialCounts]) -> str:

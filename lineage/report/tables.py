@@ -26,6 +26,7 @@ from lineage.analysis.records import (
     Comparison,
     Failure,
     GroupScore,
+    NgramComparison,
     OurBenchmarkScore,
     PretrainingBudget,
 )
@@ -33,6 +34,7 @@ from lineage.evaluation.metrics import RANKING_METRICS
 from lineage.report import figures
 from lineage.report.figures import EffectRow
 from lineage.report.formatting import (
+    NO_VALUE,
     TRANSFER_NAMES,
     format_comparison,
     format_difference,
@@ -223,6 +225,18 @@ class BudgetLine:
     style: Style
     unmatched_reason: str
     budget: PretrainingBudget
+
+
+@dataclass(frozen=True)
+class NgramLine:
+    """A pretrained model beside 5-gram models of the same text."""
+
+    model: str
+    style: Style
+    bits_per_byte: str
+    ngram_bits_per_byte: str
+    minimal_pairs: str
+    learned_less: bool
 
 
 @dataclass(frozen=True)
@@ -529,6 +543,36 @@ def build_budget_table(analysis: Analysis) -> list[BudgetLine]:
         )
         for one in analysis.budget
     ]
+
+
+def build_ngram_table(analysis: Analysis) -> list[NgramLine]:
+    """Return the models that can be compared with a 5-gram model."""
+    return [
+        NgramLine(
+            model=one.model,
+            style=model_style(analysis, one.model),
+            bits_per_byte=format_bits(one.bits_per_byte),
+            ngram_bits_per_byte=format_bits(one.ngram_bits_per_byte),
+            minimal_pairs=_format_minimal_pairs(one),
+            learned_less=one.learned_less,
+        )
+        for one in analysis.ngram_comparisons
+    ]
+
+
+def format_bits(value: float | None) -> str:
+    """Format bits per byte: `1.934`."""
+    return NO_VALUE if value is None else f"{value:.3f}"
+
+
+def _format_minimal_pairs(comparison: NgramComparison) -> str:
+    """Name the tasks by verdict: `better on blimp; not better on agreement`."""
+    parts = []
+    if comparison.better_tasks:
+        parts.append(f"better on {join_with_and(comparison.better_tasks)}")
+    if comparison.not_better_tasks:
+        parts.append(f"not better on {join_with_and(comparison.not_better_tasks)}")
+    return "; ".join(parts) or NO_VALUE
 
 
 def build_adaptation_table(analysis: Analysis) -> list[AdaptationLine]:

@@ -10,7 +10,7 @@ its `answer_type`, never for its name.
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -183,6 +183,13 @@ def load_kind(name: str, where: str = "kind") -> Kind:
     kind = importlib.import_module(f"lineage.tasks.{name}").KIND
     assert isinstance(kind, Kind) and kind.name == name
     return kind
+
+
+def list_sentence_tasks(tasks: Mapping[str, Task], names: Iterable[str]) -> list[str]:
+    """Return the names of the tasks that are answered by the probabilities of sentences."""
+    return [
+        name for name in names if load_kind(tasks[name].kind).answered_by == "sentence_probability"
+    ]
 
 
 def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = False) -> None:

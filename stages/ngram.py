@@ -1,0 +1,122 @@
+"""Stage ngram: models that only count words -> bits per byte on held-out text, rows, predictions.
+
+For each model that predicts the next token, a 5-gram model of the same tokens predicts the held-out
+text of its validation. A 5-gram model of the corpus, and its word frequencies, score the minimal
+pairs of every task.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from lineage.artifacts import read_table, write_table
+from lineage.config.params import Params, read_recorded_params
+from lineage.config.study import ModelConfig, load_model_config
+from lineage.data.language import byte_count
+from lineage.data.task_data import TaskData
+from lineage.evaluation.baselines import BaselineResult, build_predictions_table
+from lineage.evaluation.ngram import (
+    KNESER_NEY,
+    WORD_FREQUENCY,
+    ModelNgrams,
+    SentenceScorer,
+    count_words,
+    fit_sentence_model,
+    measure_heldout_text,
+    score_minimal_pair_task,
+    select_documents,
+)
+from lineage.evaluation.ngram_bits import NgramBits, write_ngram_bits
+from lineage.results import NGRAM_STAGE, results_frame
+from lineage.runtime.stage import Stage, run_stage
+from lineage.tasks.base import list_sentence_tasks
+
+RESULTS_DIR = Path("artifacts/results")
+
+
+def work(stage: Stage) -> None:
+    """Count and score, unless the study has no model and no task to compare with."""
+    params = read_recorded_params()
+    tasks = list_sentence_tasks(params.tasks, params.grid.tasks)
+    models = [load_model_config(params, name) for name in params.grid.models]
+    models = [model for model in models if model.family.predicts_next_token]
+    bits: list[NgramBits] = []
+    results: list[BaselineResult] = []
+    if models or tasks:
+        corpus_dir = Path("artifacts/corpora") / params.budget.corpus
+        inputs = [corpus_dir, *(Path("artifacts/tasks") / name for name in tasks)]
+        parameters = {
+            "budget": {"text_bytes": params.budget.text_bytes},
+            "split": params.report.split,
+        }
+        with stage.track(parameters=parameters, inputs=inputs) as tracker:
+            train_texts = _read_texts(corpus_dir, "train")
+            documents = select_documents(
+                np.array([byte_count(text) for text in train_texts]),
+                text_bytes=params.budget.text_bytes,
+                seed=params.seed,
+            )
+            own_bits, results = score_corpus_ngrams(
+                params,
+                [train_texts[number] for number in documents],
+                _read_texts(corpus_dir, "valid"),
+                tasks,
+            )
+            bits = [own_bits, *measure_models(stage, models, documents)]
+            tracker.log_summary({f"{one.model}/{one.metric}": one.bits_per_byte for one in bits})
+            for result in results:
+                row = result.rows[0]  # over all items
+                tracker.log_summary({f"{row.model}/{row.task}/{row.metric}": row.value or 0.0})
+    rows = [row for result in results for row in result.rows]
+    predictions = [result.predictions for result in results]
+    file_name = f"{stage.file_name}.parquet"
+    write_table(RESULTS_DIR / "rows" / file_name, results_frame(rows))
+    write_table(RESULTS_DIR / "predictions" / file_name, build_predictions_table(predictions))
+    write_ngram_bits(RESULTS_DIR / NGRAM_STAGE / f"{stage.file_name}.json", bits)
+
+
+def _read_texts(corpus_dir: Path, split: str) -> list[str]:
+    return [*read_table(corpus_dir / f"{split}.parquet", ["text"])["text"]]
+
+
+def score_corpus_ngrams(
+    params: Params, train_texts: list[str], valid_texts: list[str], tasks: list[str]
+) -> tuple[NgramBits, list[BaselineResult]]:
+    """Return the bits per byte of a 5-gram model of the text, and the results on minimal pairs."""
+    language = params.corpora[params.budget.corpus].language
+    split = params.report.split
+    ngrams = fit_sentence_model(train_texts, language)
+    bits = measure_heldout_text(ngrams, valid_texts, train_texts)
+    results: list[BaselineResult] = []
+    if tasks:
+        scorers: dict[str, SentenceScorer] = {
+            KNESER_NEY: ngrams,
+            WORD_FREQUENCY: count_words(train_texts, language),
+        }
+        for name in tasks:
+            task = TaskData.load(Path("artifacts/tasks") / name, split=split)
+            results += score_minimal_pair_task(scorers, task, split=split)
+    return bits, results
+
+
+def measure_models(
+    stage: Stage, models: list[ModelConfig], documents: np.ndarray
+) -> list[NgramBits]:
+    """Return the bits per byte of 5-gram models of the models' own tokens."""
+    fitted = ModelNgrams(documents)
+    bits = []
+    with stage.show_progress("models", len(models)) as report:
+        for number, model in enumerate(models):
+            report(number, model.name)
+            tokens_dir = Path("artifacts/tokens") / model.name
+            bits.append(fitted.measure(model.name, model.family, model.pretrain, tokens_dir))
+    return bits
+
+
+def main() -> None:
+    """Run the stage."""
+    run_stage("ngram", work)
+
+
+if __name__ == "__main__":
+    main()
