@@ -187,11 +187,24 @@ def status() -> None:
 
 @app.command()
 def report(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A report, or a study with one: make its pages again from the results and "
+            "predictions that it keeps.",
+        ),
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Print where the report is."""
+    """Print where the report is, or make a report again from what it rests on."""
     with _input_errors_exit():
-        page = Path("reports/comparison.html").absolute()
+        if folder is not None:
+            from lineage.report.evidence import rebuild_report
+
+            page = rebuild_report(folder).absolute()
+        else:
+            page = Path("reports/comparison.html").absolute()
         if not page.is_file():
             raise InputError(f"{page}: there is no report yet; run `lineage run`")
         print(page)

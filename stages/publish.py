@@ -3,7 +3,6 @@
 It also shows them in MLflow, and prints a table.
 """
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +10,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lineage.analysis.build import read_results_csv
-from lineage.analysis.decision import Decision, decide
+from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
-from lineage.analysis.records import Analysis, read_analysis, record_to_json
-from lineage.artifacts import read_json, write_json
-from lineage.config.params import Params, read_recorded_params
+from lineage.analysis.records import Analysis, read_analysis
+from lineage.artifacts import read_json
+from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
 from lineage.report import page, publication
 from lineage.report.costs import build_costs
+from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
@@ -34,7 +33,7 @@ PLAIN_TEXT_WIDTH = 200  # characters of the printed table where there is no term
 
 
 def work(stage: Stage) -> None:
-    """Write the four files, log them to MLflow, and print the table."""
+    """Write the report and what it rests on, log it to MLflow, and print the table."""
     params = read_recorded_params()
     pipeline = get_pipeline_id()
     stage_names = list_stage_names(params)
@@ -51,36 +50,28 @@ def work(stage: Stage) -> None:
             analysis.budget, stage_metadata, curves_dir=curves_dir
         ),
     )
-    decisions = decide(analysis, build_costs(analysis, stage_metadata))
-    provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
-    model_descriptions = describe_models(params)
     disagreements = find_disagreements(
         analysis,
         results_dir=RESULTS_DIR,
         tasks_dir=Path("artifacts/tasks"),
         show_text=params.report.show_text,
     )
-    pages = page.render_report(
-        analysis,
-        decisions,
-        provenance=provenance,
-        model_descriptions=model_descriptions,
-        disagreements=disagreements,
+    facts = ReportFacts(
+        costs=list_costs(build_costs(analysis, stage_metadata)),
+        budget=analysis.budget,
+        adaptation=analysis.adaptation,
+        provenance=collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline),
+        model_descriptions=tuple(describe_models(params)),
+        disagreements=tuple(disagreements),
     )
-    for kind, text in pages.items():
-        (REPORTS_DIR / f"comparison.{kind}").write_text(text, encoding="utf-8")
-    shutil.copyfile(REPORTS_DIR / "results.csv", REPORTS_DIR / "comparison.csv")
-    write_json(REPORTS_DIR / "decisions.json", publication.decision_records(decisions))
-    write_json(REPORTS_DIR / "metrics.json", publication.dvc_metrics(decisions))
-    content = {
-        "decisions": record_to_json(decisions),
-        **record_to_json(analysis),
-        "provenance": record_to_json(provenance),
-        "model_descriptions": model_descriptions,
-        "disagreements": record_to_json(disagreements),
-        "results": read_results_csv(REPORTS_DIR / "results.csv"),
-    }
-    write_json(REPORTS_DIR / "comparison.json", content)
+    decisions = write_report(REPORTS_DIR, analysis, facts)
+    write_evidence(
+        REPORTS_DIR,
+        facts,
+        params_file=recorded_params_file(),
+        results_dir=RESULTS_DIR,
+        stages=[name.replace("@", "-") for name in stage_names],
+    )
     cached_runs = publication.find_cached_runs(stage_metadata, pipeline=pipeline)
     is_logged = log_report(analysis, decisions, pipeline=pipeline, cached_runs=cached_runs)
     console = Console()

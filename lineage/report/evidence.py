@@ -1,0 +1,139 @@
+"""What a report rests on, kept beside it: parameters, results and predictions, and costs.
+
+`reports/evidence` has all that the pages show, so `rebuild_report` can make them again without the
+study, its models or its data.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lineage import artifacts
+from lineage.analysis.build import build_results, read_results_csv, write_results_csv
+from lineage.analysis.decision import Decision, SystemCost, decide
+from lineage.analysis.disagreements import Disagreements
+from lineage.analysis.records import (
+    AdaptationEffect,
+    Analysis,
+    PretrainingBudget,
+    Setting,
+    System,
+    record_to_json,
+)
+from lineage.config.params import read_params
+from lineage.config.records import parse_record
+from lineage.errors import InputError
+from lineage.report import page, publication
+from lineage.report.provenance import Provenance
+
+EVIDENCE_DIR = "evidence"  # in the folder of a report
+PARAMS_FILE = "params.yaml"
+FACTS_FILE = "facts.json"
+RESULTS_DIR = "results"
+
+
+@dataclass(frozen=True)
+class CostOfSystem:
+    """The cost of one system in one setting."""
+
+    system: System
+    setting: Setting
+    cost: SystemCost
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """What a report shows and does not follow from results and predictions."""
+
+    costs: tuple[CostOfSystem, ...]
+    budget: tuple[PretrainingBudget, ...]  # with seconds and memory
+    adaptation: tuple[AdaptationEffect, ...]  # with seconds
+    provenance: Provenance
+    model_descriptions: tuple[dict[str, str], ...]
+    disagreements: tuple[Disagreements, ...]
+
+
+def list_costs(costs: Mapping[tuple[System, Setting], SystemCost]) -> tuple[CostOfSystem, ...]:
+    """Return costs as records."""
+    return tuple(CostOfSystem(*key, cost) for key, cost in costs.items())
+
+
+def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[Decision]:
+    """Write the pages, tables and decisions of a report, and return the decisions.
+
+    The folder has results.csv already.
+    """
+    analysis = replace(analysis, budget=facts.budget, adaptation=facts.adaptation)
+    decisions = decide(analysis, {(one.system, one.setting): one.cost for one in facts.costs})
+    pages = page.render_report(
+        analysis,
+        decisions,
+        provenance=facts.provenance,
+        model_descriptions=facts.model_descriptions,
+        disagreements=facts.disagreements,
+    )
+    for kind, text in pages.items():
+        (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")
+    shutil.copyfile(folder / "results.csv", folder / "comparison.csv")
+    artifacts.write_json(folder / "decisions.json", publication.decision_records(decisions))
+    artifacts.write_json(folder / "metrics.json", publication.dvc_metrics(decisions))
+    content = {
+        "decisions": record_to_json(decisions),
+        **record_to_json(analysis),
+        "provenance": record_to_json(facts.provenance),
+        "model_descriptions": facts.model_descriptions,
+        "disagreements": record_to_json(facts.disagreements),
+        "results": read_results_csv(folder / "results.csv"),
+    }
+    artifacts.write_json(folder / "comparison.json", content)
+    return decisions
+
+
+def write_evidence(
+    folder: Path, facts: ReportFacts, *, params_file: Path, results_dir: Path, stages: Sequence[str]
+) -> None:
+    """Copy parameters and results of a grid into a report's folder, with the facts.
+
+    `stages` name the files of the grid. Predictions of trials that validation did not choose are
+    left out, because no page shows them.
+    """
+    evidence = folder / EVIDENCE_DIR
+    shutil.rmtree(evidence, ignore_errors=True)
+    evidence.mkdir(parents=True)
+    shutil.copyfile(params_file, evidence / PARAMS_FILE)
+    artifacts.write_json(evidence / FACTS_FILE, record_to_json(facts))
+    for path in sorted(results_dir.rglob("*")):
+        target = evidence / RESULTS_DIR / path.relative_to(results_dir)
+        if not path.is_file() or path.stem not in stages:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent.name == "predictions":
+            table = artifacts.read_table(path)
+            artifacts.write_table(target, table[table["trial"] == "chosen"])
+        else:
+            shutil.copyfile(path, target)
+
+
+def rebuild_report(folder: Path) -> Path:
+    """Make the pages of a report again from its evidence; return the HTML page.
+
+    `folder` is a report, or a study that has one. Raises InputError if there is no evidence.
+    """
+    if not (folder / EVIDENCE_DIR).is_dir() and (folder / "reports" / EVIDENCE_DIR).is_dir():
+        folder = folder / "reports"
+    evidence = folder / EVIDENCE_DIR
+    if not (evidence / FACTS_FILE).is_file():
+        raise InputError(
+            f"{folder}: there is no folder '{EVIDENCE_DIR}' of a report here; name the folder of a "
+            "report or of a study that `lineage run` has finished"
+        )
+    params = read_params(evidence / PARAMS_FILE)
+    facts_file = evidence / FACTS_FILE
+    facts = parse_record(ReportFacts, artifacts.read_json(facts_file), str(facts_file))
+    table, analysis = build_results(
+        evidence / RESULTS_DIR, params.grid, params.report, params.tasks
+    )
+    write_results_csv(folder / "results.csv", table)
+    write_report(folder, analysis, facts)
+    return folder / "comparison.html"

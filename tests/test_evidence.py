@@ -1,0 +1,94 @@
+"""A report keeps what it rests on, and its pages can be made again from that alone."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lineage.analysis.build import build_results, write_results_csv
+from lineage.analysis.decision import SystemCost
+from lineage.analysis.records import Analysis
+from lineage.config.params import ReportParams
+from lineage.errors import InputError
+from lineage.report.evidence import (
+    ReportFacts,
+    list_costs,
+    rebuild_report,
+    write_evidence,
+    write_report,
+)
+from tests.study_rows import GRID, Study
+from tests.test_report import DESCRIPTIONS, PROVENANCE
+
+FILES = ("comparison.html", "comparison.md", "comparison.csv", "comparison.json", "decisions.json")
+
+
+def facts_of(analysis: Analysis) -> ReportFacts:
+    """Return facts in which every system takes a minute for each place in its ranking."""
+    costs = {
+        (standing.system, ranking.setting): SystemCost(60.0 * place, 5e8, None)
+        for ranking in analysis.rankings
+        for place, standing in enumerate(ranking.standings, start=1)
+    }
+    return ReportFacts(
+        costs=list_costs(costs),
+        budget=analysis.budget,
+        adaptation=analysis.adaptation,
+        provenance=PROVENANCE,
+        model_descriptions=tuple(DESCRIPTIONS),
+        disagreements=(),
+    )
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a report with its evidence; the study that made it is gone."""
+    study = Study(tmp_path / "study", items=60).write()
+    params_file = tmp_path / "params.yaml"
+    params_file.write_text("the parameters of the study\n")
+    _, analysis = build_results(study, GRID, ReportParams())
+    table, _ = build_results(study, GRID, ReportParams())
+    folder = tmp_path / "moved" / "reports"
+    folder.mkdir(parents=True)
+    write_results_csv(folder / "results.csv", table)
+    facts = facts_of(analysis)
+    write_report(folder, analysis, facts)
+    stages = [path.stem for path in study.rglob("*") if path.is_file()]
+    write_evidence(folder, facts, params_file=params_file, results_dir=study, stages=stages)
+    shutil.rmtree(study)
+
+    class RecordedParams:
+        grid = GRID
+        report = ReportParams()
+        tasks = None
+
+    monkeypatch.setattr("lineage.report.evidence.read_params", lambda path: RecordedParams)
+    return folder
+
+
+def test_the_same_pages_are_made_again(report: Path) -> None:
+    before = {name: (report / name).read_bytes() for name in FILES}
+    for name in FILES:
+        (report / name).unlink()
+    (report / "results.csv").unlink()
+    assert rebuild_report(report) == report / "comparison.html"
+    for name in FILES:
+        assert (report / name).read_bytes() == before[name], name
+    assert b"60 s" in before["comparison.html"], "costs are kept"
+    assert rebuild_report(report.parent) == report / "comparison.html", "a study has a report"
+
+
+def test_a_changed_prediction_changes_the_page(report: Path) -> None:
+    from lineage import artifacts
+
+    before = (report / "comparison.md").read_text()
+    path = report / "evidence/results/predictions/evaluate-bert-0-sense.parquet"
+    table = artifacts.read_table(path)
+    artifacts.write_table(path, table.assign(correct=0.0))
+    rebuild_report(report)
+    assert (report / "comparison.md").read_text() != before
+
+
+def test_a_folder_without_evidence_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no folder 'evidence' of a report here"):
+        rebuild_report(tmp_path)
