@@ -31,8 +31,8 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     `blank` counts the blank tokens that were left out with their tags. `has_invalid_tags` is there
     if the data has spans of characters, and says whether some overlapped. `truncated` is always
     False: a word that is cut off could not be tagged. Raises InputError, also where nearly every
-    row has one token. New items have no label. A text is then split at its spaces or, in a language
-    without spaces, into its characters.
+    row has one token. New items have no label. A text is then split at its spaces. In a language
+    without spaces, one that has none is split into its characters.
     """
     assert task.tokens is not None
     if task.label is None:
