@@ -149,6 +149,7 @@ def test_the_stages_join_static_vectors_with_a_contextual_model(
         run("pretrain", name, "0")
         run("evaluate", name, "0", "mood")
     run("evaluate", "gpt", "0", "mood", "--joined")
+    run("ngram")
     run("report")
     assert not (tmp_path / "artifacts/systems/evaluate_joined-gpt-0-mood").exists()
     rows = artifacts.read_table(

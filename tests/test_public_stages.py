@@ -147,6 +147,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 run("evaluate", name, seed, task)
             run("adapt", name, seed, "mood")
             run("evaluate", name, seed, "mood", "--adapted")
+    run("ngram")
     run("report")
     patch.undo()
     return folder

@@ -113,7 +113,7 @@ def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
     places = {}
     for path in (study / ".lineage" / "metadata").glob("*.json"):
         places[path.stem] = read_json(path)["cwd"]
-    here = {"sources", "corpus@general", "task@mood", "report", "publish"}
+    here = {"sources", "corpus@general", "task@mood", "ngram", "report", "publish"}
     for name, place in places.items():
         expected = str(study) if name in here else str(home / ".cache" / "lineage")
         assert place.startswith(expected), (name, place)

@@ -17,6 +17,7 @@ STAGES = (
     ("pretrain", "gpt", "0"),
     ("evaluate", "gpt", "0", "mood"),
     ("baselines", "mood"),
+    ("ngram",),
     ("sources",),  # must keep the results of the grid
     ("report",),
     ("publish",),

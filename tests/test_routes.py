@@ -28,6 +28,7 @@ TASK_STAGES = {
     "task@mood",
     "contamination@mood",
     "baselines@mood",
+    "ngram",
     "adapt@gpt-0-mood",
 } | EVALUATION_STAGES
 STAGES = {"sources", "corpus@general", "tokenizer@gpt", "pretrain@gpt-0"} | TASK_STAGES
