@@ -56,12 +56,14 @@ def work(stage: Stage) -> None:
         tasks_dir=Path("artifacts/tasks"),
         show_text=params.report.show_text,
     )
+    descriptions = describe_models(params)
     facts = ReportFacts(
         costs=list_costs(build_costs(analysis, stage_metadata)),
         budget=analysis.budget,
         adaptation=analysis.adaptation,
         provenance=collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline),
-        model_descriptions=tuple(describe_models(params)),
+        model_descriptions=tuple(descriptions),
+        description_columns=tuple(descriptions[0]) if descriptions else (),
         disagreements=tuple(disagreements),
     )
     decisions = write_report(REPORTS_DIR, analysis, facts)

@@ -36,6 +36,7 @@ def facts_of(analysis: Analysis) -> ReportFacts:
         adaptation=analysis.adaptation,
         provenance=PROVENANCE,
         model_descriptions=tuple(DESCRIPTIONS),
+        description_columns=tuple(DESCRIPTIONS[0]),
         disagreements=(),
     )
 

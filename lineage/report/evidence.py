@@ -51,6 +51,7 @@ class ReportFacts:
     adaptation: tuple[AdaptationEffect, ...]  # with seconds
     provenance: Provenance
     model_descriptions: tuple[dict[str, str], ...]
+    description_columns: tuple[str, ...]  # their keys in order, which JSON does not keep
     disagreements: tuple[Disagreements, ...]
 
 
@@ -70,7 +71,10 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
         analysis,
         decisions,
         provenance=facts.provenance,
-        model_descriptions=facts.model_descriptions,
+        model_descriptions=[
+            {name: one[name] for name in facts.description_columns}
+            for one in facts.model_descriptions
+        ],
         disagreements=facts.disagreements,
     )
     for kind, text in pages.items():
