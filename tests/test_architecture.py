@@ -31,6 +31,7 @@ FLOWS_MAY_IMPORT = {
 COMMANDS_MAY_IMPORT = {
     "flows.cli": {
         "lineage.config.resolved",
+        "lineage.report.evidence",
         "lineage.serving.embed",
         "lineage.serving.export",
         "lineage.serving.predict",
