@@ -70,6 +70,7 @@ def work(stage: Stage) -> None:
     write_evidence(
         REPORTS_DIR,
         facts,
+        params,
         params_file=recorded_params_file(),
         results_dir=RESULTS_DIR,
         stages=[name.replace("@", "-") for name in stage_names],

@@ -1,5 +1,6 @@
 """A report keeps what it rests on, and its pages can be made again from that alone."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from lineage.analysis.build import build_results, write_results_csv
 from lineage.analysis.decision import SystemCost
 from lineage.analysis.records import Analysis
-from lineage.config.params import ReportParams
+from lineage.config.data import Task
+from lineage.config.params import ReportParams, read_params
 from lineage.errors import InputError
 from lineage.report.evidence import (
     ReportFacts,
@@ -17,10 +19,22 @@ from lineage.report.evidence import (
     write_evidence,
     write_report,
 )
-from tests.study_rows import GRID, Study
+from tests.study_rows import GRID, KINDS, Study
 from tests.test_report import DESCRIPTIONS, PROVENANCE
 
 FILES = ("comparison.html", "comparison.md", "comparison.csv", "comparison.json", "decisions.json")
+
+
+TASKS = {
+    name: Task(kind=kind, files={"test": "test.csv"}, text=("text",), label="label")
+    for name, kind in KINDS.items()
+}
+PARAMS = dataclasses.replace(
+    read_params(Path(__file__).parent.parent / "params.yaml"),
+    grid=GRID,
+    report=ReportParams(),
+    tasks=TASKS,
+)
 
 
 def facts_of(analysis: Analysis) -> ReportFacts:
@@ -47,23 +61,17 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     study = Study(tmp_path / "study", items=60).write()
     params_file = tmp_path / "params.yaml"
     params_file.write_text("the parameters of the study\n")
-    _, analysis = build_results(study, GRID, ReportParams())
-    table, _ = build_results(study, GRID, ReportParams())
+    table, analysis = build_results(study, GRID, ReportParams(), TASKS)
     folder = tmp_path / "moved" / "reports"
     folder.mkdir(parents=True)
     write_results_csv(folder / "results.csv", table)
     facts = facts_of(analysis)
     write_report(folder, analysis, facts)
     stages = [path.stem for path in study.rglob("*") if path.is_file()]
-    write_evidence(folder, facts, params_file=params_file, results_dir=study, stages=stages)
+    write_evidence(folder, facts, PARAMS, params_file=params_file, results_dir=study, stages=stages)
     shutil.rmtree(study)
 
-    class RecordedParams:
-        grid = GRID
-        report = ReportParams()
-        tasks = None
-
-    monkeypatch.setattr("lineage.report.evidence.read_params", lambda path: RecordedParams)
+    monkeypatch.setattr("lineage.report.evidence.read_params", lambda path: PARAMS)
     return folder
 
 
@@ -93,3 +101,26 @@ def test_a_changed_prediction_changes_the_page(report: Path) -> None:
 def test_a_folder_without_evidence_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no folder 'evidence' of a report here"):
         rebuild_report(tmp_path)
+
+
+@pytest.mark.parametrize("show_text", [False, True])
+def test_answers_that_are_texts_are_kept_only_if_the_study_shows_texts(
+    tmp_path: Path, show_text: bool
+) -> None:
+    task = Task(kind="extractive_qa", files={"test": "test.csv"})
+    params = dataclasses.replace(
+        PARAMS,
+        grid=dataclasses.replace(GRID, tasks=(*GRID.tasks, "answers")),
+        report=ReportParams(show_text=show_text),
+        tasks=TASKS | {"answers": task},
+    )
+    params_file = tmp_path / "params.yaml"
+    params_file.write_text("the parameters of the study\n")
+    facts = ReportFacts((), (), (), PROVENANCE, (), (), ())
+    evidence = tmp_path / "evidence"
+    evidence.mkdir()
+    (evidence / "old.json").write_text("of an earlier run")
+    write_evidence(
+        tmp_path, facts, params, params_file=params_file, results_dir=tmp_path / "none", stages=()
+    )
+    assert evidence.is_dir() == show_text and not (evidence / "old.json").exists()

@@ -21,11 +21,12 @@ from lineage.analysis.records import (
     System,
     record_to_json,
 )
-from lineage.config.params import read_params
+from lineage.config.params import Params, read_params
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.report import page, publication
 from lineage.report.provenance import Provenance
+from lineage.tasks.base import load_kind
 
 EVIDENCE_DIR = "evidence"  # in the folder of a report
 PARAMS_FILE = "params.yaml"
@@ -95,15 +96,25 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
 
 
 def write_evidence(
-    folder: Path, facts: ReportFacts, *, params_file: Path, results_dir: Path, stages: Sequence[str]
+    folder: Path,
+    facts: ReportFacts,
+    params: Params,
+    *,
+    params_file: Path,
+    results_dir: Path,
+    stages: Sequence[str],
 ) -> None:
     """Copy parameters and results of a grid into a report's folder, with the facts.
 
     `stages` name the files of the grid. Predictions of trials that validation did not choose are
-    left out, because no page shows them.
+    left out, because no page shows them. If a task's answers are texts, nothing is kept unless
+    `report.show_text` allows it, since a report may be shared more widely than the data.
     """
     evidence = folder / EVIDENCE_DIR
     shutil.rmtree(evidence, ignore_errors=True)
+    kinds = [load_kind(params.tasks[name].kind) for name in params.grid.tasks]
+    if any(kind.answers_are_texts for kind in kinds) and not params.report.show_text:
+        return
     evidence.mkdir(parents=True)
     shutil.copyfile(params_file, evidence / PARAMS_FILE)
     artifacts.write_json(evidence / FACTS_FILE, record_to_json(facts))
@@ -130,7 +141,8 @@ def rebuild_report(folder: Path) -> Path:
     if not (evidence / FACTS_FILE).is_file():
         raise InputError(
             f"{folder}: there is no folder '{EVIDENCE_DIR}' of a report here; name the folder of a "
-            "report or of a study that `lineage run` has finished"
+            "report or of a study that `lineage run` has finished. Reports of tasks whose answers "
+            "are texts keep none, unless the study has `report: {show_text: true}`"
         )
     params = read_params(evidence / PARAMS_FILE)
     facts_file = evidence / FACTS_FILE

@@ -133,6 +133,11 @@ class Kind:
         return self.is_classification or self.has_ties
 
     @property
+    def answers_are_texts(self) -> bool:
+        """Labels and predictions are texts, which may be private, and not names or numbers."""
+        return self.answer_type == "span" or self.answered_by == "translator"
+
+    @property
     def is_text_in_parts(self) -> bool:
         """Texts longer than the model reads are read in several windows instead of being cut."""
         return self.answer_type in ("tags", "span")
