@@ -22,7 +22,12 @@ from lineage.artifacts import (
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
+from lineage.evaluation.evaluate import (
+    WEIGHTS_FILES,
+    EvaluationOutput,
+    evaluate_runs,
+    list_runs,
+)
 from lineage.evaluation.result_rows import (
     curve_points,
     heldout_rows,
@@ -136,12 +141,15 @@ def list_requested_runs(
     stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...]
 ) -> list[EvalRun]:
     """Return the stage's runs that the grid asks for."""
+    name, _, task = stage.arguments
+    suits_setfit = context.kind.suits_setfit(params.tasks[task])
     runs = list_runs(
         context.task.info,
         inits,
         params.grid.label_counts,
         params.grid.finetune_seeds,
         finetuned=stage.verb != JOINED,
+        setfit=stage.verb != JOINED and name in params.grid.setfit_models and suits_setfit,
     )
     return [run for run in runs if is_requested(context, run)]
 
@@ -164,10 +172,10 @@ def write_outputs(
     stage: Stage, cache_dir: Path, rows: list[ResultRow], output: EvaluationOutput
 ) -> None:
     if stage.verb != JOINED:
-        weights = cache_dir / "finetuned.safetensors"
         with create_artifact(Path(f"artifacts/finetuned/{stage.file_name}"), "finetuned") as draft:
-            if weights.is_file():
-                shutil.copy(weights, draft)
+            for name in WEIGHTS_FILES.values():
+                if (cache_dir / name).is_file():
+                    shutil.copy(cache_dir / name, draft)
     results = Path("artifacts/results")
     write_table(results / f"predictions/{stage.file_name}.parquet", output.predictions)
     write_table(results / f"curves/{stage.file_name}.parquet", output.curves)

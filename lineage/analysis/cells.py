@@ -37,7 +37,7 @@ CellKey = tuple[str, ...]
 Row = dict[str, Any]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # identifies a cell
-TRANSFER_ORDER = ("frozen", "none", "finetuned", "zero_shot")
+TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
 
 

@@ -169,7 +169,7 @@ class UncomparedPair:
 class TrialCounts:
     """The fewest and the most configurations of one method that systems were tried with."""
 
-    method: Literal["linear_probe", "bilstm_probe", "finetune", "tfidf"]
+    method: Literal["linear_probe", "bilstm_probe", "finetune", "setfit", "tfidf"]
     min: int
     max: int
 

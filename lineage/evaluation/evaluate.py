@@ -56,7 +56,8 @@ from lineage.models.weights import save_tensors
 from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
 
-FINETUNED_WEIGHTS_FILE = "finetuned.safetensors"
+# Of each transfer that changes the encoder, the weights of one run are kept.
+WEIGHTS_FILES = {"finetuned": "finetuned.safetensors", "setfit": "setfit.safetensors"}
 
 
 class EvaluationOutput(NamedTuple):
@@ -74,14 +75,20 @@ def list_runs(
     finetune_seeds: tuple[int, ...],
     *,
     finetuned: bool = True,
+    setfit: bool = False,
 ) -> Iterator[EvalRun]:
-    """Yield the stage's runs on a task (task.json) in order; without `finetuned`, only probes."""
+    """Yield the stage's runs on a task (task.json) in order; without `finetuned`, only probes.
+
+    `setfit` adds those on pairs of texts.
+    """
     kind = load_kind(facts["kind"])
     systems: list[tuple[Any, Any]] = []  # transfer and head
     if kind.trains_head:
         systems += [("frozen", head) for head in facts["probes"]]
     if finetuned:
         systems.append(("finetuned", "linear"))
+    if setfit:
+        systems.append(("setfit", "linear"))
     for init in inits:
         if not kind.has_train_split:
             yield EvalRun(init, "zero_shot")
@@ -103,7 +110,7 @@ def evaluate_runs(
     """Return the rows, predictions and learning curves of all runs.
 
     A run that fails gives a row with the reason, and the others go on. `cache_dir` holds finished
-    runs, and in finetuned.safetensors the model fine-tuned on the most labels with the first seed.
+    runs, and in WEIGHTS_FILES the models fine-tuned on the most labels with the first seed.
     """
     rows: list[ResultRow] = []
     unsupported = _unsupported_note(context)
@@ -112,7 +119,7 @@ def evaluate_runs(
         for run in runs:
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
         return EvaluationOutput(rows, empty_predictions(), empty_curves())
-    run_to_save = _find_run_to_save(runs)
+    runs_to_save = {_find_run_to_save(runs, transfer) for transfer in WEIGHTS_FILES}
     encoder = EncoderUnderTest(context, runs[0].init, scratch_dir=cache_dir)
     tables = [empty_predictions()]
     curves = [empty_curves()]
@@ -125,7 +132,7 @@ def evaluate_runs(
         if missing is not None:
             rows += _failed_rows(context, run, [missing])
             continue
-        weights_path = cache_dir / FINETUNED_WEIGHTS_FILE if run == run_to_save else None
+        weights_path = cache_dir / WEIGHTS_FILES[run.transfer] if run in runs_to_save else None
         try:
             predictions = _load_or_evaluate(
                 encoder, run, cache_dir, weights_path, chosen_trials.get(run.selection_key)
@@ -166,12 +173,12 @@ def _failed_rows(context: EvalContext, run: EvalRun, notes: Sequence[Note]) -> l
     return rows_without_value(context, run, "failed", notes, split=split)
 
 
-def _find_run_to_save(runs: Sequence[EvalRun]) -> EvalRun | None:
-    """Return the run whose weights are kept: fine-tuned on the most labels with the first seed."""
+def _find_run_to_save(runs: Sequence[EvalRun], transfer: str) -> EvalRun | None:
+    """Return a transfer's run whose weights are kept: the most labels with the first seed."""
     candidates = [
         run
         for run in runs
-        if run.transfer == "finetuned"
+        if run.transfer == transfer
         and run.init == runs[0].init
         and not run.fold
         and run.finetune_seed == runs[0].finetune_seed

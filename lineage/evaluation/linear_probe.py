@@ -314,19 +314,23 @@ class LinearProbe:
         """Return all parameters."""
         return [*self.mix.parameters(), self.weight_DK, self.bias_K]
 
+    def fold_weights(self, scaling: FeatureScaling) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the (K, L D) weights and the (K,) bias that map stored features to scores.
+
+        The mix and the standardizing are folded into the weights, because one product over all
+        layers reads the features only once, and no standardized copy is needed.
+        """
+        weight_LDK = self.mix.fold_into_linear(self.weight_DK)
+        weight_LDK, bias_K = self.standardizer.fold_into_linear(weight_LDK, self.bias_K, scaling)
+        return weight_LDK.flatten(0, 1).T.contiguous(), bias_K
+
     def scores(self, features: StoredFeatures, rows: slice) -> torch.Tensor:
         """Return (M, K) scores of some rows, or (N, C) of choices.
 
-        The mix and the standardizing are folded into the weights, because one product over all
-        layers reads the features only once, and no standardized copy is needed. `F.linear` takes
-        the weights as (K, L D): a CPU multiplies a matrix that is much taller than wide several
-        times faster from that side.
+        `F.linear` takes the weights as (K, L D): a CPU multiplies a matrix that is much taller than
+        wide several times faster from that side.
         """
-        weight_LDK = self.mix.fold_into_linear(self.weight_DK)
-        weight_LDK, bias_K = self.standardizer.fold_into_linear(
-            weight_LDK, self.bias_K, features.scaling
-        )
-        weight_KF = weight_LDK.flatten(0, 1).T.contiguous()
+        weight_KF, bias_K = self.fold_weights(features.scaling)
         scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
         return scores.squeeze(-1) if self.is_multiple_choice else scores
 

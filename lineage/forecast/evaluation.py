@@ -20,7 +20,7 @@ import numpy as np
 from lineage.config.params import Params
 from lineage.data.task_data import TaskData
 from lineage.evaluation.early_stopping import count_max_steps, steps_between_validations
-from lineage.evaluation.evaluate import list_runs
+from lineage.evaluation.evaluate import WEIGHTS_FILES, list_runs
 from lineage.evaluation.feature_store import CHUNK_BYTES, MAX_MEMORY_BYTES, STORED_DTYPE
 from lineage.evaluation.settings import (
     EarlyStopping,
@@ -63,6 +63,7 @@ class EvaluationCosts:
     bilstm: HeadCosts = field(default_factory=HeadCosts)
     # A translator has these too.
     finetune: HeadCosts = field(default_factory=HeadCosts)
+    setfit: HeadCosts = field(default_factory=HeadCosts)  # steps on pairs; an item is encoded
     # For one init, by items.
     zero_shot: LinearCost = field(default_factory=LinearCost)
     answers_per_item: float = 1.0
@@ -87,6 +88,7 @@ class EvaluationCosts:
             cache_seconds=ratio * self.cache_seconds,
             bilstm=scale_head(self.bilstm),
             finetune=scale_head(self.finetune),
+            setfit=scale_head(self.setfit),
             zero_shot=dataclasses.replace(
                 self.zero_shot, seconds_per_unit=ratio * self.zero_shot.seconds_per_unit
             ),
@@ -114,8 +116,16 @@ class RunCounts:
         return len(self.fitted_settings)
 
     @property
+    def tuned_settings(self) -> list[Any]:
+        """The settings of SetFit's fine-tunings, each of which serves the fits that follow it."""
+        settings = [one.without_probe for one in self.fitted_settings]
+        return [one for number, one in enumerate(settings) if one not in settings[:number][-1:]]
+
+    @property
     def num_steps(self) -> int:
         """The expected gradient steps of all fits."""
+        if self.run.transfer == "setfit":
+            return sum(one.count_steps(self.train_items) for one in self.tuned_settings)
         steps = [count_steps(settings, self.train_items) for settings in self.fitted_settings]
         if not self.is_race:
             return sum(steps)
@@ -176,8 +186,9 @@ def count_evaluation(
     *,
     inits: tuple[Init, ...],
     finetuned: bool = True,
+    setfit: bool = False,
 ) -> EvaluationCounts:
-    """Count the items, runs and fits of one stage."""
+    """Count the items, runs and fits of one stage; `finetuned` and `setfit` as in `list_runs`."""
     orders = 2 if task.info.get("symmetric") else 0
     scored_tables = [name for name in task.splits if name != "train" or task.info.get("folds")]
     num_items = {name: len(table) for name, table in task.splits.items()}
@@ -186,7 +197,12 @@ def count_evaluation(
     selected: set[EvalRun] = set()  # runs that have chosen a trial, by selection key
     grid = params.grid
     for run in list_runs(
-        task.info, inits, grid.label_counts, grid.finetune_seeds, finetuned=finetuned
+        task.info,
+        inits,
+        grid.label_counts,
+        grid.finetune_seeds,
+        finetuned=finetuned,
+        setfit=setfit,
     ):
         method = settings.methods[run.settings_block]
         is_excluded = method.label_counts and run.label_count not in method.label_counts
@@ -284,6 +300,7 @@ def evaluation_seconds(
     if answered_by in ("sentence_probability", "word_vectors"):
         return seconds + len(counts.inits) * costs.zero_shot.seconds(counts.scored_items)
     seconds += costs.bilstm.first_seconds + costs.finetune.first_seconds
+    seconds += costs.setfit.first_seconds
     seconds += len(counts.inits) * _frozen_seconds(counts, costs)
     for run_counts in counts.runs:
         seconds += _run_seconds(run_counts, costs, settings, answered_by=answered_by)
@@ -316,11 +333,27 @@ def _run_seconds(
         num_answers = counts.train_items * costs.answers_per_item
         return counts.num_fits * costs.linear_fit.seconds(num_answers)
     steps = counts.num_steps
+    if run.transfer == "setfit":
+        return _setfit_seconds(counts, costs)
     predicted_items += counts.num_validations * counts.validation_items
     if run.transfer == "frozen":
         return _head_seconds(costs.bilstm, counts.num_fits, steps, predicted_items)
     seconds = _head_seconds(costs.finetune, counts.num_fits, steps, predicted_items)
     return seconds + counts.num_fits * costs.build_seconds
+
+
+def _setfit_seconds(counts: RunCounts, costs: EvaluationCosts) -> float:
+    """Return the seconds of fine-tunings on pairs, and of the probes that read each of them.
+
+    The probes of one fine-tuning share the vectors of the items.
+    """
+    num_tuned = len(counts.tuned_settings)
+    # The scored items include those that validate the chosen probe.
+    other_items = (num_tuned - 1) * counts.validation_items
+    encoded_items = counts.scored_items + num_tuned * counts.train_items + other_items
+    seconds = _head_seconds(costs.setfit, num_tuned, counts.num_steps, encoded_items)
+    seconds += num_tuned * costs.build_seconds
+    return seconds + counts.num_fits * costs.linear_fit.seconds(counts.train_items)
 
 
 def _head_seconds(costs: HeadCosts, num_fits: int, num_steps: int, predicted_items: int) -> float:
@@ -369,7 +402,7 @@ def evaluation_disk(
 
     `prediction_bytes` is of an item.
     """
-    has_finetuned = any(run.run.transfer == "finetuned" for run in counts.runs)
-    weights_bytes = costs.finetuned_bytes if has_finetuned else 0
+    saved = {run.run.transfer for run in counts.runs} & WEIGHTS_FILES.keys()
+    weights_bytes = len(saved) * costs.finetuned_bytes
     num_predictions = sum(run.num_predictions for run in counts.runs)
     return weights_bytes + round(prediction_bytes * num_predictions)
