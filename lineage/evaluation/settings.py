@@ -319,6 +319,12 @@ class SetfitSettings(HyperparameterTrials):
         """Return the number of gradient steps for so many labelled texts."""
         return -(-self.count_pairs(num_texts) // self.batch_size)  # rounded up
 
+    def count_distinct_texts(self, num_texts: int) -> float:
+        """Return the expected number of distinct texts in a batch, each of which is read once."""
+        if num_texts == 0:
+            return 0.0
+        return num_texts * (1 - (1 - 1 / num_texts) ** (2 * self.batch_size))
+
     @property
     def probe(self) -> LinearProbeSettings:
         """The settings of the probe."""

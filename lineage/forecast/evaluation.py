@@ -63,7 +63,8 @@ class EvaluationCosts:
     bilstm: HeadCosts = field(default_factory=HeadCosts)
     # A translator has these too.
     finetune: HeadCosts = field(default_factory=HeadCosts)
-    setfit: HeadCosts = field(default_factory=HeadCosts)  # steps on pairs; an item is encoded
+    # A step on pairs counts once for each distinct text in it.
+    setfit: HeadCosts = field(default_factory=HeadCosts)
     # For one init, by items.
     zero_shot: LinearCost = field(default_factory=LinearCost)
     answers_per_item: float = 1.0
@@ -332,9 +333,9 @@ def _run_seconds(
     if run.transfer == "frozen" and run.head == "linear":
         num_answers = counts.train_items * costs.answers_per_item
         return counts.num_fits * costs.linear_fit.seconds(num_answers)
-    steps = counts.num_steps
     if run.transfer == "setfit":
         return _setfit_seconds(counts, costs)
+    steps = counts.num_steps
     predicted_items += counts.num_validations * counts.validation_items
     if run.transfer == "frozen":
         return _head_seconds(costs.bilstm, counts.num_fits, steps, predicted_items)
@@ -351,7 +352,11 @@ def _setfit_seconds(counts: RunCounts, costs: EvaluationCosts) -> float:
     # The scored items include those that validate the chosen probe.
     other_items = (num_tuned - 1) * counts.validation_items
     encoded_items = counts.scored_items + num_tuned * counts.train_items + other_items
-    seconds = _head_seconds(costs.setfit, num_tuned, counts.num_steps, encoded_items)
+    read_texts = sum(
+        one.count_steps(counts.train_items) * one.count_distinct_texts(counts.train_items)
+        for one in counts.tuned_settings
+    )
+    seconds = _head_seconds(costs.setfit, num_tuned, round(read_texts), encoded_items)
     seconds += num_tuned * costs.build_seconds
     return seconds + counts.num_fits * costs.linear_fit.seconds(counts.train_items)
 

@@ -250,7 +250,7 @@ def _probe_setfit(sample: _Sample, settings: SetfitSettings, *, max_seconds: flo
     return HeadCosts(
         first_seconds=max(0.0, first_seconds - single_seconds),
         fit_seconds=max(0.0, single_seconds - step_seconds),
-        step_seconds=step_seconds,
+        step_seconds=step_seconds / settings.count_distinct_texts(num_items),
         predict_seconds=predict_seconds / num_items,
     )
 
