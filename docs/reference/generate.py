@@ -72,7 +72,7 @@ METRICS = (
     (
         "evaluate",
         "`curves/INIT/TRANSFER/LABELS/seed N/train_loss`, `.../validation_loss`, ...",
-        "The learning curves of fine-tuning and of BiLSTM probes, by step.",
+        "The learning curves of fine-tuning and of BiLSTM probes, and the loss of SetFit, by step.",
     ),
     ("pretrain, adapt, target_only", "`weights_averaged`", "1 once NT-ASGD averages the weights."),
     (
@@ -147,7 +147,7 @@ OUTPUTS = {
     "artifacts/pretrained": "A pretrained model: safetensors, its config and its tokenizer.",
     "artifacts/adapted": "A model after adaptation to a task's text.",
     "artifacts/target_only": "A model that was pretrained on a task's text alone.",
-    "artifacts/finetuned": "The fine-tuned weights of an evaluation, as a record.",
+    "artifacts/finetuned": "The weights of an evaluation after fine-tuning and SetFit, as a record.",
     "artifacts/results/rows": "Result rows.",
     "artifacts/results/predictions": "Predictions, one row per item.",
     "artifacts/results/budgets": "What a pretraining used: bytes, parameters, FLOPs.",
@@ -244,7 +244,8 @@ def write_results() -> str:
         "",
         (
             "`artifacts/results/curves/evaluate*.parquet` has one row for each validation of a "
-            "fine-tuned model or a BiLSTM probe. The result is named as above."
+            "fine-tuned model or a BiLSTM probe. SetFit validates nothing on the way, and has a row "
+            "with its loss for each twentieth of its steps. The result is named as above."
         ),
         "",
         *table(("column", "meaning"), _describe_columns(curve_columns)),

@@ -289,7 +289,7 @@ class FinetuneSettings(HyperparameterTrials, EarlyStopping, DiscriminativeFinetu
 class SetfitSettings(HyperparameterTrials):
     """The block `setfit`: fine-tuning on pairs of labelled texts, then a linear probe.
 
-    See `lineage.evaluation.setfit`. The models of grid.setfit_models are also used so.
+    It is for the models of grid.setfit_models. `lineage.evaluation.setfit` says more.
     """
 
     # Not used if the block sets l2. Trials that differ in l2 alone share one fine-tuning.
@@ -298,12 +298,11 @@ class SetfitSettings(HyperparameterTrials):
     # The highest; it rises over the first tenth of the steps, then falls to 0. None: that of
     # `finetune`.
     learning_rate: float | None = None
-    # For each labelled text so many pairs with a text of its label, and as many with one of another
-    # label (Tunstall et al. 2022, section 3.1: R).
+    # Pairs of each labelled text with one of the same label, and as many with one of another label
+    # (R in Tunstall et al. 2022, section 3.1).
     num_iterations: int = 20
     batch_size: int = 16  # pairs
-    # At most; with more labels there are fewer pairs for each text. 16 pairs a step and 20
-    # iterations need it from 400 labels on.
+    # At most: from 400 labels on, there are fewer pairs of each text.
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
