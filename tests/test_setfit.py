@@ -437,6 +437,12 @@ def test_numbers_of_setfit_are_above_zero(key: str) -> None:
         SetfitSettings(**{key: 0})
 
 
+def test_a_single_step_has_pairs_of_one_label_and_of_two() -> None:
+    assert SetfitSettings(batch_size=2, max_steps=1).count_pairs(16) == 2
+    with pytest.raises(ValueError, match=r"batch_size is 1; .* set it to 2 or more"):
+        SetfitSettings(batch_size=1)
+
+
 def test_only_stages_of_named_models_depend_on_the_settings_of_setfit() -> None:
     changes = {"models": {"gpt": {"evaluate": {"setfit": {"num_iterations": 7}}}}}
 

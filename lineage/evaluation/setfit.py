@@ -2,13 +2,14 @@
 
 See Tunstall et al. 2022, "Efficient Few-Shot Learning Without Prompts", section 3.1. The vectors of
 two texts with the same label are drawn together, those of two labels apart, so that a few labels
-give many training examples. Pairs and loss are those of the released code at the time of the paper
-(setfit 0.1: `sentence_pairs_generation`, 20 iterations, CosineSimilarityLoss, one epoch, batches of
-16, warm-up over a tenth of the steps).
+give many training examples. Pairs, loss and optimizer are those of the released code at the time of
+the paper (setfit 0.1).
 
-Shapes: N labelled texts, M texts, P pairs, B pairs of a batch, D width, K labels.
+Shapes: N labelled texts, C classes among them, P pairs, H pairs of one label or as many of two,
+B pairs or texts of a batch, M texts, D width, K labels.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import linear_schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 
-# As in the released code, which takes them from sentence-transformers.
+# The released code has the first, and the defaults of sentence-transformers.
 WARMUP_RATIO = 0.1
 WEIGHT_DECAY = 0.01
 MAX_GRAD_NORM = 1.0
@@ -57,8 +58,8 @@ def sample_pairs(labels_N: np.ndarray, num_pairs: int, rng: np.random.Generator)
     names, classes_N, counts_C = np.unique(labels_N, return_inverse=True, return_counts=True)
     if len(names) < 2:
         raise EvaluationError(
-            "all labelled texts have the same label, and SetFit learns from pairs with two; add "
-            "labels"
+            "all labelled texts have the same label, and SetFit learns from pairs with two; raise "
+            "label_counts"
         )
     N = len(labels_N)
     rounds = [rng.permutation(N) for _ in range(-(-num_pairs // (2 * N)))]
@@ -89,8 +90,9 @@ class PairBatch(Batch):
 class PairBatches:
     """Pairs in their order.
 
-    A text that occurs in several pairs of a batch is read once: with 16 labels this takes less than
-    half the time. The released code reads it once for each pair, with other units dropped out.
+    A text that occurs in several pairs of a batch is read once, so with 16 labels a batch has 14
+    texts instead of 32. The released code reads it once for each pair, with other units dropped
+    out.
     """
 
     carries_state = False
@@ -185,8 +187,9 @@ def tune_encoder(
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)
     groups = encoder.layer_groups()
-    for parameter in (parameter for group in groups for parameter in group):
-        parameter.requires_grad_(True)
+    for group in groups:
+        for parameter in group:
+            parameter.requires_grad_(True)
     optimizer = build_adamw(build_param_groups(groups, weight_decay=WEIGHT_DECAY))
     num_steps = settings.count_steps(len(items))
     plan = TrainPlan(
@@ -217,8 +220,8 @@ def _learning_curve(losses: Sequence[torch.Tensor]) -> list[CurvePoint]:
                 step=end,
                 epoch=end / num_steps,
                 train_loss=sum(part) / len(part),
-                validation_loss=float("nan"),
-                validation_score=float("nan"),
+                validation_loss=math.nan,
+                validation_score=math.nan,
                 is_kept=end == num_steps,
             )
         )

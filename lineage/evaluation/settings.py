@@ -306,7 +306,12 @@ class SetfitSettings(HyperparameterTrials):
     max_steps: int = 1000
 
     def __post_init__(self) -> None:
-        check_positive(self, "l2", "learning_rate", "num_iterations", "batch_size", "max_steps")
+        check_positive(self, "l2", "learning_rate", "num_iterations", "max_steps")
+        if self.batch_size < 2:
+            raise ValueError(
+                f"batch_size is {self.batch_size}; a batch has pairs of one label and of two, so "
+                "set it to 2 or more"
+            )
         super().__post_init__()
 
     def count_pairs(self, num_texts: int) -> int:
