@@ -67,6 +67,7 @@ REPORT_STAGES = (
     ("pretrain", "gpt", "0"),
     ("evaluate", "gpt", "0", "mood"),
     ("baselines", "mood"),
+    ("ngram",),
     ("report",),
     ("publish",),
 )
