@@ -80,7 +80,7 @@ class ResultRow:
     num_examples: int
     init: Literal["pretrained", "adapted", "target_only", "random", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
-    transfer: Literal["frozen", "finetuned", "zero_shot", "none"] = "none"
+    transfer: Literal["frozen", "finetuned", "setfit", "zero_shot", "none"] = "none"
     features: str = "none"
     head: str = "none"
     recipe: str = "none"
@@ -173,7 +173,8 @@ COLUMN_DESCRIPTIONS = {
     "alone) or random; none for baselines.",
     "adapt_text": "The text on which a model has continued: task, general (a public checkpoint that "
     "has continued on the corpus), or none.",
-    "transfer": "The use of the model: frozen, finetuned or zero_shot; none for baselines.",
+    "transfer": "The use of the model: frozen, finetuned, setfit (fine-tuned on pairs of texts) or "
+    "zero_shot; none for baselines.",
     "features": "The layers that a head reads, such as scalar_mix; the window of a ceiling.",
     "head": "The head on top: linear, bilstm, bilstm_crf, decoder or none.",
     "recipe": "The fine-tuning techniques, joined by +; the parts of a translator; the layers of a "

@@ -148,12 +148,15 @@ def list_requested_runs(
     stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...]
 ) -> list[EvalRun]:
     """Return the stage's runs that the grid asks for."""
+    name, _, task = stage.arguments
+    suits_setfit = context.kind.suits_setfit(params.tasks[task])
     runs = list_runs(
         context.task.info,
         inits,
         params.grid.label_counts,
         params.grid.finetune_seeds,
         finetuned=stage.verb != JOINED,
+        setfit=stage.verb != JOINED and name in params.grid.setfit_models and suits_setfit,
     )
     return [run for run in runs if is_requested(context, run)]
 

@@ -21,11 +21,17 @@ from lineage.errors import InputError
 from lineage.evaluation.baselines import ChosenTfidf, evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_kept_systems, list_runs
 from lineage.evaluation.saved_systems import SystemRecord, read_record, save_tfidf
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
+from lineage.evaluation.settings import (
+    EvaluateSettings,
+    FinetuneSettings,
+    LinearProbeSettings,
+    SetfitSettings,
+)
 from lineage.evaluation.systems import EvalContext
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow
 from lineage.serving import predict
+from lineage.serving.card import format_card
 from lineage.serving.export import export_system
 from lineage.serving.predict import Predictor, predict_file
 from lineage.serving.systems import KeptSystem, choose_system, format_systems, write_systems
@@ -37,6 +43,7 @@ SETTINGS = EvaluateSettings(
     linear_probe=LinearProbeSettings(trials=(), l2=0.01, max_iter=30),
     bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
     finetune=FinetuneSettings(epochs=1, min_steps=8, patience=None, learning_rate=0.003),
+    setfit=SetfitSettings(trials=(), l2=0.01, num_iterations=3),
 )
 ALL_WORDS = sorted({word for text in tiny.documents() for word in text.split()})
 Table = dict[str, list[Any]]
@@ -174,7 +181,8 @@ def evaluate_case(name: str, folder: Path) -> Evaluated:
     model_dir.mkdir()
     tiny.checkpoint("gpt").save(model_dir, tiny.model("gpt"))
     context = EvalContext(Checkpoint.load(model_dir), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
-    runs = list(list_runs(items.info, ("pretrained",), ("all",), (0,)))
+    setfit = kind.suits_setfit(task)
+    runs = list(list_runs(items.info, ("pretrained",), ("all",), (0,), setfit=setfit))
     cache = folder / "cache"
     cache.mkdir()
     output = evaluate_runs(context, runs, cache_dir=cache, report_progress=lambda *_: None)
@@ -225,12 +233,10 @@ def test_predicting_the_test_file_gives_the_stored_predictions(
     new = new[new.columns[::-1]].assign(note="?")
     new_file = write_jsonl(tmp_path / "new.jsonl", new)
     head = "bilstm_crf" if name == "tags" else "bilstm"
-    assert set(evaluated.systems) == {
-        "gpt-frozen-linear",
-        f"gpt-frozen-{head}",
-        "gpt-finetuned",
-        "tfidf",
-    }
+    expected = {"gpt-frozen-linear", f"gpt-frozen-{head}", "gpt-finetuned", "tfidf"}
+    if name == "texts":
+        expected.add("gpt-setfit")
+    assert set(evaluated.systems) == expected
     for system, kept in evaluated.systems.items():
         exported = tmp_path / "exported" / system
         export_system(kept, evaluated.task, exported)
@@ -402,14 +408,15 @@ def test_a_system_is_chosen_by_name_labels_or_the_reports_decision(
     assert "gpt-frozen-bilstm" in format_systems(systems)
 
 
-def test_a_network_that_a_frozen_head_beats_on_validation_is_not_kept(
+def test_a_network_that_another_system_beats_on_validation_is_not_kept(
     evaluated_texts: Evaluated,
 ) -> None:
-    runs = list(list_runs(evaluated_texts.context.task.info, ("pretrained",), ("all",), (0,)))
+    facts = evaluated_texts.context.task.info
+    runs = list(list_runs(facts, ("pretrained",), ("all",), (0,), setfit=True))
 
-    def kept_names(score_of_network: float) -> set[str]:
+    def kept_names(**scores: float) -> set[str]:
         rows = [
-            dataclasses.replace(row, value=score_of_network if row.transfer == "finetuned" else 0.5)
+            dataclasses.replace(row, value=scores.get(row.transfer, 0.5))
             for row in evaluated_texts.rows
         ]
         cache = evaluated_texts.folder / "cache"
@@ -417,8 +424,11 @@ def test_a_network_that_a_frozen_head_beats_on_validation_is_not_kept(
         return {read_record(folder).name for folder in folders}
 
     heads = {"gpt-frozen-linear", "gpt-frozen-bilstm"}
-    assert kept_names(0.4) == heads
-    assert kept_names(0.5) == kept_names(0.6) == heads | {"gpt-finetuned"}
+    assert kept_names(finetuned=0.4, setfit=0.4) == heads
+    assert kept_names(finetuned=0.5, setfit=0.4) == heads | {"gpt-finetuned"}
+    assert kept_names(finetuned=0.6, setfit=0.5) == heads | {"gpt-finetuned"}
+    assert kept_names(finetuned=0.6, setfit=0.7) == heads | {"gpt-setfit"}
+    assert kept_names(finetuned=0.5, setfit=0.5) == heads | {"gpt-finetuned", "gpt-setfit"}
 
 
 def test_texts_whose_labels_were_spans_of_characters_are_split_as_in_training() -> None:
@@ -451,6 +461,9 @@ def test_the_command_lists_the_systems_of_a_study_and_predicts_with_one(
     write_systems("evaluate-ulmfit-0-sentiment", [evaluated_texts.systems["tfidf"].folder])
     (card,) = Path("artifacts/systems/evaluate-gpt-0-sentiment").rglob("README.md")
     assert "# gpt-finetuned for x" in card.read_text()
+    setfit_card = format_card(evaluated_texts.systems["gpt-setfit"].record)
+    assert "A linear probe on vectors of gpt" in setfit_card
+    assert "fine-tuned on pairs of texts (SetFit)" in setfit_card
 
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(app, ["predict", *arguments])

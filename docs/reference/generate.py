@@ -72,7 +72,7 @@ METRICS = (
     (
         "evaluate",
         "`curves/INIT/TRANSFER/LABELS/seed N/train_loss`, `.../validation_loss`, ...",
-        "The learning curves of fine-tuning and of BiLSTM probes, by step.",
+        "The learning curves of fine-tuning and of BiLSTM probes, and the loss of SetFit, by step.",
     ),
     ("pretrain, adapt, target_only", "`weights_averaged`", "1 once NT-ASGD averages the weights."),
     (
@@ -256,7 +256,8 @@ def write_results() -> str:
         "",
         (
             "`artifacts/results/curves/evaluate*.parquet` has one row for each validation of a "
-            "fine-tuned model or a BiLSTM probe. The result is named as above."
+            "fine-tuned model or a BiLSTM probe. SetFit validates nothing on the way, and has a row "
+            "with its loss for each twentieth of its steps. The result is named as above."
         ),
         "",
         *table(("column", "meaning"), _describe_columns(curve_columns)),

@@ -222,6 +222,7 @@ def count_trials(table: pd.DataFrame) -> tuple[TrialCounts, ...]:
         "linear_probe": is_frozen & is_linear,
         "bilstm_probe": is_frozen & ~is_linear,
         "finetune": table["transfer"] == "finetuned",
+        "setfit": table["transfer"] == "setfit",
         "tfidf": (table["model"] == "tfidf") & (table["train_examples"] > 0),
     }
     columns = ["model", "init", "transfer", "head", "task", "label_count"]

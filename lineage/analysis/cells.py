@@ -38,7 +38,7 @@ Row = dict[str, Any]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # identifies a cell
 MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
-TRANSFER_ORDER = ("frozen", "none", "finetuned", "zero_shot")
+TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
 
 

@@ -155,7 +155,7 @@ def _ensemble_rows(
 
 
 def _metric_rows(table: pd.DataFrame) -> pd.DataFrame:
-    trained = table["transfer"].isin(["frozen", "finetuned"])
+    trained = table["transfer"].isin(["frozen", "finetuned", "setfit"])
     return table[trained & table["metric"].isin(list(METRICS))]
 
 

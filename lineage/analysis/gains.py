@@ -10,7 +10,7 @@ from lineage.analysis.records import Analysis, Comparison, Outcome, Setting
 from lineage.analysis.settings import baseline_is_near_chance, comparison_outcome
 
 GainType = Literal["pretraining", "adaptation", "general_text"]
-TRANSFER_ORDER = ("frozen", "finetuned", "zero_shot")
+TRANSFER_ORDER = ("frozen", "finetuned", "setfit", "zero_shot")
 BILSTM_HEADS = ("bilstm", "bilstm_crf")
 
 

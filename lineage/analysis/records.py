@@ -218,7 +218,7 @@ class LabelForecast:
 class TrialCounts:
     """The fewest and the most configurations of one method that systems were tried with."""
 
-    method: Literal["linear_probe", "bilstm_probe", "finetune", "tfidf"]
+    method: Literal["linear_probe", "bilstm_probe", "finetune", "setfit", "tfidf"]
     min: int
     max: int
 

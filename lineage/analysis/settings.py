@@ -19,6 +19,7 @@ from lineage.analysis.records import (
 NEAR_CHANCE_SHARE = 0.1
 # How far its siblings must lead over chance for a run to have collapsed.
 MIN_SIBLING_LEAD = 0.1
+TUNED_TRANSFERS = ("finetuned", "setfit")  # those that change the encoder
 
 
 def chance_level(analysis: Analysis, setting: Setting) -> float:
@@ -100,5 +101,6 @@ def fine_tuned_scores(analysis: Analysis, task: str) -> list[SystemScore]:
     return [
         score
         for score in analysis.scores_of_task(task)
-        if score.system.transfer == "finetuned" and score.system.family not in TWO_BUDGET_FAMILIES
+        if score.system.transfer in TUNED_TRANSFERS
+        and score.system.family not in TWO_BUDGET_FAMILIES
     ]

@@ -32,6 +32,7 @@ def check_study(params: Params) -> Models:
     _check_adaptation(params, models)
     _check_public_checkpoints(params, models)
     _check_joined_models(params, models)
+    _check_setfit(params)
     _check_tasks_supported(params, models)
     _check_scripts(params, models, languages)
     _check_ensembles(params, models)
@@ -243,6 +244,19 @@ def _check_joined_models(params: Params, models: Models) -> None:
                 f"params.yaml: models.{name}.evaluate.bilstm_probe.join: '{join}' needs static "
                 f"vectors, but {name} is not in grid.join_models; name it there, or set join: input"
             )
+
+
+def _check_setfit(params: Params) -> None:
+    """Raise InputError unless some task of the grid suits SetFit, if a model uses it."""
+    tasks = [params.tasks[name] for name in params.grid.tasks]
+    if params.grid.setfit_models and not any(
+        load_kind(task.kind).suits_setfit(task) for task in tasks
+    ):
+        raise InputError(
+            "params.yaml: grid.setfit_models: SetFit learns labels of single texts, and no task of "
+            "grid.tasks has them; add one of kind text_classification with one text, or set it to "
+            "[]"
+        )
 
 
 def _check_languages(params: Params, model: ModelConfig, languages: list[str]) -> None:

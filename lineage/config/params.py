@@ -95,6 +95,9 @@ class Grid:
     join_models: tuple[str, ...] = ()
     join_tasks: tuple[str, ...] = ()
     join_static_model: str = "word2vec"  # the model that provides the static vectors
+    # Models that are also fine-tuned on pairs of labelled texts (SetFit, for few labels), on the
+    # tasks that classify single texts.
+    setfit_models: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         never_empty = ("models", "tasks", "pretrain_seeds", "finetune_seeds", "label_counts")
@@ -218,7 +221,7 @@ class Params:
         grid = self.grid
         _check_entries("grid.models", grid.models, "models", self.models)
         _check_entries("grid.tasks", grid.tasks, "tasks", self.tasks)
-        for key in ("adapt_models", "join_models"):
+        for key in ("adapt_models", "join_models", "setfit_models"):
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.models", grid.models)
         for key in ("adapt_tasks", "join_tasks"):
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.tasks", grid.tasks)

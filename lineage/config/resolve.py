@@ -23,7 +23,7 @@ from lineage.results import PUBLIC_FAMILY
 Tree = Mapping[str, Any]
 MODELS_DIR = Path(lineage.models.__path__[0])
 # The key of each method that its default trials vary.
-DEFAULT_TRIAL_KEYS = {"linear_probe": "l2", "finetune": "learning_rate"}
+DEFAULT_TRIAL_KEYS = {"linear_probe": "l2", "finetune": "learning_rate", "setfit": "l2"}
 FAMILY_LINE = re.compile(r"^FAMILY\b.*=", re.MULTILINE)
 
 

@@ -52,6 +52,8 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     evaluate = (
         params.compute_settings | _evaluation_grid(params) | {"evaluate": _as_tree(model.evaluate)}
     )
+    if model.name not in params.grid.setfit_models:
+        del evaluate["evaluate"]["setfit"]
     tokenizer = _as_tree(model.tokenizer) if model.tokenizer else "pretrained"
     tokenizer_record: Record = {
         "seed": params.seed,

@@ -78,14 +78,20 @@ def list_runs(
     finetune_seeds: tuple[int, ...],
     *,
     finetuned: bool = True,
+    setfit: bool = False,
 ) -> Iterator[EvalRun]:
-    """Yield the stage's runs on a task (task.json) in order; without `finetuned`, only probes."""
+    """Yield the stage's runs on a task (task.json) in order; without `finetuned`, only probes.
+
+    `setfit` adds those on pairs of texts.
+    """
     kind = load_kind(facts["kind"])
     systems: list[tuple[Any, Any]] = []  # transfer and head
     if kind.trains_head:
         systems += [("frozen", head) for head in facts["probes"]]
     if finetuned:
         systems.append(("finetuned", "linear"))
+    if setfit:
+        systems.append(("setfit", "linear"))
     for init in inits:
         if not kind.has_train_split:
             yield EvalRun(init, "zero_shot")
@@ -192,8 +198,9 @@ def list_kept_systems(
 ) -> list[Path]:
     """Return the folders in `cache_dir` of the systems that a stage keeps, after `evaluate_runs`.
 
-    Fine-tuned networks that a frozen head of as many labels beats on validation are left out:
-    heads are small, but a network is as large as its encoder. The mean over the seeds decides.
+    Fine-tuned networks, also those of SetFit, that another system of as many labels beats on
+    validation are left out: heads are small, but a network is as large as its encoder. The mean
+    over the seeds decides.
     """
     saved = {run: _system_dir(cache_dir, run) for run in runs if _is_saved(run, runs, context)}
     saved = {run: folder for run, folder in saved.items() if folder.is_dir()}

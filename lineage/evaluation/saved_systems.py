@@ -1,6 +1,7 @@
 """Systems in folders: saved by an evaluation, loaded to answer new items.
 
-A folder holds system.json and the weights of a head, of a whole fine-tuned network, or of TF-IDF.
+A folder holds system.json and the weights of a head, of a whole fine-tuned network, of a head and
+the encoder that SetFit has fine-tuned, or of TF-IDF.
 A system with an encoder refers to the folder of its pretrained or adapted model, which has the
 tokenizer, the sizes and, for a frozen head, the encoder's weights. An exported system has a copy of
 it, in MODEL_FOLDER.
@@ -30,12 +31,14 @@ from lineage.evaluation.encoding import EncodedItem, encode_items
 from lineage.evaluation.feature_store import pop_scaling
 from lineage.evaluation.finetuning import FinetunedModel, predict_finetuned
 from lineage.evaluation.frozen_features import FeatureExtractor
-from lineage.evaluation.linear_probe import linear_scores
+from lineage.evaluation.linear_probe import StoredFeatures, linear_scores
 from lineage.evaluation.predictions import PredictionColumns
+from lineage.evaluation.setfit import SentenceEncoder, encode_texts
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
     FinetuneSettings,
     LinearProbeSettings,
+    SetfitSettings,
 )
 from lineage.evaluation.systems import HeadOutput
 from lineage.evaluation.tfidf import (
@@ -65,6 +68,7 @@ SETTINGS_TYPES: dict[str, type[Any]] = {
     "linear_probe": LinearProbeSettings,
     "bilstm_probe": BilstmProbeSettings,
     "finetune": FinetuneSettings,
+    "setfit": SetfitSettings,
     "translation": TranslationSettings,
 }
 # Answers to the items of a table, without labels.
@@ -238,6 +242,7 @@ def load_system(folder: Path, device: torch.device) -> AnswerItems:
         "linear_probe": _SavedLinearProbe,
         "bilstm_probe": _SavedBilstmProbe,
         "finetune": _SavedNetwork,
+        "setfit": _SavedSetfit,
     }
     return head_types[record.settings_block](folder, record, checkpoint, tensors, device).answer
 
@@ -285,6 +290,17 @@ class _SavedHead:
     def build_encoder(self) -> Encoder:
         """Build the frozen encoder."""
         return self.checkpoint.build(self.device, load_weights=self.record.init != "random")
+
+    def build_empty_encoder(self) -> Encoder:
+        """Build the encoder with memory for weights that are loaded afterwards."""
+        checkpoint = self.checkpoint
+        vocab_size = checkpoint.tokenizer.vocab_size
+        encoder: Encoder = build_on_meta(
+            lambda: checkpoint.family.build(checkpoint.architecture, vocab_size=vocab_size),
+            where=str(self.path),
+        )
+        # Heads are drawn at random, which on the meta device takes seconds of imports.
+        return encoder.to_empty(device="cpu")
 
     def extractor(self, encoder: Encoder, items: list[EncodedItem]) -> FeatureExtractor:
         """Return the extractor of the features of these items."""
@@ -365,18 +381,36 @@ class _SavedNetwork(_SavedHead):
 
     def _build_network(self, example_item: EncodedItem) -> FinetunedModel:
         """Build the network for items of this form, and load its weights."""
-        checkpoint = self.checkpoint
-        vocab_size = checkpoint.tokenizer.vocab_size
-        encoder: Encoder = build_on_meta(
-            lambda: checkpoint.family.build(checkpoint.architecture, vocab_size=vocab_size),
-            where=str(self.path),
-        )
-        # Heads are drawn at random, which on the meta device takes seconds of imports.
-        encoder.to_empty(device="cpu")
+        encoder = self.build_empty_encoder()
         answer = self.record.answer
         network = FinetunedModel(encoder, answer, self.settings, seed=0, example_item=example_item)
         load_into_model(network, nn.Module.state_dict, self.tensors, self.path)
         return network.to(self.device)
+
+
+class _SavedSetfit(_SavedHead):
+    """An encoder that was fine-tuned on pairs of texts, and a linear probe on its vectors."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.weight_KD = self.tensors.pop("weight")
+        self.bias_K = self.tensors.pop("bias")
+        self.model = SentenceEncoder(
+            self.build_empty_encoder(), uses_mean_pooling=self.record.features == "mean"
+        )
+        load_into_model(self.model, nn.Module.state_dict, self.tensors, self.path)
+        self.model.to(self.device)
+
+    @torch.no_grad()
+    def predict(self, items: list[EncodedItem]) -> HeadOutput:
+        vectors = encode_texts(
+            self.model, self.checkpoint.tokenizer, items, precision=self.record.precision
+        )
+        features = StoredFeatures.wrap(vectors, static_size=0)
+        scores = [
+            linear_scores(features, rows, self.weight_KD, self.bias_K) for rows in features.chunks()
+        ]
+        return self.record.answer.postprocess(torch.cat(scores)), None
 
 
 class _SavedTranslator:

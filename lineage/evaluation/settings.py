@@ -286,21 +286,79 @@ class FinetuneSettings(HyperparameterTrials, EarlyStopping, DiscriminativeFinetu
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetfitSettings(HyperparameterTrials):
+    """The block `setfit`: fine-tuning on pairs of labelled texts, then a linear probe.
+
+    It is for the models of grid.setfit_models. `lineage.evaluation.setfit` says more.
+    """
+
+    # Not used if the block sets l2. Trials that differ in l2 alone share one fine-tuning.
+    trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS
+    l2: float = 0.001  # of the probe, as in `linear_probe`
+    # The highest; it rises over the first tenth of the steps, then falls to 0. None: that of
+    # `finetune`.
+    learning_rate: float | None = None
+    # Pairs of each labelled text with one of the same label, and as many with one of another label
+    # (R in Tunstall et al. 2022, section 3.1).
+    num_iterations: int = 20
+    batch_size: int = 16  # pairs
+    # At most: from 400 labels on, there are fewer pairs of each text.
+    max_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive(self, "l2", "learning_rate", "num_iterations", "max_steps")
+        if self.batch_size < 2:
+            raise ValueError(
+                f"batch_size is {self.batch_size}; a batch has pairs of one label and of two, so "
+                "set it to 2 or more"
+            )
+        super().__post_init__()
+
+    def count_pairs(self, num_texts: int) -> int:
+        """Return the number of pairs for so many labelled texts; half of them are positive."""
+        max_pairs = self.max_steps * self.batch_size
+        return 2 * min(self.num_iterations * num_texts, max_pairs // 2)
+
+    def count_steps(self, num_texts: int) -> int:
+        """Return the number of gradient steps for so many labelled texts."""
+        return -(-self.count_pairs(num_texts) // self.batch_size)  # rounded up
+
+    def count_distinct_texts(self, num_texts: int) -> float:
+        """Return the expected number of distinct texts in a batch, each of which is read once."""
+        if num_texts == 0:
+            return 0.0
+        return num_texts * (1 - (1 - 1 / num_texts) ** (2 * self.batch_size))
+
+    @property
+    def probe(self) -> LinearProbeSettings:
+        """The settings of the probe."""
+        return LinearProbeSettings(trials=(), l2=self.l2)
+
+    @property
+    def without_probe(self) -> Self:
+        """The settings of the fine-tuning alone: equal ones give the same encoder."""
+        return replace(self, trials=(), label_counts=(), l2=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateSettings:
     """The block `evaluate`."""
 
     linear_probe: LinearProbeSettings = field(default_factory=LinearProbeSettings)
     bilstm_probe: BilstmProbeSettings = field(default_factory=BilstmProbeSettings)
     finetune: FinetuneSettings
+    setfit: SetfitSettings = field(default_factory=SetfitSettings)
     translation: TranslationSettings | None = None  # for families that have a translator
 
     @property
     def methods(self) -> dict[str, HyperparameterTrials]:
         """The methods of transfer by the names of their blocks."""
+        learning_rate = self.setfit.learning_rate or self.finetune.learning_rate
         return {
             "linear_probe": self.linear_probe,
             "bilstm_probe": self.bilstm_probe,
             "finetune": self.finetune,
+            "setfit": replace(self.setfit, learning_rate=learning_rate),
         }
 
     def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:

@@ -26,7 +26,7 @@ from lineage.evaluation.bilstm_probe import (
 )
 from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items
-from lineage.evaluation.feature_store import scaling_to_tensors
+from lineage.evaluation.feature_store import FeatureScaling, scaling_to_tensors
 from lineage.evaluation.finetuning import (
     FinetunedModel,
     predict_finetuned,
@@ -35,6 +35,7 @@ from lineage.evaluation.finetuning import (
 )
 from lineage.evaluation.frozen_features import FeatureExtractor
 from lineage.evaluation.linear_probe import StoredFeatures, extract_features, fit_linear_probe
+from lineage.evaluation.setfit import TunedEncoder, encode_texts, tune_encoder
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
     EvaluateSettings,
@@ -42,6 +43,7 @@ from lineage.evaluation.settings import (
     HyperparameterTrials,
     LabelCount,
     LinearProbeSettings,
+    SetfitSettings,
 )
 from lineage.evaluation.translator import TranslationSettings
 from lineage.models.base import Encoder, Public, Trained
@@ -62,7 +64,7 @@ class EvalRun:
     """One evaluation within a stage: which system, from how many labels, with which seed."""
 
     init: Init
-    transfer: Literal["frozen", "finetuned", "zero_shot"]
+    transfer: Literal["frozen", "finetuned", "setfit", "zero_shot"]
     label_count: LabelCount | None = None
     finetune_seed: int | None = None
     head: Literal["linear", "bilstm"] = "linear"  # of frozen features
@@ -82,6 +84,8 @@ class EvalRun:
         """The block of `evaluate` in params.yaml that holds the settings of the head."""
         if self.transfer == "finetuned":
             return "finetune"
+        if self.transfer == "setfit":
+            return "setfit"
         return "bilstm_probe" if self.head == "bilstm" else "linear_probe"
 
 
@@ -255,6 +259,8 @@ class EncoderUnderTest:
         self.context = context
         self.init = init
         self.scratch_dir = scratch_dir
+        # The last encoder that was fine-tuned on pairs, with what it was made from.
+        self._tuned: tuple[Any, TunedEncoder] | None = None
 
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
         """Build the model anew, so that fine-tuning in one run does not affect another.
@@ -307,6 +313,33 @@ class EncoderUnderTest:
             return features
         return features.select(np.concatenate([rows[i] for i in rows_N]))
 
+    def tune_on_pairs(
+        self, settings: SetfitSettings, problem: "HeadProblem", *, seed: int
+    ) -> TunedEncoder:
+        """Return the encoder fine-tuned on pairs of labelled texts.
+
+        Heads that follow each other and differ in their L2 alone share it. Raises EvaluationError
+        where the training fails.
+        """
+        key = (settings.without_probe, seed, problem.train_rows.tobytes())
+        if self._tuned is not None and self._tuned[0] == key:
+            return self._tuned[1]
+        self._tuned = None  # frees its memory
+        context = self.context
+        items = context.items["train"]
+        tuned = tune_encoder(
+            self.build_encoder(),
+            context.checkpoint.tokenizer,
+            [items[i] for i in problem.train_rows],
+            problem.labels_M,
+            settings,
+            uses_mean_pooling=context.settings.finetune.pooling == "mean",
+            seed=seed,
+            precision=context.precision,
+        )
+        self._tuned = key, tuned
+        return tuned
+
     def embed_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
 
@@ -358,8 +391,10 @@ class FittedHead:
     predict: Callable[[SplitItems], HeadOutput]
     # Return what `lineage.evaluation.saved_systems` saves: the head's weights and the scaling of
     # the features that it reads, or the weights of the whole network if it was fine-tuned.
+    # SetFit has the weights of both the head and the encoder.
     get_tensors: Callable[[], dict[str, torch.Tensor]]
-    learning_curve: Sequence[CurvePoint] = ()  # empty for a linear probe, which L-BFGS fits
+    # Empty for a linear probe, which L-BFGS fits; for SetFit the loss of its pairs.
+    learning_curve: Sequence[CurvePoint] = ()
     notes: Sequence[Note] = ()
 
 
@@ -368,7 +403,7 @@ class StartedHead:
     """A head whose training can pause. A linear probe is fitted from the start."""
 
     head: FittedHead  # with the present weights, and without a curve
-    training: ValidatedTraining[Any] | None = None  # None: a linear probe
+    training: ValidatedTraining[Any] | None = None  # None: a linear probe, also that of SetFit
 
     def finish(self) -> FittedHead:
         """Train the head to the end. Raises EvaluationError where training fails."""
@@ -411,7 +446,7 @@ def is_requested(context: EvalContext, run: EvalRun) -> bool:
 def start_head(
     encoder: EncoderUnderTest, run: EvalRun, settings: HyperparameterTrials, problem: HeadProblem
 ) -> StartedHead:
-    """Build the head of a run, and fit it if it is a linear probe.
+    """Build the head of a run, and fit it if it is a linear probe, also that of SetFit.
 
     Raises EvaluationError where that fails.
     """
@@ -420,6 +455,8 @@ def start_head(
         return StartedHead(_fit_linear_probe(encoder, settings, problem, seed=seed))
     if isinstance(settings, BilstmProbeSettings):
         return _start_bilstm_probe(encoder, settings, problem, seed=seed)
+    if isinstance(settings, SetfitSettings):
+        return StartedHead(_fit_setfit(encoder, settings, problem, seed=seed))
     assert isinstance(settings, FinetuneSettings)
     return _start_finetuning(encoder, settings, problem, seed=seed)
 
@@ -445,6 +482,42 @@ def _fit_linear_probe(
 
     notes = [] if probe.has_converged else [Note("not_converged", settings.max_iter)]
     return FittedHead(predict, get_tensors, notes=notes)
+
+
+def _fit_setfit(
+    encoder: EncoderUnderTest, settings: SetfitSettings, problem: HeadProblem, *, seed: int
+) -> FittedHead:
+    context = encoder.context
+    tuned = encoder.tune_on_pairs(settings, problem, seed=seed)
+
+    def vectors(table: str, rows: np.ndarray) -> np.ndarray:
+        key = (table, rows.tobytes())
+        if key not in tuned.vectors:
+            items = [context.items[table][i] for i in rows]
+            tokenizer = context.checkpoint.tokenizer
+            tuned.vectors[key] = encode_texts(
+                tuned.model, tokenizer, items, precision=context.precision
+            )
+        return tuned.vectors[key]
+
+    probe = fit_linear_probe(
+        vectors("train", problem.train_rows),
+        problem.labels_M,
+        problem.answer,
+        settings.probe,
+        seed=seed,
+    )
+
+    def predict(part: SplitItems) -> HeadOutput:
+        return probe(vectors(part.table, part.rows_N)), None
+
+    def get_tensors() -> dict[str, torch.Tensor]:
+        scaling = FeatureScaling.none((1, len(probe.weight_DK)))
+        weight_KD, bias_K = probe.fold(scaling)
+        return {"weight": weight_KD, "bias": bias_K} | tuned.model.state_dict()
+
+    notes = [] if probe.has_converged else [Note("not_converged", settings.probe.max_iter)]
+    return FittedHead(predict, get_tensors, tuned.learning_curve, notes)
 
 
 def _start_bilstm_probe(

@@ -63,6 +63,8 @@ class EvaluationCosts:
     bilstm: HeadCosts = field(default_factory=HeadCosts)
     # A translator has these too.
     finetune: HeadCosts = field(default_factory=HeadCosts)
+    # A step on pairs counts once for each distinct text in it.
+    setfit: HeadCosts = field(default_factory=HeadCosts)
     # For one init, by items.
     zero_shot: LinearCost = field(default_factory=LinearCost)
     answers_per_item: float = 1.0
@@ -87,6 +89,7 @@ class EvaluationCosts:
             cache_seconds=ratio * self.cache_seconds,
             bilstm=scale_head(self.bilstm),
             finetune=scale_head(self.finetune),
+            setfit=scale_head(self.setfit),
             zero_shot=dataclasses.replace(
                 self.zero_shot, seconds_per_unit=ratio * self.zero_shot.seconds_per_unit
             ),
@@ -114,8 +117,16 @@ class RunCounts:
         return len(self.fitted_settings)
 
     @property
+    def tuned_settings(self) -> list[Any]:
+        """The settings of SetFit's fine-tunings, each of which serves the fits that follow it."""
+        settings = [one.without_probe for one in self.fitted_settings]
+        return [one for number, one in enumerate(settings) if one not in settings[:number][-1:]]
+
+    @property
     def num_steps(self) -> int:
         """The expected gradient steps of all fits."""
+        if self.run.transfer == "setfit":
+            return sum(one.count_steps(self.train_items) for one in self.tuned_settings)
         steps = [count_steps(settings, self.train_items) for settings in self.fitted_settings]
         if not self.is_race:
             return sum(steps)
@@ -176,8 +187,9 @@ def count_evaluation(
     *,
     inits: tuple[Init, ...],
     finetuned: bool = True,
+    setfit: bool = False,
 ) -> EvaluationCounts:
-    """Count the items, runs and fits of one stage."""
+    """Count the items, runs and fits of one stage; `finetuned` and `setfit` as in `list_runs`."""
     orders = 2 if task.info.get("symmetric") else 0
     scored_tables = [name for name in task.splits if name != "train" or task.info.get("folds")]
     num_items = {name: len(table) for name, table in task.splits.items()}
@@ -186,7 +198,12 @@ def count_evaluation(
     selected: set[EvalRun] = set()  # runs that have chosen a trial, by selection key
     grid = params.grid
     for run in list_runs(
-        task.info, inits, grid.label_counts, grid.finetune_seeds, finetuned=finetuned
+        task.info,
+        inits,
+        grid.label_counts,
+        grid.finetune_seeds,
+        finetuned=finetuned,
+        setfit=setfit,
     ):
         method = settings.methods[run.settings_block]
         is_excluded = method.label_counts and run.label_count not in method.label_counts
@@ -284,6 +301,7 @@ def evaluation_seconds(
     if answered_by in ("sentence_probability", "word_vectors"):
         return seconds + len(counts.inits) * costs.zero_shot.seconds(counts.scored_items)
     seconds += costs.bilstm.first_seconds + costs.finetune.first_seconds
+    seconds += costs.setfit.first_seconds
     seconds += len(counts.inits) * _frozen_seconds(counts, costs)
     for run_counts in counts.runs:
         seconds += _run_seconds(run_counts, costs, settings, answered_by=answered_by)
@@ -315,12 +333,32 @@ def _run_seconds(
     if run.transfer == "frozen" and run.head == "linear":
         num_answers = counts.train_items * costs.answers_per_item
         return counts.num_fits * costs.linear_fit.seconds(num_answers)
+    if run.transfer == "setfit":
+        return _setfit_seconds(counts, costs)
     steps = counts.num_steps
     predicted_items += counts.num_validations * counts.validation_items
     if run.transfer == "frozen":
         return _head_seconds(costs.bilstm, counts.num_fits, steps, predicted_items)
     seconds = _head_seconds(costs.finetune, counts.num_fits, steps, predicted_items)
     return seconds + counts.num_fits * costs.build_seconds
+
+
+def _setfit_seconds(counts: RunCounts, costs: EvaluationCosts) -> float:
+    """Return the seconds of fine-tunings on pairs, and of the probes that read each of them.
+
+    The probes of one fine-tuning share the vectors of the items.
+    """
+    num_tuned = len(counts.tuned_settings)
+    # The scored items include those that validate the chosen probe.
+    other_items = (num_tuned - 1) * counts.validation_items
+    encoded_items = counts.scored_items + num_tuned * counts.train_items + other_items
+    read_texts = sum(
+        one.count_steps(counts.train_items) * one.count_distinct_texts(counts.train_items)
+        for one in counts.tuned_settings
+    )
+    seconds = _head_seconds(costs.setfit, num_tuned, round(read_texts), encoded_items)
+    seconds += num_tuned * costs.build_seconds
+    return seconds + counts.num_fits * costs.linear_fit.seconds(counts.train_items)
 
 
 def _head_seconds(costs: HeadCosts, num_fits: int, num_steps: int, predicted_items: int) -> float:
@@ -369,7 +407,11 @@ def evaluation_disk(
 
     `prediction_bytes` is of an item.
     """
-    label_counts = {run.run.label_count for run in counts.runs if run.run.transfer == "finetuned"}
-    weights_bytes = costs.finetuned_bytes * len(label_counts)
+    networks = {
+        (run.run.transfer, run.run.label_count)
+        for run in counts.runs
+        if run.run.transfer in ("finetuned", "setfit")
+    }
+    weights_bytes = costs.finetuned_bytes * len(networks)
     num_predictions = sum(run.num_predictions for run in counts.runs)
     return weights_bytes + round(prediction_bytes * num_predictions)

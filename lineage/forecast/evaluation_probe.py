@@ -24,7 +24,8 @@ from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.finetuning import finetune, predict_finetuned
 from lineage.evaluation.frozen_features import FeatureExtractor
 from lineage.evaluation.linear_probe import StoredFeatures, fit_linear_probe
-from lineage.evaluation.settings import BilstmProbeSettings, FinetuneSettings
+from lineage.evaluation.setfit import TunedEncoder, encode_texts, tune_encoder
+from lineage.evaluation.settings import BilstmProbeSettings, FinetuneSettings, SetfitSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.forecast.evaluation import EvaluationCosts, HeadCosts
 from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
@@ -96,7 +97,13 @@ def probe_evaluation(
     if context.kind.answered_by != "head":
         zero_shot = _probe_zero_shot(context, max_seconds=max_seconds)
         return dataclasses.replace(costs, zero_shot=zero_shot)
-    return _probe_heads(context, costs, max_seconds=max_seconds)
+    suits_setfit = context.kind.suits_setfit(params.tasks[context.task.info["name"]])
+    return _probe_heads(
+        context,
+        costs,
+        setfit=model.name in params.grid.setfit_models and suits_setfit,
+        max_seconds=max_seconds,
+    )
 
 
 def _sample_context(context: EvalContext, num_items: int) -> EvalContext:
@@ -129,7 +136,7 @@ def _probe_zero_shot(context: EvalContext, *, max_seconds: float) -> LinearCost:
 
 
 def _probe_heads(
-    context: EvalContext, costs: EvaluationCosts, *, max_seconds: float
+    context: EvalContext, costs: EvaluationCosts, *, setfit: bool, max_seconds: float
 ) -> EvaluationCosts:
     finetune_settings = context.settings.finetune
     num_items = max(MIN_SAMPLE_ITEMS, SAMPLE_BATCHES * finetune_settings.batch_size)
@@ -143,7 +150,7 @@ def _probe_heads(
     items = sample_context.items["train"]
     encoder = EncoderUnderTest(sample_context, "pretrained")
     sample = _Sample(encoder, table, items, make_answer(context.task.info, table))
-    num_measures = 1 + len(context.task.info["probes"])
+    num_measures = 1 + setfit + len(context.task.info["probes"])
     share_seconds = max_seconds / num_measures
     first_build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
     build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
@@ -156,6 +163,11 @@ def _probe_heads(
         finetune=_probe_finetuning(sample, finetune_settings, max_seconds=share_seconds),
         finetuned_bytes=_weights_bytes(context.checkpoint),
     )
+    if setfit:
+        settings = context.settings.methods["setfit"]
+        assert isinstance(settings, SetfitSettings)
+        setfit_costs = _probe_setfit(sample, settings, max_seconds=share_seconds)
+        costs = dataclasses.replace(costs, setfit=setfit_costs)
     if "linear" in context.task.info["probes"]:
         costs = _probe_linear(sample, costs, context, max_seconds=share_seconds)
     if "bilstm" in context.task.info["probes"]:
@@ -201,6 +213,46 @@ def _probe_finetuning(
         )
     )
     return dataclasses.replace(costs, predict_seconds=predict_seconds / len(sample.items))
+
+
+def _probe_setfit(sample: _Sample, settings: SetfitSettings, *, max_seconds: float) -> HeadCosts:
+    """Fine-tune on a few batches of pairs, of two labels in turn: the labels cost nothing."""
+    context = sample.encoder.context
+    num_items = len(sample.items)
+    tuned: list[TunedEncoder] = []
+
+    def tune(num_steps: int) -> float:
+        encoder = sample.encoder.build_encoder()
+        stopwatch = Stopwatch()
+        one = tune_encoder(
+            encoder,
+            sample.tokenizer,
+            sample.items,
+            np.arange(num_items) % 2,
+            dataclasses.replace(settings, max_steps=num_steps),
+            uses_mean_pooling=context.settings.finetune.pooling == "mean",
+            seed=0,
+            precision=sample.precision,
+        )
+        tuned[:] = [one]  # the memory of one model is measured
+        return stopwatch.seconds
+
+    first_seconds = tune(1)
+    single_seconds = tune(1)
+    affordable = int(max_seconds / (2 * max(single_seconds, 1e-6)))
+    num_steps = min(max(2, affordable), settings.count_steps(num_items))
+    step_seconds = max(0.0, tune(num_steps) - single_seconds) / max(1, num_steps - 1)
+    predict_seconds = time_call(
+        lambda: encode_texts(
+            tuned[-1].model, sample.tokenizer, sample.items, precision=sample.precision
+        )
+    )
+    return HeadCosts(
+        first_seconds=max(0.0, first_seconds - single_seconds),
+        fit_seconds=max(0.0, single_seconds - step_seconds),
+        step_seconds=step_seconds / settings.count_distinct_texts(num_items),
+        predict_seconds=predict_seconds / num_items,
+    )
 
 
 def _measure_epochs(

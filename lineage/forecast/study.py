@@ -383,8 +383,14 @@ class _MeasuredStudy:
         kind = load_kind(self.params.tasks[task].kind)
         if not model.family.can_answer(kind.answered_by, model.architecture):
             return None
+        suits_setfit = kind.suits_setfit(self.params.tasks[task])
         return count_evaluation(
-            self.data.tasks[task], model.evaluate, self.params, inits=inits, finetuned=finetuned
+            self.data.tasks[task],
+            model.evaluate,
+            self.params,
+            inits=inits,
+            finetuned=finetuned,
+            setfit=finetuned and name in self.params.grid.setfit_models and suits_setfit,
         )
 
     def _forecast_evaluation(

@@ -33,7 +33,12 @@ INIT_NAMES = {
     "target_only": "target text only",
     "random": "random init",
 }
-TRANSFER_NAMES = {"frozen": "frozen", "finetuned": "fine-tuned", "zero_shot": "zero-shot"}
+TRANSFER_NAMES = {
+    "frozen": "frozen",
+    "finetuned": "fine-tuned",
+    "setfit": "SetFit",
+    "zero_shot": "zero-shot",
+}
 HEAD_NAMES = {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
 SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

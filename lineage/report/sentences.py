@@ -9,6 +9,7 @@ METHOD_NAMES = {
     "linear_probe": "a linear probe",
     "bilstm_probe": "a BiLSTM probe",
     "finetune": "fine-tuning",
+    "setfit": "SetFit",
     "tfidf": "TF-IDF",
 }
 

@@ -69,5 +69,7 @@ def _describe_system(record: SystemRecord) -> str:
             model += " adapted to the task's texts"
     if record.transfer == "finetuned":
         return f"The whole network of {model}, fine-tuned."
+    if record.transfer == "setfit":
+        return f"A linear probe on vectors of {model}, fine-tuned on pairs of texts (SetFit)."
     head = {"linear": "A linear probe", "bilstm": "A BiLSTM", "bilstm_crf": "A BiLSTM-CRF"}
     return f"{head[record.head]} on frozen features of {model}."

@@ -142,6 +142,10 @@ class Kind:
         """Texts longer than the model reads are read in several windows instead of being cut."""
         return self.answer_type in ("tags", "span")
 
+    def suits_setfit(self, task: Task) -> bool:
+        """Return whether SetFit can learn a task of this kind: one text has one label."""
+        return self.unit == "text" and self.answer_type == "label" and not task.is_text_pair
+
     @property
     def input_columns(self) -> tuple[str, ...]:
         """The keys of the columns that an item is read from, without those of labels."""
