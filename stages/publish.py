@@ -29,7 +29,7 @@ from lineage.runtime.stage import Stage, run_stage
 REPORTS_DIR = Path("reports")
 RESULTS_DIR = Path("artifacts/results")
 MODEL_RECORDS_DIR = Path("artifacts/sources/models")
-PLAIN_TEXT_WIDTH = 200  # characters of the printed table where there is no terminal
+PLAIN_TEXT_WIDTH = 220  # characters of the printed table where there is no terminal
 
 
 def work(stage: Stage) -> None:

@@ -25,6 +25,7 @@ from lineage.report.formatting import (
 from lineage.report.view import model_style
 
 MODEL_NAMES = {"tfidf": "TF-IDF"}
+SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
@@ -164,6 +165,8 @@ def describe_forecast(decision: Decision) -> str:
     forecast = decision.forecast
     if forecast is None:
         return ""
+    if forecast.gain_high < SMALLEST_GAIN:
+        return f"{forecast.doubled:,} labels: no gain"
     low = format_difference(forecast.gain_low)
     high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
