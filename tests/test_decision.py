@@ -179,7 +179,7 @@ def test_more_labels_come_first_if_they_bring_more_than_the_choice_of_a_model(
     costs = costs_of(cells, elmo=100.0, tfidf=1.0)
     decision = decide_one(cells, costs, label_forecasts=(forecast,))
     assert decision.advice == advice
-    assert "200 labels: +5.0 points" in describe_decision(decision)
+    assert "100 more labels: +5.0 points" in describe_decision(decision)
     other = forecast_for(cells[0].system, label_counts=(25, 50, 90))
     assert decide_one(cells, costs, label_forecasts=(other,)).forecast is None, (
         "it is for another number of labels"

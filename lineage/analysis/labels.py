@@ -44,8 +44,8 @@ def forecast_labels(
 
     At each number of labels a model is represented by the system that validation chose there, so
     the forecast is for a model that is used in the best way. Models with fewer than three numbers
-    of labels have none. The interval is that over items alone, and does not cover that the error
-    may follow another law.
+    of labels have none. The interval is that over items, of the fit through all numbers of labels
+    and of the one through the last two together, since the error may follow no power law.
     """
     cell_of = {(cell.system, cell.setting): cell for cell in cells}
     lines: dict[tuple[str, str], dict[int, ResultCell]] = {}
@@ -67,12 +67,7 @@ def _forecast(line: Sequence[ResultCell]) -> LabelForecast:
     scores_KN = mean_scores(line)
     counts = [cell.train_examples for cell in line]
     (gain,) = predict_doubled(counts, scores_KN.mean(axis=1, keepdims=True))
-    low, high = gain, gain
-    if scores_KN.shape[1] > 1:
-        rng = generator("label forecast", last.task, last.system.model)
-        gains_B = predict_doubled(counts, draw_means(scores_KN, rng, NUM_DRAWS).T)
-        tail = (1 - statistics.CONFIDENCE_LEVEL) / 2
-        low, high = np.quantile(gains_B, [tail, 1 - tail])
+    low, high = _forecast_interval(counts, scores_KN, last)
     return LabelForecast(
         task=last.task,
         system=last.system,
@@ -80,9 +75,26 @@ def _forecast(line: Sequence[ResultCell]) -> LabelForecast:
         scores=tuple(float(score) for score in scores_KN.mean(axis=1)),
         doubled=2 * counts[-1],
         gain=float(gain),
-        gain_low=float(low),
-        gain_high=float(high),
+        gain_low=low,
+        gain_high=high,
     )
+
+
+def _forecast_interval(
+    counts: Sequence[int], scores_KN: npt.NDArray[np.float64], cell: ResultCell
+) -> tuple[float, float]:
+    """Return the lowest and the highest edge of the intervals of both fits."""
+    scores_KB = scores_KN.mean(axis=1, keepdims=True)
+    if scores_KN.shape[1] > 1:
+        rng = generator("label forecast", cell.task, cell.system.model)
+        scores_KB = draw_means(scores_KN, rng, NUM_DRAWS).T
+    tail = (1 - statistics.CONFIDENCE_LEVEL) / 2
+    edges = []
+    for first in (0, len(counts) - 2):
+        gains_B = predict_doubled(counts[first:], scores_KB[first:])
+        edges.append(np.quantile(gains_B, [tail, 1 - tail]))
+    lows, highs = zip(*edges, strict=True)
+    return float(min(lows)), float(max(highs))
 
 
 def labels_with_score(

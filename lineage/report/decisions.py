@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lineage.analysis.decision import Decision, SystemCost
-from lineage.analysis.records import Analysis, Ranking, Standing, System
+from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, System
 from lineage.analysis.settings import chance_level
 from lineage.report import figures
 from lineage.report.figures import IntervalRow
@@ -21,6 +21,7 @@ from lineage.report.formatting import (
     join_with_and,
     metric_heading,
     metric_unit,
+    plural,
 )
 from lineage.report.view import model_style
 
@@ -30,9 +31,9 @@ MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
     "use a public model": "Take the public model",
-    "label more first": "Label more first",
+    "label more first": "Label more before you choose a model",
     "use TF-IDF": "Take TF-IDF",
-    "pretrain on your text": "Pretrain on your text",
+    "pretrain on your text": "Use the pretrained model",
 }
 
 
@@ -161,16 +162,17 @@ def _list_as_good(decision: Decision) -> str:
 
 
 def describe_forecast(decision: Decision) -> str:
-    """Tell what twice as many labels should bring: `8,000 labels: +1.2 points (0.8 to 1.6)`."""
+    """Tell what as many labels again should bring: `240 more labels: +3.5 points (2.1 to 3.9)`."""
     forecast = decision.forecast
     if forecast is None:
         return ""
+    more = f"{forecast.doubled - forecast.label_counts[-1]:,}"
     if forecast.gain_high < SMALLEST_GAIN:
-        return f"{forecast.doubled:,} labels: no gain"
+        return f"{more} more labels: no gain"
     low = format_difference(forecast.gain_low)
     high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
-    return f"{forecast.doubled:,} labels: {gain} points ({low} to {high})"
+    return f"{more} more labels: {gain} points ({low} to {high})"
 
 
 def describe_decision(decision: Decision) -> str:
@@ -261,23 +263,51 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
         return f"For {tasks}, take TF-IDF: no pretrained model is shown to be worth more."
     named = []
     for one in group:
-        lead = _lead_over_tfidf(analysis, one)
-        named.append(one.task if lead is None else f"{one.task} ({_format_lead(lead)} TF-IDF)")
+        notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
+        named.append(f"{one.task} ({'; '.join(notes)})" if notes else one.task)
     return f"Pretrain {model} for {join_with_and(named)}."
 
 
-def _format_lead(lead: float) -> str:
+def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
+    """Tell how far the system to use is from TF-IDF; nothing if TF-IDF has no score."""
+    tfidf = _find_tfidf(analysis, decision)
+    if tfidf is None:
+        return []
+    if not tfidf.above_chance:
+        return ["TF-IDF is at chance"]
+    lead = decision.use.standing.mean - tfidf.mean
     direction = "above" if lead >= 0 else "below"
-    return f"{format_percent(abs(lead))} points {direction}"
+    return [f"{format_percent(abs(lead))} points {direction} TF-IDF"]
 
 
-def _lead_over_tfidf(analysis: Analysis, decision: Decision) -> float | None:
+def _describe_equals(decision: Decision) -> list[str]:
+    """Name the models that may be as good, but not all of many."""
+    if not decision.as_good:
+        return []
+    names = [format_model(one.standing.system.model) for one in decision.as_good]
+    if len(names) > MAX_NAMES:
+        return [f"{len(names)} others may be as good"]
+    return [f"{join_with_and(names)} may be as good"]
+
+
+def _find_tfidf(analysis: Analysis, decision: Decision) -> Standing | None:
     for ranking in analysis.rankings:
         if ranking.scope == "budget" and ranking.setting == decision.setting:
             for standing in ranking.standings:
                 if standing.system.family == "tfidf":
-                    return decision.use.standing.mean - standing.mean
+                    return standing
     return None
+
+
+def describe_runs(analysis: Analysis) -> str:
+    """Tell what the statements rest on, and what their intervals do not cover."""
+    grid = analysis.grid
+    pretrainings = plural(len(grid.pretrain_seeds), "pretraining run")
+    finetunings = plural(len(grid.finetune_seeds), "fine-tuning seed")
+    return (
+        f"{pretrainings} of each model and {finetunings}. Intervals cover other {analysis.split} "
+        "items, and not how another pretraining would turn out."
+    )
 
 
 def build_main_figures(analysis: Analysis) -> list[MainFigure]:
@@ -316,7 +346,7 @@ def _draw_panel(analysis: Analysis, ranking: Ranking) -> str:
                 marker=style.marker,
                 filled=standing.may_be_best,
                 text=format_percent(standing.mean),
-                is_best=standing == ranking.best,
+                is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
             )
         )
     return figures.draw_interval_panel(

@@ -17,6 +17,7 @@ from lineage.report import sentences, tables, tasks, view
 from lineage.report.decisions import (
     build_decision_lines,
     build_main_figures,
+    describe_runs,
     summarize_decisions,
 )
 from lineage.report.formatting import format_epochs, format_seconds, format_si
@@ -47,6 +48,7 @@ def render_report(
         "analysis": analysis,
         "answer": summarize_decisions(analysis, decisions),
         "decisions": build_decision_lines(analysis, decisions),
+        "runs_note": describe_runs(analysis),
         "main_figures": build_main_figures(analysis),
         "tasks": view.build_task_tables(analysis, find_recommended(decisions)),
         "legend": view.build_legend(analysis),

@@ -57,6 +57,12 @@ from lineage.report.view import (
 )
 
 GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
+GAIN_DEFINITIONS = {
+    "pretraining": "The baseline is the same network with random weights, trained on the same "
+    "labels.",
+    "adaptation": "Adaptation goes on with pretraining on the task's own text, without its labels.",
+    "general_text": "The baseline has read the task's text alone, and no general text before.",
+}
 # For each type of gain: what was added, the model that has it, and its baseline.
 GAIN_NAMES = {
     "pretraining": ("pretraining", "a pretrained model", "random init"),
@@ -113,6 +119,8 @@ class GainSection:
     model: str
     baseline: str
     intervals_note: str  # where the intervals are; empty: nowhere else
+    finding: str
+    definition: str
     figures: tuple[str, ...]  # SVG, one for each kind of task
     kind_counts: tuple[GainCountLine, ...]
     model_counts: tuple[GainCountLine, ...]
@@ -310,6 +318,21 @@ def build_gain_sections(analysis: Analysis) -> list[GainSection]:
     return [_gain_section(analysis, summary) for summary in summarize_gains(analysis)]
 
 
+def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
+    """Tell in how many of its comparisons each model is better, and in how many worse."""
+    parts = []
+    for model in analysis.model_names:
+        counts = [line.counts for line in summary.model_counts if line.model == model]
+        if not counts:
+            continue
+        num_better = sum(one.better for one in counts)
+        num_worse = sum(one.worse for one in counts)
+        worse = f", worse in {num_worse}" if num_worse else ""
+        total = sum(one.num_comparisons for one in counts)
+        parts.append(f"{model} is better in {num_better} of {total}{worse}")
+    return f"{'; '.join(parts)}."
+
+
 def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
     """Draw a forest plot for each kind of task."""
     by_kind: dict[str, list[Effect]] = {}
@@ -361,6 +384,8 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
     added, model, baseline = GAIN_NAMES[summary.comparison_type]
     return GainSection(
         added=added,
+        finding=describe_gains(analysis, summary),
+        definition=GAIN_DEFINITIONS[summary.comparison_type],
         figures=_draw_effects(analysis, summary),
         model=model,
         baseline=baseline,
