@@ -329,7 +329,9 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
         num_worse = sum(one.worse for one in counts)
         worse = f", worse in {num_worse}" if num_worse else ""
         total = sum(one.num_comparisons for one in counts)
-        parts.append(f"{model} is better in {num_better} of {total}{worse}")
+        noun = " comparisons" if not parts else ""
+        verb = " is better" if not parts else ""
+        parts.append(f"{model}{verb} in {num_better} of {total}{noun}{worse}")
     return f"{'; '.join(parts)}."
 
 
