@@ -143,7 +143,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
         commands.append(("tokenizer", name))
         for seed in ("0", "1"):
             commands += [("pretrain", name, seed), ("evaluate", name, seed, "mood")]
-    commands += [("adapt", "continued", "0", "mood")]
+    commands += [("ngram",), ("adapt", "continued", "0", "mood")]
     commands += [("evaluate", "continued", "0", "mood", "--adapted")]
     for command in commands:
         code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
@@ -193,7 +193,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     ]
     seeds = {score.system.model: [seed.pretrain_seed for seed in score.seeds] for score in scores}
     assert (seeds["as_it_is"], seeds["continued"]) == ([None], [0, 1])
-    rendered = page.render_report(analysis, model_descriptions=[])
+    rendered = page.render_report(analysis, [], model_descriptions=[])
     for kind, text in rendered.items():
         assert "not budget-matched, continued on the corpus" in text, kind
 
