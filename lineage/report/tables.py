@@ -320,8 +320,8 @@ def build_gain_sections(analysis: Analysis) -> list[GainSection]:
 
 def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     """Tell in how many of its comparisons each model is better, and in how many worse."""
-    parts = []
-    for model in analysis.model_names:
+    parts: list[str] = []
+    for model in analysis.grid.models:
         counts = [line.counts for line in summary.model_counts if line.model == model]
         if not counts:
             continue
@@ -332,14 +332,15 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
         noun = " comparisons" if not parts else ""
         verb = " is better" if not parts else ""
         parts.append(f"{model}{verb} in {num_better} of {total}{noun}{worse}")
-    return f"{'; '.join(parts)}."
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
-    """Draw a forest plot for each kind of task."""
+    """Draw a forest plot for each kind of task, without systems of two models."""
     by_kind: dict[str, list[Effect]] = {}
     for effect in build_effects(analysis, summary):
-        by_kind.setdefault(effect.kind, []).append(effect)
+        if effect.model in analysis.grid.models:
+            by_kind.setdefault(effect.kind, []).append(effect)
     drawn = []
     for kind, effects in by_kind.items():
         effects.sort(key=lambda effect: effect.method.order)
