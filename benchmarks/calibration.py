@@ -132,7 +132,7 @@ def simulate_models(num_seeds: int, ability_spread: float, *, studies: int) -> M
         right = rng.logistic(size=(*skill_SR.shape, NUM_ITEMS)) < skill_SR[..., None] - difficulty_N
         scores_SN = right.astype(np.float64).mean(axis=1)
         draws_BS = draw_means(scores_SN, generator("study", study), NUM_DRAWS)
-        comparisons = compare_with_best(scores_SN.mean(axis=1), draws_BS)
+        comparisons = compare_with_best(scores_SN.mean(axis=1), draws_BS, num_items=NUM_ITEMS)
         best_in_set.append(comparisons[int(true_S.argmax())].may_be_best)
         behind_S = [true_S[i] - np.delete(true_S, i).max() for i in range(NUM_SYSTEMS)]
         limits_hold.append(

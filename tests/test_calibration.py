@@ -44,4 +44,5 @@ def test_statements_about_trained_systems_hold(num_seeds: int, ability_spread: f
     lowest = 0.95 - 3 * np.sqrt(0.05 * 0.95 / STUDIES)
     assert outcome.best_in_set >= lowest and outcome.limits_hold >= lowest
     assert 0.93 <= outcome.coverage <= 0.97
-    assert 1.0 <= outcome.set_size <= 6.0
+    if ability_spread:
+        assert outcome.set_size < 3.5, "most of six different systems are excluded"

@@ -11,7 +11,14 @@ from lineage.analysis.cells import ResultCell
 from lineage.analysis.decision import Costs, Decision, SystemCost, decide
 from lineage.analysis.labels import forecast_labels, labels_with_score, predict_doubled
 from lineage.analysis.ranking import rank_setting
-from lineage.analysis.records import Analysis, LabelForecast, Setting, System
+from lineage.analysis.records import (
+    Analysis,
+    LabelForecast,
+    Setting,
+    System,
+    read_analysis,
+    write_analysis,
+)
 from lineage.report.costs import build_costs
 from lineage.report.decisions import (
     build_decision_lines,
@@ -146,6 +153,99 @@ def test_at_chance_nothing_is_recommended() -> None:
     assert describe_decision(decision).startswith("Nothing is shown to be above chance; elmo")
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == "For sense, nothing is shown to be above chance."
+
+
+def plant(name: str, num_right: int, *, num_items: int = 4000, public: bool = False) -> ResultCell:
+    """Return a cell whose first answers are right: the items are nested."""
+    cell = build_cell(name, np.tile(np.arange(num_items) < num_right, (2, 1)).astype(float))
+    transfer = "none" if name == "tfidf" else "finetuned"
+    family = PUBLIC_FAMILY if public else cell.system.family
+    cell.system = dataclasses.replace(cell.system, transfer=transfer, family=family)
+    return cell
+
+
+def with_majority(cells: list[ResultCell], num_right: int) -> list[ResultCell]:
+    num_items = next(iter(cells[0].item_scores.values())).size
+    right = np.arange(num_items) >= num_items - num_right  # of other items
+    return [*cells, build_cell("majority", np.tile(right, (2, 1)).astype(float))]
+
+
+def test_a_cheap_system_at_chance_is_not_recommended_beside_one_above_it() -> None:
+    cells = with_majority([plant("elmo", 2140), plant("tfidf", 2070)], 2000)
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))
+    assert decision.use.standing.system.model == "elmo"
+    assert decision.advice == "pretrain on your text"
+    # The highest score is that of ELMo, which is not above chance, but TF-IDF is.
+    analysis = analyze(cells)
+    (ranking,) = analysis.rankings
+    standings = tuple(
+        dataclasses.replace(one, above_chance=one.system.model == "tfidf")
+        for one in ranking.standings
+    )
+    changed = dataclasses.replace(ranking, standings=standings)
+    (decision,) = decide(dataclasses.replace(analysis, rankings=(changed,)), {})
+    assert decision.use.standing.system.model == "tfidf"
+    assert decision.advice == "use TF-IDF"
+
+
+def test_a_public_model_below_the_majority_class_is_not_recommended() -> None:
+    cells = with_majority([plant("elmo", 1600), plant("minilm", 2000, public=True)], 2400)
+    decision = decide_one(cells)
+    assert decision.advice == "nothing above chance"
+
+
+def test_the_gain_of_a_public_model_is_that_over_the_best_of_the_budget() -> None:
+    cells = with_majority(
+        [plant("elmo", 3200), plant("tfidf", 3160), plant("minilm", 3260, public=True)], 2000
+    )
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0, minilm=50.0))
+    assert decision.use.standing.system.model == "tfidf", "it is at most 2 points below the best"
+    assert decision.overall is not None and decision.overall_gain is not None
+    assert decision.overall_gain <= 0.015 + 1e-9
+    assert decision.advice == "use TF-IDF"
+
+
+def test_an_unknown_time_of_tfidf_makes_it_no_dearer() -> None:
+    cells = with_majority([plant("tfidf", 3200), plant("elmo", 3170)], 2000)
+    decision = decide_one(cells, costs_of(cells, elmo=100.0))
+    assert decision.use.standing.system.model == "tfidf"
+    assert "cheaper than" not in describe_decision(decision)
+
+
+def test_only_systems_that_take_longer_are_called_dearer() -> None:
+    cells = with_majority([plant("elmo", 3210), plant("gpt", 3205), plant("tfidf", 3200)], 2000)
+    decision = decide_one(cells, costs_of(cells, elmo=1000.0, gpt=12.0, tfidf=10.0))
+    assert decision.use.standing.system.model == "gpt"
+    sentence = describe_decision(decision)
+    assert "cheaper than elmo (fine-tuned); TF-IDF may be as good" in sentence
+
+
+def test_public_models_alone_get_a_decision() -> None:
+    cells = with_majority([plant("minilm", 3200, public=True)], 2000)
+    decision = decide_one(cells)
+    assert decision.use.standing.system.model == "minilm" and decision.overall_gain is None
+    assert decision.advice == "use a public model"
+    answer = summarize_decisions(analyze(cells), [decision])
+    assert answer == "For sense, take the public model minilm."
+    assert build_decision_lines(analyze(cells), [decision])[0].overall == "the same"
+
+
+def test_few_items_show_no_system_to_be_as_good() -> None:
+    """Twenty equal answers are no proof that two systems are within 2 points."""
+    cells = with_majority([plant("elmo", 20, num_items=20), plant("tfidf", 20, num_items=20)], 5)
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))
+    assert decision.certainty == "open"
+    many = with_majority([plant("elmo", 3000), plant("tfidf", 3000)], 2000)
+    decision = decide_one(many, costs_of(many, elmo=100.0, tfidf=1.0))
+    assert (decision.use.standing.system.model, decision.certainty) == ("tfidf", "cheapest")
+
+
+def test_an_analysis_of_a_single_item_can_be_stored(tmp_path: Path) -> None:
+    cells = [plant("elmo", 1, num_items=1), plant("tfidf", 0, num_items=1)]
+    analysis = analyze(cells)
+    write_analysis(tmp_path / "results.json", analysis)
+    assert read_analysis(tmp_path / "results.json").rankings == analysis.rankings
+    assert analysis.rankings[0].best.probability_best is None
 
 
 def test_one_system_is_recommended_without_a_comparison() -> None:

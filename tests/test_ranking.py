@@ -47,7 +47,7 @@ def test_a_clear_winner_is_the_only_system_that_may_be_the_best() -> None:
     assert best.probability_best > 0.99 and best.regret < 0.001
     assert best.behind_low == 0.0 and best.behind_high == pytest.approx(0.2, abs=0.06)
     behind = {one.system.model: one.behind_high for one in ranking.standings[1:]}
-    assert max(behind.values()) < 0
+    assert max(behind.values()) == 0.0
 
 
 def test_systems_with_equal_predictions_share_the_first_place() -> None:
@@ -56,7 +56,9 @@ def test_systems_with_equal_predictions_share_the_first_place() -> None:
     ranking = rank([elmo, twin, gpt])
     assert names_that_may_be_best(ranking) == ["elmo", "bert"]
     assert [one.probability_best for one in ranking.standings] == [0.5, 0.5, 0.0]
-    assert [one.behind_low for one in ranking.standings[:2]] == [0.0, 0.0]
+    lows = [one.behind_low for one in ranking.standings[:2]]
+    # 1.647 standard errors of two pseudo-items beside 600 items.
+    assert lows == pytest.approx([-1.6474 * (2 / (601 * 602)) ** 0.5] * 2, rel=1e-3)
 
 
 def test_seeds_that_differ_do_not_widen_a_statement_about_these_models() -> None:
@@ -161,5 +163,6 @@ def test_many_items_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_single_system_is_the_best() -> None:
-    (only,) = compare_with_best(np.array([0.7]), np.full((10, 1), 0.7))
+    draws = np.full((10, 1), 0.7)
+    (only,) = compare_with_best(np.array([0.7]), draws, num_items=10)
     assert only.may_be_best and only.probability_best == 1.0 and only.regret == 0.0

@@ -75,7 +75,7 @@ class ResultCell:
         return self.num_examples if self.scored_by_group else 0
 
     def summarize(self, *, above_chance: bool = False) -> SystemScore:
-        """Return the mean with its interval over items and repetitions, and every repetition."""
+        """Return the mean with its interval over items, and every repetition."""
         mean = self.mean if self.seed_values else None
         low = high = error = None
         num_examples = num_clusters = 0
@@ -83,10 +83,9 @@ class ResultCell:
             scores = stack_scores(list(self.item_scores.values()))
             num_examples = self.num_examples
             num_clusters = scores.shape[1]
-            if num_clusters > 1:
-                estimate = self._estimate_mean(scores)
-                low = estimate.low
-                high = estimate.high
+            interval = self.interval_over_items()
+            if interval is not None:
+                low, high = interval
                 error = statistics.standard_error(scores.mean(axis=0))
         return SystemScore(
             system=self.system,
@@ -120,15 +119,6 @@ class ResultCell:
             num_grouped_items=self.num_grouped_items,
         )
         return estimate.low, estimate.high
-
-    def _estimate_mean(self, scores: np.ndarray) -> statistics.Estimate:
-        seeds = [[seed or 0 for seed in pair] for pair in self.item_scores]
-        return statistics.estimate_mean(
-            scores,
-            bounds=(MIN_SCORES.get(self.metric, 0.0), 1.0),
-            seeds=np.array(seeds),
-            num_grouped_items=self.num_grouped_items,
-        )
 
 
 def grid_stage_names(grid: Grid) -> list[str]:

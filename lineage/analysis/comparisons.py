@@ -182,7 +182,7 @@ def _comparison(
         ci_high=estimate.high,
         standard_error=estimate.standard_error,
         degrees_of_freedom=estimate.degrees_of_freedom,
-        detectable=statistics.detectable_difference(estimate),
+        detectable=statistics.detectable_difference(estimate, num_comparisons),
         pretrain_runs=len(np.unique(scores.seeds[:, 0])),
         repetitions=estimate.num_repetitions,
         num_examples=estimate.num_items,

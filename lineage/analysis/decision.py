@@ -59,7 +59,7 @@ class Decision:
     certainty: Certainty
     as_good: tuple[Choice, ...]  # others that may be the best, or are within the margin of it
     overall: Choice | None  # if public checkpoints may be used; None without any
-    overall_gain: float  # its lead over `use`
+    overall_gain: float | None  # its lead over the best of the budget; None without one
     forecast: LabelForecast | None  # for the system to use
     advice: Advice
 
@@ -69,40 +69,43 @@ class Decision:
 
 
 def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
-    """Decide every setting in which something was trained under the budget."""
+    """Decide every setting, under the budget if something was trained for it."""
     overall = {one.setting: one for one in analysis.rankings if one.scope == "overall"}
+    budget = {one.setting: one for one in analysis.rankings if one.scope == "budget"}
     forecasts = {(one.task, one.system): one for one in analysis.label_forecasts}
     return [
         _decide_setting(
-            ranking,
-            overall.get(ranking.setting),
+            budget.get(setting),
+            overall.get(setting),
             costs,
             forecasts,
             margin=analysis.equivalence_margin,
         )
-        for ranking in analysis.rankings
-        if ranking.scope == "budget"
+        for setting in dict.fromkeys(one.setting for one in analysis.rankings)
     ]
 
 
 def _decide_setting(
-    ranking: Ranking,
+    budget: Ranking | None,
     overall: Ranking | None,
     costs: Costs,
     forecasts: Mapping[tuple[str, System], LabelForecast],
     *,
     margin: float,
 ) -> Decision:
+    ranking = budget or overall
+    assert ranking is not None, "a setting has a ranking"
     use, certainty = choose(ranking, costs, margin=margin)
     forecast = forecasts.get((ranking.task, use.system))
     if forecast is not None and forecast.label_counts[-1] != ranking.train_examples:
         forecast = None  # it is for the largest number of labels
     overall_choice = None
-    overall_gain = 0.0
+    overall_gain = None
     if overall is not None:
         best_overall, _ = choose(overall, costs, margin=margin)
         overall_choice = _with_cost(best_overall, overall, costs)
-        overall_gain = best_overall.mean - use.mean
+        if budget is not None:
+            overall_gain = best_overall.mean - budget.best.mean
     as_good = [
         one
         for one in ranking.standings
@@ -119,7 +122,7 @@ def _decide_setting(
         overall=overall_choice,
         overall_gain=overall_gain,
         forecast=forecast,
-        advice=_advise(ranking, overall, use, forecast, costs, margin=margin),
+        advice=_advise(budget, overall, use, forecast, costs, margin=margin),
     )
 
 
@@ -127,14 +130,16 @@ def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, 
     """Choose the cheapest system that is shown to be at most `margin` below the best.
 
     Of systems that take about as long to build, it is the highest score. If none is shown to be so
-    close to the best, or nothing is above chance, it is the highest score of all.
+    close to the best, it is the highest score that is above chance, or the highest of all.
     """
-    best = ranking.best
     if len(ranking.standings) == 1:
-        return best, "alone"
-    close = [one for one in ranking.standings if one.behind_low >= -margin]
-    if not close or not best.above_chance:
-        return best, "open"
+        return ranking.best, "alone"
+    above_chance = [one for one in ranking.standings if one.above_chance]
+    if not above_chance:
+        return ranking.best, "open"
+    close = [one for one in above_chance if one.behind_low >= -margin]
+    if not close:
+        return above_chance[0], "open"
     shortest = min(_seconds(one, ranking, costs) for one in close)
     chosen = next(
         one for one in close if _seconds(one, ranking, costs) <= SAME_COST_FACTOR * shortest
@@ -151,9 +156,11 @@ def is_as_good(standing: Standing, *, margin: float) -> bool:
 
 
 def _seconds(standing: Standing, ranking: Ranking, costs: Costs) -> float:
-    """Return the time it takes to build the system; an unknown time counts as longest."""
+    """Return the time it takes to build the system. TF-IDF never takes longest if it is unknown."""
     seconds = costs.get((standing.system, ranking.setting), SystemCost()).seconds
-    return float("inf") if seconds is None else seconds
+    if seconds is None:
+        return 0.0 if standing.system.family == "tfidf" else float("inf")
+    return seconds
 
 
 def _with_cost(standing: Standing, ranking: Ranking, costs: Costs) -> Choice:
@@ -161,7 +168,7 @@ def _with_cost(standing: Standing, ranking: Ranking, costs: Costs) -> Choice:
 
 
 def _advise(
-    ranking: Ranking,
+    budget: Ranking | None,
     overall: Ranking | None,
     use: Standing,
     forecast: LabelForecast | None,
@@ -172,21 +179,39 @@ def _advise(
     """Give one line of advice, by the first rule that holds."""
     if overall is not None:
         best_overall, _ = choose(overall, costs, margin=margin)
-        same = next(one for one in overall.standings if one.system == use.system)
-        gains_enough = best_overall.mean - use.mean > margin
-        if best_overall.is_public and not same.may_be_best and gains_enough:
+        if _is_worth_it(best_overall, budget, overall, margin=margin):
             return "use a public model"
     if not use.above_chance:
         return "nothing above chance"
-    if forecast is not None:
-        lowest = min(one.mean for one in ranking.standings)
-        cheapest = min(ranking.standings, key=lambda one: _seconds(one, ranking, costs))
-        lead = use.mean - (cheapest.mean if cheapest.above_chance else lowest)
-        if forecast.gain_low > max(margin, lead):
-            return "label more first"
+    lead = 0.0 if budget is None else use.mean - _cheapest(budget).mean
+    if forecast is not None and forecast.gain_low > max(margin, lead):
+        return "label more first"
     if use.system.family == "tfidf":
         return "use TF-IDF"
     return "pretrain on your text"
+
+
+def _is_worth_it(
+    best: Standing, budget: Ranking | None, overall: Ranking, *, margin: float
+) -> bool:
+    """Return whether the best is a public model that is better than the budget's best.
+
+    It must be better by more than the margin, and not by accident.
+    """
+    if not (best.is_public and best.above_chance):
+        return False
+    if budget is None:
+        return True
+    own_best = next(one for one in overall.standings if one.system == budget.best.system)
+    return not own_best.may_be_best and best.mean - own_best.mean > margin
+
+
+def _cheapest(ranking: Ranking) -> Standing:
+    """Return TF-IDF, which costs next to nothing, or else the lowest score."""
+    for standing in ranking.standings:
+        if standing.system.family == "tfidf":
+            return standing
+    return ranking.standings[-1]
 
 
 def largest_label_counts(rankings: Sequence[Ranking]) -> dict[str, Ranking]:

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from lineage.analysis.gains import GainSummary, Method
-from lineage.analysis.records import Analysis, Comparison
+from lineage.analysis.records import TEST_SET_SEPARATOR, Analysis, Comparison
 from lineage.analysis.settings import baseline_is_near_chance
 from lineage.analysis.statistics import CONFIDENCE_LEVEL, MIN_DEGREES_OF_FREEDOM
 
@@ -42,6 +42,7 @@ class Effect:
     model: str
     method: Method
     kind: str
+    metric: str
     tasks: tuple[TaskEffect, ...]
     pooled: PooledMean
 
@@ -77,24 +78,31 @@ def pool_effects(effects: Sequence[float], standard_errors: Sequence[float]) -> 
 
 
 def build_effects(analysis: Analysis, summary: GainSummary) -> list[Effect]:
-    """Return the effects of one type, each over the tasks of a kind at their most labels."""
+    """Return the effects of one type, each over the tasks of a kind at their most labels.
+
+    Tasks of another metric are another group, and extra test sets, which the same runs answer, are
+    left out.
+    """
     kind_of_task = {score.task: score.kind for score in analysis.scores}
-    groups: dict[tuple[str, Method, str], list[Comparison]] = {}
+    groups: dict[tuple[str, Method, str, str], list[Comparison]] = {}
     for table in summary.tables:
         for line in table.lines:
             for model, gain in zip(table.models, line.gains, strict=True):
-                if gain is not None:
-                    kind = kind_of_task[gain.comparison.task]
-                    groups.setdefault((model, table.method, kind), []).append(gain.comparison)
+                if gain is None or TEST_SET_SEPARATOR in gain.comparison.task:
+                    continue
+                one = gain.comparison
+                key = (model, table.method, kind_of_task[one.task], one.metric)
+                groups.setdefault(key, []).append(one)
     return [
         Effect(
             model=model,
             method=method,
             kind=kind,
+            metric=metric,
             tasks=tuple(_task_effect(analysis, one) for one in comparisons),
             pooled=_pool(comparisons),
         )
-        for (model, method, kind), comparisons in groups.items()
+        for (model, method, kind, metric), comparisons in groups.items()
     ]
 
 

@@ -17,6 +17,7 @@ from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
 from lineage.analysis.comparisons import best_systems, is_above_chance
 from lineage.analysis.records import MEAN_TOLERANCE, Ranking, Standing
+from lineage.evaluation.metrics import MIN_SCORES
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 
@@ -39,8 +40,8 @@ class BestComparison:
     low: float  # simultaneous interval of its score minus the best of the others
     high: float
     may_be_best: bool
-    probability_best: float
-    regret: float  # how far it is expected to be behind the best of all
+    probability_best: float | None  # None with a single item
+    regret: float | None  # how far it is expected to be behind the best of all
 
 
 def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> Scores:
@@ -66,28 +67,33 @@ def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM
     return expanded_BS
 
 
-def compare_with_best(means_S: Scores, draws_BS: Scores) -> list[BestComparison]:
+def compare_with_best(
+    means_S: Scores, draws_BS: Scores, *, num_items: int, max_difference: float = 1.0
+) -> list[BestComparison]:
     """Compare each system with the best of the others (Hsu 1984, multiple comparisons with it).
 
-    With 95 % confidence, all intervals hold at once, and so the truly best system is among those
-    that may be the best.
+    With 95 % confidence the truly best system is among those that may be the best, and all lower
+    limits hold at once.
 
     Critical values are quantiles of the largest studentized deviation from each system, over the
     draws. A system is excluded if another is better by more than its critical value allows. The
-    lower limits assume that one of the systems which may be the best is the best.
+    lower limits assume that one of the systems which may be the best is the best. As in
+    `statistics.estimate_mean`, the variance of a difference has two pseudo-items: without them,
+    20 items with the same answers would show that two systems are equal.
     """
+    pseudo_variance = 2 * max_difference**2 / ((num_items + 1) * (num_items + 2))
+    lowest_critical_value = float(stdtrit(num_items - 1, statistics.CONFIDENCE_LEVEL))
     num_systems = len(means_S)
     if num_systems == 1:
         return [BestComparison(0.0, 0.0, True, 1.0, 0.0)]
     margins_SS = np.zeros((num_systems, num_systems))  # how far the column may seem above the row
     for system in range(num_systems):
         deviations_BS = draws_BS - draws_BS[:, [system]] - (means_S - means_S[system])
-        errors_S = deviations_BS.std(axis=0)
-        # Systems with the same differences for all items never deviate.
-        studentized_BS = deviations_BS / np.where(errors_S > 0, errors_S, 1.0)
+        errors_S = np.sqrt(deviations_BS.var(axis=0) + pseudo_variance)
+        studentized_BS = deviations_BS / errors_S
         largest_B = np.delete(studentized_BS, system, axis=1).max(axis=1)
         critical_value = float(np.quantile(largest_B, statistics.CONFIDENCE_LEVEL))
-        margins_SS[system] = max(critical_value, 0.0) * errors_S
+        margins_SS[system] = max(critical_value, lowest_critical_value) * errors_S
     leads_SS = means_S[:, None] - means_S[None, :]  # of the row over the column
     np.fill_diagonal(leads_SS, np.inf)
     high_S = (leads_SS + margins_SS).min(axis=1)
@@ -108,7 +114,7 @@ def compare_with_best(means_S: Scores, draws_BS: Scores) -> list[BestComparison]
     return [
         BestComparison(
             low=float(low_S[system]),
-            high=float(high_S[system]),
+            high=max(0.0, float(high_S[system])),
             may_be_best=bool(may_be_best_S[system]),
             probability_best=float(probabilities_S[system]),
             regret=float(regret_S[system]),
@@ -146,12 +152,19 @@ def _rank(scope: str, candidates: Sequence[ResultCell], cells: Sequence[ResultCe
     means_S = scores_SN.mean(axis=1)
     num_items = scores_SN.shape[1]
     task, _ = split_test_set(first.task)
+    max_difference = 1.0 - MIN_SCORES.get(first.metric, 0.0)
     if num_items > 1:
         # The label counts of a task share their draws, so that their differences are paired too.
         draws_BS = draw_means(scores_SN, generator("bootstrap", task, num_items))
-        comparisons = compare_with_best(means_S, draws_BS)
+        comparisons = compare_with_best(
+            means_S,
+            draws_BS,
+            num_items=first.num_grouped_items or num_items,
+            max_difference=max_difference,
+        )
     else:
-        comparisons = [BestComparison(-1.0, 1.0, True, float("nan"), float("nan"))] * len(means_S)
+        unknown = BestComparison(-max_difference, max_difference, True, None, None)
+        comparisons = [unknown] * len(means_S)
     standings = [
         _standing(cell, float(mean), comparison, cells)
         for cell, mean, comparison in zip(candidates, means_S, comparisons, strict=True)

@@ -170,8 +170,8 @@ class Standing:
     behind_low: float  # interval of its score minus the best of the others, for all systems at once
     behind_high: float
     may_be_best: bool
-    probability_best: float
-    regret: float  # how far it is expected to be behind the best
+    probability_best: float | None  # None with a single item
+    regret: float | None  # how far it is expected to be behind the best
 
 
 @dataclass(frozen=True)

@@ -209,15 +209,17 @@ def classify_differences(estimates: Sequence[Estimate]) -> list[Verdict]:
     return verdicts
 
 
-def detectable_difference(estimate: Estimate) -> float | None:
+def detectable_difference(estimate: Estimate, num_comparisons: int = 1) -> float | None:
     """Return the smallest difference that would be found in 80 of 100 such comparisons.
 
-    It is None if the seeds are too few.
+    It is None if the seeds are too few. Of several comparisons it is that of the first one to be
+    found, which Holm's correction asks most of.
     """
     if estimate.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
     freedom = estimate.degrees_of_freedom
-    quantiles = stdtrit(freedom, (1 + CONFIDENCE_LEVEL) / 2) + stdtrit(freedom, POWER)
+    alpha = (1 - CONFIDENCE_LEVEL) / max(num_comparisons, 1)
+    quantiles = stdtrit(freedom, 1 - alpha / 2) + stdtrit(freedom, POWER)
     return float(quantiles * estimate.standard_error)
 
 

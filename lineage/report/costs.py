@@ -40,9 +40,11 @@ def _system_cost(
         own = stage_metadata.get(f"baselines@{task}", {})
         return SystemCost(own.get("seconds"), own.get("peak_memory_bytes"))
     stage = STAGE_OF_INIT[system.init]
-    name = f"{stage}@{system.model}-{analysis.grid.pretrain_seeds[0]}-{task}"
-    evaluation = stage_metadata.get(name, {})
-    budget = next(one for one in analysis.budget if one.model == system.model)
+    names = [f"{stage}@{system.model}-{seed}-{task}" for seed in analysis.grid.pretrain_seeds]
+    evaluation = next((stage_metadata[name] for name in names if name in stage_metadata), {})
+    budget = next((one for one in analysis.budget if one.model == system.model), None)
+    if budget is None:
+        return SystemCost()
     parts = [_head_seconds(evaluation, system, ranking.label_count)]
     if budget.budget_matched or budget.text_bytes:  # else others have pretrained it
         parts.append(budget.seconds)

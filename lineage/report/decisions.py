@@ -1,10 +1,9 @@
 """The first screen of the report: the answer in a sentence, what to use, and the main figure."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lineage.analysis.decision import Decision, SystemCost
+from lineage.analysis.decision import Choice, Decision, SystemCost
 from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, System
 from lineage.analysis.settings import chance_level
 from lineage.report import figures
@@ -106,7 +105,8 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         best = decision.overall.standing
         if best.system != use.system:
             overall = f"{name_system(best.system)} {format_percent(best.mean)}"
-            overall_gain = format_difference(decision.overall_gain)
+            if decision.overall_gain is not None:
+                overall_gain = format_difference(decision.overall_gain)
     style = model_style(analysis, use.system.model)
     return DecisionLine(
         task=decision.task,
@@ -206,15 +206,36 @@ def _describe_certainty(decision: Decision) -> str:
         return "there is nothing to compare it with"
     if decision.certainty == "clear":
         return "no other system may be as good"
-    names = join_with_and([name_system(one.standing.system) for one in decision.as_good])
+    names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
         if _is_highest(decision):
             return f"{names} may be as good"
-        return f"it is at most 2 points below the best and cheaper than {names}"
+        return _describe_cheapest(decision)
     chance = ""
-    if math.isfinite(use.probability_best):
+    if use.probability_best is not None:
         chance = f" and is the best with P = {use.probability_best:.2f}"
     return f"it scores highest{chance}, but {names} may be better"
+
+
+def _describe_cheapest(decision: Decision) -> str:
+    """Name the systems that are known to take longer, and then the others that may be as good."""
+    seconds = decision.use.cost.seconds
+    dearer = [
+        one
+        for one in decision.as_good
+        if seconds is not None and one.cost.seconds is not None and one.cost.seconds > seconds
+    ]
+    others = [one for one in decision.as_good if one not in dearer]
+    text = "it is at most 2 points below the best"
+    if dearer:
+        text += f" and cheaper than {_join_names(dearer)}"
+    if others:
+        text += f"; {_join_names(others)} may be as good"
+    return text
+
+
+def _join_names(choices: Sequence[Choice]) -> str:
+    return join_with_and([name_system(one.standing.system) for one in choices])
 
 
 def _is_highest(decision: Decision) -> bool:
@@ -254,10 +275,13 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     if advice == "nothing above chance":
         return f"For {tasks}, nothing is shown to be above chance."
     if advice == "use a public model":
-        gains = join_with_and([format_difference(one.overall_gain) for one in group])
+        gains = [one.overall_gain for one in group if one.overall_gain is not None]
+        if not gains:
+            return f"For {tasks}, take the public model {model}."
+        points = join_with_and([format_difference(gain) for gain in gains])
         return (
-            f"For {tasks}, take the public model {model}: {gains} points from the best that "
-            "your budget pretrains."
+            f"For {tasks}, take the public model {model}: {points} points from the best of your "
+            "budget."
         )
     if model == "tfidf":
         return f"For {tasks}, take TF-IDF: no pretrained model is shown to be worth more."

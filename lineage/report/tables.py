@@ -337,19 +337,19 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
 
 def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
     """Draw a forest plot for each kind of task, without systems of two models."""
-    by_kind: dict[str, list[Effect]] = {}
+    by_kind: dict[tuple[str, str], list[Effect]] = {}
     for effect in build_effects(analysis, summary):
         if effect.model in analysis.grid.models:
-            by_kind.setdefault(effect.kind, []).append(effect)
+            by_kind.setdefault((effect.kind, effect.metric), []).append(effect)
     drawn = []
-    for kind, effects in by_kind.items():
+    for (kind, metric), effects in by_kind.items():
         effects.sort(key=lambda effect: effect.method.order)
         num_tasks = len({task.task for effect in effects for task in effect.tasks})
         drawn.append(
             figures.draw_forest(
                 [_effect_row(analysis, effect) for effect in effects],
                 title=format_kind(kind),
-                subtitle=f"points, {plural(num_tasks, 'task')}",
+                subtitle=f"{metric_heading(metric)}, {plural(num_tasks, 'task')}",
             )
         )
     return tuple(drawn)
