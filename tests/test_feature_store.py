@@ -358,7 +358,7 @@ def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
         monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", limit)
         folder = tmp_path / str(limit)
         folder.mkdir()
-        rows, table, _ = evaluate_runs(
+        rows, table, *_ = evaluate_runs(
             context, runs, cache_dir=folder, report_progress=lambda *_: None
         )
         assert {row.status for row in rows} == {"ok"}

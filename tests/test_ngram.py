@@ -187,6 +187,8 @@ def compare_on(task: str, model: str, verdict: str, *, init: str = "pretrained")
         0.2,
         0.05,
         10.0,
+        0.05,
+        1,
         1,
         400,
         1,

@@ -207,7 +207,7 @@ def test_every_family_answers_both_kinds_whatever_the_order_of_items(
     for kind, table in (("word_similarity", make_pairs()), ("word_analogy", make_analogies())):
         items = build_task(tmp_path, kind, table)
         (tmp_path / kind).mkdir()
-        rows, predictions, _ = evaluate_zero_shot(name, items, tmp_path / kind)
+        rows, predictions, *_ = evaluate_zero_shot(name, items, tmp_path / kind)
         num_layers = len(tiny.model(name).hidden_sizes())
         groups = ("all", *sorted(items.splits["test"]["group"].unique()))
         assert {(row.group, row.layer) for row in rows} == {
@@ -231,7 +231,7 @@ def test_every_family_answers_both_kinds_whatever_the_order_of_items(
         assert list(mean_values(rows).values()) == [value], "layers do not count as repetitions"
         shuffled = items.splits["test"].sample(frac=1, random_state=1)
         (tmp_path / f"{kind} turned").mkdir()
-        shuffled_rows, shuffled_predictions, _ = evaluate_zero_shot(
+        shuffled_rows, shuffled_predictions, *_ = evaluate_zero_shot(
             name, TaskItems({"test": shuffled}, items.info), tmp_path / f"{kind} turned"
         )
         assert (
@@ -260,7 +260,7 @@ def test_a_word_is_unknown_only_to_closed_vocabularies_without_subwords(
 ) -> None:
     table = make_pairs()
     table.loc[:1, "two"] = UNKNOWN_WORD
-    rows, predictions, _ = evaluate_zero_shot(
+    rows, predictions, *_ = evaluate_zero_shot(
         name, build_task(tmp_path, "word_similarity", table), tmp_path
     )
     all_row = next(row for row in rows if row.group == "all" and row.layer == "none")
@@ -332,7 +332,7 @@ def test_a_group_with_only_unknown_words_has_no_value_but_other_groups_do(tmp_pa
     """The mean over groups has no value either: it could not be compared with other models'."""
     table = make_pairs()
     table.loc[table["set"] == "small", "two"] = UNKNOWN_WORD
-    rows, predictions, _ = evaluate_zero_shot(
+    rows, predictions, *_ = evaluate_zero_shot(
         "ulmfit", build_task(tmp_path, "word_similarity", table), tmp_path
     )
     row_by_group = {row.group: row for row in rows if row.layer == "none"}
