@@ -27,7 +27,7 @@ Advice = Literal[
 
 @dataclass(frozen=True)
 class SystemCost:
-    """What it took to build a system on the machines of this run; None if unknown."""
+    """The cost of building a system on the machines of this run; None if unknown."""
 
     seconds: float | None = None  # pretraining, adaptation, and training of the head
     peak_memory_bytes: float | None = None
@@ -49,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to use in a setting, and what to do next."""
+    """The system to use in a setting, and the next step."""
 
     task: str
     label_count: str

@@ -1,4 +1,4 @@
-"""What more labels should bring: a power law through the scores at several numbers of labels.
+"""Forecast the gain from more labels: a power law through the scores at several numbers.
 
 Shapes: K numbers of labels, N items, B draws.
 """

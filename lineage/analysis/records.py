@@ -202,7 +202,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class LabelForecast:
-    """What twice as many labels should bring a model, by a power law through its scores."""
+    """The gain to expect from twice as many labels, by a power law through a model's scores."""
 
     task: str
     system: System  # that represents the model at the most labels

@@ -225,7 +225,7 @@ def detectable_difference(estimate: Estimate, num_comparisons: int = 1) -> float
 
 @dataclass(frozen=True)
 class VariancePrior:
-    """What the variances of a group have in common: a variance that weighs like so many seeds."""
+    """The variance that a group has in common; it weighs like so many seeds."""
 
     variance: float
     degrees_of_freedom: float  # inf if the variances differ by chance alone

@@ -157,7 +157,7 @@ class TunedEncoder:
 
     model: SentenceEncoder
     learning_curve: Sequence[CurvePoint]
-    # Of each table and rows that a head has read: other heads of the same encoder read them too.
+    # By the table and rows that a head has read: other heads of the same encoder read them too.
     vectors: dict[tuple[str, bytes], np.ndarray] = field(default_factory=dict)
 
 

@@ -79,7 +79,7 @@ class LmHeadLayout:
 
 @dataclass(frozen=True)
 class ModelType:
-    """What is special about one of transformers' model types."""
+    """The peculiarities of one of transformers' model types."""
 
     tensor_prefix: str  # of the body's tensors; files of a bare body lack it
     blocks: str  # the list of blocks in the library's model

@@ -1,4 +1,4 @@
-"""What it took to build each system: time, memory and size, from the metadata of the stages."""
+"""The cost of building each system: time, memory and size, from the metadata of the stages."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a report rests on, kept beside it: parameters, results and predictions, and costs.
+"""The evidence of a report, kept with it: parameters, results and predictions, and costs.
 
 `reports/evidence` has all that the pages show, so `rebuild_report` can make them again without the
 study, its models or its data.
@@ -45,7 +45,7 @@ class CostOfSystem:
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """What a report shows and does not follow from results and predictions."""
+    """Facts that a report shows and that do not follow from results and predictions."""
 
     costs: tuple[CostOfSystem, ...]
     budget: tuple[PretrainingBudget, ...]  # with seconds and memory
