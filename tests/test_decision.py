@@ -9,7 +9,7 @@ import pytest
 
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.decision import Costs, Decision, SystemCost, decide
-from lineage.analysis.labels import forecast_labels, labels_with_score, predict_doubled
+from lineage.analysis.labels import forecast_labels, predict_doubled
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
     Analysis,
@@ -318,14 +318,6 @@ def test_a_forecast_needs_three_numbers_of_labels() -> None:
     assert forecast.scores == pytest.approx((0.6, 0.7, 0.78))
     assert 0.03 < forecast.gain_low < forecast.gain < forecast.gain_high < 0.1
     assert forecast_labels(line[:2], rankings[:2]) == []
-
-
-def test_a_score_is_reached_between_two_numbers_of_labels() -> None:
-    counts, scores = [100, 400, 1600], [0.5, 0.7, 0.75]
-    assert labels_with_score(counts, scores, 0.6) == pytest.approx(200)
-    assert labels_with_score(counts, scores, 0.75) == pytest.approx(1600)
-    assert labels_with_score(counts, scores, 0.4) is None
-    assert labels_with_score(counts, scores, 0.8) is None
 
 
 def test_swapping_two_systems_swaps_the_sentences() -> None:

@@ -309,8 +309,9 @@ def split_test_set(task: str) -> tuple[str, str]:
 def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
     """Return `correct` by item id, sorted.
 
-    Items of a group may be alike. Then the result is by group: the overall mean plus the sum of the group's deviations from it, scaled so that the mean
-    over groups is the mean over items. The size of a group alone does not make its score extreme.
+    Items of a group may be alike. Then the result is by group: the overall mean plus the sum of the
+    group's deviations from it, scaled so that the mean over groups is the mean over items. The size
+    of a group alone does not make its score extreme.
     """
     if not by_group:
         correct = predictions["correct"].to_numpy(dtype=np.float64)

@@ -95,20 +95,3 @@ def _forecast_interval(
         edges.append(np.quantile(gains_B, [tail, 1 - tail]))
     lows, highs = zip(*edges, strict=True)
     return float(min(lows)), float(max(highs))
-
-
-def labels_with_score(
-    label_counts: Sequence[int], scores: Sequence[float], target: float
-) -> float | None:
-    """Return the number of labels from which a rising curve reaches a score.
-
-    Between two numbers the score is interpolated over the logarithm of the number. It is None if
-    the curve never reaches the score, or lies above it from the start: nothing was measured there.
-    """
-    for place in range(1, len(label_counts)):
-        before, after = scores[place - 1], scores[place]
-        if before < target <= after:
-            share = (target - before) / (after - before)
-            logs = np.log([label_counts[place - 1], label_counts[place]])
-            return float(np.exp(logs[0] + share * (logs[1] - logs[0])))
-    return None

@@ -63,7 +63,7 @@ from lineage.tasks.base import load_kind
 
 
 class EvaluationOutput(NamedTuple):
-    """What a stage writes: rows, predictions, and learning curves of the heads it trained."""
+    """The output of a stage: rows, predictions, and learning curves of the heads it trained."""
 
     rows: list[ResultRow]
     predictions: pd.DataFrame

@@ -101,7 +101,7 @@ class SystemRecord:
     symmetric: bool  # the order of two texts means nothing
     character_spans: bool  # the labels were spans of characters: texts are split into words
     labels: tuple[str, ...]
-    # Of the training labels, for numbers.
+    # Those of the training labels, for numbers.
     label_mean: float | None
     label_std: float | None
     settings_block: str  # of `evaluate`, or tfidf

@@ -421,7 +421,7 @@ class StartedHead:
 
 @dataclass(frozen=True)
 class HeadProblem:
-    """What a head learns from: some rows of the table train, and the items that validate it."""
+    """The data of a head: some rows of the table train, and the items that validate it."""
 
     train_rows: np.ndarray
     labels_M: np.ndarray

@@ -1,4 +1,4 @@
-"""What the stages that train language models write."""
+"""Write the output of the stages that train language models."""
 
 import dataclasses
 from collections.abc import Mapping
