@@ -45,7 +45,9 @@ def continue_on_corpus(
 ) -> TrainOutput:
     """Continue on the tiny corpus, and save a resume point after each step."""
     tokenizer = load_public_tokenizer(folder, language="en")
-    config, model = family.load_pretrained(folder, family.PublicConfig(dropout=0.1))
+    config, model = family.load_pretrained(
+        folder, family.PublicConfig(dropout=0.1), head_generator=torch.Generator().manual_seed(0)
+    )
     settings = dataclasses.replace(CONTINUED, learning_rate=learning_rate)
     checkpoint = Checkpoint("other", family.FAMILY, config, settings, tokenizer, seed=3)
     if not tokens_dir.exists():
@@ -100,6 +102,38 @@ def test_it_starts_from_the_weights_of_the_checkpoint(tmp_path: Path) -> None:
     own = family.load_pretrained(folder, family.PublicConfig())[1].state_dict()
     for name, value in output.model.state_dict().items():
         torch.testing.assert_close(value, own[name], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "distilbert", "mpnet", "modernbert"])
+def test_a_checkpoint_without_a_head_gets_a_new_one(kind: str, tmp_path: Path) -> None:
+    model = build_hf_model(kind)
+    folder = save_checkpoint(
+        kind, tmp_path / "one", model=model.get_submodule(model.base_model_prefix)
+    )
+
+    def load(seed: int | None) -> family.PublicModel:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        config = family.PublicConfig()
+        return family.load_pretrained(folder, config, head_generator=generator)[1]
+
+    without_head = load(None)
+    assert without_head.mlm_head is None
+    first, again, other = (load(seed) for seed in (1, 1, 2))
+    own_weights = without_head.state_dict()
+    assert first.mlm_head is not None and again.mlm_head is not None and other.mlm_head is not None
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name]), name
+        if name in own_weights:
+            assert torch.equal(value, own_weights[name]), name
+    assert not torch.equal(first.mlm_head.dense.weight, other.mlm_head.dense.weight)
+    assert torch.equal(first.mlm_head.norm.weight, torch.ones_like(first.mlm_head.norm.weight))
+
+
+def test_a_sentence_encoder_learns_the_corpus_with_a_new_head(tmp_path: Path) -> None:
+    folder = save_checkpoint("bert", tmp_path / "one", model=build_hf_model("bert").bert)
+    output = continue_on_corpus(folder, tmp_path / "resumed", tmp_path / "tokens")
+    validations = [point.validation_loss for point in output.curve.points if point.validation]
+    assert validations[-1] < validations[0] - 0.1
 
 
 def test_pretraining_seeds_count_where_they_change_something() -> None:

@@ -144,6 +144,8 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
     if not is_transformers_available():
         raise InputError(f"{source.where}: {TRANSFORMERS_MISSING}")
     reads_corpus = model.family.reads_corpus(model.pretrain)
+    if reads_corpus:
+        about = about.with_lm_head()
     if reads_corpus or model.name in params.grid.adapt_models:
         if not about.has_lm_head:
             where = f"params.yaml: grid.adapt_models: {model.name}"

@@ -390,7 +390,7 @@ class Public(LanguageModelFamily):
 
     load_pretrained: Callable[
         ..., tuple[Architecture, Encoder]
-    ]  # (folder, config) -> config and model
+    ]  # (folder, config, head_generator) -> config and model
     lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head
 
     def missing_keys(self, architecture: Architecture) -> list[str]:

@@ -417,12 +417,17 @@ def _pooling_mode(config: PublicConfig, info: CheckpointInfo) -> PoolingMode:
 
 
 @torch.no_grad()
-def load_pretrained(folder: Path, config: PublicConfig) -> tuple[PublicConfig, PublicModel]:
+def load_pretrained(
+    folder: Path, config: PublicConfig, *, head_generator: torch.Generator | None = None
+) -> tuple[PublicConfig, PublicModel]:
     """Read a folder: return the config with the folder's contents, and the model with its weights.
 
+    With `head_generator`, a masked model that lacks the language model's head gets a new one.
     Raises InputError if the weights do not fit config.json.
     """
     info = inspect_checkpoint(folder)
+    if head_generator is not None:
+        info = info.with_lm_head()
     config = replace(config, checkpoint_info=info)
     model = weights.build_on_meta(
         lambda: PublicModel(config, vocab_size=info.hf_config["vocab_size"]),
@@ -436,6 +441,9 @@ def load_pretrained(folder: Path, config: PublicConfig) -> tuple[PublicConfig, P
         head_prefixes=model_type.lm_head.prefixes if model_type.lm_head else (),
     )
     _restore_tied_table(tensors, model)
+    if info.new_lm_head:
+        assert head_generator is not None
+        tensors |= _draw_lm_head(model, head_generator)
     ignored = IGNORED_TENSORS
     if model_type.ignored_tensors:
         ignored = re.compile(f"{IGNORED_TENSORS.pattern}|{model_type.ignored_tensors}")
@@ -453,6 +461,22 @@ def load_pretrained(folder: Path, config: PublicConfig) -> tuple[PublicConfig, P
         copies |= {f"{name}.bias": model.mlm_head.bias for name in TIED_COPIES}
     weights.check_tied_copies(tensors, copies, path)
     return config, model.eval()
+
+
+def _draw_lm_head(model: PublicModel, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Return the tensors of a new masked head by their names, initialized as the library does."""
+    layout = model.checkpoint_info.model_type.lm_head
+    assert layout is not None
+    tensors = {}
+    for name, view in model.tensor_views().items():
+        if not name.startswith((f"{layout.dense}.", f"{layout.norm}.")) and name != layout.bias:
+            continue
+        tensors[name] = torch.zeros(view.shape)
+        if name == f"{layout.dense}.weight":
+            tensors[name].normal_(std=model.hf_config.initializer_range, generator=generator)
+        elif name == f"{layout.norm}.weight":
+            tensors[name].fill_(1.0)
+    return tensors
 
 
 def _restore_tied_table(tensors: dict[str, torch.Tensor], model: PublicModel) -> None:
@@ -523,9 +547,12 @@ def describe_mechanism(
     objective = "masked LM"
     if info.causal:
         objective = "next token"
-    elif not info.has_lm_head:
+    elif info.new_lm_head or not info.has_lm_head:
         objective = "unknown: no head is there"
-    corpus = ", then on the corpus" if pretrain.continue_on_corpus else ""
+    corpus = ""
+    if pretrain.continue_on_corpus:
+        corpus = ", then masked LM" if info.new_lm_head else ", then"
+        corpus += " on the corpus"
     return {
         "contextualizer": f"Transformer ({info.hf_config['model_type']})",
         "direction": "left to right" if info.causal else "both sides at once",

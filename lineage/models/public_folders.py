@@ -8,7 +8,7 @@ safetensors are read, never a pickle. `lineage.models.public` is the model.
 import importlib.util
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -343,6 +343,7 @@ class CheckpointInfo:
     pooling: PoolingMode  # the model's default vector of a text
     dense: DenseLayer | None = None  # of a sentence encoder, over the pooled vector
     normalize: bool = False  # of a sentence encoder: its vectors have the length one
+    new_lm_head: bool = False  # the folder has none; a new one was added, to continue on the corpus
 
     def __post_init__(self) -> None:
         max_positions = get_max_positions(self.hf_config)
@@ -360,6 +361,12 @@ class CheckpointInfo:
     def causal(self) -> bool:
         """True if it reads from left to right."""
         return not self.model_type.mask_token
+
+    def with_lm_head(self) -> "CheckpointInfo":
+        """Return the contents with a new head, if the folder lacks one and its type has one."""
+        if self.has_lm_head or self.model_type.lm_head is None:
+            return self
+        return replace(self, has_lm_head=True, new_lm_head=True)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,13 @@ def build_checkpoint(
     public_model = None
     if isinstance(model.family, Public):
         assert public_folder is not None, "the study was checked"
-        architecture, public_model = model.family.load_pretrained(public_folder, architecture)
+        head_generator = None
+        if model.family.reads_corpus(settings):
+            head_generator = torch.Generator()
+            head_generator.manual_seed(derive_seed("new head", params.seed, seed))
+        architecture, public_model = model.family.load_pretrained(
+            public_folder, architecture, head_generator=head_generator
+        )
         settings = settings.with_default_seq_len(architecture.max_positions)
     checkpoint = Checkpoint(
         model.name,
