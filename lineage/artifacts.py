@@ -72,6 +72,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def text_digest(text: str) -> str:
     """Return the sha256 of a text in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.artifacts import write_table
+from lineage.artifacts import folder_bytes, write_table
 from lineage.config.params import read_recorded_params
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
@@ -86,10 +86,19 @@ def write_chosen_tfidf(
     """Write the TF-IDF model of each label count."""
     with tempfile.TemporaryDirectory() as scratch:
         folders = []
+        costs = []
         for chosen in chosen_tfidf:
             folder = Path(scratch) / chosen.run.label_count
             save_tfidf(folder, chosen, facts)
             folders.append(folder)
+            costs.append(
+                {
+                    "label_count": chosen.run.label_count,
+                    "items_per_second": chosen.items_per_second,
+                    "model_bytes": folder_bytes(folder),
+                }
+            )
+        stage.metadata["tfidf"] = costs
         write_systems(stage.file_name, folders)
 
 

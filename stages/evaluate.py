@@ -87,8 +87,8 @@ def work(stage: Stage) -> None:
     with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
         runs = list_requested_runs(stage, context, params, inits)
         output = evaluate(stage, context, runs, cache_dir)
-        stage.metadata["run_seconds"] = [
-            vars(run) | {"seconds": seconds} for run, seconds in output.seconds.items()
+        stage.metadata["run_costs"] = [
+            vars(run) | cost._asdict() for run, cost in output.costs.items()
         ]
         system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
         rows = output.rows

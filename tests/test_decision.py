@@ -351,6 +351,7 @@ def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> No
             "label_count": count,
             "finetune_seed": seed,
             "seconds": seconds / (1 + seed),
+            "items_per_second": 100.0 + 20 * seed,
         }
         for init in ("pretrained", "adapted", "random")
         for transfer, seconds in (("frozen", 2.0), ("finetuned", 30.0))
@@ -361,19 +362,26 @@ def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> No
                   "label_count": None, "seconds": 3.0}]  # fmt: skip
     metadata = {
         f"{stage}@{model}-0-{task}": {
-            "run_seconds": zero_shot if task == "agreement" else runs,
+            "run_costs": zero_shot if task == "agreement" else runs,
             "peak_memory_bytes": 6e8,
         }
         for stage in ("evaluate", "evaluate_adapted")
         for model in GRID.models
         for task in GRID.tasks
     }
-    metadata["baselines@sense"] = {"seconds": 1.5, "peak_memory_bytes": 1e8}
+    tfidf = [
+        {"label_count": count, "items_per_second": rate, "model_bytes": 2e5}
+        for count, rate in (("100", 4000.0), ("all", 5000.0))
+    ]
+    metadata["baselines@sense"] = {"seconds": 1.5, "peak_memory_bytes": 1e8, "tfidf": tfidf}
     found = {}
     for (system, setting), cost in build_costs(analysis, metadata).items():
         found[system.model, system.init, system.transfer, setting.task] = cost
     assert found["elmo", "pretrained", "zero_shot", "agreement"].seconds == 103.0
     assert found["tfidf", "none", "none", "sense"].seconds == 1.5
+    assert found["tfidf", "none", "none", "sense"].model_bytes == 2e5
+    assert found["tfidf", "none", "none", "sense"].items_per_second == 5000.0
+    assert found["elmo", "pretrained", "zero_shot", "agreement"].items_per_second is None
     assert found["tfidf", "none", "none", "sentiment"].seconds is None
     trained = [
         cost
@@ -383,6 +391,7 @@ def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> No
     adapted = [cost.seconds for key, cost in found.items() if key[1] == "adapted"]
     assert {cost.model_bytes for cost in trained} == {4e6}
     assert {cost.peak_memory_bytes for cost in trained} == {6e8}
+    assert {cost.items_per_second for cost in trained} == {110.0}
     assert adapted and set(adapted) <= {122.0, 150.0}
     plain = {cost.seconds for key, cost in found.items() if key[1] == "pretrained"}
     assert plain <= {102.0, 103.0, 130.0}

@@ -1,6 +1,7 @@
 """Evaluation gives all systems the same labels and extracts features without dropout."""
 
 import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from lineage.evaluation import baselines, tfidf
 from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.bilstm_probe import cache_features
 from lineage.evaluation.encoding import encode_items
+from lineage.evaluation.frozen_features import FeatureExtractor
 from lineage.evaluation.linear_probe import extract_features
 from lineage.evaluation.systems import (
     EncoderUnderTest,
@@ -203,3 +205,24 @@ def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> No
         np.ptp(tfidf.fit_baseline("tfidf", problem, C=C).outputs(train)) for C in (1e-9, 1e3)
     )
     assert range_with_tiny_C < 1e-3 and range_with_large_C > 0.9
+
+
+def test_the_speed_of_a_frozen_system_includes_its_encoder(
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = [EvalRun("pretrained", "frozen", "all", seed) for seed in (0, 1)]
+    store = FeatureExtractor.store
+
+    def slow_store(self: FeatureExtractor, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(1.0)
+        return store(self, *args, **kwargs)
+
+    monkeypatch.setattr(FeatureExtractor, "store", slow_store)
+    output = run_evaluation(task, runs, tmp_path)
+    num_items = sum(map(len, task.splits.values()))
+    for run in runs:
+        rate = output.costs[run].items_per_second
+        assert rate is not None and 0 < rate < num_items, "the features alone took a second"
+    assert run_evaluation(task, runs, tmp_path).costs == output.costs, "kept beside predictions"

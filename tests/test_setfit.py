@@ -638,7 +638,7 @@ def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:
         ]
         seconds = {"finetuned": 30.0, "setfit": 40.0}
         metadata[f"{stage}@gpt-0-sentiment"] = {
-            "run_seconds": [vars(run) | {"seconds": seconds[run.transfer]} for run in runs]
+            "run_costs": [vars(run) | {"seconds": seconds[run.transfer]} for run in runs]
         }
     found = {
         system: cost.seconds

@@ -32,6 +32,7 @@ class SystemCost:
     seconds: float | None = None  # pretraining, adaptation, and training of the head
     peak_memory_bytes: float | None = None
     model_bytes: float | None = None
+    items_per_second: float | None = None  # answered, the encoder included
 
 
 # Times that differ by less count as equal, since the same stage takes longer on a busy machine.

@@ -6,6 +6,7 @@ Shapes: V distinct words, F features, N items, K labels.
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -115,6 +116,7 @@ class ChosenTfidf:
     model: TfidfModel
     C: float
     validation_score: float  # of the task's first metric; NaN where it is undefined
+    items_per_second: float
 
 
 def evaluate_baselines(
@@ -233,9 +235,12 @@ class BaselineEvaluator:
         if not isinstance(model, TfidfModel):
             return None
         items = self.task.select_items(next(part for part in parts if part.split == "validation"))
-        predictions = _predictions_table(items, model.prediction_columns(items))
+        start = time.monotonic()
+        columns = model.prediction_columns(items)
+        seconds = time.monotonic() - start
+        predictions = _predictions_table(items, columns)
         score = self.kind.score(self.task.info["metric"][0], predictions)
-        return ChosenTfidf(run, model, C, score)
+        return ChosenTfidf(run, model, C, score, items_per_second=len(items) / seconds)
 
     def evaluate_trials(
         self, run: BaselineRun, validation: SplitItems, tfidf_C: Sequence[float]

@@ -62,13 +62,20 @@ from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
 
 
+class RunCost(NamedTuple):
+    """The time of a run, and how fast its system answers."""
+
+    seconds: float  # the first run of a model also computes its features
+    items_per_second: float | None  # the encoder included; None if nothing was trained
+
+
 class EvaluationOutput(NamedTuple):
     """The output of a stage: rows, predictions, and learning curves of the heads it trained."""
 
     rows: list[ResultRow]
     predictions: pd.DataFrame
     curves: pd.DataFrame
-    seconds: dict[EvalRun, float]  # of each run; the first of a model also computes its features
+    costs: dict[EvalRun, RunCost]
 
 
 def list_runs(
@@ -126,7 +133,7 @@ def evaluate_runs(
     tables = [empty_predictions()]
     curves = [empty_curves()]
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
-    seconds: dict[EvalRun, float] = {}
+    costs: dict[EvalRun, RunCost] = {}
     for number, run in enumerate(runs):
         report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
         if run.init != encoder.init:  # frees the features of the previous encoder
@@ -150,11 +157,11 @@ def evaluate_runs(
             continue
         if predictions.chosen_trial is not None:
             chosen_trials[run.selection_key] = predictions.chosen_trial
-        seconds[run] = predictions.seconds
+        costs[run] = RunCost(predictions.seconds, predictions.items_per_second)
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
-    return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves), seconds)
+    return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves), costs)
 
 
 def _concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -314,7 +321,11 @@ def _evaluate_head(
         failed_trials = outcome.failed
     else:
         head = start(_chosen_settings(settings, chosen_trial)).finish()
+    start_time = time.monotonic()
     tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
+    seconds_per_item = (time.monotonic() - start_time) / sum(len(part.rows_N) for part in scored)
+    if run.transfer == "frozen":
+        seconds_per_item += encoder.feature_seconds_per_item
     curves.append(curve_frame(head.learning_curve).assign(trial="chosen"))
     table = pd.concat(tables, ignore_index=True)
     if system_dir is not None:
@@ -327,6 +338,7 @@ def _evaluate_head(
         pd.concat(curves, ignore_index=True),
         head.notes,
         chosen_trial,
+        items_per_second=1 / seconds_per_item,
     )
 
 

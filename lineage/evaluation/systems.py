@@ -4,7 +4,9 @@ Shapes: N items, M answers of the items, L layers, D width, S width of a static 
 V words.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -261,6 +263,8 @@ class EncoderUnderTest:
         self.scratch_dir = scratch_dir
         # The last encoder that was fine-tuned on pairs, with what it was made from.
         self._tuned: tuple[Any, TunedEncoder] | None = None
+        # The time it took to compute the frozen features of an item, once they are computed.
+        self.feature_seconds_per_item = 0.0
 
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
         """Build the model anew, so that fine-tuning in one run does not affect another.
@@ -294,16 +298,27 @@ class EncoderUnderTest:
     def features(self) -> dict[str, StoredFeatures]:
         """Each table's features for linear probes: the layers that they read, static vectors."""
         settings = self.context.settings.linear_probe
-        return self.build_extractor().store(settings, folder=self.scratch_dir)
+        extractor = self.build_extractor()
+        with self._timed_per_item():
+            return extractor.store(settings, folder=self.scratch_dir)
 
     @cached_property
     def cached_features(self) -> dict[str, CachedFeatures]:
         """Each table's features for BiLSTM probes; a probe of tags reads words."""
-        return self.build_extractor().store_cached(
-            self.context.settings.bilstm_probe,
-            is_per_word=self.context.kind.answer_type == "tags",
-            folder=self.scratch_dir,
-        )
+        extractor = self.build_extractor()
+        with self._timed_per_item():
+            return extractor.store_cached(
+                self.context.settings.bilstm_probe,
+                is_per_word=self.context.kind.answer_type == "tags",
+                folder=self.scratch_dir,
+            )
+
+    @contextmanager
+    def _timed_per_item(self) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        num_items = sum(map(len, self.context.items.values()))
+        self.feature_seconds_per_item = (time.monotonic() - start) / max(1, num_items)
 
     def answer_features(self, table: str, rows_N: np.ndarray) -> StoredFeatures:
         """Return the frozen features of the answers of some items."""

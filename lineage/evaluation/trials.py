@@ -65,7 +65,10 @@ class RunPredictions:
     curves: pd.DataFrame = field(default_factory=lambda: curve_frame([]).assign(trial=""))
     notes: Sequence[Note] = ()  # on the fit of the chosen head
     chosen_trial: int | None = None  # of the chosen head, by this run or an earlier one
-    seconds: float = 0.0  # that the run took: a cost, which is no part of the results
+    # Costs, which are no part of the results: the time that the run took, and how fast its system
+    # answers, the encoder included; None if nothing was trained.
+    seconds: float = 0.0
+    items_per_second: float | None = None
 
     def save(self, path: Path) -> None:
         """Write two parquet files and a JSON file. The table is written last."""
@@ -74,6 +77,7 @@ class RunPredictions:
             "notes": [asdict(note) for note in self.notes],
             "chosen_trial": self.chosen_trial,
             "seconds": self.seconds,
+            "items_per_second": self.items_per_second,
         }
         write_json(path.with_suffix(".json"), facts)
         write_table(path.with_suffix(".curves"), self.curves)
@@ -90,6 +94,7 @@ class RunPredictions:
             [Note(**note) for note in facts["notes"]],
             facts["chosen_trial"],
             facts["seconds"],
+            facts["items_per_second"],
         )
 
 

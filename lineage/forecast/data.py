@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lineage.artifacts import create_artifact, read_json, read_table, write_table
+from lineage.artifacts import create_artifact, folder_bytes, read_json, read_table, write_table
 from lineage.config.params import Params
 from lineage.data.corpus import count_text_bytes
 from lineage.data.items import task_fingerprint
@@ -113,8 +113,3 @@ def _is_artifact_of(artifact: Path, measures_path: Path) -> bool:
         return False
     counts = read_json(artifact / "task.json")["counts"]
     return bool(counts.get("train", 0) == read_json(measures_path)["num_train"])
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lineage.artifacts import read_table, write_table
+from lineage.artifacts import folder_bytes, read_table, write_table
 from lineage.config.params import Params
 from lineage.data.contamination import NgramIndex
 from lineage.data.language import byte_count
@@ -18,7 +18,6 @@ from lineage.evaluation.baselines import (
     build_predictions_table,
     evaluate_baselines,
 )
-from lineage.forecast.data import folder_bytes
 from lineage.forecast.measure import (
     LinearCost,
     Stopwatch,

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.artifacts import create_artifact, read_table
+from lineage.artifacts import create_artifact, folder_bytes, read_table
 from lineage.config.params import Params
 from lineage.config.study import ModelConfig
 from lineage.data.language import byte_count
-from lineage.forecast.data import CorpusSizes, folder_bytes
+from lineage.forecast.data import CorpusSizes
 from lineage.forecast.measure import (
     LinearCost,
     Stopwatch,

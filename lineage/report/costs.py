@@ -1,6 +1,7 @@
 """The cost of building each system: time, memory and size, from the metadata of the stages."""
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 from lineage.analysis.cells import split_test_set
@@ -38,14 +39,23 @@ def _system_cost(
     task, _ = split_test_set(ranking.task)
     if system.family == "tfidf":
         own = stage_metadata.get(f"baselines@{task}", {})
-        return SystemCost(own.get("seconds"), own.get("peak_memory_bytes"))
+        models = [one for one in own.get("tfidf", []) if one["label_count"] == ranking.label_count]
+        model = models[0] if models else {}
+        return SystemCost(
+            own.get("seconds"),
+            own.get("peak_memory_bytes"),
+            model.get("model_bytes"),
+            model.get("items_per_second"),
+        )
     stage = STAGE_OF_INIT[system.init]
     names = [f"{stage}@{system.model}-{seed}-{task}" for seed in analysis.grid.pretrain_seeds]
     evaluation = next((stage_metadata[name] for name in names if name in stage_metadata), {})
     budget = next((one for one in analysis.budget if one.model == system.model), None)
     if budget is None:
         return SystemCost()
-    parts = [_head_seconds(evaluation, system, ranking.label_count)]
+    runs = _list_runs(evaluation, system, ranking.label_count)
+    # The longest run: the first seed has tried the hyperparameters.
+    parts = [max((float(run["seconds"]) for run in runs), default=None)]
     if budget.budget_matched or budget.text_bytes:  # else others have pretrained it
         parts.append(budget.seconds)
     if system.init == "adapted":
@@ -56,17 +66,15 @@ def _system_cost(
         seconds=_sum_if_known(parts),
         peak_memory_bytes=max((one for one in memory if one is not None), default=None),
         model_bytes=None if weights is None else BYTES_PER_WEIGHT * weights,
+        items_per_second=_median_if_known([run.get("items_per_second") for run in runs]),
     )
 
 
-def _head_seconds(evaluation: StageMetadata, system: System, label_count: str) -> float | None:
-    """Return the longest time of a run: the first seed has tried the hyperparameters."""
-    own = [
-        float(run["seconds"])
-        for run in evaluation.get("run_seconds", [])
-        if _is_run_of(run, system, label_count)
-    ]
-    return max(own, default=None)
+def _list_runs(
+    evaluation: StageMetadata, system: System, label_count: str
+) -> list[Mapping[str, Any]]:
+    runs = evaluation.get("run_costs", [])
+    return [run for run in runs if _is_run_of(run, system, label_count)]
 
 
 def _is_run_of(run: Mapping[str, Any], system: System, label_count: str) -> bool:
@@ -86,3 +94,8 @@ def _adaptation_seconds(analysis: Analysis, model: str, task: str) -> float | No
 def _sum_if_known(parts: list[float | None]) -> float | None:
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
+
+
+def _median_if_known(rates: list[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return median(known) if known else None

@@ -137,12 +137,14 @@ def format_interval(standing: Standing) -> str:
 
 
 def format_cost(cost: SystemCost) -> str:
-    """Format what is known of a cost: `12 min · 16 MB`."""
+    """Format what is known of a cost: `12 min · 16 MB · 340 items/s`."""
     parts = []
     if cost.seconds is not None:
         parts.append(format_seconds(cost.seconds))
     if cost.model_bytes is not None:
         parts.append(format_si(cost.model_bytes, "B"))
+    if cost.items_per_second is not None:
+        parts.append(f"{float(f'{cost.items_per_second:.2g}'):,g} items/s")
     return " · ".join(parts)
 
 
