@@ -207,6 +207,7 @@ def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> No
     assert range_with_tiny_C < 1e-3 and range_with_large_C > 0.9
 
 
+@pytest.mark.usefixtures("without_weights")
 def test_the_speed_of_a_frozen_system_includes_its_encoder(
     task: TaskData,  # noqa: F811
     tmp_path: Path,

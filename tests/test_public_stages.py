@@ -211,7 +211,7 @@ def test_public_models_are_unmatched_and_compared_but_never_lead(study: Path) ->
         if {entry.first.model, entry.second.model} & {*PUBLIC}
     ]
     types = {entry.comparison_type for entry in public_comparisons}
-    assert types == {"pretraining", "adaptation", "tfidf"}
+    assert types == {"pretraining", "adaptation", "tfidf", "kneser_ney"}
     for ranking in analysis.rankings:
         public = {one.system.model for one in ranking.standings if one.is_public}
         assert public == ({*PUBLIC} if ranking.scope == "overall" else set())
