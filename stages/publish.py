@@ -127,7 +127,7 @@ def log_report(
     """
     parent = tracking.open_parent_run(pipeline)
     with tempfile.TemporaryDirectory() as folder:
-        for name, svg in page.render_figures(analysis).items():
+        for name, svg in page.render_figures(analysis, decisions).items():
             (Path(folder) / name).write_text(svg, encoding="utf-8")
         parent.log_artifact(Path(folder), "figures")
     for path in sorted(REPORTS_DIR.glob("comparison.*")):

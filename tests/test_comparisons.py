@@ -19,7 +19,7 @@ from lineage.analysis.comparisons import (
 )
 from lineage.analysis.records import AdaptationEffect, Comparison, System, TaskSummary
 from lineage.config.params import ReportParams
-from lineage.report import formatting, provenance, sentences, tables, tasks, view
+from lineage.report import formatting, provenance, sentences, tables, task_sections, tasks
 from tests.study_rows import GRID, Study, build_analysis
 
 REPETITIONS, ITEMS = 3, 300
@@ -260,7 +260,7 @@ def test_only_a_loss_that_did_not_fall_is_marked(
 ) -> None:
     effect = AdaptationEffect("bert", "mr", metric, num_improved, 2, 2.0, 2.0, (), None)
     assert tables.format_adaptation_outcome(effect) == outcome
-    assert view.loss_did_not_fall(effect) == marked
+    assert task_sections.loss_did_not_fall(effect) == marked
 
 
 def build_task_summary(language: str) -> TaskSummary:

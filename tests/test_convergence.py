@@ -19,7 +19,7 @@ from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings
 from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
-from lineage.report.view import describe_collapsed_runs, describe_convergence
+from lineage.report.task_sections import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from tests import tiny
 from tests.study_rows import GRID, Study, build_analysis, render_pages
@@ -124,7 +124,7 @@ def test_a_run_at_chance_beside_better_siblings_is_named_and_counted(tmp_path: P
     (sentence,) = describe_collapsed_runs(planted, "sentiment")
     num_runs = sum(len(score.seeds) for score in fine_tuned_scores(planted, "sentiment"))
     assert sentence.startswith(f"1 of {num_runs} fine-tuned runs collapsed")
-    assert "elmo, fine-tuned, all labels, fine-tuning seed 1" in sentence
+    assert "ELMo, fine-tuned, all labels, fine-tuning seed 1" in sentence
     assert not list(describe_collapsed_runs(planted, "sense"))
     page_text = render_pages(planted)["md"]
     assert sentence in page_text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lineage.analysis.cells import ResultCell
-from lineage.analysis.decision import Costs, Decision, SystemCost, decide
+from lineage.analysis.decision import Choice, Costs, Decision, SystemCost, decide, pareto_front
 from lineage.analysis.labels import forecast_labels, predict_doubled
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
@@ -20,6 +20,7 @@ from lineage.analysis.records import (
     write_analysis,
 )
 from lineage.report.costs import build_costs
+from lineage.report.curves import describe_front
 from lineage.report.decisions import (
     build_decision_lines,
     build_main_figures,
@@ -66,7 +67,7 @@ def test_a_clear_winner_is_recommended_whatever_it_costs() -> None:
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "clear")
     assert decision.as_good == () and decision.advice == "pretrain on your text"
     assert describe_decision(decision) == (
-        "Use elmo, fine-tuned: 90.0 % (88.3 to 91.7); no other system may be as good; "
+        "Use ELMo, fine-tuned: 90.0 % (88.3 to 91.7); no other system may be as good; "
         "it takes 83 min to build."
     )
 
@@ -108,7 +109,7 @@ def test_a_system_that_may_be_far_behind_is_not_chosen_for_its_price() -> None:
     assert [one.standing.system.model for one in decision.as_good] == ["gpt"]
     sentence = describe_decision(decision)
     assert "it scores highest and is the best with P = 0." in sentence
-    assert "but gpt (fine-tuned) may be better" in sentence
+    assert "but GPT (fine-tuned) may be better" in sentence
 
 
 def test_tfidf_is_recommended_where_it_is_best() -> None:
@@ -150,7 +151,7 @@ def test_at_chance_nothing_is_recommended() -> None:
     cells = with_floor(build_cells(elmo=0.52, gpt=0.5, tfidf=0.49), share=0.52)
     decision = decide_one(cells, costs_of(cells, elmo=9.0, gpt=5.0, tfidf=1.0))
     assert decision.advice == "nothing above chance" and decision.certainty == "open"
-    assert describe_decision(decision).startswith("Nothing is shown to be above chance; elmo")
+    assert describe_decision(decision).startswith("Nothing is shown to be above chance; ELMo")
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == "For sense, nothing is shown to be above chance."
 
@@ -217,7 +218,7 @@ def test_only_systems_that_take_longer_are_called_dearer() -> None:
     decision = decide_one(cells, costs_of(cells, elmo=1000.0, gpt=12.0, tfidf=10.0))
     assert decision.use.standing.system.model == "gpt"
     sentence = describe_decision(decision)
-    assert "cheaper than elmo (fine-tuned); TF-IDF may be as good" in sentence
+    assert "cheaper than ELMo (fine-tuned); TF-IDF may be as good" in sentence
 
 
 def test_public_models_alone_get_a_decision() -> None:
@@ -328,7 +329,7 @@ def test_swapping_two_systems_swaps_the_sentences() -> None:
     ]
     before = describe_decision(decide_one(with_floor([elmo, gpt])))
     after = describe_decision(decide_one(with_floor(swapped)))
-    assert "elmo" in before and after == before.replace("elmo", "gpt")
+    assert "ELMo" in before and after == before.replace("ELMo", "GPT")
 
 
 def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> None:
@@ -405,5 +406,28 @@ def test_the_figure_marks_what_may_be_the_best() -> None:
     (figure,) = build_main_figures(analysis)
     (panel,) = figure.panels
     assert figure.label_count == "100"
-    assert "<title>sense: elmo fine-tuned 90.0; gpt fine-tuned 60.0; TF-IDF" in panel
+    assert "<title>sense: ELMo fine-tuned 90.0; GPT fine-tuned 60.0; TF-IDF" in panel
     assert panel.count('fill="var(--background') == 2, "the marks of gpt and TF-IDF are open"
+
+
+def test_the_front_has_the_systems_that_no_cheaper_one_beats() -> None:
+    def choice(mean: float, seconds: float | None) -> Choice:
+        ranking = analyze(build_cells(elmo=mean)).rankings[0]
+        standing = dataclasses.replace(ranking.best, mean=mean)
+        return Choice(standing, SystemCost(seconds=seconds))
+
+    cheap, worse, better, unknown = (
+        choice(0.7, 1.0),
+        choice(0.65, 20.0),
+        choice(0.9, 100.0),
+        choice(0.95, None),
+    )
+    equal = choice(0.705, 50.0)
+    front = pareto_front([better, unknown, worse, equal, cheap])
+    assert front == [cheap, equal, better]
+    assert describe_front(front, margin=0.02) == (
+        "ELMo is the cheapest; ELMo takes 100 s for +20.0 points."
+    ), "a gain within the margin is not worth a sentence"
+    assert describe_front([cheap], margin=0.02) == (
+        "ELMo is the cheapest; no other scores 2 points more."
+    )

@@ -7,7 +7,8 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, _shorten_label, find_disagreements
+from lineage.analysis.cells import shorten_label
+from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, find_disagreements
 from lineage.config.params import ReportParams
 from lineage.report import page
 from tests.study_rows import Study
@@ -64,9 +65,9 @@ def test_the_report_shows_item_texts_only_on_request_and_ids_otherwise(
 
 
 def test_a_label_as_long_as_a_sentence_is_shortened() -> None:
-    assert [_shorten_label(label) for label in ("财经新闻频道", "card payment fee", 3)] == [
+    assert [shorten_label(label) for label in ("财经新闻频道", "card payment fee", 3)] == [
         "财经新闻频道",
         "card payment fee",
         "3",
     ]
-    assert _shorten_label(f"{SECRET} and dusk") == "the quokka sings at ..."
+    assert shorten_label(f"{SECRET} and dusk") == "the quokka sings at ..."

@@ -12,6 +12,7 @@ from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis
 from lineage.config.params import ReportParams
 from lineage.report import tables
+from lineage.report.formatting import format_model
 from tests.study_rows import FAMILIES, GRID, Study
 
 
@@ -101,7 +102,7 @@ def test_the_forest_plot_has_a_row_for_each_model_and_method(analysis: Analysis)
     assert "<title>text classification: " in figure
     for model in FAMILIES:
         for method in ("frozen", "fine-tuned"):
-            assert f"{model} {method} +" in figure
+            assert f"{format_model(model)} {method} +" in figure
 
 
 def test_a_baseline_near_chance_is_marked_in_the_row(tmp_path: Path) -> None:

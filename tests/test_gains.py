@@ -18,7 +18,12 @@ from lineage.analysis.settings import (
 )
 from lineage.config.params import ReportParams
 from lineage.report import page, tables
-from lineage.report.formatting import format_comparison, format_difference, format_percent
+from lineage.report.formatting import (
+    format_comparison,
+    format_difference,
+    format_model,
+    format_percent,
+)
 from tests.study_rows import FAMILIES, GRID, Study, render_pages
 
 OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
@@ -84,11 +89,11 @@ def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analys
 def test_a_table_has_the_differences_at_the_largest_label_count(study_analysis: Analysis) -> None:
     section = tables.build_gain_sections(study_analysis)[0]
     (table,) = [one for one in section.tables if one.method == "fine-tuned"]
-    assert table.columns == FAMILIES
+    assert table.columns == tuple(map(format_model, FAMILIES))
     assert [line.task for line in table.lines] == ["sentiment", "sense"]
     for line in table.lines:
         assert line.labels == "all 600 labels"
-        for model, cell in zip(table.columns, line.cells, strict=True):
+        for model, cell in zip(FAMILIES, line.cells, strict=True):
             (own,) = [
                 one
                 for one in study_analysis.comparisons
@@ -123,8 +128,8 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
         marks[line.task] = texts
     assert marks == {"sentiment": [" =", None], "sense": [" ▼", " ="]}
     counts = {line.name: line.counts for line in section.model_counts}
-    assert (counts["elmo"].worse, counts["elmo"].equivalent, counts["elmo"].better) == (1, 1, 0)
-    assert (counts["gpt"].worse, counts["gpt"].equivalent, counts["gpt"].better) == (0, 1, 0)
+    assert (counts["ELMo"].worse, counts["ELMo"].equivalent, counts["ELMo"].better) == (1, 1, 0)
+    assert (counts["GPT"].worse, counts["GPT"].equivalent, counts["GPT"].better) == (0, 1, 0)
     names = []
     for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True):
         own = replace(one, first=replace(one.first, head=head))
@@ -224,7 +229,7 @@ def test_a_narrow_terminal_prints_tasks_below_each_other(
     assert len(heads) == num_tables
     shown = re.findall("|".join(names), " ".join(heads))
     assert shown == ["sentiment", "sentiment", "sense", "sense", "agreement"]
-    (line,) = [line for line in lines if line.startswith("|gpt, zero-shot")]
+    (line,) = [line for line in lines if line.startswith("|GPT, zero-shot")]
     means = [
         format_percent(one.mean)
         for one in study_analysis.scores

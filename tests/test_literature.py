@@ -26,6 +26,7 @@ from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
 from lineage.evaluation.metrics import METRICS
 from lineage.report import tables
+from lineage.report.formatting import format_model
 from lineage.report.tables import BenchmarkLine
 from tests import tiny
 from tests.study_rows import GRID, KINDS, Study, render_pages
@@ -243,7 +244,7 @@ def test_an_official_split_shows_our_result_next_to_the_published_ones(folder: P
     )
     assert ours.is_ours
     assert (ours.value, ours.metric) == (f"{100 * best.mean:.1f}", "% correct")
-    assert ours.system.startswith(best.system.model)
+    assert ours.system.startswith(format_model(best.system.model))
     assert (ours.train_examples, ours.split) == ("600", "test, 120 items")
     printed = {record.system: record.value for record in published}
     assert printed["BERT large"] == "94.9" and printed["OpenAI GPT"] == "91.3"

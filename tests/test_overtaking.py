@@ -8,8 +8,10 @@ import pytest
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell
+from lineage.analysis.crossover import LabelCurve, find_overtaking, labels_needed
 from lineage.analysis.records import Analysis, System
 from lineage.config.params import ReportParams
+from lineage.report.curves import describe_label_curves
 from lineage.report.tables import build_crossover_views
 from tests.study_rows import GRID, Study, build_analysis
 from tests.test_report import build_comparison
@@ -58,7 +60,7 @@ def test_the_crossover_point_is_where_a_system_stays_better(
     assert table.columns == ("30 labels", "100 labels", "all 216 labels")
     (line,) = table.lines
     assert tuple(cell.verdict for cell in line.cells if cell) == verdicts
-    assert (line.system, line.crossover) == ("gpt, fine-tuned", text)
+    assert (line.system, line.crossover) == ("GPT, fine-tuned", text)
 
 
 def test_one_label_count_has_no_crossover_point() -> None:
@@ -88,9 +90,9 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
             artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
     analysis = build_results(folder, GRID, ReportParams())[1]
     (table,) = (record for record in build_crossover_views(analysis) if record.task == "sense")
-    assert [line.system for line in table.lines if line.system.startswith("bert")] == [
-        "bert (not budget-matched), frozen",
-        "bert (not budget-matched), fine-tuned",
+    assert [line.system for line in table.lines if line.system.startswith("BERT")] == [
+        "BERT (not budget-matched), frozen",
+        "BERT (not budget-matched), fine-tuned",
     ]
     assert all(cell for line in table.lines for cell in line.cells)
     other_comparisons = [
@@ -99,3 +101,44 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
         if "public" not in (record.first.family, record.second.family)
     ]
     assert tuple(other_comparisons) == before.comparisons
+
+
+def label_curve(model: str, scores: tuple[float, ...]) -> LabelCurve:
+    return LabelCurve("sense", "accuracy", model, (100, 1000, 10_000)[: len(scores)], scores)
+
+
+def test_the_labels_that_a_score_takes_are_read_off_the_curve() -> None:
+    curve = label_curve("tfidf", (0.5, 0.6, 0.8))
+    assert labels_needed(curve, 0.45) == 100
+    assert labels_needed(curve, 0.55) == pytest.approx(10**2.5)
+    assert labels_needed(curve, 0.8) == pytest.approx(10_000)
+    assert labels_needed(curve, 0.81) is None
+
+
+@pytest.mark.parametrize(
+    ("best", "elmo", "sentence"),
+    [
+        ("elmo", (0.55, 0.7, 0.9), "ELMo with 100 labels equals TF-IDF with about 320."),
+        ("elmo", (0.85, 0.87, 0.9), "ELMo with 100 labels is above TF-IDF with 10,000."),
+        ("elmo", (0.4, 0.7, 0.9), "ELMo passes TF-IDF at about 320 labels."),
+        ("elmo", (0.4, 0.5, 0.7), "TF-IDF scores higher than ELMo with 10,000 labels."),
+        ("tfidf", (0.4, 0.5, 0.7), "TF-IDF leads at every number of labels."),
+        ("tfidf", (0.6, 0.5, 0.7), "TF-IDF leads from about 320 labels on."),
+        ("tfidf", (0.4, 0.5, 0.9), ""),
+    ],
+)
+def test_a_sentence_tells_how_many_labels_a_model_saves(
+    best: str, elmo: tuple[float, ...], sentence: str
+) -> None:
+    tfidf = label_curve("tfidf", (0.5, 0.6, 0.8))
+    curves = [label_curve("elmo", elmo), tfidf]
+    assert describe_label_curves(curves, best=best) == sentence
+    assert describe_label_curves(curves[:1], best=best) == "", "without TF-IDF"
+
+
+def test_overtaking_is_where_a_curve_stays_above_another() -> None:
+    first = label_curve("elmo", (0.6, 0.5, 0.7))
+    second = label_curve("gpt", (0.5, 0.6, 0.6))
+    assert find_overtaking(first, second) == pytest.approx(10**3.5)
+    assert find_overtaking(second, first) is None
+    assert find_overtaking(label_curve("elmo", (0.6, 0.7)), second) == 100

@@ -1,7 +1,6 @@
 """The report page shows failures, notes on the data, ties, ablations and costs."""
 
 import dataclasses
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, DuplicateLabelCount, LossCurve, Setting, System
 from lineage.config.params import ReportParams
 from lineage.data.dataset_stats import SplitStats
-from lineage.report import figures, publication, tasks, view
+from lineage.report import curves, figures, publication, styles, tasks
 from lineage.report.formatting import format_comparison, format_system
 from lineage.results import Note
 from tests.study_rows import GRID, Study, build_analysis, render_pages
@@ -61,8 +60,8 @@ def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> Non
         ("linear", "rare"),
     ]
     md = render_pages(analysis)["md"]
-    assert "| sense | bert, frozen + BiLSTM |" in md
-    assert "| sense, group rare | bert, frozen |" in md
+    assert "| sense | BERT, frozen + BiLSTM |" in md
+    assert "| sense, group rare | BERT, frozen |" in md
 
 
 def swap_rows(task: str, **values: list[float]) -> list[results.ResultRow]:
@@ -118,7 +117,7 @@ def test_notes_on_the_data_and_on_swapped_texts_are_next_to_their_task(tmp_path:
         "The 9 tags are numbers without names, so accuracy is scored.",
         "There are only 49 labels, so 100 labels are the same setting as all.",
     ]
-    swaps = "gpt, fine-tuned 85.0 %, all others 100 %."
+    swaps = "GPT, fine-tuned 85.0 %, all others 100 %."
     notes.append(f"Same answer when the two texts are swapped, all labels: {swaps}")
     for text in render_pages(changed).values():
         for note in notes:
@@ -134,7 +133,7 @@ def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(tmp_path
         for number, one in enumerate(analysis.budget)
     ]
     text = render_pages(replace(analysis, budget=tuple(budget)))["html"]
-    assert "bert · 4 MB of text" in text.replace("\n", " ")
+    assert "BERT · 4 MB of text" in text.replace("\n", " ")
 
 
 def test_an_extra_test_set_has_its_own_swap_consistency() -> None:
@@ -212,29 +211,39 @@ def test_label_counts_above_the_number_of_labels_are_one_setting() -> None:
     assert {cell.setting for cell in kept} == settings
 
 
-def test_models_beyond_the_palette_have_other_markers_and_dashes() -> None:
-    styles = [(figures.palette_color(index), figures.marker_shape(index)) for index in range(24)]
-    assert len({*styles}) == 24 and {shape for _, shape in styles[:8]} == {"circle"}
-    charts = []
-    for index in (0, 8, 16):
-        color, marker = styles[index]
-        line = figures.LineSeries(str(index), color, [1, 2], [0.1, 0.2], marker=marker)
-        charts.append(figures.draw_line_chart([line], title="x", x_label="x", y_label="y"))
-    assert len({re.sub(r"<title>.*?</title>", "", svg) for svg in charts}) == 3
-    assert ["<circle" in svg for svg in charts] == [True, False, False]
-    assert ["rotate(45" in svg for svg in charts] == [False, False, True]
-    assert ["stroke-dasharray" in svg for svg in charts] == [False, True, True]
-    scale = figures.fit_strip_scale([0.1, 0.9])
-    assert "<rect" in figures.draw_strip_plot(
-        scale, dots=[0.5], mean=0.5, interval=None, references=[], color="red", marker="square"
-    )
+def test_models_have_the_colour_of_their_family_and_the_shape_of_its_architecture() -> None:
+    names = ("word2vec", "elmo", "elmo_small", "gpt", "mine", "roberta", "both")
+    families = ("word2vec", "elmo", "elmo", "gpt", "taglm", "public", "joined")
+    grid = replace(GRID, models=names)
+    scores = [scores_of("sense", [("frozen", "linear", ["all"])])[0].summarize() for _ in names]
+    scores = [
+        replace(score, system=replace(score.system, model=model, family=family))
+        for score, model, family in zip(scores, names, families, strict=True)
+    ]
+    analysis = replace(build_analysis(grid=grid), scores=tuple(scores))
+    found = [styles.model_style(analysis, name) for name in names]
+    assert len({style.color for style in found}) == len(names), "no two models share a colour"
+    assert found[1].color == styles.model_style(analysis, "elmo").color
+    assert figures.PALETTE[0] in found[1].color and figures.PALETTE[0] not in found[2].color
+    assert [style.marker for style in found] == [
+        "square",
+        "circle",
+        "circle",
+        "triangle",
+        "circle",
+        "diamond",
+        "cross",
+    ]
+    marks = {figures.draw_mark("red", style.marker) for style in found}
+    assert len(marks) == 5
+    assert styles.model_style(analysis, "tfidf").marker == "bar"
 
 
 def test_ablations_have_their_own_table(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path / "ablation", ablation_of={"gpt": "elmo"})
     pages = render_pages(analysis)
     section = pages["md"].partition("## Ablations")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| gpt")]
+    lines = [line for line in section.splitlines() if line.startswith("| GPT")]
     expected = [
         f"| {format_system(one.first)} | {format_system(one.second)} | {format_comparison(one)} "
         f"| {one.verdict} |"
@@ -249,8 +258,8 @@ def test_ablations_have_their_own_table(tmp_path: Path) -> None:
 
 def test_a_chart_of_many_models_counts_them(tmp_path: Path) -> None:
     def title(names: str) -> str:
-        curves = [LossCurve(name, 0, "bits_per_byte", (1, 2), (3.0, 2.0)) for name in names]
-        return view.draw_loss_curves(build_analysis(curves=tuple(curves)))[0]
+        losses = [LossCurve(name, 0, "bits_per_byte", (1, 2), (3.0, 2.0)) for name in names]
+        return curves.draw_loss_curves(build_analysis(curves=tuple(losses)))[0]
 
     assert "a, b, c, d" in title("abcd")
     assert "5 models" in title("abcde") and "a, b" not in title("abcde")
@@ -273,5 +282,5 @@ def test_the_cost_of_an_adaptation_is_next_to_its_effect(tmp_path: Path) -> None
         )
         assert {one.seconds for one in effects if one.model == "gpt"} == {seconds}
         md = render_pages(replace(analysis, adaptation=effects))["md"]
-        assert ("| gpt | sentiment | 1 MB | 75 s |" in md) == (seconds is not None)
-        assert "| bert | sentiment | n/a | – |" in md
+        assert ("| GPT | sentiment | 1 MB | 75 s |" in md) == (seconds is not None)
+        assert "| BERT | sentiment | n/a | – |" in md

@@ -23,7 +23,7 @@ from lineage.analysis.comparisons import (
 )
 from lineage.analysis.records import TrialCounts
 from lineage.config.params import ReportParams
-from lineage.report import formatting, sentences, tables, view
+from lineage.report import formatting, sentences, tables, task_sections
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_comparisons import ITEMS, REPETITIONS, build_cell
 
@@ -154,7 +154,7 @@ def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> No
 
     change_rows(folder, "evaluate_adapted-gpt-*.parquet", raise_loss)
     analysis = build_results(folder, grid, ReportParams())[1]
-    (line,) = [one for one in tables.build_adaptation_table(analysis) if one.model == "gpt"]
+    (line,) = [one for one in tables.build_adaptation_table(analysis) if one.model == "GPT"]
     assert line.outcome == "† fell in 1 of 2 pretrainings" and line.loss_did_not_fall
     score = next(
         one
@@ -163,7 +163,7 @@ def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> No
         == ("gpt", "adapted", "finetuned")
     )
     for task in ("sentiment", "sentiment on other"):
-        usage = view.format_usage(analysis, dataclasses.replace(score, task=task))
+        usage = task_sections.format_usage(analysis, dataclasses.replace(score, task=task))
         assert usage == "adapted †, fine-tuned"
 
 

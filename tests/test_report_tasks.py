@@ -170,7 +170,7 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
     changed = with_task(analysis, task, data, results.results_frame(scored))
     (line,) = tasks.build_task_data_table(changed)
     assert [re.sub(r"\d+", "N", note) for note in line.notes] == [
-        "bert: N% of the texts were longer than N tokens, and cut"
+        "BERT: N% of the texts were longer than N tokens, and cut"
     ]
     for text in render_pages(changed).values():
         assert f"small, as models could read it: {line.notes[0]}." in text
@@ -301,18 +301,18 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     shares = tuple(build.unknown_token_shares(table, "test"))
     changed = replace(analysis, unknown_token_shares=shares)
     unknown_table = tasks.build_unknown_token_table(changed)
-    assert unknown_table.columns == ("gpt", "gpt adapted", "bert")
-    assert unknown_table.models_without_unknown == ("elmo",)
+    assert unknown_table.columns == ("GPT", "GPT adapted", "BERT")
+    assert unknown_table.models_without_unknown == ("ELMo",)
     pages = render_pages(changed)
-    assert "| task | gpt | gpt adapted | bert |\n|---|---:|---:|---:|\n" in pages["md"]
+    assert "| task | GPT | GPT adapted | BERT |\n|---|---:|---:|---:|\n" in pages["md"]
     assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
     assert "| sentiment | – | – | – |" in pages["md"]
     for text in pages.values():
-        assert text.count("Unknown tokens") == 1 and "No unknown tokens: elmo." in text
+        assert text.count("Unknown tokens") == 1 and "No unknown tokens: ELMo." in text
     shares = tuple(one for one in shares if one.model == "elmo")
     pages = render_pages(replace(analysis, unknown_token_shares=shares))
-    assert all("No unknown tokens: elmo." in text for text in pages.values())
-    assert "| task | elmo |\n" not in pages["md"]
+    assert all("No unknown tokens: ELMo." in text for text in pages.values())
+    assert "| task | ELMo |\n" not in pages["md"]
     assert "Unknown tokens" not in render_pages(analysis)["html"], "no shares were measured"
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from lineage import artifacts, results
 from lineage.analysis import statistics
+from lineage.analysis.answers import describe_answers
 from lineage.analysis.cells import (
     ResultCell,
     disambiguate,
@@ -115,6 +116,9 @@ def build_results(
         scores=tuple(_summarize_cells(cells)),
         rankings=tuple(rankings),
         label_forecasts=tuple(forecast_labels(cells, rankings)),
+        answer_details=tuple(
+            describe_answers(rankings, results_dir=results_dir, grid=grid, split=split)
+        ),
         comparisons=tuple(comparisons),
         public_models=_public_models(grid, table),
         group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),

@@ -26,7 +26,7 @@ from lineage.analysis.records import (
 )
 from lineage.config.data import Task
 from lineage.config.params import Grid
-from lineage.errors import InputError
+from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.evaluation.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.results import HELDOUT_TEST_SET, NGRAM_STAGE, PUBLIC_FAMILY
 from lineage.tasks.base import load_kind
@@ -155,6 +155,30 @@ def read_table(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"{path}: this file of the grid is missing; run `dvc repro`")
     return artifacts.read_table(path)
+
+
+def read_setting_predictions(
+    results_dir: Path, grid: Grid, setting: Setting, *, split: str
+) -> pd.DataFrame:
+    """Read the predictions of one setting: the chosen trial on `split`. Raises InputError."""
+    base_task, extra_test_set = split_test_set(setting.task)
+    tables = [
+        read_table(results_dir / "predictions" / f"{name}.parquet")
+        for name in grid_stage_names(grid)
+        if name.endswith(f"-{base_task}")
+    ]
+    table = pd.concat(tables)
+    return table[
+        (table["split"] == split)
+        & (table["trial"] == "chosen")
+        & (table["test_set"] == (extra_test_set or base_task))
+        & (table["label_count"] == setting.label_count)
+    ]
+
+
+def shorten_label(label: object) -> str:
+    """Return a label in full if it is a short name. Shorten other texts, which may be private."""
+    return str(label) if is_short_name(str(label), is_label=True) else shorten_value(label)
 
 
 def read_result_cells(

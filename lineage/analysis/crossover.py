@@ -1,7 +1,8 @@
-"""The crossover point with TF-IDF: the label count from which a system beats it."""
+"""The crossover point with TF-IDF, and how many labels one model saves beside another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lineage.analysis.records import Analysis, Comparison, System
 
@@ -85,3 +86,70 @@ def _crossover_line(
         better_at=tuple(count for is_better, count in compared if is_better),
         largest_compared=compared[-1][1],
     )
+
+
+@dataclass(frozen=True)
+class LabelCurve:
+    """The mean score of a model at each number of labels: its best system, by validation."""
+
+    task: str
+    metric: str
+    model: str
+    train_examples: tuple[int, ...]  # ascending
+    scores: tuple[float, ...]
+
+
+def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
+    """Return the curves of each task that has several numbers of labels, in the grid's order."""
+    points: dict[tuple[str, str], dict[int, float]] = {}
+    metrics: dict[str, str] = {}
+    for ranking in analysis.rankings:  # those with public models repeat the others
+        for standing in ranking.standings:
+            key = (ranking.task, standing.system.model)
+            points.setdefault(key, {})[ranking.train_examples] = standing.mean
+            metrics[ranking.task] = ranking.metric
+    names = [*analysis.model_names, "tfidf"]
+    curves: dict[str, list[LabelCurve]] = {}
+    for task, model in sorted(points, key=lambda key: names.index(key[1])):
+        own = dict(sorted(points[task, model].items()))
+        if len({count for key in points if key[0] == task for count in points[key]}) > 1:
+            curve = LabelCurve(task, metrics[task], model, tuple(own), tuple(own.values()))
+            curves.setdefault(task, []).append(curve)
+    tasks = list(dict.fromkeys(ranking.task for ranking in analysis.rankings))
+    return {task: curves[task] for task in tasks if task in curves}
+
+
+def labels_needed(curve: LabelCurve, score: float) -> float | None:
+    """Return the number of labels at which a curve reaches a score; None if it never does.
+
+    Between two numbers that were tried, the score is linear in the logarithm of the number.
+    """
+    if curve.scores[0] >= score:
+        return float(curve.train_examples[0])
+    points = list(zip(curve.train_examples, curve.scores, strict=True))
+    for (low, low_score), (high, high_score) in pairwise(points):
+        if low_score < score <= high_score:
+            share = (score - low_score) / (high_score - low_score)
+            return float(low * (high / low) ** share)
+    return None
+
+
+def find_overtaking(first: LabelCurve, second: LabelCurve) -> float | None:
+    """Return the number of labels from which `first` stays above `second`; None if it ends below.
+
+    The number is between two that were tried, or the smallest one of both if it is above there.
+    """
+    others = dict(zip(second.train_examples, second.scores, strict=True))
+    leads = [
+        (count, score - others[count])
+        for count, score in zip(first.train_examples, first.scores, strict=True)
+        if count in others
+    ]
+    if not leads or leads[-1][1] <= 0:
+        return None
+    crossing = float(leads[0][0])
+    for (low, low_lead), (high, high_lead) in pairwise(leads):
+        if low_lead <= 0 < high_lead:
+            share = -low_lead / (high_lead - low_lead)
+            crossing = float(low * (high / low) ** share)
+    return crossing

@@ -215,6 +215,19 @@ def _cheapest(ranking: Ranking) -> Standing:
     return ranking.standings[-1]
 
 
+def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
+    """Return the choices than which no cheaper one scores higher, the cheapest first.
+
+    Choices without a known time are left out.
+    """
+    timed = [(one.cost.seconds, one) for one in choices if one.cost.seconds is not None]
+    front: list[Choice] = []
+    for _, choice in sorted(timed, key=lambda pair: (pair[0], -pair[1].standing.mean)):
+        if not front or choice.standing.mean > front[-1].standing.mean:
+            front.append(choice)
+    return front
+
+
 def largest_label_counts(rankings: Sequence[Ranking]) -> dict[str, Ranking]:
     """Return the budget ranking of each task that has the most labels."""
     largest: dict[str, Ranking] = {}

@@ -9,14 +9,13 @@ import pandas as pd
 from lineage import artifacts
 from lineage.analysis.cells import (
     SYSTEM_COLUMNS,
-    grid_stage_names,
-    read_table,
+    read_setting_predictions,
+    shorten_label,
     split_test_set,
     system_key,
 )
 from lineage.analysis.decision import largest_label_counts
-from lineage.analysis.records import Analysis, Setting, System
-from lineage.errors import is_short_name, shorten_value
+from lineage.analysis.records import Analysis, System
 from lineage.tasks.base import load_kind
 
 MAX_ITEMS_PER_SIDE = 3  # items on which the first system is better, and the second
@@ -64,7 +63,9 @@ def find_disagreements(
         if len(ranking.standings) < 2 or not load_kind(kind).has_named_answers:
             continue
         systems = (ranking.standings[0].system, ranking.standings[1].system)
-        predictions = _read_predictions(results_dir, analysis, ranking.setting)
+        predictions = read_setting_predictions(
+            results_dir, analysis.grid, ranking.setting, split=analysis.split
+        )
         paired = _item_accuracy(predictions, systems[0], kind).join(
             _item_accuracy(predictions, systems[1], kind), how="inner", rsuffix="_second"
         )
@@ -82,23 +83,6 @@ def find_disagreements(
     return disagreements
 
 
-def _read_predictions(results_dir: Path, analysis: Analysis, setting: Setting) -> pd.DataFrame:
-    """Read the predictions of one setting: the chosen trial on the scored split."""
-    base_task, extra_test_set = split_test_set(setting.task)
-    tables = [
-        read_table(results_dir / "predictions" / f"{name}.parquet")
-        for name in grid_stage_names(analysis.grid)
-        if name.endswith(f"-{base_task}")
-    ]
-    table = pd.concat(tables)
-    return table[
-        (table["split"] == analysis.split)
-        & (table["trial"] == "chosen")
-        & (table["test_set"] == (extra_test_set or base_task))
-        & (table["label_count"] == setting.label_count)
-    ]
-
-
 def _choose_items(gap: pd.Series) -> list[str]:
     """Return the ids with the largest gaps on either side."""
     first_better = gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index
@@ -108,15 +92,10 @@ def _choose_items(gap: pd.Series) -> list[str]:
 
 def _disagreement_item(row: dict[Any, Any], item_id: str, text: str) -> DisagreementItem:
     predictions = (
-        ItemPrediction(_shorten_label(row["prediction"]), float(row["accuracy"])),
-        ItemPrediction(_shorten_label(row["prediction_second"]), float(row["accuracy_second"])),
+        ItemPrediction(shorten_label(row["prediction"]), float(row["accuracy"])),
+        ItemPrediction(shorten_label(row["prediction_second"]), float(row["accuracy_second"])),
     )
-    return DisagreementItem(item_id, _shorten_label(row["label"]), predictions, text)
-
-
-def _shorten_label(label: object) -> str:
-    """Return a label in full if it is a short name. Shorten other texts, which may be private."""
-    return str(label) if is_short_name(str(label), is_label=True) else shorten_value(label)
+    return DisagreementItem(item_id, shorten_label(row["label"]), predictions, text)
 
 
 def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFrame:

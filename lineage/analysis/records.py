@@ -19,7 +19,7 @@ from lineage.data.dataset_stats import FoldStats, SplitStats
 from lineage.evaluation.ngram_bits import NgramBits
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY, Note
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 TEST_SET_SEPARATOR = " on "  # between a task and its extra test set
 TRAINED_INITS = ("pretrained", "adapted", "target_only")
 LEADER_INITS = ("pretrained", "adapted")  # a model of the target text alone is a control
@@ -198,6 +198,47 @@ class Ranking:
     @property
     def best(self) -> Standing:
         return self.standings[0]
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How well each system finds one label, or one type of span."""
+
+    label: str
+    count: float  # of these labels, words or spans in the test set
+    f1: tuple[float, ...]  # by system, over all its repetitions
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Answers of similar confidence: their mean confidence, and the share that is right."""
+
+    confidence: float
+    accuracy: float
+    share: float  # of all answers
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Whether the probability of a system's answers tells how often they are right."""
+
+    bins: tuple[CalibrationBin, ...]
+    error: float  # mean distance of confidence and accuracy
+
+
+@dataclass(frozen=True)
+class AnswerDetails:
+    """The answers of a task's candidates at its largest label count, by label."""
+
+    task: str
+    label_count: str
+    counted: Literal["items", "words", "spans"]
+    systems: tuple[System, ...]
+    classes: tuple[ClassScore, ...]  # the most frequent first; empty if there are too many
+    confusion_labels: tuple[str, ...]  # empty if there are too many
+    # By system: the share of each answer (columns) among the items of each label (rows).
+    confusions: tuple[tuple[tuple[float, ...], ...], ...]
+    calibrations: tuple[Calibration | None, ...]  # by system; None without probabilities
 
 
 @dataclass(frozen=True)
@@ -478,6 +519,7 @@ class Analysis:
     scores: tuple[SystemScore, ...]
     rankings: tuple[Ranking, ...]
     label_forecasts: tuple[LabelForecast, ...]
+    answer_details: tuple[AnswerDetails, ...]
     comparisons: tuple[Comparison, ...]
     public_models: tuple[str, ...]
     group_scores: tuple[GroupScores, ...]
@@ -505,6 +547,11 @@ class Analysis:
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:
         return {(score.system, score.setting): score for score in self.scores}
+
+    @cached_property
+    def model_families(self) -> dict[str, str]:
+        """The family of each model that has a score."""
+        return {score.system.model: score.system.family for score in self.scores}
 
     @property
     def model_names(self) -> tuple[str, ...]:

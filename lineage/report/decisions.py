@@ -14,6 +14,7 @@ from lineage.report.formatting import (
     format_difference,
     format_head,
     format_label_count,
+    format_model,
     format_percent,
     format_seconds,
     format_si,
@@ -22,9 +23,8 @@ from lineage.report.formatting import (
     metric_unit,
     plural,
 )
-from lineage.report.view import model_style
+from lineage.report.styles import model_style
 
-MODEL_NAMES = {"tfidf": "TF-IDF"}
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
@@ -45,8 +45,7 @@ class DecisionLine:
     label_count: str  # that the switch of the table shows; "none" is always shown
     use: str
     detail: str  # how the model is used
-    color: str
-    marker: str
+    mark: str  # SVG
     score: str
     interval: str
     unit: str
@@ -65,11 +64,6 @@ class MainFigure:
 
     label_count: str
     panels: tuple[str, ...]  # SVG
-
-
-def format_model(model: str) -> str:
-    """Name a model or a baseline in a sentence."""
-    return MODEL_NAMES.get(model, model)
 
 
 def format_detail(system: System) -> str:
@@ -114,8 +108,7 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         label_count=decision.label_count,
         use=format_model(use.system.model),
         detail=format_detail(use.system),
-        color=style.color,
-        marker=style.marker,
+        mark=style.mark,
         score=format_percent(use.mean),
         interval=format_interval(use),
         unit=metric_unit(decision.metric),
@@ -279,10 +272,10 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     if advice == "use a public model":
         gains = [one.overall_gain for one in group if one.overall_gain is not None]
         if not gains:
-            return f"For {tasks}, take the public model {model}."
+            return f"For {tasks}, take the public model {format_model(model)}."
         points = join_with_and([format_difference(gain) for gain in gains])
         return (
-            f"For {tasks}, take the public model {model}: {points} points from the best of your "
+            f"For {tasks}, take the public model {format_model(model)}: {points} points from the best of your "
             "budget."
         )
     if model == "tfidf":
@@ -291,7 +284,7 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     for one in group:
         notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
         named.append(f"{one.task} ({'; '.join(notes)})" if notes else one.task)
-    return f"Pretrain {model} for {join_with_and(named)}."
+    return f"Pretrain {format_model(model)} for {join_with_and(named)}."
 
 
 def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:

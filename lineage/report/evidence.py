@@ -67,10 +67,12 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
     The folder has results.csv already.
     """
     analysis = replace(analysis, budget=facts.budget, adaptation=facts.adaptation)
-    decisions = decide(analysis, {(one.system, one.setting): one.cost for one in facts.costs})
+    costs = {(one.system, one.setting): one.cost for one in facts.costs}
+    decisions = decide(analysis, costs)
     pages = page.render_report(
         analysis,
         decisions,
+        costs=costs,
         provenance=facts.provenance,
         model_descriptions=[
             {name: one[name] for name in facts.description_columns}

@@ -39,6 +39,22 @@ TRANSFER_NAMES = {
     "setfit": "SetFit",
     "zero_shot": "zero-shot",
 }
+# Names of papers for models that are called as their family; other names are the user's.
+MODEL_NAMES = {
+    "elmo": "ELMo",
+    "ulmfit": "ULMFiT",
+    "gpt": "GPT",
+    "bert": "BERT",
+    "fasttext": "fastText",
+    "glove": "GloVe",
+    "sa_lstm": "SA-LSTM",
+    "taglm": "TagLM",
+    "tfidf": "TF-IDF",
+    "kneser_ney": "5-gram model",
+    "word_frequency": "word frequency",
+    "majority": "majority class",
+    "copy": "copied source",
+}
 HEAD_NAMES = {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
 SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -61,12 +77,17 @@ class NamedSystem(Protocol):
 
 def format_system(system: NamedSystem) -> str:
     """Name a system: `bert, fine-tuned`; `gpt adapted, frozen`; `both (two budgets), frozen`."""
-    parts = [system.model + UNMATCHED_NOTES.get(system.family, "")]
+    parts = [format_model(system.model) + UNMATCHED_NOTES.get(system.family, "")]
     if system.init in INIT_NAMES:
         parts.append(f" {INIT_NAMES[system.init]}")
     if system.transfer in TRANSFER_NAMES:
         parts.append(f", {TRANSFER_NAMES[system.transfer]}")
     return "".join(parts) + format_head(system.head)
+
+
+def format_model(model: str) -> str:
+    """Name a model or a baseline: `ELMo`; a name that the user chose stays as it is."""
+    return MODEL_NAMES.get(model, model)
 
 
 def format_head(head: str) -> str:
@@ -137,6 +158,14 @@ def format_comparison(comparison: Comparison) -> str:
     low = format_difference(comparison.ci_low)
     high = format_difference(comparison.ci_high)
     return f"{points}, {low} to {high}"
+
+
+def format_verdict(comparison: Comparison) -> str:
+    """Return a verdict in words: `better`; `too few seeds to tell`."""
+    is_open = comparison.verdict == "no significant difference"
+    if is_open and comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
+        return "too few seeds to tell"
+    return comparison.verdict
 
 
 def format_si(value: float | None, unit: str = "") -> str:

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lineage.analysis.decision import Decision
+from lineage.analysis.decision import Costs, Decision
 from lineage.analysis.disagreements import Disagreements
 from lineage.analysis.records import BASELINES, Analysis, Setting, System
-from lineage.report import sentences, tables, tasks, view
+from lineage.report import curves, sentences, styles, tables, task_sections, tasks
+from lineage.report.answers import build_answer_findings
 from lineage.report.decisions import (
     build_decision_lines,
     build_main_figures,
@@ -23,7 +24,7 @@ from lineage.report.decisions import (
 from lineage.report.formatting import format_epochs, format_seconds, format_si
 from lineage.report.notes import format_notes
 from lineage.report.provenance import Provenance
-from lineage.report.view import TableCell, TaskTable
+from lineage.report.task_sections import TableCell, TaskTable
 
 MAX_TABLE_WIDTH = 10_000  # characters; wider than any table
 
@@ -32,6 +33,7 @@ def render_report(
     analysis: Analysis,
     decisions: Sequence[Decision],
     *,
+    costs: Costs | None = None,
     provenance: Provenance | None = None,
     model_descriptions: Sequence[Mapping[str, str]] = (),
     disagreements: Sequence[Disagreements] = (),
@@ -43,17 +45,19 @@ def render_report(
     """
     descriptions = tables.build_model_descriptions(model_descriptions, analysis.budget)
     for line in descriptions:
-        line["model"] = view.format_model_name(analysis, line["model"])
+        line["model"] = styles.format_model_name(analysis, line["model"])
     context = {
         "analysis": analysis,
         "answer": summarize_decisions(analysis, decisions),
         "decisions": build_decision_lines(analysis, decisions),
         "runs_note": describe_runs(analysis),
         "main_figures": build_main_figures(analysis),
-        "tasks": view.build_task_tables(analysis, find_recommended(decisions)),
-        "legend": view.build_legend(analysis),
-        "label_curves": view.draw_label_curves(analysis),
-        "loss_curves": view.draw_loss_curves(analysis),
+        "tasks": task_sections.build_task_tables(analysis, find_recommended(decisions)),
+        "models": [styles.format_model_name(analysis, name) for name in analysis.grid.models],
+        "label_findings": curves.build_label_findings(analysis, decisions),
+        "cost_findings": curves.build_cost_findings(analysis, costs or {}),
+        "answer_findings": build_answer_findings(analysis, decisions),
+        "loss_curves": curves.draw_loss_curves(analysis),
         "ngrams": tables.build_ngram_table(analysis),
         "ngram_findings": sentences.describe_ngram_comparisons(analysis.ngram_comparisons),
         "ngram_note": sentences.describe_ngram_models(analysis),
@@ -70,7 +74,7 @@ def render_report(
         "gains": tables.build_gain_sections(analysis),
         "ablations": tables.build_ablation_tables(analysis),
         "group_scores": tables.build_group_tables(analysis),
-        "disagreements": tables.build_disagreement_tables(disagreements),
+        "disagreements": {one.task: one for one in tables.build_disagreement_tables(disagreements)},
         "data": tasks.build_task_data_table(analysis),
         "unknown_tokens": tasks.build_unknown_token_table(analysis),
         "clean_scores": tables.build_clean_score_tables(analysis),
@@ -86,12 +90,14 @@ def render_report(
     }
 
 
-def render_figures(analysis: Analysis) -> dict[str, str]:
+def render_figures(analysis: Analysis, decisions: Sequence[Decision]) -> dict[str, str]:
     """Return the charts as SVG files, by name."""
     charts = {
         "scores": [panel for figure in build_main_figures(analysis) for panel in figure.panels],
-        "label-curves": view.draw_label_curves(analysis),
-        "loss-curves": view.draw_loss_curves(analysis),
+        "label-curves": [
+            finding.figure for finding in curves.build_label_findings(analysis, decisions)
+        ],
+        "loss-curves": curves.draw_loss_curves(analysis),
     }
     return {
         f"{name}-{number}.svg": svg
@@ -112,7 +118,7 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
 
     As many tasks stand next to each other as fit. Output that is not a terminal is plain ASCII.
     """
-    remaining = view.build_task_tables(analysis, find_recommended(decisions))
+    remaining = task_sections.build_task_tables(analysis, find_recommended(decisions))
     while remaining:
         count = len(remaining)
         table = _mean_table(analysis, remaining, console)

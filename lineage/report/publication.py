@@ -1,5 +1,6 @@
 """Costs of training, and the texts and metrics of the MLflow run: they differ by run."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +18,10 @@ from lineage.analysis.records import (
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.evaluation.metrics import RANKING_METRICS
-from lineage.report import view
 from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.provenance import StageMetadata
 
+WORDS_PATTERN = re.compile(r"\bwords\b,?")
 MAX_NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
 
 
@@ -111,7 +112,7 @@ def adjust_unit_for_language(description: dict[str, str], language: str) -> dict
     """
     if not is_spaceless(language):
         return description
-    unit = view.WORDS_PATTERN.sub("characters, each a word,", description["unit"])
+    unit = WORDS_PATTERN.sub("characters, each a word,", description["unit"])
     return {**description, "unit": unit.removesuffix(",")}
 
 

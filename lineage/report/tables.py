@@ -32,6 +32,7 @@ from lineage.analysis.records import (
 )
 from lineage.evaluation.metrics import RANKING_METRICS
 from lineage.report import figures
+from lineage.report.curves import format_loss_name
 from lineage.report.figures import EffectRow
 from lineage.report.formatting import (
     NO_VALUE,
@@ -40,6 +41,7 @@ from lineage.report.formatting import (
     format_difference,
     format_kind,
     format_label_count,
+    format_model,
     format_percent,
     format_si,
     format_system,
@@ -47,14 +49,13 @@ from lineage.report.formatting import (
     metric_heading,
     plural,
 )
-from lineage.report.view import (
+from lineage.report.styles import (
     Style,
-    format_loss_name,
     format_model_name,
     format_unmatched_reason,
-    loss_did_not_fall,
     model_style,
 )
+from lineage.report.task_sections import loss_did_not_fall
 
 GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
 GAIN_DEFINITIONS = {
@@ -331,7 +332,7 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
         total = sum(one.num_comparisons for one in counts)
         noun = " comparisons" if not parts else ""
         verb = " is better" if not parts else ""
-        parts.append(f"{model}{verb} in {num_better} of {total}{noun}{worse}")
+        parts.append(f"{format_model(model)}{verb} in {num_better} of {total}{noun}{worse}")
     return f"{'; '.join(parts)}." if parts else ""
 
 
@@ -368,7 +369,7 @@ def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
         text += " °"
     return EffectRow(
         group=format_method(effect.method),
-        name=effect.model,
+        name=format_model(effect.model),
         mean=pooled.mean,
         interval=interval,
         dots=[task.difference for task in effect.tasks],
@@ -564,7 +565,7 @@ def build_budget_table(analysis: Analysis) -> list[BudgetLine]:
     """Return the budget of each model."""
     return [
         BudgetLine(
-            model=one.model,
+            model=format_model(one.model),
             style=model_style(analysis, one.model),
             unmatched_reason=format_unmatched_reason(analysis, one.model),
             budget=one,
@@ -577,7 +578,7 @@ def build_ngram_table(analysis: Analysis) -> list[NgramLine]:
     """Return the models that can be compared with a 5-gram model."""
     return [
         NgramLine(
-            model=one.model,
+            model=format_model(one.model),
             style=model_style(analysis, one.model),
             bits_per_byte=format_bits(one.bits_per_byte),
             ngram_bits_per_byte=format_bits(one.ngram_bits_per_byte),

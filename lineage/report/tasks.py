@@ -20,6 +20,7 @@ from lineage.report.formatting import (
     format_head,
     format_kind,
     format_label_count,
+    format_model,
     format_percent,
     format_system,
     metric_heading,
@@ -135,7 +136,8 @@ def _format_truncation_notes(task: TaskSummary) -> tuple[str, ...]:
     for one in task.truncation_notes:
         models_by_text.setdefault(format_note(one.note), []).extend(one.models)
     return tuple(
-        f"{', '.join(dict.fromkeys(models))}: {text}" for text, models in models_by_text.items()
+        f"{', '.join(dict.fromkeys(map(format_model, models)))}: {text}"
+        for text, models in models_by_text.items()
     )
 
 
@@ -249,10 +251,10 @@ def build_unknown_token_table(analysis: Analysis) -> UnknownTokenTable:
         for one in analysis.unknown_token_shares:
             if one.model == model and one.init in own:
                 own[one.init][one.task] = one.value
-        shares[model] = own["pretrained"]
+        shares[format_model(model)] = own["pretrained"]
         for init in TRAINED_INITS[1:]:
             if not own[init].items() <= own["pretrained"].items():
-                shares[f"{model} {INIT_NAMES[init]}"] = own[init]
+                shares[f"{format_model(model)} {INIT_NAMES[init]}"] = own[init]
     columns = [name for name, values in shares.items() if any(values.values())]
     lines = []
     for task in analysis.tasks:

@@ -1,0 +1,155 @@
+"""The answers of a task by label: F1 of each class, confusions and calibration, as figures."""
+
+from collections.abc import Sequence
+
+from lineage.analysis.decision import Decision
+from lineage.analysis.records import Analysis, AnswerDetails, Calibration, ClassScore
+from lineage.report import charts
+from lineage.report.charts import ClassRow, NamedStyle
+from lineage.report.curves import Finding, find_largest_decisions
+from lineage.report.figures import LineSeries
+from lineage.report.formatting import format_model, format_percent
+from lineage.report.styles import model_style
+
+MIN_CLASSES_FOR_FINDING = 2
+MAX_SHOWN_CLASSES = 16
+SMALL_CALIBRATION_ERROR = 0.03
+SMALLEST_CONFUSION = 0.005  # it would be printed as 0 %
+
+
+def build_answer_findings(
+    analysis: Analysis, decisions: Sequence[Decision]
+) -> dict[str, list[Finding]]:
+    """Return the figures of each task: classes, confusions and calibration, where known."""
+    largest = find_largest_decisions(decisions)
+    return {
+        details.task: _describe_task(analysis, details, largest[details.task])
+        for details in analysis.answer_details
+        if details.task in largest
+    }
+
+
+def _describe_task(analysis: Analysis, details: AnswerDetails, decision: Decision) -> list[Finding]:
+    places = choose_systems(details, decision)
+    if not places:
+        return []
+    styles = [_name_style(analysis, details, place) for place in places]
+    first = styles[0].name
+    found = []
+    if len(details.classes) >= MIN_CLASSES_FOR_FINDING:
+        classes = details.classes[:MAX_SHOWN_CLASSES]
+        rows = [
+            ClassRow(
+                charts.shorten(one.label, 15),
+                f"{one.count:,.0f}",
+                [one.f1[place] for place in places],
+            )
+            for one in classes
+        ]
+        figure = charts.draw_class_scores(
+            rows, styles, title="F1 by label", subtitle=f"{details.counted} in test"
+        )
+        found.append(
+            Finding(details.task, describe_classes(classes, place=places[0], name=first), figure)
+        )
+    if details.confusion_labels:
+        shares = details.confusions[places[0]]
+        figure = charts.draw_confusion(
+            details.confusion_labels,
+            shares,
+            title=f"Answers of {first}",
+            subtitle="% of each label (rows)",
+        )
+        found.append(
+            Finding(details.task, describe_confusions(details.confusion_labels, shares), figure)
+        )
+    calibrated = [
+        (style, calibration)
+        for style, place in zip(styles, places, strict=True)
+        if (calibration := details.calibrations[place]) is not None
+    ]
+    if calibrated and calibrated[0][0] == styles[0]:
+        figure = charts.draw_calibration(
+            [_calibration_series(*pair, is_first=pair[0] == styles[0]) for pair in calibrated],
+            title="Calibration",
+            subtitle="% right over confidence, %",
+        )
+        found.append(
+            Finding(details.task, describe_calibration(calibrated[0][1], name=first), figure)
+        )
+    return found
+
+
+def choose_systems(details: AnswerDetails, decision: Decision) -> list[int]:
+    """Return the places of the system to use, of the best other model, and of TF-IDF."""
+    used = [
+        place
+        for place, system in enumerate(details.systems)
+        if system == decision.use.standing.system
+    ]
+    others = [
+        place
+        for place, system in enumerate(details.systems)
+        if place not in used and system.family != "tfidf"
+    ]
+    tfidf = [
+        place
+        for place, system in enumerate(details.systems)
+        if place not in used and system.family == "tfidf"
+    ]
+    return [*used, *others[:1], *tfidf] if used else []
+
+
+def _name_style(analysis: Analysis, details: AnswerDetails, place: int) -> NamedStyle:
+    model = details.systems[place].model
+    style = model_style(analysis, model)
+    return NamedStyle(format_model(model), style.color, style.marker)
+
+
+def _calibration_series(
+    style: NamedStyle, calibration: Calibration, *, is_first: bool
+) -> LineSeries:
+    return LineSeries(
+        style.name,
+        style.color,
+        [one.confidence for one in calibration.bins],
+        [one.accuracy for one in calibration.bins],
+        marker=style.marker,
+        bold=is_first,
+    )
+
+
+def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) -> str:
+    """Name the label that a system finds worst."""
+    worst = min(classes, key=lambda one: one.f1[place])
+    best = max(classes, key=lambda one: one.f1[place])
+    if best.f1[place] - worst.f1[place] < SMALLEST_CONFUSION:
+        return f"{name} finds all labels equally well."
+    return (
+        f"{name} is weakest on {worst.label}: F1 {format_percent(worst.f1[place])}, "
+        f"with {worst.count:,.0f} in the test set."
+    )
+
+
+def describe_confusions(labels: Sequence[str], shares: Sequence[Sequence[float]]) -> str:
+    """Name the most frequent confusion."""
+    confusions = [
+        (share, label, answer)
+        for label, own in zip(labels, shares, strict=True)
+        for answer, share in zip(labels, own, strict=True)
+        if label != answer
+    ]
+    share, label, answer = max(confusions, default=(0.0, "", ""))
+    if share < SMALLEST_CONFUSION:
+        return "No label is read as another."
+    return f"Most often, {label} is read as {answer}: {100 * share:.0f} % of its items."
+
+
+def describe_calibration(calibration: Calibration, *, name: str) -> str:
+    """Tell how far confidence and accuracy are apart, and on which side."""
+    gap = sum(one.share * (one.confidence - one.accuracy) for one in calibration.bins)
+    points = f"{100 * calibration.error:.1f} points"
+    if calibration.error < SMALL_CALIBRATION_ERROR:
+        return f"The confidence of {name} can be read as a probability: it is off by {points}."
+    side = "too high" if gap > 0 else "too low"
+    return f"The confidence of {name} is {side}: it is off by {points} on average."

@@ -1,0 +1,450 @@
+"""Charts with two axes, written by hand as `figures` are."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lineage.report.figures import (
+    BACKGROUND_COLOR,
+    TEXT_COLOR,
+    LinearScale,
+    LineSeries,
+    choose_ticks,
+    dash_style,
+    draw_marker,
+    draw_text,
+    grid_style,
+    muted_style,
+    wrap_svg,
+)
+from lineage.report.formatting import format_seconds
+
+# Sizes in pixels.
+TICK_LABEL_WIDTH = 26  # room for a number below an axis
+CHART_WIDTH = 360
+CHART_HEIGHT = 230
+CHART_LEFT = 44
+CHART_RIGHT = 12
+CHART_TOP = 30
+CHART_BOTTOM = 40
+MAX_MARKED_POINTS = 12  # a curve with more points has no markers
+PLOT_WIDTH = 320
+PLOT_HEIGHT = 210
+PLOT_LEFT = 30
+PLOT_RIGHT = 84  # room for the names at the ends of lines
+PLOT_TOP = 34
+PLOT_BOTTOM = 24
+NAME_HEIGHT = 12
+CLASS_LINE = 19
+CLASS_LEFT = 96
+CLASS_RIGHT = 46
+CELL_HEIGHT = 24
+TIME_TICKS = (1, 3, 10, 30, 60, 180, 600, 1800, 3600, 3 * 3600, 10 * 3600, 30 * 3600)  # seconds
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class CostPoint:
+    """A system's score, and the time it takes to build."""
+
+    name: str
+    seconds: float
+    score: float
+    color: str
+    marker: str
+    on_front: bool
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """The F1 of one label, by system."""
+
+    label: str
+    count: str
+    values: Sequence[float]
+
+
+@dataclass(frozen=True)
+class NamedStyle:
+    """A system of a chart."""
+
+    name: str
+    color: str
+    marker: str
+
+
+def draw_label_panel(
+    series: Sequence[LineSeries],
+    *,
+    title: str,
+    subtitle: str,
+    forecast: tuple[str, float, float] | None,
+) -> str:
+    """Draw scores over the number of labels, with a name at the end of each line.
+
+    `forecast` is a series with a further point (labels, score), which a dashed line joins.
+    """
+    ends = [] if forecast is None else [forecast]
+    x_values = [*{x for one in series for x in one.x}, *(x for _, x, _ in ends)]
+    y_values = [*(y for one in series for y in one.y), *(y for _, _, y in ends)]
+    right = PLOT_WIDTH - PLOT_RIGHT
+    floor = PLOT_HEIGHT - PLOT_BOTTOM
+    x_scale = LinearScale(
+        math.log10(min(x_values)), math.log10(max(x_values)), PLOT_LEFT + 8, right
+    )
+    y_scale = _fit_y_scale(y_values, floor)
+    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
+    ticks = sorted({x for one in series for x in one.x})
+    for x, value in _drop_overlapping_ticks([(x_scale(math.log10(x)), x) for x in ticks]):
+        parts.append(draw_text(x, floor + 16, f"{value:,.0f}"))
+    for one in sorted(series, key=lambda one: one.bold):
+        xs = [x_scale(math.log10(x)) for x in one.x]
+        parts += _draw_line(one, xs, y_scale)
+        if forecast is not None and one.name == forecast[0]:
+            end = x_scale(math.log10(forecast[1]))
+            parts.append(
+                f'<line x1="{xs[-1]}" y1="{y_scale(one.y[-1])}" x2="{end}" '
+                f'y2="{y_scale(forecast[2])}" stroke="{one.color}" stroke-width="2" '
+                'stroke-dasharray="2 3"/>'
+            )
+    labels = [(y_scale(one.y[-1]), one.name, one.bold) for one in series]
+    parts += _draw_names(labels, right + 8, floor)
+    described = "; ".join(
+        f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
+    )
+    numbers = ", ".join(f"{x:,.0f}" for x in ticks)
+    return wrap_svg(
+        PLOT_WIDTH,
+        PLOT_HEIGHT,
+        parts,
+        title=f"{title}, scores with {numbers} labels: {described}",
+        css="panel",
+    )
+
+
+def _fit_y_scale(values: Sequence[float], floor: float) -> LinearScale:
+    margin = 0.06 * (max(values) - min(values)) or 0.01
+    return LinearScale(min(values) - margin, max(values) + margin, floor, PLOT_TOP)
+
+
+def _draw_frame(y_scale: LinearScale, *, title: str, subtitle: str, right: float) -> list[str]:
+    parts = [
+        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
+        draw_text(PLOT_WIDTH, 13, subtitle, anchor="end"),
+    ]
+    for tick in choose_ticks(y_scale.low, y_scale.high, count=4):
+        y = y_scale(tick)
+        parts.append(f'<line x1="{PLOT_LEFT}" x2="{right}" y1="{y}" y2="{y}" {grid_style(0.7)}/>')
+        parts.append(draw_text(PLOT_LEFT - 6, y + 3.5, f"{100 * tick:.4g}", anchor="end"))
+    return parts
+
+
+def _draw_line(series: LineSeries, xs: Sequence[float], y_scale: LinearScale) -> list[str]:
+    width = "2.2" if series.bold else "1.3"
+    points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
+    style = f'fill="none" stroke="{series.color}" stroke-width="{width}"'
+    parts = [f'<polyline points="{points}" {style}/>']
+    for x, y in zip(xs, series.y, strict=True):
+        radius = 3.4 if series.bold else 2.4
+        parts.append(draw_marker(series.marker, x, y_scale(y), radius, f'fill="{series.color}"'))
+    return parts
+
+
+def _draw_names(labels: Sequence[tuple[float, str, bool]], x: float, floor: float) -> list[str]:
+    """Draw names at the ends of lines, moved apart where they would overlap."""
+    ordered = sorted(labels)
+    places: list[float] = []
+    for y, _, _ in ordered:
+        places.append(max(y, places[-1] + NAME_HEIGHT) if places else max(y, PLOT_TOP - 4))
+    excess = places[-1] - floor
+    for number in reversed(range(len(places))):
+        if excess <= 0:
+            break
+        limit = floor if number == len(places) - 1 else places[number + 1] - NAME_HEIGHT
+        places[number] = min(places[number], limit)
+    return [
+        draw_text(
+            x, y + 3.5, name, anchor="start", size=11, fill=TEXT_COLOR, weight=650 if bold else 400
+        )
+        for y, (_, name, bold) in zip(places, ordered, strict=True)
+    ]
+
+
+def draw_cost_panel(points: Sequence[CostPoint], *, title: str, subtitle: str) -> str:
+    """Draw scores over the time to build; a step line joins those that no cheaper one beats."""
+    right = PLOT_WIDTH - 8
+    floor = PLOT_HEIGHT - PLOT_BOTTOM
+    low = math.log10(min(one.seconds for one in points))
+    high = math.log10(max(one.seconds for one in points))
+    margin = 0.12 * (high - low) or 0.3
+    x_scale = LinearScale(low - margin, high + margin, PLOT_LEFT + 8, right - 40)
+    y_scale = _fit_y_scale([one.score for one in points], floor)
+    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
+    ticks: list[float] = [
+        one for one in TIME_TICKS if low - margin <= math.log10(one) <= high + margin
+    ]
+    if len(ticks) < 2:
+        ticks = [10**low, 10**high]
+    placed = [(x_scale(math.log10(one)), one) for one in ticks]
+    for x, seconds in _drop_overlapping_ticks(placed, room=44):
+        parts.append(draw_text(x, floor + 16, format_seconds(seconds)))
+    front = sorted((one for one in points if one.on_front), key=lambda one: one.seconds)
+    steps = []
+    for number, one in enumerate(front):
+        x = x_scale(math.log10(one.seconds))
+        if number:
+            steps.append(f"{x},{y_scale(front[number - 1].score)}")
+        steps.append(f"{x},{y_scale(one.score)}")
+    steps.append(f"{right},{y_scale(front[-1].score)}")
+    parts.append(f'<polyline points="{" ".join(steps)}" fill="none" {muted_style(1.2)}/>')
+    marks = [(x_scale(math.log10(one.seconds)), y_scale(one.score)) for one in points]
+    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks]
+    for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
+        fill = one.color if one.on_front else BACKGROUND_COLOR
+        style = f'fill="{fill}" stroke="{one.color}" stroke-width="1.5"'
+        parts.append(draw_marker(one.marker, x, y, 4, style))
+        parts.append(_draw_point_name(one, x, y, taken))
+    described = "; ".join(
+        f"{one.name} {100 * one.score:.1f} in {format_seconds(one.seconds)}" for one in points
+    )
+    return wrap_svg(
+        PLOT_WIDTH, PLOT_HEIGHT, parts, title=f"{title}, score and cost: {described}", css="panel"
+    )
+
+
+def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box]) -> str:
+    """Draw a name beside its point, where nothing else is drawn; the line is to its right."""
+    width = 6.4 * len(point.name)
+    places = [(x + 7, y - 6), (x + 7, y + 14), (x - 7 - width, y - 6), (x - 7 - width, y + 4)]
+    places += [(x + 7, y + 26), (x + 7, y - 18), (x - 7 - width, y + 16)]
+    boxes = [(left, base - 9, left + width, base + 2) for left, base in places]
+    free = [box for box in boxes if _is_free(box, taken)]
+    chosen = (free or boxes)[0]
+    taken.append(chosen)
+    weight = 650 if point.on_front else 400
+    return draw_text(
+        chosen[0],
+        chosen[3] - 2,
+        point.name,
+        anchor="start",
+        size=11,
+        fill=TEXT_COLOR,
+        weight=weight,
+    )
+
+
+def _is_free(box: Box, taken: Sequence[Box]) -> bool:
+    left, top, right, bottom = box
+    if left < PLOT_LEFT or right > PLOT_WIDTH:
+        return False
+    return all(
+        right <= other[0] or left >= other[2] or bottom <= other[1] or top >= other[3]
+        for other in taken
+    )
+
+
+def draw_class_scores(
+    rows: Sequence[ClassRow], systems: Sequence[NamedStyle], *, title: str, subtitle: str
+) -> str:
+    """Draw F1 by label: a line a label, a mark for each system, and the counts at the right."""
+    values = [value for row in rows for value in row.values]
+    low = max(0.0, min(values) - 0.05)
+    scale = LinearScale(low, min(1.0, max(values) + 0.03), CLASS_LEFT, PLOT_WIDTH - CLASS_RIGHT)
+    top = PLOT_TOP + 16
+    bottom = top + CLASS_LINE * len(rows)
+    parts = [
+        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
+        draw_text(PLOT_WIDTH, 13, subtitle, anchor="end"),
+    ]
+    parts += _draw_key(systems, 32)
+    for tick in choose_ticks(scale.low, scale.high, count=4):
+        x = scale(tick)
+        parts.append(f'<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" {grid_style(0.7)}/>')
+        parts.append(draw_text(x, bottom + 13, f"{100 * tick:.4g}"))
+    for place, row in enumerate(rows):
+        y = top + CLASS_LINE * (place + 0.5)
+        parts.append(draw_text(0, y + 4, row.label, anchor="start", size=11.5, fill=TEXT_COLOR))
+        parts.append(draw_text(PLOT_WIDTH, y + 4, row.count, anchor="end", size=10.5))
+        edges = [scale(value) for value in row.values]
+        parts.append(
+            f'<line x1="{min(edges)}" x2="{max(edges)}" y1="{y}" y2="{y}" {grid_style(2)}/>'
+        )
+        for x, system in reversed([*zip(edges, systems, strict=True)]):
+            parts.append(draw_marker(system.marker, x, y, 3.8, f'fill="{system.color}"'))
+    described = "; ".join(
+        f"{row.label} "
+        + ", ".join(
+            f"{system.name} {100 * value:.1f}"
+            for system, value in zip(systems, row.values, strict=True)
+        )
+        for row in rows
+    )
+    return wrap_svg(PLOT_WIDTH, bottom + 20, parts, title=f"{title}: {described}", css="panel")
+
+
+def _draw_key(systems: Sequence[NamedStyle], y: float) -> list[str]:
+    """Draw the names of the systems beside their marks, in a row."""
+    parts = []
+    x = 4.0
+    for system in systems:
+        parts.append(draw_marker(system.marker, x, y - 4, 3.6, f'fill="{system.color}"'))
+        parts.append(draw_text(x + 8, y, system.name, anchor="start", size=11))
+        x += 22 + 6.2 * len(system.name)
+    return parts
+
+
+def draw_confusion(
+    labels: Sequence[str], shares: Sequence[Sequence[float]], *, title: str, subtitle: str
+) -> str:
+    """Draw the shares of each answer (columns) among the items of each label (rows), in percent."""
+    left = min(CLASS_LEFT, 12 + 6.4 * max(len(label) for label in labels))
+    width = min(60.0, (PLOT_WIDTH - left) / len(labels))
+    top = PLOT_TOP + 18
+    parts = [
+        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
+        draw_text(PLOT_WIDTH, 13, subtitle, anchor="end"),
+    ]
+    room = int(width / 5.6)
+    for column, label in enumerate(labels):
+        parts.append(draw_text(left + width * (column + 0.5), top - 6, shorten(label, room)))
+    for row, (label, own) in enumerate(zip(labels, shares, strict=True)):
+        y = top + CELL_HEIGHT * row
+        name = shorten(label, 15)
+        parts.append(draw_text(0, y + 16, name, anchor="start", size=11.5, fill=TEXT_COLOR))
+        for column, share in enumerate(own):
+            x = left + width * column
+            color = "var(--right, #0b4f9e)" if row == column else "var(--wrong, #b5400b)"
+            strength = 0.12 + 0.7 * share if share >= 0.005 else 0.04
+            parts.append(
+                f'<rect x="{x + 1:.1f}" y="{y + 1}" width="{width - 2:.1f}" '
+                f'height="{CELL_HEIGHT - 2}" rx="2" fill="{color}" fill-opacity="{strength:.2f}"/>'
+            )
+            if share >= 0.005:
+                ink = "#ffffff" if strength > 0.55 else TEXT_COLOR
+                text = f"{100 * share:.0f}"
+                parts.append(draw_text(x + width / 2, y + 16, text, size=11, fill=ink))
+    described = "; ".join(
+        f"{label}: "
+        + ", ".join(
+            f"{100 * share:.0f} % {answer}"
+            for answer, share in zip(labels, own, strict=True)
+            if share >= 0.005
+        )
+        for label, own in zip(labels, shares, strict=True)
+    )
+    bottom = top + CELL_HEIGHT * len(labels)
+    return wrap_svg(PLOT_WIDTH, bottom + 4, parts, title=f"{title}: {described}", css="panel")
+
+
+def shorten(text: str, length: int) -> str:
+    """Cut a text for a narrow place."""
+    return text if len(text) <= max(length, 2) else text[: max(length, 2) - 1] + "…"
+
+
+def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str) -> str:
+    """Draw the share of right answers over their confidence; a dotted line is perfect."""
+    low = min(min(*one.x, *one.y) for one in series)
+    low = math.floor(10 * low) / 10
+    right = PLOT_WIDTH - PLOT_RIGHT
+    floor = PLOT_HEIGHT - PLOT_BOTTOM
+    x_scale = LinearScale(low, 1.0, PLOT_LEFT + 8, right)
+    y_scale = LinearScale(low, 1.0, floor, PLOT_TOP)
+    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
+    parts.append(
+        f'<line x1="{x_scale(low)}" y1="{y_scale(low)}" x2="{x_scale(1.0)}" y2="{y_scale(1.0)}" '
+        f"{muted_style(1)}{dash_style('2 3')}/>"
+    )
+    for tick in choose_ticks(low, 1.0, count=4):
+        parts.append(draw_text(x_scale(tick), floor + 16, f"{100 * tick:.4g}"))
+    for one in series:
+        parts += _draw_line(one, [x_scale(x) for x in one.x], y_scale)
+    parts += _draw_names(
+        [(y_scale(one.y[-1]), one.name, one.bold) for one in series], right + 8, floor
+    )
+    described = "; ".join(
+        f"{one.name} "
+        + ", ".join(
+            f"{100 * y:.0f} % right at {100 * x:.0f} %" for x, y in zip(one.x, one.y, strict=True)
+        )
+        for one in series
+    )
+    return wrap_svg(PLOT_WIDTH, PLOT_HEIGHT, parts, title=f"{title}: {described}", css="panel")
+
+
+def draw_line_chart(
+    series: Sequence[LineSeries],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    percent: bool = False,
+) -> str:
+    """Draw a small chart of curves, 360 x 230 pixels."""
+    right_edge = CHART_WIDTH - CHART_RIGHT
+    floor = CHART_HEIGHT - CHART_BOTTOM
+    transform = math.log10 if log_x else float
+    x_values = sorted({x for one in series for x in one.x})
+    y_values = [y for one in series for y in (*one.y, *one.low, *one.high)]
+    low = min(y_values)
+    high = max(y_values)
+    margin = 0.04 * (high - low) or 0.01
+    x_low = transform(x_values[0])
+    x_high = transform(x_values[-1])
+    x_scale = LinearScale(x_low, x_high, CHART_LEFT + 8, right_edge - 8)
+    y_scale = LinearScale(low - margin, high + margin, floor, CHART_TOP)
+    x_ticks = x_values if log_x else choose_ticks(x_low, x_high)
+    tick_positions = [(x_scale(transform(value)), value) for value in x_ticks]
+
+    parts = [
+        draw_text(CHART_LEFT, 14, title, anchor="start", size=12, fill=TEXT_COLOR, weight=600),
+        draw_text(right_edge, 14, y_label, anchor="end"),
+    ]
+    y_ticks = choose_ticks(low, high, count=4) or [low]
+    for tick in y_ticks:
+        y = y_scale(tick)
+        parts.append(
+            f'<line x1="{CHART_LEFT}" x2="{right_edge}" y1="{y}" y2="{y}" {grid_style(0.7)}/>'
+        )
+    for tick in y_ticks:
+        text = f"{100 * tick:.0f}" if percent else f"{tick:g}"
+        parts.append(draw_text(CHART_LEFT - 6, y_scale(tick) + 3.5, text, anchor="end"))
+    for x, value in _drop_overlapping_ticks(tick_positions):
+        parts.append(draw_text(x, floor + 15, f"{value:g}"))
+    parts.append(draw_text((CHART_LEFT + right_edge) / 2, CHART_HEIGHT - 8, x_label))
+    for one in series:
+        parts += _draw_curve(one, [x_scale(transform(x)) for x in one.x], y_scale)
+    title = f"{title}: {y_label} over {x_label}"
+    return wrap_svg(CHART_WIDTH, CHART_HEIGHT, parts, title=title, css="panel")
+
+
+def _drop_overlapping_ticks(
+    tick_positions: list[tuple[float, float]], *, room: float = TICK_LABEL_WIDTH
+) -> list[tuple[float, float]]:
+    """Keep the ticks, from the last one down, whose numbers do not overlap."""
+    kept: list[tuple[float, float]] = []
+    for x, value in reversed(tick_positions):
+        if not kept or kept[-1][0] - x >= room:
+            kept.append((x, value))
+    return kept[::-1]
+
+
+def _draw_curve(series: LineSeries, xs: list[float], y_scale: LinearScale) -> list[str]:
+    parts = []
+    if series.low and len(xs) > 1:
+        edge = [f"{x},{y_scale(y)}" for x, y in zip(xs, series.high, strict=True)]
+        lower_edge = [f"{x},{y_scale(y)}" for x, y in zip(xs, series.low, strict=True)]
+        points = " ".join(edge + lower_edge[::-1])
+        parts.append(f'<polygon points="{points}" fill="{series.color}" fill-opacity=".13"/>')
+    points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
+    dashes = "4 3" if series.hollow else ""
+    parts.append(
+        f'<polyline points="{points}" fill="none" stroke="{series.color}" stroke-width="1.8"'
+        f"{dash_style(dashes)}/>"
+    )
+    if len(xs) <= MAX_MARKED_POINTS:
+        fill = BACKGROUND_COLOR if series.hollow else series.color
+        style = f'fill="{fill}" stroke="{series.color}"'
+        for x, y in zip(xs, series.y, strict=True):
+            parts.append(draw_marker(series.marker, x, y_scale(y), 3, style))
+    return parts

@@ -1,0 +1,293 @@
+"""Curves and costs: scores over labels and over cost, training, and losses over the text read."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lineage.analysis.convergence import FinetuneCurve
+from lineage.analysis.crossover import (
+    LabelCurve,
+    build_label_curves,
+    find_overtaking,
+    labels_needed,
+)
+from lineage.analysis.decision import (
+    Choice,
+    Costs,
+    Decision,
+    SystemCost,
+    largest_label_counts,
+    pareto_front,
+)
+from lineage.analysis.records import Analysis, Ranking
+from lineage.report import charts
+from lineage.report.charts import CostPoint
+from lineage.report.figures import LineSeries
+from lineage.report.formatting import (
+    format_difference,
+    format_model,
+    format_seconds,
+    join_with_and,
+    metric_heading,
+)
+from lineage.report.styles import model_style
+
+LOSS_NAMES = {
+    "bits_per_byte": "bits per byte, left to right",
+    "bits_per_byte_forward": "bits per byte, forward",
+    "bits_per_byte_backward": "bits per byte, backward",
+    "masked_nats": "nats per masked token",
+    "next_sentence_nats": "nats per next-sentence prediction",
+    "next_sentence_accuracy": "accuracy of next-sentence prediction",
+    "sampled_nats": "nats per word, sampled softmax",
+    "rebuilt_nats": "nats per reconstructed token",
+    "word_nats": "nats per word",
+    "source_nats": "nats per source token",
+    "target_nats": "nats per target token",
+}
+MAX_NAMES_IN_TITLE = 4  # of a chart
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A figure with the sentence that says what it shows."""
+
+    task: str
+    sentence: str
+    figure: str  # SVG
+
+
+def build_label_findings(analysis: Analysis, decisions: Sequence[Decision]) -> list[Finding]:
+    """Return a panel for each task that has several numbers of labels."""
+    recommended = find_largest_decisions(decisions)
+    found = []
+    for task, curves in build_label_curves(analysis).items():
+        decision = recommended.get(task)
+        best = decision.use.standing.system.model if decision is not None else ""
+        sentence = describe_label_curves(curves, best=best)
+        found.append(Finding(task, sentence, _draw_label_panel(analysis, curves, decision)))
+    return found
+
+
+def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]:
+    """Return the decision of each task at its most labels."""
+    found: dict[str, Decision] = {}
+    for one in decisions:
+        known = found.get(one.task)
+        if known is None or one.train_examples > known.train_examples:
+            found[one.task] = one
+    return found
+
+
+def _draw_label_panel(
+    analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None
+) -> str:
+    series = []
+    best = decision.use.standing.system.model if decision is not None else ""
+    for curve in curves:
+        style = model_style(analysis, curve.model)
+        series.append(
+            LineSeries(
+                format_model(curve.model),
+                style.color,
+                curve.train_examples,
+                curve.scores,
+                marker=style.marker,
+                bold=curve.model in (best, "tfidf"),
+            )
+        )
+    forecast = None
+    if decision is not None and decision.forecast is not None:
+        end = decision.forecast
+        forecast = (format_model(best), end.doubled, end.scores[-1] + end.gain)
+    return charts.draw_label_panel(
+        series,
+        title=curves[0].task,
+        subtitle=metric_heading(curves[0].metric),
+        forecast=forecast,
+    )
+
+
+def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
+    """Tell how many labels the recommended model saves, read off the means; empty without TF-IDF.
+
+    With TF-IDF recommended, tell from how many labels it leads.
+    """
+    by_model = {curve.model: curve for curve in curves}
+    tfidf = by_model.pop("tfidf", None)
+    if tfidf is None or len(tfidf.scores) < 2:
+        return ""
+    if best not in by_model:
+        return _describe_tfidf_lead(tfidf, list(by_model.values()))
+    curve = by_model[best]
+    name = format_model(best)
+    crossing = find_overtaking(curve, tfidf)
+    if crossing is None:
+        return f"TF-IDF scores higher than {name} with {tfidf.train_examples[-1]:,} labels."
+    first = curve.train_examples[0]
+    if crossing > first:
+        return f"{name} passes TF-IDF at about {round_labels(crossing)} labels."
+    needed = labels_needed(tfidf, curve.scores[0])
+    if needed is None:
+        return f"{name} with {first:,} labels is above TF-IDF with {tfidf.train_examples[-1]:,}."
+    if needed <= first:
+        return f"{name} is above TF-IDF at every number of labels."
+    return f"{name} with {first:,} labels equals TF-IDF with about {round_labels(needed)}."
+
+
+def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str:
+    crossings = [find_overtaking(tfidf, other) for other in others]
+    known = [crossing for crossing in crossings if crossing is not None]
+    if len(known) < len(crossings) or not known:
+        return ""
+    if max(known) <= tfidf.train_examples[0]:
+        return "TF-IDF leads at every number of labels."
+    return f"TF-IDF leads from about {round_labels(max(known))} labels on."
+
+
+def round_labels(count: float) -> str:
+    """Round a number that was read off a curve to two digits: `about 440`."""
+    return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def build_cost_findings(analysis: Analysis, costs: Costs) -> list[Finding]:
+    """Return a panel for each task: the score of each model over the time it takes to build."""
+    found = []
+    for ranking in largest_label_counts(analysis.rankings).values():
+        widest = _with_public(analysis, ranking)
+        choices = [
+            Choice(one, costs.get((one.system, ranking.setting), SystemCost()))
+            for one in widest.standings
+        ]
+        timed = [one for one in choices if one.cost.seconds]
+        if len(timed) < 2:
+            continue
+        front = pareto_front(timed)
+        panel = _draw_cost_panel(analysis, ranking, timed)
+        found.append(
+            Finding(ranking.task, describe_front(front, margin=analysis.equivalence_margin), panel)
+        )
+    return found
+
+
+def _with_public(analysis: Analysis, ranking: Ranking) -> Ranking:
+    for one in analysis.rankings:
+        if one.scope == "overall" and one.setting == ranking.setting:
+            return one
+    return ranking
+
+
+def describe_front(front: Sequence[Choice], *, margin: float) -> str:
+    """Tell what more time buys: `TF-IDF is the cheapest; ELMo takes 107 s for +19.8 points.`
+
+    Steps of less than `margin` are left out.
+    """
+    last = front[0]
+    steps = []
+    for one in front[1:]:
+        gain = one.standing.mean - last.standing.mean
+        if gain >= margin:
+            name = format_model(one.standing.system.model)
+            points = format_difference(gain)
+            steps.append(f"{name} takes {format_seconds(one.cost.seconds)} for {points} points")
+            last = one
+    cheapest = f"{format_model(front[0].standing.system.model)} is the cheapest"
+    if not steps:
+        return f"{cheapest}; no other scores {100 * margin:g} points more."
+    return f"{cheapest}; {join_with_and(steps)}."
+
+
+def _draw_cost_panel(analysis: Analysis, ranking: Ranking, choices: Sequence[Choice]) -> str:
+    front = pareto_front(choices)
+    points = []
+    for one in choices:
+        assert one.cost.seconds is not None
+        style = model_style(analysis, one.standing.system.model)
+        points.append(
+            CostPoint(
+                format_model(one.standing.system.model),
+                one.cost.seconds,
+                one.standing.mean,
+                style.color,
+                style.marker,
+                on_front=one in front,
+            )
+        )
+    return charts.draw_cost_panel(
+        points, title=ranking.task, subtitle=metric_heading(ranking.metric)
+    )
+
+
+def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
+    """Draw the training loss and the validation score of a task's fine-tuned models by epoch."""
+    curves = [one for one in analysis.finetune_curves if one.task == task]
+    if not curves:
+        return []
+    measures = (
+        ("training", "loss", "train_loss"),
+        ("validation", metric_heading(curves[0].metric), "validation_score"),
+    )
+    drawn = []
+    for title, y_label, field in measures:
+        series = [_finetune_series(analysis, curve, field) for curve in curves]
+        measured = [one for one in series if one.x]
+        if measured:
+            drawn.append(
+                charts.draw_line_chart(
+                    measured,
+                    title=f"{task}, {title}",
+                    x_label="epoch",
+                    y_label=y_label,
+                    percent=field == "validation_score",
+                )
+            )
+    return drawn
+
+
+def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
+    style = model_style(analysis, curve.model)
+    points = zip(curve.epoch, getattr(curve, field), strict=True)
+    finite = [(epoch, value) for epoch, value in points if math.isfinite(value)]
+    return LineSeries(
+        curve.model,
+        style.color,
+        [epoch for epoch, _ in finite],
+        [value for _, value in finite],
+        hollow=curve.init == "random",
+        marker=style.marker,
+    )
+
+
+def draw_loss_curves(analysis: Analysis) -> list[str]:
+    """Draw validation losses over text read, a chart per metric.
+
+    Metrics that count different things, such as masked tokens, never share an axis.
+    """
+    found = []
+    for metric in sorted({curve.metric for curve in analysis.curves}):
+        series = []
+        models: dict[str, None] = {}
+        for curve in analysis.curves:
+            if curve.metric == metric:
+                models[curve.model] = None
+                style = model_style(analysis, curve.model)
+                megabytes = [count / 1e6 for count in curve.text_bytes]
+                series.append(
+                    LineSeries(
+                        curve.model, style.color, megabytes, curve.value, marker=style.marker
+                    )
+                )
+        title = ", ".join(format_model(model) for model in models)
+        if len(models) > MAX_NAMES_IN_TITLE:
+            title = f"{len(models)} models"
+        found.append(
+            charts.draw_line_chart(
+                series, title=title, x_label="text read, MB", y_label=format_loss_name(metric)
+            )
+        )
+    return found
+
+
+def format_loss_name(metric: str) -> str:
+    """Name a loss, with the unit it counts."""
+    return LOSS_NAMES.get(metric, metric.replace("_", " "))

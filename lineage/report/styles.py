@@ -1,0 +1,102 @@
+"""Models on the page: their names, colours and marks, the same in every figure and table.
+
+The colour is the model's, and the shape that of its architecture: a circle for recurrent networks,
+a triangle for Transformers, a square for static vectors, a diamond for public checkpoints.
+"""
+
+from dataclasses import dataclass
+
+from lineage.analysis.records import TWO_BUDGET_FAMILIES, Analysis
+from lineage.report import figures
+from lineage.report.formatting import (
+    CONTINUED_ON_CORPUS,
+    NOT_BUDGET_MATCHED,
+    format_model,
+)
+from lineage.results import PUBLIC_FAMILY
+
+# family -> the place of its colour in figures.PALETTE. Other families, and further models of a
+# family, take the places that are free.
+COLOR_OF_FAMILY = {
+    "elmo": 0,
+    "ulmfit": 1,
+    "gpt": 2,
+    "bert": 3,
+    "fasttext": 4,
+    "word2vec": 5,
+    "glove": 6,
+    PUBLIC_FAMILY: 7,
+}
+MARKER_OF_FAMILY = {
+    "gpt": "triangle",
+    "bert": "triangle",
+    "word2vec": "square",
+    "fasttext": "square",
+    "glove": "square",
+    PUBLIC_FAMILY: "diamond",
+    **dict.fromkeys(TWO_BUDGET_FAMILIES, "cross"),
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """The colour and the marker of a model."""
+
+    color: str
+    marker: str
+
+    @property
+    def mark(self) -> str:
+        """The mark beside the model's name in a text, as SVG."""
+        return figures.draw_mark(self.color, self.marker)
+
+
+TFIDF_STYLE = Style(figures.MUTED_COLOR, "bar")
+OTHER_STYLE = Style(figures.MUTED_COLOR, "circle")
+
+
+def model_style(analysis: Analysis, model: str) -> Style:
+    """Return the colour and the marker of a model or a baseline."""
+    if model == "tfidf":
+        return TFIDF_STYLE
+    return _assign_styles(analysis).get(model, OTHER_STYLE)
+
+
+def _assign_styles(analysis: Analysis) -> dict[str, Style]:
+    """Give each model a colour: the first of a family has the family's, others what is left."""
+    families = analysis.model_families
+    places: dict[str, int] = {}
+    for model in analysis.model_names:
+        place = COLOR_OF_FAMILY.get(families.get(model, ""))
+        if place is not None and place not in places.values():
+            places[model] = place
+    for number, model in enumerate(analysis.model_names):
+        if model not in places:
+            free = [place for place in figures.FREE_COLORS if place not in places.values()]
+            free += [n for n in range(len(figures.PALETTE)) if n not in places.values()]
+            places[model] = free[0] if free else number % len(figures.PALETTE)
+    return {
+        model: Style(
+            figures.palette_color(place), MARKER_OF_FAMILY.get(families.get(model, ""), "circle")
+        )
+        for model, place in places.items()
+    }
+
+
+def format_unmatched_reason(analysis: Analysis, model: str) -> str:
+    """Tell why a model is not budget-matched: `two budgets: there and back`; empty if it is."""
+    if model in analysis.public_models:
+        has_read_corpus = any(one.model == model and one.text_bytes for one in analysis.budget)
+        return CONTINUED_ON_CORPUS if has_read_corpus else NOT_BUDGET_MATCHED
+    if model in analysis.grid.ensembles:
+        return f"two budgets: {' and '.join(analysis.grid.ensembles[model])}"
+    if model in analysis.grid.two_budget_systems:  # its name tells whose budgets
+        return "two budgets"
+    return ""
+
+
+def format_model_name(analysis: Analysis, model: str) -> str:
+    """Name a model, and why it is not budget-matched: `roberta (not budget-matched)`."""
+    reason = format_unmatched_reason(analysis, model)
+    name = format_model(model)
+    return f"{name} ({reason})" if reason else name
