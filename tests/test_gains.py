@@ -262,4 +262,4 @@ def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
     assert (section.added, section.model) == ("the general text", "an adapted model")
     text = render_pages(analysis)["md"]
     assert "## What the general text adds" in text
-    assert "| gpt, target text only, frozen |" in text
+    assert "| GPT, target text only, frozen |" in text

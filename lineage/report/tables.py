@@ -45,6 +45,7 @@ from lineage.report.formatting import (
     format_percent,
     format_si,
     format_system,
+    format_verdict,
     join_with_and,
     metric_heading,
     plural,
@@ -456,7 +457,7 @@ def _crossover_view(table: CrossoverTable) -> CrossoverTableView:
 
 
 def _crossover_cell(comparison: Comparison) -> CrossoverCell:
-    return CrossoverCell(format_comparison(comparison), comparison.verdict)
+    return CrossoverCell(format_comparison(comparison), format_verdict(comparison))
 
 
 def format_crossover(line: CrossoverLine, *, largest: int) -> str:
@@ -536,7 +537,7 @@ def _comparison_line(comparison: Comparison) -> ComparisonLine:
         first=format_system(comparison.first),
         second=format_system(comparison.second),
         interval=format_comparison(comparison),
-        verdict=comparison.verdict,
+        verdict=format_verdict(comparison),
         detectable=_format_detectable(comparison),
         num_examples=comparison.num_examples,
         repetitions=comparison.repetitions,
