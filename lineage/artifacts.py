@@ -38,11 +38,35 @@ def create_artifact(folder: Path, kind: str, **facts: Any) -> Iterator[Path]:
         files = {path.relative_to(draft).as_posix(): file_digest(path) for path in paths}
         manifest = {"kind": kind, "schema": SCHEMA_VERSION, "files": files, **facts}
         write_json(draft / MANIFEST_FILE, manifest)
+        for path in paths:
+            flush_to_disk(path)
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(draft, folder)
+        flush_to_disk(folder.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk.
+
+    Without this, a file that was moved into place may be empty after a power cut.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_intact(folder: Path, kind: str) -> bool:
+    """Tell whether an artifact is complete, and each file has the digest of its manifest."""
+    try:
+        files = read_manifest(folder, kind)["files"]
+        return all(file_digest(folder / name) == digest for name, digest in files.items())
+    except (InputError, OSError, KeyError, AttributeError, TypeError):
+        return False  # the manifest is damaged itself, or a file is missing or unreadable
 
 
 def read_manifest(folder: Path, kind: str | None = None) -> dict[str, Any]:
@@ -91,6 +115,7 @@ def write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     draft.write_text(text, encoding="utf-8")
+    flush_to_disk(draft)
     os.replace(draft, path)
 
 
@@ -114,6 +139,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     table.reset_index(drop=True).to_parquet(draft, compression="zstd", index=False)
+    flush_to_disk(draft)
     os.replace(draft, path)
 
 

@@ -78,7 +78,7 @@ def test_it_reads_the_budget_and_a_stopped_training_ends_in_the_same_weights(
     for stop_at in (0.3, 0.7):
         with pytest.raises(StopError):
             continue_on_corpus(folder, resume_dir, tmp_path / "tokens", stop_at=stop_at)
-        assert len([*resume_dir.glob("step-*")]) == 1
+        assert 1 <= len([*resume_dir.glob("step-*")]) <= 2
     resumed = continue_on_corpus(folder, resume_dir, tmp_path / "tokens")
     assert whole.status == "ok"
     assert whole.budget_used == resumed.budget_used
@@ -257,3 +257,41 @@ def test_what_cannot_continue_is_refused_before_anything_runs(
     assert "models.other.pretrain.seq_len: 99 is more than the 61 positions" in refusal(
         "whole", seq_len=99
     )
+
+
+def damage(folder: Path, how: str) -> None:
+    """Truncate a file of a resume point, flip one bit of it, or remove it."""
+    path = folder / "run/state.safetensors"
+    if how == "manifest":
+        path = folder / "manifest.json"
+    content = bytearray(path.read_bytes())
+    if how == "flipped":
+        content[-20] ^= 4
+    elif how == "missing":
+        path.unlink()
+        return
+    else:
+        del content[len(content) // 2 :]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "manifest"])
+@pytest.mark.parametrize("keep_older", [True, False])
+def test_a_damaged_resume_point_is_dropped_and_the_weights_are_the_same(
+    how: str, keep_older: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_checkpoint("distilbert", tmp_path / "one")
+    whole = continue_on_corpus(folder, tmp_path / "whole", tmp_path / "tokens")
+    resume_dir = tmp_path / "resumed"
+    with pytest.raises(StopError):
+        continue_on_corpus(folder, resume_dir, tmp_path / "tokens", stop_at=0.6)
+    points = sorted(resume_dir.glob("step-*"), key=lambda path: int(path.name[5:]))
+    assert len(points) == 2, "one older point is kept"
+    for point in points[1:] if keep_older else points:
+        damage(point, how)
+    resumed = continue_on_corpus(folder, resume_dir, tmp_path / "tokens")
+    printed = capsys.readouterr().err
+    assert printed.count("this resume point is damaged") == (1 if keep_older else 2)
+    weights = whole.model.state_dict()
+    for name, value in resumed.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name

@@ -227,3 +227,22 @@ def test_the_speed_of_a_frozen_system_includes_its_encoder(
         rate = output.costs[run].items_per_second
         assert rate is not None and 0 < rate < num_items, "the features alone took a second"
     assert run_evaluation(task, runs, tmp_path).costs == output.costs, "kept beside predictions"
+
+
+@pytest.mark.usefixtures("without_weights")
+@pytest.mark.parametrize("file_name", ["predictions.parquet", "run.json", "manifest.json"])
+def test_a_damaged_finished_run_is_repeated(
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file_name: str,
+) -> None:
+    runs = [EvalRun("pretrained", "frozen", "all", seed) for seed in (0, 1)]
+    expected = run_evaluation(task, runs, tmp_path)
+    (first, _) = sorted(path for path in tmp_path.iterdir() if path.is_dir())
+    content = bytearray((first / file_name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (first / file_name).write_bytes(content)
+    again = run_evaluation(task, runs, tmp_path)
+    assert capsys.readouterr().err.count("this finished run is damaged") == 1
+    pd.testing.assert_frame_equal(again.predictions, expected.predictions)

@@ -189,7 +189,7 @@ def evaluate_case(name: str, folder: Path) -> Evaluated:
     assert {row.status for row in output.rows} == {"ok"}
     systems = {}
     predictions = {}
-    for path in cache.glob("*.system"):
+    for path in cache.glob("*/system"):
         record = read_record(path)
         systems[record.name] = KeptSystem(path, record)
         is_own = (output.predictions["transfer"] == record.transfer) & (

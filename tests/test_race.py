@@ -362,7 +362,7 @@ def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(
     weights = [
         {
             read_record(path).name: (path / WEIGHTS_FILE).read_bytes()
-            for path in folder.glob("*.system")
+            for path in folder.glob("*/system")
         }
         for folder in (raced_dir, tmp_path / "alone")
     ]

@@ -49,7 +49,7 @@ from lineage.models.batch import masked_mean
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
 from lineage.report.costs import build_costs
-from lineage.report.decisions import format_detail
+from lineage.report.formatting import format_use
 from lineage.results import results_frame
 from tests import tiny, user_project
 from tests.study_rows import GRID, Study, render_pages
@@ -364,7 +364,7 @@ def test_a_kept_system_gives_the_reported_probabilities(
     ]
     output = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     label_counts = []
-    for folder in tmp_path.glob("*.system"):
+    for folder in tmp_path.glob("*/system"):
         record = read_record(folder)
         label_counts.append(record.label_count)
         assert (record.name, record.features) == (f"{record.model}-setfit", features)
@@ -648,7 +648,7 @@ def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:
     assert found, "SetFit represents gpt"
     for system, cost_seconds in found.items():
         assert cost_seconds == (160.0 if system.init == "adapted" else 140.0)
-        assert format_detail(system).endswith("SetFit")
+        assert format_use(system).endswith("SetFit")
 
 
 @pytest.mark.slow

@@ -332,7 +332,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
     saved_weights = []
     for folder in ("whole", "killed"):
         systems = {
-            read_record(path).label_count: path for path in (tmp_path / folder).glob("*.system")
+            read_record(path).label_count: path for path in (tmp_path / folder).glob("*/system")
         }
         assert set(systems) == {"20", "all"}
         assert {read_record(path).finetune_seed for path in systems.values()} == {0}

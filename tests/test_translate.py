@@ -527,7 +527,7 @@ def test_a_kept_translator_translates_as_it_did(task: TaskData, tmp_path: Path) 
     output = evaluate_runs(
         context, runs, cache_dir=tmp_path / "cache", report_progress=lambda *_: None
     )
-    (folder,) = (tmp_path / "cache").glob("*.system")
+    (folder,) = (tmp_path / "cache").glob("*/system")
     answer = load_system(folder, tiny.CPU)
     found = answer(task.splits["test"].drop(columns=["target"]))["prediction"]
     stored = output.predictions[output.predictions["split"] == "test"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lineage.analysis.records import Analysis, Comparison, System
+from lineage.analysis.records import Analysis, Comparison, System, SystemScore
 
 
 @dataclass(frozen=True)
@@ -90,33 +90,62 @@ def _crossover_line(
 
 @dataclass(frozen=True)
 class LabelCurve:
-    """The mean score of a model at each number of labels: its best system, by validation."""
+    """The mean score of one system at each number of labels."""
 
     task: str
     metric: str
-    model: str
+    system: System
     train_examples: tuple[int, ...]  # ascending
     scores: tuple[float, ...]
 
 
 def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
-    """Return the curves of each task that has several numbers of labels, in the grid's order."""
-    points: dict[tuple[str, str], dict[int, float]] = {}
-    metrics: dict[str, str] = {}
-    for ranking in analysis.rankings:  # those with public models repeat the others
-        for standing in ranking.standings:
-            key = (ranking.task, standing.system.model)
-            points.setdefault(key, {})[ranking.train_examples] = standing.mean
-            metrics[ranking.task] = ranking.metric
+    """Return the curve of each model, on each task that has several numbers of labels.
+
+    A model's curve is that of one system, since a jump between two ways of using it says nothing
+    about labels: of the system that represents it at the most labels, or, if that was run with
+    fewer numbers of labels than another one, of the other one that scores highest at its end.
+    """
+    candidates: dict[str, dict[str, System]] = {}  # by task and model, at the most labels
+    largest: dict[str, int] = {}
+    for ranking in analysis.rankings:
+        if ranking.train_examples >= largest.get(ranking.task, 0):
+            largest[ranking.task] = ranking.train_examples
+            for one in ranking.standings:
+                candidates.setdefault(ranking.task, {})[one.system.model] = one.system
     names = [*analysis.model_names, "tfidf"]
     curves: dict[str, list[LabelCurve]] = {}
-    for task, model in sorted(points, key=lambda key: names.index(key[1])):
-        own = dict(sorted(points[task, model].items()))
-        if len({count for key in points if key[0] == task for count in points[key]}) > 1:
-            curve = LabelCurve(task, metrics[task], model, tuple(own), tuple(own.values()))
-            curves.setdefault(task, []).append(curve)
-    tasks = list(dict.fromkeys(ranking.task for ranking in analysis.rankings))
-    return {task: curves[task] for task in tasks if task in curves}
+    for task, systems in candidates.items():
+        own = [
+            _choose_curve(analysis, task, systems[model])
+            for model in sorted(systems, key=names.index)
+        ]
+        if any(len(curve.scores) > 1 for curve in own):
+            curves[task] = own
+    return curves
+
+
+def _choose_curve(analysis: Analysis, task: str, candidate: System) -> LabelCurve:
+    lines: dict[tuple[str, ...], list[SystemScore]] = {}
+    for score in analysis.scores_of_task(task):
+        system = score.system
+        if system.model == candidate.model and system.init != "random" and score.mean is not None:
+            lines.setdefault(system.line_key, []).append(score)
+
+    def rank(line: list[SystemScore]) -> tuple[int, bool, float]:
+        last = max(line, key=lambda score: score.train_examples)
+        is_candidate = last.system.line_key == candidate.line_key
+        return len(line), is_candidate, last.mean or 0.0
+
+    line = max(lines.values(), key=rank)
+    best = sorted(line, key=lambda score: score.train_examples)
+    return LabelCurve(
+        task,
+        best[0].metric,
+        best[-1].system,
+        tuple(score.train_examples for score in best),
+        tuple(score.mean or 0.0 for score in best),
+    )
 
 
 def labels_needed(curve: LabelCurve, score: float) -> float | None:

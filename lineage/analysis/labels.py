@@ -16,6 +16,7 @@ from lineage.randomness import generator
 
 MIN_LABEL_COUNTS = 3
 NUM_DRAWS = 2000
+LineKey = tuple[str, str, str, str, str]
 SMALLEST_ERROR = 1e-4  # a system without errors has no logarithm
 
 
@@ -42,22 +43,28 @@ def forecast_labels(
 ) -> list[LabelForecast]:
     """Forecast what twice as many labels bring each model that is a candidate at the most labels.
 
-    At each number of labels a model is represented by the system that validation chose there, so
-    the forecast is for a model that is used in the best way. Models with fewer than three numbers
-    of labels have none. The interval is that over items, of the fit through all numbers of labels
-    and of the one through the last two together, since the error may follow no power law.
+    The curve is that of one system: a jump between two ways of using a model says nothing about
+    labels. Systems with fewer than three numbers of labels have none. The interval is that over
+    items, of the fit through all numbers of labels and of the one through the last two together,
+    since the error may follow no power law.
     """
-    cell_of = {(cell.system, cell.setting): cell for cell in cells}
-    lines: dict[tuple[str, str], dict[int, ResultCell]] = {}
+    lines: dict[tuple[str, LineKey], dict[int, ResultCell]] = {}
+    for cell in cells:
+        if cell.train_examples and cell.item_scores:
+            line = lines.setdefault((cell.task, cell.system.line_key), {})
+            line[cell.train_examples] = cell
+    candidates: dict[tuple[str, LineKey], int] = {}  # with the most labels of their task
     for ranking in rankings:
-        if ranking.train_examples:
-            for standing in ranking.standings:
-                line = lines.setdefault((ranking.task, standing.system.model), {})
-                line[ranking.train_examples] = cell_of[standing.system, ranking.setting]
+        for standing in ranking.standings:
+            key = (ranking.task, standing.system.line_key)
+            candidates[key] = max(candidates.get(key, 0), ranking.train_examples)
+    largest: dict[str, int] = {}
+    for (task, _), count in candidates.items():
+        largest[task] = max(largest.get(task, 0), count)
     return [
-        _forecast([line[count] for count in sorted(line)])
-        for line in lines.values()
-        if len(line) >= MIN_LABEL_COUNTS
+        _forecast([lines[key][count] for count in sorted(lines[key])])
+        for key, count in candidates.items()
+        if count == largest[key[0]] and len(lines.get(key, {})) >= MIN_LABEL_COUNTS
     ]
 
 

@@ -6,6 +6,8 @@ Frozen features are computed once for each encoder and shared.
 
 import json
 import math
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import text_digest
+from lineage.artifacts import create_artifact, is_intact, text_digest
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
@@ -60,6 +62,9 @@ from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list
 from lineage.models.base import LanguageModelFamily
 from lineage.results import Note, ResultRow
 from lineage.tasks.base import load_kind
+
+CACHED_RUN = "evaluated_run"  # the kind of artifact
+SYSTEM_DIR = "system"  # in the folder of a cached run
 
 
 class RunCost(NamedTuple):
@@ -142,10 +147,13 @@ def evaluate_runs(
         if missing is not None:
             rows += _failed_rows(context, run, [missing])
             continue
-        system_dir = _system_dir(cache_dir, run) if _is_saved(run, runs, context) else None
         try:
             predictions = _load_or_evaluate(
-                encoder, run, cache_dir, system_dir, chosen_trials.get(run.selection_key)
+                encoder,
+                run,
+                cache_dir,
+                chosen_trials.get(run.selection_key),
+                is_saved=_is_saved(run, runs, context),
             )
         except AllTrialsFailedError as error:
             settings = settings_of_run(context, run)
@@ -238,23 +246,29 @@ def _run_digest(run: EvalRun) -> str:
 
 
 def _system_dir(cache_dir: Path, run: EvalRun) -> Path:
-    return cache_dir / f"{_run_digest(run)}.system"
+    return cache_dir / _run_digest(run) / SYSTEM_DIR
 
 
 def _load_or_evaluate(
     encoder: EncoderUnderTest,
     run: EvalRun,
     cache_dir: Path,
-    system_dir: Path | None,
     chosen_trial: int | None,
+    *,
+    is_saved: bool,
 ) -> RunPredictions:
     """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails."""
-    path = cache_dir / f"{_run_digest(run)}.parquet"
-    if not path.is_file():
+    folder = cache_dir / _run_digest(run)
+    if folder.exists() and not is_intact(folder, CACHED_RUN):
+        print(f"{folder}: this finished run is damaged, so it is repeated", file=sys.stderr)
+        shutil.rmtree(folder)
+    if not folder.exists():
         start = time.monotonic()
-        predictions = _evaluate_run(encoder, run, system_dir, chosen_trial)
-        replace(predictions, seconds=time.monotonic() - start).save(path)
-    return RunPredictions.load(path)
+        with create_artifact(folder, CACHED_RUN) as draft:
+            system_dir = draft / SYSTEM_DIR if is_saved else None
+            predictions = _evaluate_run(encoder, run, system_dir, chosen_trial)
+            replace(predictions, seconds=time.monotonic() - start).save(draft)
+    return RunPredictions.load(folder)
 
 
 def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:

@@ -70,8 +70,8 @@ class RunPredictions:
     seconds: float = 0.0
     items_per_second: float | None = None
 
-    def save(self, path: Path) -> None:
-        """Write two parquet files and a JSON file. The table is written last."""
+    def save(self, folder: Path) -> None:
+        """Write two parquet files and a JSON file."""
         facts = {
             "failed_trials": [asdict(trial) for trial in self.failed_trials],
             "notes": [asdict(note) for note in self.notes],
@@ -79,18 +79,18 @@ class RunPredictions:
             "seconds": self.seconds,
             "items_per_second": self.items_per_second,
         }
-        write_json(path.with_suffix(".json"), facts)
-        write_table(path.with_suffix(".curves"), self.curves)
-        write_table(path, self.table)
+        write_json(folder / "run.json", facts)
+        write_table(folder / "curves.parquet", self.curves)
+        write_table(folder / "predictions.parquet", self.table)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls, folder: Path) -> Self:
         """Read what `save` wrote."""
-        facts = read_json(path.with_suffix(".json"))
+        facts = read_json(folder / "run.json")
         return cls(
-            read_table(path),
+            read_table(folder / "predictions.parquet"),
             [FailedTrial(**trial) for trial in facts["failed_trials"]],
-            read_table(path.with_suffix(".curves")),
+            read_table(folder / "curves.parquet"),
             [Note(**note) for note in facts["notes"]],
             facts["chosen_trial"],
             facts["seconds"],

@@ -27,6 +27,7 @@ from lineage.report.formatting import (
     format_difference,
     format_model,
     format_seconds,
+    format_use,
     join_with_and,
     metric_heading,
 )
@@ -82,28 +83,35 @@ def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]
 def _draw_label_panel(
     analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None
 ) -> str:
-    series = []
     best = decision.use.standing.system.model if decision is not None else ""
+    uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}
+    series = []
     for curve in curves:
-        style = model_style(analysis, curve.model)
+        style = model_style(analysis, curve.system.model)
+        name = format_model(curve.system.model)
+        if len(uses) > 1:
+            name = f"{name} {format_use(curve.system)}".strip()
         series.append(
             LineSeries(
-                format_model(curve.model),
+                name,
                 style.color,
                 curve.train_examples,
                 curve.scores,
                 marker=style.marker,
-                bold=curve.model in (best, "tfidf"),
+                bold=curve.system.model in (best, "tfidf"),
             )
         )
     forecast = None
     if decision is not None and decision.forecast is not None:
         end = decision.forecast
-        forecast = (format_model(best), end.doubled, end.scores[-1] + end.gain)
+        for curve, one in zip(curves, series, strict=True):
+            if curve.system == end.system:
+                forecast = (one.name, end.doubled, end.scores[-1] + end.gain)
+    heading = metric_heading(curves[0].metric)
     return charts.draw_label_panel(
         series,
         title=curves[0].task,
-        subtitle=metric_heading(curves[0].metric),
+        subtitle=heading if len(uses) != 1 else f"{heading}, {uses.pop()}",
         forecast=forecast,
     )
 
@@ -113,14 +121,14 @@ def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
 
     With TF-IDF recommended, tell from how many labels it leads.
     """
-    by_model = {curve.model: curve for curve in curves}
+    by_model = {curve.system.model: curve for curve in curves}
     tfidf = by_model.pop("tfidf", None)
     if tfidf is None or len(tfidf.scores) < 2:
         return ""
     if best not in by_model:
         return _describe_tfidf_lead(tfidf, list(by_model.values()))
     curve = by_model[best]
-    name = format_model(best)
+    name = f"{format_model(best)}, {format_use(curve.system)},"
     crossing = find_overtaking(curve, tfidf)
     if crossing is None:
         return f"TF-IDF scores higher than {name} with {tfidf.train_examples[-1]:,} labels."
@@ -129,10 +137,13 @@ def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
         return f"{name} passes TF-IDF at about {round_labels(crossing)} labels."
     needed = labels_needed(tfidf, curve.scores[0])
     if needed is None:
-        return f"{name} with {first:,} labels is above TF-IDF with {tfidf.train_examples[-1]:,}."
+        return (
+            f"{name} with {first:,} labels is above TF-IDF with {tfidf.train_examples[-1]:,} "
+            "labels."
+        )
     if needed <= first:
         return f"{name} is above TF-IDF at every number of labels."
-    return f"{name} with {first:,} labels equals TF-IDF with about {round_labels(needed)}."
+    return f"{name} with {first:,} labels equals TF-IDF with about {round_labels(needed)} labels."
 
 
 def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str:

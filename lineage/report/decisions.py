@@ -9,15 +9,13 @@ from lineage.analysis.settings import chance_level
 from lineage.report import figures
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
-    INIT_NAMES,
-    TRANSFER_NAMES,
     format_difference,
-    format_head,
     format_label_count,
     format_model,
     format_percent,
     format_seconds,
     format_si,
+    format_use,
     join_with_and,
     metric_heading,
     metric_unit,
@@ -66,19 +64,9 @@ class MainFigure:
     panels: tuple[str, ...]  # SVG
 
 
-def format_detail(system: System) -> str:
-    """Tell how a model is used: `adapted, frozen + BiLSTM-CRF`."""
-    parts = []
-    if system.init in INIT_NAMES:
-        parts.append(INIT_NAMES[system.init])
-    if system.transfer in TRANSFER_NAMES:
-        parts.append(TRANSFER_NAMES[system.transfer])
-    return ", ".join(parts) + format_head(system.head)
-
-
 def name_system(system: System) -> str:
     """Name a system in a sentence: `elmo (adapted, fine-tuned)`; `TF-IDF`."""
-    detail = format_detail(system)
+    detail = format_use(system)
     name = format_model(system.model)
     return f"{name} ({detail})" if detail else name
 
@@ -107,7 +95,7 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         labels=format_label_count(decision.label_count, train_examples=decision.train_examples),
         label_count=decision.label_count,
         use=format_model(use.system.model),
-        detail=format_detail(use.system),
+        detail=format_use(use.system),
         mark=style.mark,
         score=format_percent(use.mean),
         interval=format_interval(use),
@@ -180,7 +168,7 @@ def describe_decision(decision: Decision) -> str:
             f"score, {format_percent(use.mean)} {unit}."
         )
     name = format_model(use.system.model)
-    detail = format_detail(use.system)
+    detail = format_use(use.system)
     if detail:
         name += f", {detail}"
     score = f"{format_percent(use.mean)} {unit}"
@@ -358,7 +346,7 @@ def _draw_panel(analysis: Analysis, ranking: Ranking) -> str:
         rows.append(
             IntervalRow(
                 name=format_model(standing.system.model),
-                detail=format_detail(standing.system),
+                detail=format_use(standing.system),
                 value=standing.mean,
                 interval=_interval(standing),
                 color=style.color,

@@ -95,6 +95,16 @@ def format_head(head: str) -> str:
     return HEAD_NAMES.get(head, "")
 
 
+def format_use(system: NamedSystem) -> str:
+    """Tell how a model is used: `adapted, frozen + BiLSTM-CRF`."""
+    parts = []
+    if system.init in INIT_NAMES:
+        parts.append(INIT_NAMES[system.init])
+    if system.transfer in TRANSFER_NAMES:
+        parts.append(TRANSFER_NAMES[system.transfer])
+    return ", ".join(parts) + format_head(system.head)
+
+
 def format_kind(kind: str) -> str:
     """Name a kind of task: `text classification`."""
     return kind.replace("_", " ")

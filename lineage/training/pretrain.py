@@ -5,6 +5,7 @@ Adaptation uses the same functions.
 
 import math
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from lineage.artifacts import create_artifact, is_intact
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
 from lineage.models.base import Encoder, LanguageModelFamily, Public, Static
@@ -46,6 +48,7 @@ from lineage.training.state import RngState, TrainState
 if TYPE_CHECKING:
     from lineage.config.study import ModelConfig
 
+RESUME_POINT = "resume_point"  # the kind of artifact
 NUM_LOG_POINTS = 200  # points of the loss curve, about
 NUM_VALIDATIONS = 10
 VALIDATION_BATCHES = 10  # of a validation that only draws the curve
@@ -340,7 +343,7 @@ def train_language_model(
     checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
     the end. Raises EvaluationError if a loss is not finite.
     """
-    newest = max(context.checkpoint_dir.glob("step-*"), key=_checkpoint_step, default=None)
+    newest = _find_resume_point(context.checkpoint_dir)
     if newest is not None:
         state.load(newest / "run")
         curve.load(newest)
@@ -381,6 +384,20 @@ def train_language_model(
     swap_averaged_weights(state.optimizer)
     if best is not None:
         best.restore()
+
+
+def _find_resume_point(checkpoint_dir: Path) -> Path | None:
+    """Return the newest resume point whose files are as they were written; delete damaged ones."""
+    for folder in sorted(checkpoint_dir.glob("step-*"), key=_checkpoint_step, reverse=True):
+        if is_intact(folder, RESUME_POINT):
+            return folder
+        print(
+            f"{folder}: this resume point is damaged, so it is deleted, and the training goes on "
+            "from an older one or from the start",
+            file=sys.stderr,
+        )
+        shutil.rmtree(folder)
+    return None
 
 
 def _checkpoint_step(folder: Path) -> int:
@@ -496,18 +513,15 @@ def _save_checkpoint(
     *,
     seconds: float,
 ) -> None:
-    """Save a checkpoint; delete the older one when the new one is complete."""
-    folder = checkpoint_dir / f"step-{state.counters.steps}"
-    draft = checkpoint_dir / ".draft"
-    shutil.rmtree(draft, ignore_errors=True)
-    state.save(draft / "run")
-    curve.save(draft, seconds=seconds)
-    if best is not None:
-        best.save(draft)
-    draft.rename(folder)
-    for old in checkpoint_dir.glob("step-*"):
-        if old != folder:
-            shutil.rmtree(old)
+    """Save a resume point, and keep the one before it, in case the new one is damaged."""
+    older = sorted(checkpoint_dir.glob("step-*"), key=_checkpoint_step)
+    with create_artifact(checkpoint_dir / f"step-{state.counters.steps}", RESUME_POINT) as draft:
+        state.save(draft / "run")
+        curve.save(draft, seconds=seconds)
+        if best is not None:
+            best.save(draft)
+    for folder in older[:-1]:
+        shutil.rmtree(folder)
 
 
 def compute_held_out_metrics(
