@@ -290,3 +290,20 @@ def test_two_languages_have_two_overlap_lengths(languages: list[str], text: str)
 )
 def test_unknown_compute_times_are_counted(seconds: list[float | None], text: str) -> None:
     assert provenance.format_compute_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"verdict": "better"}, "better"),
+        ({"ci_low": -0.1, "ci_high": 0.1}, "no significant difference"),
+        ({"ci_low": 0.01, "ci_high": 0.1}, "not significant once corrected"),
+        ({"ci_low": -0.1, "ci_high": -0.01}, "not significant once corrected"),
+        ({"ci_low": 0.01, "ci_high": 0.1, "degrees_of_freedom": 1.0}, "too few seeds to tell"),
+    ],
+)
+def test_a_verdict_that_is_open_says_why(changes: dict[str, Any], text: str) -> None:
+    from tests.test_report import build_comparison
+
+    defaults = {"verdict": "no significant difference", "degrees_of_freedom": 9.0}
+    assert formatting.format_verdict(build_comparison(**defaults | changes)) == text

@@ -32,8 +32,8 @@ def analysis_with(verdicts: dict[str, str], train_examples: dict[str, int]) -> A
             label_count=label_count,
             second=TFIDF,
             difference=0.1,
-            ci_low=0.05,
-            ci_high=0.15,
+            ci_low=-0.05,
+            ci_high=0.25,
             verdict=verdict,
             degrees_of_freedom=10.0,
         )
@@ -105,7 +105,8 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
 
 
 def label_curve(model: str, scores: tuple[float, ...]) -> LabelCurve:
-    return LabelCurve("sense", "accuracy", model, (100, 1000, 10_000)[: len(scores)], scores)
+    system = System(model, model, "pretrained", "none", "frozen", "last", "linear", "none")
+    return LabelCurve("sense", "accuracy", system, (100, 1000, 10_000)[: len(scores)], scores)
 
 
 def test_the_labels_that_a_score_takes_are_read_off_the_curve() -> None:
@@ -119,10 +120,18 @@ def test_the_labels_that_a_score_takes_are_read_off_the_curve() -> None:
 @pytest.mark.parametrize(
     ("best", "elmo", "sentence"),
     [
-        ("elmo", (0.55, 0.7, 0.9), "ELMo with 100 labels equals TF-IDF with about 320."),
-        ("elmo", (0.85, 0.87, 0.9), "ELMo with 100 labels is above TF-IDF with 10,000."),
-        ("elmo", (0.4, 0.7, 0.9), "ELMo passes TF-IDF at about 320 labels."),
-        ("elmo", (0.4, 0.5, 0.7), "TF-IDF scores higher than ELMo with 10,000 labels."),
+        (
+            "elmo",
+            (0.55, 0.7, 0.9),
+            "ELMo, frozen, with 100 labels equals TF-IDF with about 320 labels.",
+        ),
+        (
+            "elmo",
+            (0.85, 0.87, 0.9),
+            "ELMo, frozen, with 100 labels is above TF-IDF with 10,000 labels.",
+        ),
+        ("elmo", (0.4, 0.7, 0.9), "ELMo, frozen, passes TF-IDF at about 320 labels."),
+        ("elmo", (0.4, 0.5, 0.7), "TF-IDF scores higher than ELMo, frozen, with 10,000 labels."),
         ("tfidf", (0.4, 0.5, 0.7), "TF-IDF leads at every number of labels."),
         ("tfidf", (0.6, 0.5, 0.7), "TF-IDF leads from about 320 labels on."),
         ("tfidf", (0.4, 0.5, 0.9), ""),

@@ -116,21 +116,25 @@ def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
     names = [*analysis.model_names, "tfidf"]
     curves: dict[str, list[LabelCurve]] = {}
     for task, systems in candidates.items():
-        own = [
+        chosen = [
             _choose_curve(analysis, task, systems[model])
             for model in sorted(systems, key=names.index)
         ]
+        own = [curve for curve in chosen if curve is not None]
         if any(len(curve.scores) > 1 for curve in own):
             curves[task] = own
     return curves
 
 
-def _choose_curve(analysis: Analysis, task: str, candidate: System) -> LabelCurve:
+def _choose_curve(analysis: Analysis, task: str, candidate: System) -> LabelCurve | None:
     lines: dict[tuple[str, ...], list[SystemScore]] = {}
     for score in analysis.scores_of_task(task):
         system = score.system
         if system.model == candidate.model and system.init != "random" and score.mean is not None:
             lines.setdefault(system.line_key, []).append(score)
+
+    if not lines:
+        return None
 
     def rank(line: list[SystemScore]) -> tuple[int, bool, float]:
         last = max(line, key=lambda score: score.train_examples)

@@ -14,6 +14,7 @@ from lineage.report.styles import model_style
 MIN_CLASSES_FOR_FINDING = 2
 MAX_SHOWN_CLASSES = 16
 SMALL_CALIBRATION_ERROR = 0.03
+SMALL_SPREAD = 0.01  # of F1 over the labels
 SMALLEST_CONFUSION = 0.005  # it would be printed as 0 %
 
 
@@ -123,8 +124,8 @@ def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) ->
     """Name the label that a system finds worst."""
     worst = min(classes, key=lambda one: one.f1[place])
     best = max(classes, key=lambda one: one.f1[place])
-    if best.f1[place] - worst.f1[place] < SMALLEST_CONFUSION:
-        return f"{name} finds all labels equally well."
+    if best.f1[place] - worst.f1[place] < SMALL_SPREAD:
+        return f"{name} finds all labels about equally well."
     return (
         f"{name} is weakest on {worst.label}: F1 {format_percent(worst.f1[place])}, "
         f"with {worst.count:,.0f} in the test set."

@@ -31,11 +31,11 @@ MAX_MARKED_POINTS = 12  # a curve with more points has no markers
 PLOT_WIDTH = 320
 PLOT_HEIGHT = 210
 PLOT_LEFT = 30
-PLOT_RIGHT = 84  # room for the names at the ends of lines
+PLOT_RIGHT = 96  # room for the names at the ends of lines
 PLOT_TOP = 34
 PLOT_BOTTOM = 24
 NAME_HEIGHT = 12
-CLASS_LINE = 19
+CLASS_LINE = 23
 CLASS_LEFT = 96
 CLASS_RIGHT = 46
 CELL_HEIGHT = 24
@@ -200,9 +200,7 @@ def draw_cost_panel(points: Sequence[CostPoint], *, title: str, subtitle: str) -
     marks = [(x_scale(math.log10(one.seconds)), y_scale(one.score)) for one in points]
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks]
     for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
-        fill = one.color if one.on_front else BACKGROUND_COLOR
-        style = f'fill="{fill}" stroke="{one.color}" stroke-width="1.5"'
-        parts.append(draw_marker(one.marker, x, y, 4, style))
+        parts.append(draw_marker(one.marker, x, y, 4, f'fill="{one.color}"'))
         parts.append(_draw_point_name(one, x, y, taken))
     described = "; ".join(
         f"{one.name} {100 * one.score:.1f} in {format_seconds(one.seconds)}" for one in points
@@ -269,8 +267,9 @@ def draw_class_scores(
         parts.append(
             f'<line x1="{min(edges)}" x2="{max(edges)}" y1="{y}" y2="{y}" {grid_style(2)}/>'
         )
-        for x, system in reversed([*zip(edges, systems, strict=True)]):
-            parts.append(draw_marker(system.marker, x, y, 3.8, f'fill="{system.color}"'))
+        for number, (x, system) in enumerate(zip(edges, systems, strict=True)):
+            lane = y + 5 * (number - (len(systems) - 1) / 2)  # so that equal scores are seen
+            parts.append(draw_marker(system.marker, x, lane, 3.2, f'fill="{system.color}"'))
     described = "; ".join(
         f"{row.label} "
         + ", ".join(
@@ -345,10 +344,10 @@ def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str)
     """Draw the share of right answers over their confidence; a dotted line is perfect."""
     low = min(min(*one.x, *one.y) for one in series)
     low = math.floor(10 * low) / 10
-    right = PLOT_WIDTH - PLOT_RIGHT
+    right = PLOT_WIDTH - 60
     floor = PLOT_HEIGHT - PLOT_BOTTOM
     x_scale = LinearScale(low, 1.0, PLOT_LEFT + 8, right)
-    y_scale = LinearScale(low, 1.0, floor, PLOT_TOP)
+    y_scale = LinearScale(low, 1.0, floor, PLOT_TOP + 10)
     parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
     parts.append(
         f'<line x1="{x_scale(low)}" y1="{y_scale(low)}" x2="{x_scale(1.0)}" y2="{y_scale(1.0)}" '
@@ -358,9 +357,7 @@ def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str)
         parts.append(draw_text(x_scale(tick), floor + 16, f"{100 * tick:.4g}"))
     for one in series:
         parts += _draw_line(one, [x_scale(x) for x in one.x], y_scale)
-    parts += _draw_names(
-        [(y_scale(one.y[-1]), one.name, one.bold) for one in series], right + 8, floor
-    )
+    parts += _draw_key([NamedStyle(one.name, one.color, one.marker) for one in series], 32)
     described = "; ".join(
         f"{one.name} "
         + ", ".join(

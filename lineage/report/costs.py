@@ -54,8 +54,13 @@ def _system_cost(
     if budget is None:
         return SystemCost()
     runs = _list_runs(evaluation, system, ranking.label_count)
+    seconds = [float(run["seconds"]) for run in runs]
+    rates = [run.get("items_per_second") for run in runs]
     # The longest run: the first seed has tried the hyperparameters.
-    parts = [max((float(run["seconds"]) for run in runs), default=None)]
+    parts = [max(seconds, default=None)]
+    if system.transfer == "zero_shot":  # nothing was trained: the time is that of the answers
+        parts = [0.0]
+        rates = [ranking.num_examples / one for one in seconds if one]
     if budget.budget_matched or budget.text_bytes:  # else others have pretrained it
         parts.append(budget.seconds)
     if system.init == "adapted":
@@ -66,7 +71,7 @@ def _system_cost(
         seconds=_sum_if_known(parts),
         peak_memory_bytes=max((one for one in memory if one is not None), default=None),
         model_bytes=None if weights is None else BYTES_PER_WEIGHT * weights,
-        items_per_second=_median_if_known([run.get("items_per_second") for run in runs]),
+        items_per_second=_median_if_known(rates),
     )
 
 

@@ -27,10 +27,10 @@ SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
-    "use a public model": "Take the public model",
+    "use a public model": "Use the public model",
     "label more first": "Label more before you choose a model",
-    "use TF-IDF": "Take TF-IDF",
-    "pretrain on your text": "Use the pretrained model",
+    "use TF-IDF": "Use TF-IDF",
+    "pretrain on your text": "Use it as trained",
 }
 
 
@@ -118,10 +118,10 @@ def format_interval(standing: Standing) -> str:
 
 
 def format_cost(cost: SystemCost) -> str:
-    """Format what is known of a cost: `12 min · 16 MB · 340 items/s`."""
+    """Format what is known of a cost: `12 min to build · 16 MB · 340 items/s`."""
     parts = []
     if cost.seconds is not None:
-        parts.append(format_seconds(cost.seconds))
+        parts.append(f"{format_seconds(cost.seconds)} to build")
     if cost.model_bytes is not None:
         parts.append(format_si(cost.model_bytes, "B"))
     if cost.items_per_second is not None:
@@ -135,13 +135,18 @@ def _list_as_good(decision: Decision) -> str:
         return "nothing to compare with"
     if not decision.as_good:
         return "none"
-    names = [
-        f"{name_system(one.standing.system)} {format_percent(one.standing.mean)}"
-        for one in decision.as_good
-    ]
+    names = [_name_with_cost(one) for one in decision.as_good]
     if len(names) > MAX_NAMES:
         return f"{len(names)} others, such as {names[0]}"
     return join_with_and(names)
+
+
+def _name_with_cost(choice: Choice) -> str:
+    """Name a system with its score and the time it takes: `BERT (fine-tuned) 100.0 in 69 s`."""
+    text = f"{name_system(choice.standing.system)} {format_percent(choice.standing.mean)}"
+    if choice.cost.seconds is not None:
+        text += f" in {format_seconds(choice.cost.seconds)}"
+    return text
 
 
 def describe_forecast(decision: Decision) -> str:
@@ -188,7 +193,7 @@ def _describe_certainty(decision: Decision) -> str:
     if decision.certainty == "alone":
         return "there is nothing to compare it with"
     if decision.certainty == "clear":
-        return "no other system may be as good"
+        return "no other model may be as good"
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
         if _is_highest(decision):
@@ -272,7 +277,7 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     for one in group:
         notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
         named.append(f"{one.task} ({'; '.join(notes)})" if notes else one.task)
-    return f"Pretrain {format_model(model)} for {join_with_and(named)}."
+    return f"Use {format_model(model)}, pretrained on your text, for {join_with_and(named)}."
 
 
 def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
@@ -311,10 +316,16 @@ def describe_runs(analysis: Analysis) -> str:
     grid = analysis.grid
     pretrainings = plural(len(grid.pretrain_seeds), "pretraining run")
     finetunings = plural(len(grid.finetune_seeds), "fine-tuning seed")
-    return (
+    text = (
         f"{pretrainings} of each model and {finetunings}. Intervals cover other {analysis.split} "
         "items, and not how another pretraining would turn out."
     )
+    generated = [one.task for one in analysis.tasks if one.generated]
+    if generated and len(generated) == len(analysis.tasks):
+        text = f"All tasks are generated: their scores say nothing about real text. {text}"
+    elif generated:
+        text += f" Generated, not real: {join_with_and(generated)}."
+    return text
 
 
 def build_main_figures(analysis: Analysis) -> list[MainFigure]:

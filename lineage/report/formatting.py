@@ -171,10 +171,16 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def format_verdict(comparison: Comparison) -> str:
-    """Return a verdict in words: `better`; `too few seeds to tell`."""
+    """Return a verdict in words: `better`; `too few seeds to tell`.
+
+    An interval is that of its comparison alone. The verdict is corrected for all that are read
+    together, so it may be open although the interval excludes zero.
+    """
     is_open = comparison.verdict == "no significant difference"
     if is_open and comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return "too few seeds to tell"
+    if is_open and (comparison.ci_low > 0 or comparison.ci_high < 0):
+        return "not significant once corrected"
     return comparison.verdict
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lineage.analysis.records import Analysis, NgramComparison, TrialCounts
-from lineage.report.formatting import format_si, join_with_and
+from lineage.report.formatting import format_model, format_si, join_with_and
 
 METHOD_NAMES = {
     "linear_probe": "a linear probe",
@@ -54,7 +54,9 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
     for one in comparisons:
         if not one.learned_less:
             continue
-        sentences = [f"{one.model} has learned less than a 5-gram model of the same text."]
+        sentences = [
+            f"{format_model(one.model)} has learned less than a 5-gram model of the same text."
+        ]
         if one.has_more_bits:
             sentences.append(
                 f"It needs {one.bits_per_byte:.3f} bits per byte of held-out text, the 5-gram "
@@ -63,7 +65,9 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
         if one.is_never_better:
             tasks = join_with_and(one.not_better_tasks)
             sentences.append(f"On {tasks} it is not significantly better.")
-        sentences.append(f"No conclusion about pretraining {one.model} follows from this study.")
+        sentences.append(
+            f"No conclusion about pretraining {format_model(one.model)} follows from this study."
+        )
         findings.append(" ".join(sentences))
     return findings
 
@@ -86,7 +90,7 @@ def describe_ngram_models(analysis: Analysis) -> str:
     if others:
         verb = "does" if len(others) == 1 else "do"
         sentences.append(
-            f"{join_with_and(others)} {verb} not predict every next token, so there are no bits "
+            f"{join_with_and([format_model(name) for name in others])} {verb} not predict every next token, so there are no bits "
             "per byte to compare."
         )
     sentences.append(
@@ -94,7 +98,7 @@ def describe_ngram_models(analysis: Analysis) -> str:
         f"{own.bits_per_byte:.3f} bits per byte of all held-out text."
     )
     if any(score.system.model == "kneser_ney" for score in analysis.scores):
-        sentences.append("That one is kneser_ney in the tables of minimal pairs.")
+        sentences.append("That one is in the tables of minimal pairs.")
     return " ".join(sentences)
 
 

@@ -123,6 +123,7 @@ class GainSection:
     intervals_note: str  # where the intervals are; empty: nowhere else
     finding: str
     definition: str
+    has_several_tasks: bool  # of a kind
     figures: tuple[str, ...]  # SVG, one for each kind of task
     kind_counts: tuple[GainCountLine, ...]
     model_counts: tuple[GainCountLine, ...]
@@ -321,20 +322,27 @@ def build_gain_sections(analysis: Analysis) -> list[GainSection]:
 
 
 def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
-    """Tell in how many of its comparisons each model is better, and in how many worse."""
+    """Tell in how many comparisons at the most labels each model is better, and in how many worse."""
     parts: list[str] = []
     for model in analysis.grid.models:
-        counts = [line.counts for line in summary.model_counts if line.model == model]
-        if not counts:
+        outcomes = [
+            gain.outcome
+            for table in summary.tables
+            for line in table.lines
+            for name, gain in zip(table.models, line.gains, strict=True)
+            if name == model and gain is not None
+        ]
+        if not outcomes:
             continue
-        num_better = sum(one.better for one in counts)
-        num_worse = sum(one.worse for one in counts)
+        num_worse = outcomes.count("worse")
         worse = f", worse in {num_worse}" if num_worse else ""
-        total = sum(one.num_comparisons for one in counts)
         noun = " comparisons" if not parts else ""
         verb = " is better" if not parts else ""
-        parts.append(f"{format_model(model)}{verb} in {num_better} of {total}{noun}{worse}")
-    return f"{'; '.join(parts)}." if parts else ""
+        parts.append(
+            f"{format_model(model)}{verb} in {outcomes.count('better')} of {len(outcomes)}"
+            f"{noun}{worse}"
+        )
+    return f"With the most labels, {'; '.join(parts)}." if parts else ""
 
 
 def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
@@ -391,6 +399,7 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
         added=added,
         finding=describe_gains(analysis, summary),
         definition=GAIN_DEFINITIONS[summary.comparison_type],
+        has_several_tasks=any(len(effect.tasks) > 1 for effect in build_effects(analysis, summary)),
         figures=_draw_effects(analysis, summary),
         model=model,
         baseline=baseline,
