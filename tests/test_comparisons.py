@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from lineage.analysis.records import AdaptationEffect, Comparison, System, TaskS
 from lineage.config.params import ReportParams
 from lineage.report import formatting, provenance, sentences, tables, task_sections, tasks
 from tests.study_rows import GRID, Study, build_analysis
+from tests.test_report import build_comparison
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -303,7 +305,5 @@ def test_unknown_compute_times_are_counted(seconds: list[float | None], text: st
     ],
 )
 def test_a_verdict_that_is_open_says_why(changes: dict[str, Any], text: str) -> None:
-    from tests.test_report import build_comparison
-
     defaults = {"verdict": "no significant difference", "degrees_of_freedom": 9.0}
     assert formatting.format_verdict(build_comparison(**defaults | changes)) == text
