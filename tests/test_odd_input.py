@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from lineage.config.data import Task
-from lineage.config.records import parse_record
+from lineage.config.params import parse_params
+from lineage.config.records import parse_record, parse_yaml
 from lineage.data.dataset_stats import compute_split_stats
+from lineage.data.files import iter_json_rows
 from lineage.data.items import TaskItems, build_items
 from lineage.data.language import is_blank, normalize_text, split_words
 from lineage.errors import InputError
@@ -22,6 +24,7 @@ from lineage.evaluation.spans import convert_to_iob2, find_scheme_violations
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
 from tests import tiny
+from tests.checkout import ROOT
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
@@ -424,3 +427,51 @@ def test_a_whole_number_in_a_cell_may_have_a_decimal_point(
             parse_integer(value)
     else:
         assert parse_integer(value) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: " + 6000 * "9", "a number cannot be read"),
+        ("a: " + 5000 * "[" + 5000 * "]", "nested"),
+        ("a: " + 60 * "[" + 60 * "]", "nested more than 50 levels deep"),
+    ],
+)
+def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
+    text: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        parse_yaml(text, Path("params.yaml"))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_aliases_of_yaml_are_not_counted_again_and_again() -> None:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+    assert len(parse_yaml("\n".join(lines), Path("params.yaml"))) == 30
+
+
+@pytest.mark.parametrize("seed", [-1, 2**70])
+def test_a_seed_that_a_library_cannot_take_is_refused(seed: int) -> None:
+    tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
+    for key in ("pretrain_seeds", "finetune_seeds"):
+        with pytest.raises(InputError, match="a seed is zero or more, and at most 2,147,483,647"):
+            parse_params(tree | {"grid": tree["grid"] | {key: [seed]}})
+
+
+def test_a_name_that_makes_no_file_name_is_refused() -> None:
+    tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
+    for name in ("a" * 300, "a\nb", "../a"):
+        tasks = {**tree["tasks"], name: tree["tasks"]["sense"]}
+        with pytest.raises(InputError, match=r"tasks: the name .* must match") as caught:
+            parse_params(tree | {"tasks": tasks})
+        assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, '{"text": ' + 6000 * "9" + "}"])
+def test_json_that_no_parser_takes_is_refused_in_one_sentence(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": "a"}\n' + line + "\n")
+    with pytest.raises(InputError, match=r"line 2: (not JSON|JSON that is nested)") as caught:
+        list(iter_json_rows(path, "train.jsonl"))
+    assert len(str(caught.value)) < 400

@@ -11,7 +11,8 @@ from lineage.errors import InputError, shorten_value
 from lineage.results import HELDOUT_TEST_SET
 
 # Names of blocks and of extra test sets, which become parts of file names.
-NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
+# File names are made of names, so their length is limited.
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,59}")
 LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "validation", "test", "unlabelled")
 KEYS_BY_ORIGIN = {

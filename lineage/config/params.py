@@ -14,11 +14,13 @@ from lineage.config.data import NAME_PATTERN, Corpus, Task
 from lineage.config.records import (
     check_fraction,
     check_positive,
+    check_seed,
     parse_record,
     read_yaml,
     suggest_nearest,
 )
 from lineage.config.resolve import resolve_tree
+from lineage.errors import shorten_value
 from lineage.results import HELDOUT_TEST_SET, joined_system_name
 
 PARAMS_FILE = Path("params.yaml")
@@ -112,9 +114,8 @@ class Grid:
             if repeated:
                 raise ValueError(f"'{item.name}' names {', '.join(repeated)} twice")
         for name in ("pretrain_seeds", "finetune_seeds"):
-            least = min(getattr(self, name))
-            if least < 0:
-                raise ValueError(f"'{name}' holds {least}; a seed is zero or more")
+            for seed in getattr(self, name):
+                check_seed(name, seed)
         for count in (*self.label_counts, *self.tfidf_C):
             if count != "all" and count <= 0:
                 raise ValueError(
@@ -199,8 +200,7 @@ class Params:
 
     def __post_init__(self) -> None:
         check_positive(self, "threads")
-        if self.seed < 0:
-            raise ValueError(f"'seed' is {self.seed}; a seed is zero or more")
+        check_seed("seed", self.seed)
         for name in sorted(RESERVED_MODEL_NAMES & set(self.models)):
             raise ValueError(f"models: the name '{name}' is that of a baseline; choose another")
         if HELDOUT_TEST_SET in self.tasks:
@@ -214,7 +214,7 @@ class Params:
             for name in getattr(self, block):
                 if not NAME_PATTERN.fullmatch(name):
                     raise ValueError(
-                        f"{block}: the name '{name}' must match {NAME_PATTERN.pattern} "
+                        f"{block}: the name {shorten_value(name)!r} must match {NAME_PATTERN.pattern} "
                         "(no hyphen, which joins stage names)"
                     )
         _check_entries("budget.corpus", [self.budget.corpus], "corpora", self.corpora)

@@ -18,6 +18,8 @@ from typing import Any
 from lineage.config.renamed import RENAMED
 from lineage.errors import InputError
 
+MAX_SEED = 2**31 - 1
+MAX_DEPTH = 50  # levels of a YAML file
 MAX_LAYERS = 1000
 T = typing.TypeVar("T")
 
@@ -47,6 +49,10 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
 
     try:
         tree = YAML(typ="safe").load(text)
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply; correct the brackets") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{path}: a number cannot be read: {error}; correct it") from None
     except YAMLError as error:
         reason = " ".join(str(error).split()).replace(' in "<unicode string>",', " at")
         raise InputError(
@@ -56,7 +62,24 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}"
         )
+    if tree is not None and _is_too_deep(tree):
+        raise InputError(f"{path}: nested more than {MAX_DEPTH} levels deep; correct the brackets")
     return tree or {}  # a file with only comments has no tree
+
+
+def _is_too_deep(tree: Any) -> bool:
+    """Tell whether a tree has more than MAX_DEPTH levels, at which other parsers fail."""
+    level: dict[int, Any] = {id(tree): tree}  # an alias may occur many times, and counts once
+    for _ in range(MAX_DEPTH):
+        children: dict[int, Any] = {}
+        for value in level.values():
+            values = value.values() if isinstance(value, dict) else value
+            if isinstance(value, dict | list):
+                children.update((id(child), child) for child in values)
+        if not children:
+            return False
+        level = children
+    return True
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
@@ -193,6 +216,12 @@ def check_positive(record: Any, *names: str) -> None:
         value = getattr(record, name)
         if value is not None and value <= 0:
             raise ValueError(f"{name} is {value}; it must be above zero")
+
+
+def check_seed(name: str, seed: int) -> None:
+    """Raise ValueError unless a seed is a number that all libraries take."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ValueError(f"'{name}' holds {seed}; a seed is zero or more, and at most {MAX_SEED:,}")
 
 
 def check_num_layers(record: Any, *names: str) -> None:

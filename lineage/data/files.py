@@ -456,7 +456,9 @@ def iter_json_rows(path: Path, place: str) -> Iterator[dict[str, object]]:
 def _parse_json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        raise InputError(f"{place}: JSON that is nested too deeply; {JSON_FORMAT_HINT}") from None
+    except ValueError as error:  # not JSON, or a number of thousands of digits
         raise InputError(f"{place}: not JSON ({error}); {JSON_FORMAT_HINT}") from error
 
 
