@@ -23,8 +23,9 @@ from typing import Literal
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-# Bars of progress would run through the output of a stage.
+# Bars of progress and addresses of pages would run through the output of a stage.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 from alembic.util.exc import CommandError
 from mlflow import MlflowClient, entities

@@ -98,6 +98,7 @@ def publish_champions(
     try:
         mlflow.set_tracking_uri(resolve_tracking_uri())
         client = MlflowClient()
+        STATE_DIR.mkdir(exist_ok=True)
         for task in params.grid.tasks:
             if not load_kind(params.tasks[task].kind).has_train_split:
                 continue
@@ -110,7 +111,7 @@ def publish_champions(
                     results_dir=results_dir,
                     tasks_dir=tasks_dir,
                 )
-                outcomes.append(_enter(client, candidate, run_id))
+                outcomes.append(enter_candidate(client, candidate, run_id))
     except STORE_ERRORS as error:
         warn("could not register the recommended systems", error)
     return outcomes
@@ -146,8 +147,11 @@ def _is_missing(error: Exception) -> bool:
     return getattr(error, "error_code", None) == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST)
 
 
-def _enter(client: MlflowClient, candidate: Candidate, run_id: str) -> ChampionOutcome:
-    """Register a candidate, unless it is there already, and set the aliases."""
+def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> ChampionOutcome:
+    """Register a candidate, unless it is there already, and set the aliases.
+
+    `run_id` is that of the run which logs its model.
+    """
     name = registered_name(candidate.task)
     model = _get_or_create_model(client, name, candidate.task)
     champion = _find_alias(client, model, CHAMPION)
@@ -160,11 +164,15 @@ def _enter(client: MlflowClient, candidate: Candidate, run_id: str) -> ChampionO
         margin=EQUIVALENCE_MARGIN,
         max_difference=1.0 - MIN_SCORES.get(candidate.decision.metric, 0.0),
     )
+    tags = _version_tags(candidate, decision, champion, run_id)
     version = _find_same(client, name, candidate.contender)
     if version is None:
-        version = _create_version(client, candidate, name, run_id)
+        version = _create_version(client, candidate, name, tags)
+    else:
+        for key, value in tags.items():
+            client.set_model_version_tag(name, version.version, key, value)
     outcome = _outcome(candidate, version, champion or version, decision)
-    _describe_version(client, candidate, version, outcome, run_id)
+    _write_description(client, candidate, version, outcome)
     # Should this process be killed in between, the next run finds the version and goes on.
     if decision.takes_over:
         client.set_registered_model_alias(name, CHAMPION, version.version)
@@ -250,68 +258,54 @@ def _read_contender(version: ModelVersion) -> Contender:
 
 
 def _create_version(
-    client: MlflowClient, candidate: Candidate, name: str, run_id: str
+    client: MlflowClient, candidate: Candidate, name: str, tags: dict[str, str]
 ) -> ModelVersion:
-    """Log a candidate as a model of the parent run, and register it. The digests come first."""
-    contender = candidate.contender
+    """Log a candidate as a model of the parent run, and register it."""
+    run_id = tags["run_id"]
+    scores_N = candidate.contender.scores_N
     with tempfile.TemporaryDirectory(dir=STATE_DIR, prefix="scores-") as folder:
         further_artifacts = {}
-        if contender.scores_N is not None:
+        if scores_N is not None:
             path = Path(folder) / SCORES_FILE
-            artifacts.write_table(path, pd.DataFrame({"score": contender.scores_N}))
+            artifacts.write_table(path, pd.DataFrame({"score": scores_N}))
             further_artifacts[SCORES_FILE] = path
         with mlflow.start_run(run_id=run_id):
             model_id = log_system(candidate.folder, name, further_artifacts)
-    return client.create_model_version(
-        name,
-        source=f"{MODEL_ADDRESS}{model_id}",
-        run_id=run_id,
-        model_id=model_id,
-        tags={
-            "system_digest": contender.system_digest,
-            "test_items_digest": contender.test_items_digest,
-        },
-    )
+    source = f"{MODEL_ADDRESS}{model_id}"
+    return client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
 
 
-def _describe_version(
-    client: MlflowClient,
-    candidate: Candidate,
-    version: ModelVersion,
-    outcome: ChampionOutcome,
-    run_id: str,
+def _write_description(
+    client: MlflowClient, candidate: Candidate, version: ModelVersion, outcome: ChampionOutcome
 ) -> None:
-    """Set the tags of a version, and its description in words."""
-    for key, value in _version_tags(candidate, outcome, run_id).items():
-        client.set_model_version_tag(version.name, version.version, key, value)
-    description = describe_version(study_name(), candidate.decision, describe_champion(outcome))
-    client.update_model_version(version.name, version.version, description=description)
-    # MLflow shows it on the page of the model too.
+    """Describe a version in words, on its page and on that of its model."""
+    text = describe_version(study_name(), candidate.decision, describe_champion(outcome))
+    client.update_model_version(version.name, version.version, description=text)
     model_id = version.source.removeprefix(MODEL_ADDRESS)
-    client.set_logged_model_tags(model_id, {NOTE_TAG: description, "mlflow.source.name": "lineage"})
+    client.set_logged_model_tags(model_id, {NOTE_TAG: text, "mlflow.source.name": "lineage"})
 
 
-def _version_tags(candidate: Candidate, outcome: ChampionOutcome, run_id: str) -> dict[str, str]:
-    """Return the tags of a version, as in VERSION_TAGS; without those that are unknown."""
-    use = candidate.decision.use
+def _version_tags(
+    candidate: Candidate, decision: ChampionDecision, champion: ModelVersion | None, run_id: str
+) -> dict[str, str]:
+    """Return the tags of VERSION_TAGS, without those that are unknown."""
+    standing = candidate.decision.use.standing
     contender = candidate.contender
-    decision = outcome.decision
-    assert decision is not None, "the champion is not registered again"
     values: dict[str, str | int | float | None] = {
         "study": study_name(),
         "task": candidate.task,
         "system": candidate.kept.record.name,
         "label_count": candidate.decision.label_count,
         "metric": candidate.decision.metric,
-        "score": use.standing.mean,
-        "score_low": use.standing.ci_low,
-        "score_high": use.standing.ci_high,
+        "score": standing.mean,
+        "score_low": standing.ci_low,
+        "score_high": standing.ci_high,
         "cost_seconds": contender.cost_seconds,
         "reason": decision.reason,
         "difference": decision.difference,
         "difference_low": decision.low,
         "difference_high": decision.high,
-        "compared_with": None if decision.reason == "first" else outcome.champion_version,
+        "compared_with": None if champion is None else champion.version,
         "test_items_digest": contender.test_items_digest,
         "grouped_items": contender.num_grouped_items,
         "has_item_scores": "false" if contender.scores_N is None else "true",

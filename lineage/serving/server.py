@@ -119,7 +119,8 @@ def build_app(model: PyFuncModel) -> FastAPI:
         response = await call_next(request)
         if response.status_code < 400:
             return response
-        body = b"".join([part async for part in cast(StreamingResponse, response).body_iterator])
+        parts = cast(StreamingResponse, response).body_iterator
+        body = b"".join([cast(bytes, part) async for part in parts])
         return _refuse(response.status_code, _shorten_message(body))
 
     # A page of another site cannot ask by a name that it has given to this machine.
@@ -142,11 +143,16 @@ async def _check_request(request: Request) -> Response | None:
     if content_type != scoring_server.CONTENT_TYPE_JSON:
         return _refuse(415, "the request is not JSON; send it with Content-Type: application/json")
     try:
-        json.loads(await request.body())
+        content = json.loads(await request.body())
     except RecursionError:
         return _refuse(400, "the request is nested too deeply; send rows of texts")
     except ValueError as error:
         return _refuse(400, f"the request is not JSON ({error}); correct it")
+    formats = scoring_server.SUPPORTED_FORMATS
+    if not isinstance(content, dict) or len(formats & content.keys()) != 1:
+        return _refuse(
+            400, f"the request must be an object with one of {', '.join(sorted(formats))}"
+        )
     return None
 
 
