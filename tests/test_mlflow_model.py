@@ -10,9 +10,9 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from fastapi.testclient import TestClient
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PyFuncModel
-from starlette.testclient import TestClient
 
 from lineage import __version__
 from lineage.results import PUBLIC_FAMILY

@@ -43,16 +43,16 @@ def candidate(tmp_path_factory: pytest.TempPathFactory) -> Candidate:
     folder = tmp_path_factory.mktemp("candidate")
     task, data, _ = prepare_case("texts", folder)
     kept, _ = evaluate_tfidf(task, data, folder / "kept")
-    export_system(kept, task, folder / "exported")
+    export_system(kept, task, folder / "system")
     decision = decide_one(build_cells(tfidf=0.8, gpt=0.5))
     contender = Contender(
-        system_digest=digest_folder(folder / "exported"),
+        system_digest=digest_folder(folder / "system"),
         test_items_digest="items",
         scores_N=(np.arange(ITEMS) < 0.8 * ITEMS).astype(float),
         num_grouped_items=0,
         cost_seconds=10.0,
     )
-    return Candidate(folder / "exported", kept, decision, contender)
+    return Candidate(folder / "system", kept, decision, contender)
 
 
 def with_share(candidate: Candidate, share: float, **changes: Any) -> Candidate:

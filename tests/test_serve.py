@@ -34,7 +34,7 @@ def run_server(folder: Path, *words: str, **environment: str) -> Iterator[subpro
     bin_folder = Path(sys.prefix) / "bin"
     variables["PATH"] = f"{bin_folder}{os.pathsep}{variables['PATH']}"
     variables["PYTHONPATH"] = str(ROOT)
-    with (folder / "server.log").open("w") as log:
+    with (folder / f"{words[0]}.log").open("w") as log:
         process = subprocess.Popen(
             list(words),
             cwd=folder,
@@ -116,9 +116,8 @@ def test_every_way_of_serving_the_champion_answers_as_predict_does(project: Path
         assert psutil.Process(process.pid).children(recursive=True) == []
         os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does
         assert process.wait(30) == 0
-    lines = (project / "server.log").read_text().splitlines()
-    assert lines[0].endswith(f"answers at http://127.0.0.1:{port}/invocations; Ctrl-C ends it. "
-                             "For example:")  # fmt: skip
+    lines = (project / "lineage.log").read_text().splitlines()
+    assert f"answers at http://127.0.0.1:{port}/invocations; Ctrl-C ends it" in lines[0]
     assert lines[1].startswith("curl ") and lines[2:] == ["the server has ended"]
     assert not is_up(port)
 

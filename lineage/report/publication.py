@@ -131,13 +131,12 @@ def format_run_note(
     heading, because MLflow shows three lines and hides the rest.
     """
     lines = [summarize_decisions(analysis, decisions), ""]
+    # Before the settings, which may be so many that the end is cut off.
+    lines += [f"- **{one.task}**: {describe_champion(one)}" for one in outcomes]
     lines += [
         f"- **{line.task}, {line.labels}**: {line.sentence}"
         for line in build_decision_lines(analysis, decisions)
     ]
-    if outcomes:
-        lines += ["", "Registered models:", ""]
-        lines += [f"- **{one.task}**: {describe_champion(one)}" for one in outcomes]
     lines += ["", "The full report is among the artifacts: `comparison.html`."]
     if cached_runs:
         # Without the last part of the address MLflow shows its pages for chat applications.

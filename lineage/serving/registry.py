@@ -34,7 +34,7 @@ from lineage.report.champions import describe_champion, describe_version
 from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
 from lineage.runtime.tracking import NOTE_TAG, STORE_ERRORS, describe_store_error, warn
 from lineage.serving.candidate import Candidate, export_recommended
-from lineage.serving.mlflow_model import log_system
+from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, log_system
 from lineage.tasks.base import load_kind
 
 CHAMPION = "champion"
@@ -107,7 +107,7 @@ def publish_champions(
                     params,
                     decisions,
                     task,
-                    Path(folder) / "system",
+                    Path(folder) / SYSTEM_ARTIFACT,  # an artifact has the name of its folder
                     results_dir=results_dir,
                     tasks_dir=tasks_dir,
                 )
@@ -141,6 +141,26 @@ def find_champion(task: str) -> ModelVersion:
             "with --system"
         )
     return champion
+
+
+def download_system(version: ModelVersion, folder: Path) -> Path:
+    """Copy the exported system of a version into a folder, and return its path there.
+
+    Raises InputError if the store does not have it.
+    """
+    mlflow.set_tracking_uri(resolve_tracking_uri())
+    try:
+        return _download(version, SYSTEM_ARTIFACT, folder)
+    except STORE_ERRORS as error:
+        raise InputError(
+            f"version {version.version} of {version.name} cannot be read "
+            f"({describe_store_error(error)}); name a system of the study with --system"
+        ) from error
+
+
+def _download(version: ModelVersion, artifact: str, folder: Path) -> Path:
+    address = f"{MODEL_ADDRESS}{version.name}/{version.version}/artifacts/{artifact}"
+    return Path(mlflow.artifacts.download_artifacts(address, dst_path=str(folder)))
 
 
 def _is_missing(error: Exception) -> bool:
@@ -242,11 +262,8 @@ def _read_contender(version: ModelVersion) -> Contender:
     scores_N: Scores | None = None
     if tags.get("has_item_scores") == "true":
         with tempfile.TemporaryDirectory() as folder:
-            path = mlflow.artifacts.download_artifacts(
-                f"{MODEL_ADDRESS}{version.name}/{version.version}/artifacts/{SCORES_FILE}",
-                dst_path=folder,
-            )
-            scores_N = artifacts.read_table(Path(path))["score"].to_numpy(dtype=np.float64)
+            table = artifacts.read_table(_download(version, SCORES_FILE, Path(folder)))
+            scores_N = table["score"].to_numpy(dtype=np.float64)
     seconds = tags.get("cost_seconds")
     return Contender(
         system_digest=tags.get("system_digest", ""),

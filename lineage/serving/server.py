@@ -1,7 +1,6 @@
 """`lineage serve`: MLflow's scoring server on loopback, with plain answers to bad requests.
 
-The server is that of `mlflow models serve`, in this process, and the model is loaded by the same
-code. MLflow repeats the data of a request in its messages and answers 500 to JSON that Python
+The server is that of `mlflow models serve`, in this process, and the same class answers. MLflow repeats the data of a request in its messages and answers 500 to JSON that Python
 cannot parse, so a guard stands before it.
 """
 
@@ -13,21 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import mlflow
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse, StreamingResponse
 from mlflow import pyfunc
 from mlflow.pyfunc import PyFuncModel, scoring_server
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from lineage.config.params import read_recorded_params
 from lineage.errors import InputError
-from lineage.runtime.settings import resolve_tracking_uri
-from lineage.runtime.tracking import STORE_ERRORS, describe_store_error
 from lineage.serving.export import export_system
-from lineage.serving.mlflow_model import REQUEST_LIMITS, save_system
-from lineage.serving.registry import find_champion
+from lineage.serving.mlflow_model import REQUEST_LIMITS, SYSTEM_ARTIFACT, save_system
+from lineage.serving.registry import download_system, find_champion
 from lineage.serving.systems import choose_system, list_systems
 
 HOST = "127.0.0.1"
@@ -63,20 +59,11 @@ def serve(task: str, *, system: str | None, port: int) -> None:
 
 def load_champion(task: str) -> ServedModel:
     """Load the champion of a task of the study. Raises InputError."""
-    version = find_champion(task)
-    mlflow.set_tracking_uri(resolve_tracking_uri())
-    try:
-        model = pyfunc.load_model(f"models:/{version.name}/{version.version}")
-    except STORE_ERRORS as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"version {version.version} of {version.name} cannot be loaded "
-            f"({describe_store_error(error)}); name a system of the study with --system instead"
-        ) from error
-    return ServedModel(
-        model, f"{version.tags['system']}, version {version.version} of {version.name}"
-    )
+    champion = find_champion(task)
+    with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
+        model = _load_exported(download_system(champion, Path(folder)), Path(folder))
+    version = f"version {champion.version} of {champion.name}"
+    return ServedModel(model, f"{champion.tags['system']}, {version}")
 
 
 def load_saved_system(task: str, system: str) -> ServedModel:
@@ -84,11 +71,16 @@ def load_saved_system(task: str, system: str) -> ServedModel:
     params = read_recorded_params()
     kept = choose_system(list_systems(params, task), system, None)
     with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
-        exported = Path(folder) / "system"
+        exported = Path(folder) / SYSTEM_ARTIFACT
         export_system(kept, params.tasks[task], exported)
-        save_system(exported, Path(folder) / "model")
-        model = pyfunc.load_model(str(Path(folder) / "model"))
+        model = _load_exported(exported, Path(folder))
     return ServedModel(model, f"{kept.record.name} of this study")
+
+
+def _load_exported(exported: Path, folder: Path) -> PyFuncModel:
+    """Load an exported system with the code of this package; code that a store has is not run."""
+    save_system(exported, folder / "model")
+    return pyfunc.load_model(str(folder / "model"))
 
 
 def describe_server(served: ServedModel, port: int) -> str:
