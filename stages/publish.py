@@ -132,7 +132,7 @@ def log_report(
     pipeline: str,
     cached_runs: dict[str, str],
 ) -> None:
-    """Log the report, its figures and its decisions to the parent run in MLflow, and end the run."""
+    """Log the report, its figures and its decisions to the parent run in MLflow, and end it."""
     with tempfile.TemporaryDirectory() as folder:
         for name, svg in page.render_figures(analysis).items():
             (Path(folder) / name).write_text(svg, encoding="utf-8")

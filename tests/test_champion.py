@@ -1,4 +1,4 @@
-"""A challenger becomes the champion if it is better, or equivalent and cheaper, on the same items."""
+"""A challenger becomes the champion if it is better, or equivalent and cheaper, on equal items."""
 
 import dataclasses
 from typing import Any

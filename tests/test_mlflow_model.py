@@ -1,4 +1,4 @@
-"""An MLflow model answers as `lineage predict` does, and refuses bad requests in plain sentences."""
+"""An MLflow model answers as `lineage predict` does, and refuses bad requests in one sentence."""
 
 import dataclasses
 import json
@@ -148,7 +148,7 @@ def test_a_request_that_cannot_be_answered_is_a_bad_request(
 
 @pytest.fixture(scope="module")
 def client(packaged_texts: Packaged) -> Iterator[TestClient]:
-    """Return a client of the server; an error that nobody handles is an answer, not an exception."""
+    """Return a client of the server; an error that nobody handles becomes an answer."""
     app = build_app(packaged_texts.model)
     with TestClient(app, base_url=f"http://{HOST}", raise_server_exceptions=False) as one:
         yield one

@@ -227,13 +227,13 @@ def test_the_names_of_studies_and_tasks_are_made_fit_for_addresses(
     monkeypatch.setenv("LINEAGE_STUDY", "my study: 2/3@home")
     assert registered_name("mood") == "my-study-2-3-home-mood"
     monkeypatch.setenv("LINEAGE_STUDY", "工单_1.5")
-    assert registered_name("mood") == "工单_1.5-mood"
+    assert registered_name("mood") == "工单_1-5-mood"
 
 
 def test_a_name_in_another_script_can_be_served(
     candidate: Candidate, study: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LINEAGE_STUDY", "工单 und Ähnliches")
+    monkeypatch.setenv("LINEAGE_STUDY", "工单 und Ähnliches 1.5")
     enter_candidate(MlflowClient(), candidate, study)
     model = mlflow.pyfunc.load_model(f"models:/{registered_name('sense')}@champion")
     assert len(model.predict(pd.DataFrame({"review": ["a text"]}))) == 1

@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from lineage import artifacts
 from lineage.analysis.cells import (
-    ResultCell,
     grid_stage_names,
     read_cell,
     read_table,
@@ -65,14 +62,15 @@ def export_recommended(
         split=params.report.split,
         tasks=params.tasks,
     )
+    scores_N = stack_scores(list(cell.item_scores.values())).mean(axis=0)
     has_text_answers = load_kind(kept.record.kind).answers_are_texts
     keeps_scores = params.report.show_text or not has_text_answers
     contender = Contender(
         system_digest=digest_folder(folder),
-        test_items_digest=_digest_test_items(params, cell, results_dir, tasks_dir),
-        scores_N=stack_scores(list(cell.item_scores.values())).mean(axis=0)
-        if keeps_scores
-        else None,
+        test_items_digest=digest_test_items(
+            tasks_dir / task, _read_scored_ids(params, task, results_dir), cell.metric
+        ),
+        scores_N=scores_N if keeps_scores else None,
         num_grouped_items=cell.num_grouped_items,
         cost_seconds=decision.use.cost.seconds,
     )
@@ -89,24 +87,26 @@ def digest_folder(folder: Path) -> str:
     return artifacts.text_digest(json.dumps(digests, sort_keys=True))
 
 
-def _digest_test_items(params: Params, cell: ResultCell, results_dir: Path, tasks_dir: Path) -> str:
-    """Return a digest of the scored items of a task, with their labels, and of the metric."""
-    names = [name for name in grid_stage_names(params.grid) if name.endswith(f"-{cell.task}")]
+def _read_scored_ids(params: Params, task: str, results_dir: Path) -> set[str]:
+    """Return the ids of the items on which the systems of a task were scored."""
     ids: set[str] = set()
-    for name in names:
+    for name in grid_stage_names(params.grid):
+        if not name.endswith(f"-{task}"):
+            continue
         table = read_table(results_dir / "predictions" / f"{name}.parquet")
-        is_scored = (table["split"] == params.report.split) & (table["test_set"] == cell.task)
+        is_scored = (table["split"] == params.report.split) & (table["test_set"] == task)
         ids.update(table.loc[is_scored, "id"])
-    record = artifacts.read_json(tasks_dir / cell.task / "task.json")
-    digest = hashlib.sha256(cell.metric.encode())
-    for name in record["has"]:
+    return ids
+
+
+def digest_test_items(task_dir: Path, ids: Collection[str], metric: str) -> str:
+    """Return a digest of items of a task with their labels, and of the metric."""
+    digest = hashlib.sha256(metric.encode())
+    for name in artifacts.read_json(task_dir / "task.json")["has"]:
         if name == "unlabelled":
             continue
-        items = artifacts.read_table(tasks_dir / cell.task / f"{name}.parquet")
+        items = artifacts.read_table(task_dir / f"{name}.parquet")
         scored = items[items["id"].isin(ids)].sort_values("id")
-        digest.update(_to_json_lines(scored).encode())
+        lines = scored.to_json(orient="records", lines=True, force_ascii=False)
+        digest.update(str(lines).encode())
     return digest.hexdigest()
-
-
-def _to_json_lines(items: pd.DataFrame) -> str:
-    return str(items.to_json(orient="records", lines=True, force_ascii=False))

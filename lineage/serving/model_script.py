@@ -1,4 +1,4 @@
-"""The code of MLflow's models, which MLflow runs when it loads one. It is copied into each model."""
+"""The code of MLflow's models: each model has a copy, which MLflow runs when it loads the model."""
 
 from mlflow.models import set_model
 

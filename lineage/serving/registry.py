@@ -8,6 +8,7 @@ be compared with it.
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 SCORES_FILE = "item_scores.parquet"  # among the artifacts of a version
 MODEL_ADDRESS = "models:/"
-NAME_SEPARATORS = re.compile(r"[^\w.-]+")  # characters that an address of MLflow cannot hold
+NAME_SEPARATORS = re.compile(r"[^\w-]+")  # what names of MLflow, and addresses, cannot all hold
 # The sentences of docs/reference/tags.md.
 VERSION_TAGS = {
     "study": "The name of the study's folder.",
@@ -52,7 +53,7 @@ VERSION_TAGS = {
     "score": "The mean score on test items, over fine-tuning seeds.",
     "score_low": "The lower limit of its 95 % interval.",
     "score_high": "The upper limit.",
-    "cost_seconds": "How long it takes to build: pretraining, adaptation, and training of the head.",
+    "cost_seconds": "How long it takes to build: pretraining, adaptation and training its head.",
     "reason": "Why it became the champion, or why not.",
     "difference": "Its score minus that of the champion before it, on the same test items, as a "
     "share of a perfect score.",
@@ -88,9 +89,9 @@ def publish_champions(
 ) -> list[ChampionOutcome]:
     """Register the recommended system of each task, and decide which become champions.
 
-    Tasks for which no system is trained are left out. Where the store does not answer, a warning
-    is printed, and nothing more is tried. `run_id` is that of the parent run; without one nothing
-    is done.
+    Tasks for which no system is trained are left out; if a system is not kept, a line says so.
+    Where the store does not answer, a warning is printed, and nothing more is tried. `run_id` is
+    that of the parent run; without one nothing is done.
     """
     outcomes: list[ChampionOutcome] = []
     if not run_id:
@@ -103,14 +104,18 @@ def publish_champions(
             if not load_kind(params.tasks[task].kind).has_train_split:
                 continue
             with tempfile.TemporaryDirectory(dir=STATE_DIR, prefix="champion-") as folder:
-                candidate = export_recommended(
-                    params,
-                    decisions,
-                    task,
-                    Path(folder) / SYSTEM_ARTIFACT,  # an artifact has the name of its folder
-                    results_dir=results_dir,
-                    tasks_dir=tasks_dir,
-                )
+                try:
+                    candidate = export_recommended(
+                        params,
+                        decisions,
+                        task,
+                        Path(folder) / SYSTEM_ARTIFACT,  # an artifact has its folder's name
+                        results_dir=results_dir,
+                        tasks_dir=tasks_dir,
+                    )
+                except InputError as error:
+                    print(f"{task}: no system is registered: {error}", file=sys.stderr)
+                    continue
                 outcomes.append(enter_candidate(client, candidate, run_id))
     except STORE_ERRORS as error:
         warn("could not register the recommended systems", error)

@@ -1,7 +1,8 @@
 """`lineage serve`: MLflow's scoring server on loopback, with plain answers to bad requests.
 
-The server is that of `mlflow models serve`, in this process, and the same class answers. MLflow repeats the data of a request in its messages and answers 500 to JSON that Python
-cannot parse, so a guard stands before it.
+The server is that of `mlflow models serve`, in this process, and the same class answers. By itself
+it repeats the data of a request in its messages, and answers 500 to JSON that Python cannot parse,
+so a guard stands before it.
 """
 
 import json
