@@ -232,6 +232,12 @@ def test_other_content_types_and_other_hosts_are_refused(client: TestClient) -> 
     assert answer.status_code == 411
 
 
+def test_other_methods_and_addresses_are_answered_as_mlflow_does(client: TestClient) -> None:
+    assert client.get("/invocations").status_code == 405
+    assert client.get("/nothing").status_code == 404
+    assert client.get("/ping").status_code == 200
+
+
 def test_the_text_for_the_user_has_the_address_and_a_request_that_works(
     packaged_texts: Packaged, client: TestClient
 ) -> None:

@@ -99,6 +99,14 @@ def test_every_way_of_serving_the_champion_answers_as_predict_does(project: Path
     model = mlflow.pyfunc.load_model(f"models:/{NAME}@champion")
     assert model.predict(pd.DataFrame({"review": texts})).to_dict(orient="records") == expected
 
+    version = MlflowClient(store).get_model_version_by_alias(NAME, "champion")
+    scores = pd.read_parquet(
+        mlflow.artifacts.download_artifacts(
+            f"models:/{NAME}@champion/artifacts/item_scores.parquet"
+        )
+    )
+    assert scores["score"].mean() == pytest.approx(float(version.tags["score"]), abs=1e-5)
+
     port = free_port()
     words = ("mlflow", "models", "serve", "-m", f"models:/{NAME}@champion")
     options = ("--env-manager", "local", "--host", "127.0.0.1", "--port", str(port))

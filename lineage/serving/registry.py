@@ -54,7 +54,8 @@ VERSION_TAGS = {
     "score_low": "The lower limit of its 95 % interval.",
     "score_high": "The upper limit.",
     "cost_seconds": "How long it takes to build: pretraining, adaptation and training its head.",
-    "reason": "Why it became the champion, or why not.",
+    "reason": "Why it became the champion (`first`, `better`, `equivalent and cheaper`, `same "
+    "system`) or did not (`not better`, `other test items`, `no item scores`).",
     "difference": "Its score minus that of the champion before it, on the same test items, as a "
     "share of a perfect score.",
     "difference_low": "The lower limit of the 95 % interval of the difference.",
@@ -128,6 +129,12 @@ def find_champion(task: str) -> ModelVersion:
     if task not in params.grid.tasks:
         raise InputError(
             f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
+        )
+    kind = load_kind(params.tasks[task].kind)
+    if not kind.has_train_split:
+        raise InputError(
+            f"--task: no system is trained for {task}, which is of kind {kind.name}; name another "
+            "task"
         )
     name = registered_name(task)
     try:

@@ -104,7 +104,7 @@ def build_app(model: PyFuncModel) -> FastAPI:
     async def guard(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        if request.url.path != PATH:
+        if request.method != "POST" or request.url.path != PATH:
             return await call_next(request)
         refusal = await _check_request(request)
         if refusal is not None:
