@@ -1,4 +1,4 @@
-"""Whether a new system replaces the champion, the system that is in use.
+"""Decide whether a new system replaces the champion, the system that is in use.
 
 Both have answered the same test items. As in `lineage.analysis.ranking`, the two systems are fixed,
 and only the items could have been others.
@@ -44,7 +44,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class ChampionDecision:
-    """Whether the challenger becomes the champion, and why.
+    """The decision about a challenger, and the reason.
 
     `difference` is the challenger's mean score minus the champion's, with its 95 % interval; all
     three are None if the two were not compared.
@@ -59,7 +59,7 @@ class ChampionDecision:
 
 @dataclass(frozen=True)
 class ChampionOutcome:
-    """What became of a task's recommended system in the registry of models."""
+    """The place of a task's recommended system in the registry of models."""
 
     task: str
     system: str  # the name of the recommended system
@@ -70,7 +70,7 @@ class ChampionOutcome:
 
     @property
     def has_changed(self) -> bool:
-        """Whether another system is the champion now."""
+        """True if another system is the champion now."""
         if self.decision is None:
             return False
         return self.decision.reason in ("better", "equivalent and cheaper")

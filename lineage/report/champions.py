@@ -1,4 +1,4 @@
-"""What became of the recommended systems in the registry of models, in sentences."""
+"""Say in sentences which systems are champions in the registry of models, and why."""
 
 from collections.abc import Sequence
 
@@ -52,7 +52,7 @@ def describe_version(study: str, decision: Decision, sentence: str) -> str:
     if interval:
         score += f" ({interval}, 95 % confidence)"
     text = (
-        f"What the study {study} recommends for {decision.task}: {name_system(use.system)}, "
+        f"The study {study} recommends it for {decision.task}: {name_system(use.system)}, "
         f"trained on {labels}. On test items it scores {score}."
     )
     if not use.above_chance:
