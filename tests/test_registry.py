@@ -107,7 +107,9 @@ def test_the_first_system_becomes_the_champion_with_its_numbers(
     assert tags["score"] == "0.8" and float(tags["score_low"]) < 0.8 < float(tags["score_high"])
     assert (tags["reason"], tags["system"], tags["label_count"]) == ("first", "tfidf", "100")
     assert (tags["run_id"], tags["cost_seconds"]) == (study, "10")
-    assert version.description.startswith(f"The study {registry.study_name()} recommends it for sense")
+    assert version.description.startswith(
+        f"The study {registry.study_name()} recommends it for sense"
+    )
     assert "On test items it scores 80.0 % (77.7 to 82.3, 95 % confidence)" in version.description
     assert version.run_id == study
     outputs = MlflowClient().get_run(study).outputs.model_outputs
