@@ -295,6 +295,27 @@ def embed(
         print(embed_file(file, out, model=model, layer=layer, words=words, text_column=text_column))
 
 
+@app.command()
+def serve(
+    task: Annotated[str, typer.Option(help="A task of this study.")],
+    system: Annotated[
+        str | None,
+        typer.Option(
+            help="A system of this study, as `lineage predict --list` shows them. By default the "
+            "champion, which MLflow keeps."
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on this machine.")] = 5051,
+) -> None:
+    """Answer requests over HTTP, on this machine only, as `lineage predict` labels a file."""
+    with _input_errors_exit():
+        from lineage.serving.server import serve as run_server
+
+        with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+            run_server(task, system=system, port=port)
+        print("the server has ended")
+
+
 @app.command("export")
 def export_command(
     name: Annotated[

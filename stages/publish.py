@@ -1,6 +1,6 @@
 """Stage publish: results, costs and provenance -> reports/comparison.{html,md,csv,json}.
 
-It also shows them in MLflow, and prints a table.
+It also shows them in MLflow, registers the recommended systems there, and prints a table.
 """
 
 import tempfile
@@ -10,13 +10,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
-from lineage.report import page, publication
+from lineage.report import champions, page, publication
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import collect_provenance, read_dvc_lock
@@ -25,9 +26,11 @@ from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR
 from lineage.runtime.stage import Stage, run_stage
+from lineage.serving.registry import publish_champions
 
 REPORTS_DIR = Path("reports")
 RESULTS_DIR = Path("artifacts/results")
+TASKS_DIR = Path("artifacts/tasks")
 MODEL_RECORDS_DIR = Path("artifacts/sources/models")
 PLAIN_TEXT_WIDTH = 220  # characters of the printed table where there is no terminal
 
@@ -53,7 +56,7 @@ def work(stage: Stage) -> None:
     disagreements = find_disagreements(
         analysis,
         results_dir=RESULTS_DIR,
-        tasks_dir=Path("artifacts/tasks"),
+        tasks_dir=TASKS_DIR,
         show_text=params.report.show_text,
     )
     descriptions = describe_models(params)
@@ -76,14 +79,20 @@ def work(stage: Stage) -> None:
         stages=[name.replace("@", "-") for name in stage_names],
     )
     cached_runs = publication.find_cached_runs(stage_metadata, pipeline=pipeline)
-    is_logged = log_report(analysis, decisions, pipeline=pipeline, cached_runs=cached_runs)
+    parent = tracking.open_parent_run(pipeline)
+    outcomes = publish_champions(
+        params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
+    )
+    log_report(parent, analysis, decisions, outcomes, pipeline=pipeline, cached_runs=cached_runs)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_TEXT_WIDTH)
     page.print_table(analysis, decisions, console)
     html = (REPORTS_DIR / "comparison.html").absolute()
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
-    if is_logged:
+    for line in champions.list_changes(outcomes):
+        print(line)
+    if parent.run_id:
         name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
 
@@ -115,17 +124,15 @@ def describe_models(params: Params) -> list[dict[str, str]]:
 
 
 def log_report(
+    parent: tracking.MlflowTracker,
     analysis: Analysis,
     decisions: Sequence[Decision],
+    outcomes: Sequence[ChampionOutcome],
     *,
     pipeline: str,
     cached_runs: dict[str, str],
-) -> bool:
-    """Log the report, its figures and its decisions to the parent run in MLflow, and end the run.
-
-    Returns whether there is such a run.
-    """
-    parent = tracking.open_parent_run(pipeline)
+) -> None:
+    """Log the report, its figures and its decisions to the parent run in MLflow, and end it."""
     with tempfile.TemporaryDirectory() as folder:
         for name, svg in page.render_figures(analysis, decisions).items():
             (Path(folder) / name).write_text(svg, encoding="utf-8")
@@ -135,13 +142,12 @@ def log_report(
     parent.log_summary(publication.summary_metrics(decisions))
     parent.set_note(
         publication.format_run_note(
-            analysis, decisions, cached_runs, experiment_id=parent.experiment_id
+            analysis, decisions, outcomes, cached_runs, experiment_id=parent.experiment_id
         ),
         title=publication.format_run_name(decisions, pipeline=pipeline),
     )
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
     parent.end("FAILED" if has_failures else "FINISHED")
-    return bool(parent.run_id)
 
 
 def main() -> None:

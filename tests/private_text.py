@@ -18,8 +18,12 @@ def may_hold_data(path: Path) -> bool:
     """Return whether the data may stand in this file.
 
     Files that MLflow keeps of a run may not hold them, though its folder is called artifacts too.
+    Registered systems may: their vocabularies have words in the order of a text, and their labels
+    may be sentences.
     """
-    return "mlruns" not in path.parts and any(part in ALLOWED_FOLDERS for part in path.parts)
+    if "mlruns" in path.parts:
+        return "models" in path.parts
+    return any(part in ALLOWED_FOLDERS for part in path.parts)
 
 
 def ngrams(text: str) -> Iterator[tuple[str, ...]]:

@@ -35,6 +35,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.serving.embed",
         "lineage.serving.export",
         "lineage.serving.predict",
+        "lineage.serving.server",
     },
     "flows.run": {"lineage.config.params", "lineage.config.source_records"},
     "flows.forecast": {
@@ -56,7 +57,13 @@ COMMANDS_MAY_IMPORT = {
 }
 # Only these files may import a tool, so that it can be replaced in one place.
 ALLOWED_USERS = {
-    "mlflow": {"lineage/runtime/tracking.py"},
+    "mlflow": {
+        "lineage/runtime/tracking.py",
+        "lineage/serving/mlflow_model.py",
+        "lineage/serving/model_script.py",
+        "lineage/serving/registry.py",
+        "lineage/serving/server.py",
+    },
     "dvc": {"flows/plan.py", "flows/quick_dvc.py"},
     "prefect": {"flows/flow.py", "flows/workers.py", "flows/servers.py"},
     "datasets": {"lineage/data/sources.py"},

@@ -10,8 +10,20 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.build import build_results
-from lineage.analysis.convergence import ConvergenceControl, list_controls
-from lineage.analysis.records import Analysis, SeedScore, Setting, SystemScore
+from lineage.analysis.convergence import (
+    ConvergenceControl,
+    FinetuneCurve,
+    _finite_values,
+    list_controls,
+)
+from lineage.analysis.records import (
+    Analysis,
+    SeedScore,
+    Setting,
+    SystemScore,
+    read_analysis,
+    write_analysis,
+)
 from lineage.analysis.settings import chance_level, find_collapsed_runs, fine_tuned_scores
 from lineage.config.params import ReportParams
 from lineage.data.task_data import TaskData
@@ -19,6 +31,7 @@ from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings
 from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
+from lineage.report.curves import draw_finetune_curves
 from lineage.report.task_sections import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from tests import tiny
@@ -140,3 +153,25 @@ def test_lower_runs_and_runs_that_are_all_at_chance_have_not_collapsed(
     chance = chance_level(analysis, Setting("sentiment", "all"))
     values = [chance + lead for lead in leads]
     assert not find_collapsed_runs(with_seed_values(analysis, "random", values), "sentiment")
+
+
+def test_a_score_that_is_undefined_is_left_out_of_the_curve_and_read_back(tmp_path: Path) -> None:
+    """A correlation has no value as long as all predictions are the same."""
+    curve = FinetuneCurve(
+        task="sense",
+        model="gpt",
+        init="pretrained",
+        transfer="finetuned",
+        head="linear",
+        metric="pearson",
+        kept_epoch=2.0,
+        epoch=(1.0, 2.0, 3.0),
+        train_loss=(0.9, 0.5, 0.4),
+        validation_loss=(0.9, 0.6, None),
+        validation_score=_finite_values(pd.Series([float("nan"), 0.4, float("inf")])),
+    )
+    assert curve.validation_score == (None, 0.4, None)
+    analysis = build_analysis(finetune_curves=(curve,))
+    write_analysis(tmp_path / "results.json", analysis)
+    assert read_analysis(tmp_path / "results.json") == analysis
+    assert len(draw_finetune_curves(analysis, "sense")) == 2

@@ -164,7 +164,8 @@ def write_jsonl(path: Path, table: pd.DataFrame) -> Path:
     return path
 
 
-def evaluate_case(name: str, folder: Path) -> Evaluated:
+def prepare_case(name: str, folder: Path) -> tuple[Task, TaskData, pd.DataFrame]:
+    """Write the files of a case; return its task, its items, and the table of its test file."""
     make, keys = CASES[name]
     rng = np.random.default_rng(11)
     tables = {split: pd.DataFrame(make(rng, count)) for split, count in NUM_ITEMS.items()}
@@ -174,15 +175,37 @@ def evaluate_case(name: str, folder: Path) -> Evaluated:
     task = parse_record(
         Task, {"files": files, "max_words": 30, "probes": ["linear", "bilstm"], **keys}, "task"
     )
-    kind = load_kind(task.kind)
-    items = build_items("x", task, kind, seed=1, root=folder, where="task")
-    data = TaskData(items.info, items.splits)
+    items = build_items("x", task, load_kind(task.kind), seed=1, root=folder, where="task")
+    return task, TaskData(items.info, items.splits), tables["test"]
+
+
+def evaluate_tfidf(task: Task, data: TaskData, folder: Path) -> tuple[KeptSystem, pd.DataFrame]:
+    """Evaluate TF-IDF and keep it; return it and its predictions."""
+    chosen: list[ChosenTfidf] = []
+    results = [
+        *evaluate_baselines(
+            load_kind(task.kind),
+            data,
+            split="test",
+            finetune_seeds=(0,),
+            label_counts=("all",),
+            tfidf_C=(10.0,),
+            keep_tfidf=chosen.append,
+        )
+    ]
+    save_tfidf(folder, chosen[0], data.info)
+    predictions = next(table for rows, table in results if rows[0].model == "tfidf")
+    return KeptSystem(folder, read_record(folder)), predictions
+
+
+def evaluate_case(name: str, folder: Path) -> Evaluated:
+    task, data, test = prepare_case(name, folder)
     model_dir = folder / "model"
     model_dir.mkdir()
     tiny.checkpoint("gpt").save(model_dir, tiny.model("gpt"))
     context = EvalContext(Checkpoint.load(model_dir), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
-    setfit = kind.suits_setfit(task)
-    runs = list(list_runs(items.info, ("pretrained",), ("all",), (0,), setfit=setfit))
+    setfit = load_kind(task.kind).suits_setfit(task)
+    runs = list(list_runs(data.info, ("pretrained",), ("all",), (0,), setfit=setfit))
     cache = folder / "cache"
     cache.mkdir()
     output = evaluate_runs(context, runs, cache_dir=cache, report_progress=lambda *_: None)
@@ -196,22 +219,8 @@ def evaluate_case(name: str, folder: Path) -> Evaluated:
             output.predictions["head"] == record.head
         )
         predictions[record.name] = output.predictions[is_own]
-    chosen: list[ChosenTfidf] = []
-    results = [
-        *evaluate_baselines(
-            kind,
-            data,
-            split="test",
-            finetune_seeds=(0,),
-            label_counts=("all",),
-            tfidf_C=(10.0,),
-            keep_tfidf=chosen.append,
-        )
-    ]
-    predictions["tfidf"] = next(table for rows, table in results if rows[0].model == "tfidf")
-    save_tfidf(folder / "tfidf", chosen[0], items.info)
-    systems["tfidf"] = KeptSystem(folder / "tfidf", read_record(folder / "tfidf"))
-    return Evaluated(task, folder, tables["test"], systems, predictions, output.rows, context)
+    systems["tfidf"], predictions["tfidf"] = evaluate_tfidf(task, data, folder / "tfidf")
+    return Evaluated(task, folder, test, systems, predictions, output.rows, context)
 
 
 @pytest.fixture(scope="module")

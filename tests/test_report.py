@@ -19,6 +19,7 @@ from lineage.analysis.build import (
     read_results_csv,
     write_results_csv,
 )
+from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import decide
 from lineage.analysis.records import (
     Analysis,
@@ -405,11 +406,13 @@ def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis
     cached = publication.find_cached_runs(stages, pipeline="new")
     assert cached == {"pretrain@gpt-0": "abc"}
     own = decide(analysis, {})
-    note = publication.format_run_note(analysis, own, cached, experiment_id="1")
+    outcome = ChampionOutcome("sense", "gpt-finetuned", 3, "gpt-finetuned", 3, None)
+    note = publication.format_run_note(analysis, own, [outcome], cached, experiment_id="1")
+    assert "- **sense**: The champion is still gpt-finetuned (version 3)" in note
     link = "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)"
     assert link in note and summarize_decisions(analysis, own) in note
     many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
-    assert len(publication.format_run_note(analysis, own, many, experiment_id="1")) <= 8000
+    assert len(publication.format_run_note(analysis, own, [], many, experiment_id="1")) <= 8000
 
 
 def build_comparison(**changes: Any) -> Comparison:

@@ -190,8 +190,9 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(finished_project: P
         "figures",
     }
     verdict, _, _ = parent.data.tags["mlflow.note.content"].partition("\n")
-    assert verdict.startswith("There are 2 settings")
+    assert "for mood" in verdict.lower()
     assert verdict in (finished_project / "reports/comparison.md").read_text()
+    assert "- **mood**: The champion is " in parent.data.tags["mlflow.note.content"]
     pretraining = runs["pretrain@gpt-0"]
     assert pretraining.data.params["budget.text_bytes"] == "100000"
     assert pretraining.inputs.dataset_inputs[0].dataset.name == "artifacts/tokens/gpt"

@@ -25,6 +25,7 @@ from lineage.results import (
 )
 from lineage.runtime.settings import EXPERIMENT_NAME
 from lineage.runtime.tracking import TAG_DESCRIPTIONS
+from lineage.serving.registry import VERSION_TAGS
 
 REFERENCE_DIR = Path(__file__).resolve().parent
 ROOT = REFERENCE_DIR.parent.parent
@@ -139,7 +140,11 @@ STUDY_FILES = (
     (".gitignore, .dvcignore", "git", "What git and DVC leave out."),
     (".dvc/config", "git", "DVC's settings, such as a remote."),
     (".dvc/cache", "neither", "DVC's store: every version of every output."),
-    ("mlflow.db, mlruns/", "neither", "The records of MLflow, unless `tracking_uri` is set."),
+    (
+        "mlflow.db, mlruns/",
+        "neither",
+        "The records of MLflow and the registered systems, unless `tracking_uri` is set.",
+    ),
     (".lineage/logs/", "neither", "The last log of each stage."),
     (".lineage/resume/", "neither", "Checkpoints of trainings that have not finished."),
     (".lineage/metadata/", "neither", "Times, hosts and run ids of stages."),
@@ -302,6 +307,15 @@ def write_tags() -> str:
         *table(("stage", "parameters"), PARAMETERS),
         "",
         "[params.md](params.md) explains the keys.",
+        "",
+        "## Tags of registered models",
+        "",
+        (
+            "A version of the registered model STUDY-TASK has these tags, where they are known "
+            "([what they are for](../how-to/use-the-winner.md))."
+        ),
+        "",
+        *table(("tag", "meaning"), [(f"`{name}`", text) for name, text in VERSION_TAGS.items()]),
         "",
         "## Metrics",
         "",

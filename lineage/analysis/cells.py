@@ -202,6 +202,27 @@ def read_result_cells(
     return sorted(_drop_redundant_chance(cells.values()), key=_grid_order(grid))
 
 
+def read_cell(
+    results_dir: Path,
+    grid: Grid,
+    system: System,
+    setting: Setting,
+    *,
+    split: str,
+    tasks: Mapping[str, Task],
+) -> ResultCell:
+    """Read one cell, which is among the results. Raises InputError if a file is missing."""
+    task, _ = split_test_set(setting.task)
+    names = [name for name in grid_stage_names(grid) if name.endswith(f"-{task}")]
+    rows = [read_table(results_dir / "rows" / f"{name}.parquet") for name in names]
+    key = (*system_key(system), setting.task, setting.label_count)
+    cells = {key: _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]}
+    for name in names:
+        predictions = read_table(results_dir / "predictions" / f"{name}.parquet")
+        _add_predictions(cells, predictions, split=split)
+    return cells[key]
+
+
 def _add_predictions(
     cells: Mapping[CellKey, ResultCell], predictions: pd.DataFrame, *, split: str
 ) -> None:

@@ -1,5 +1,6 @@
 """Has fine-tuning converged? The unigram control of each task, and the learning curves."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +48,11 @@ class FinetuneCurve:
     head: str
     metric: str
     kept_epoch: float  # of the weights that are used
+    # None where a value is not finite: a correlation of constant predictions has none.
     epoch: tuple[float, ...]
-    train_loss: tuple[float, ...]
-    validation_loss: tuple[float, ...]
-    validation_score: tuple[float, ...]
+    train_loss: tuple[float | None, ...]
+    validation_loss: tuple[float | None, ...]
+    validation_score: tuple[float | None, ...]
 
 
 def list_controls(table: pd.DataFrame, split: str) -> Iterator[ConvergenceControl]:
@@ -104,10 +106,16 @@ def _first_curves(table: pd.DataFrame) -> Iterator[FinetuneCurve]:
             metric=str(first["metric"]),
             kept_epoch=float(curve.loc[curve["is_kept"].astype(bool), "epoch"].iloc[0]),
             epoch=tuple(curve["epoch"].astype(float)),
-            train_loss=tuple(curve["train_loss"].astype(float)),
-            validation_loss=tuple(curve["validation_loss"].astype(float)),
-            validation_score=tuple(curve["validation_score"].astype(float)),
+            train_loss=_finite_values(curve["train_loss"]),
+            validation_loss=_finite_values(curve["validation_loss"]),
+            validation_score=_finite_values(curve["validation_score"]),
         )
+
+
+def _finite_values(column: pd.Series) -> tuple[float | None, ...]:
+    """Return the values, None for those that are not finite, which JSON cannot hold."""
+    values = column.astype(float)
+    return tuple(value if math.isfinite(value) else None for value in values)
 
 
 def _as_number(label_count: str) -> float:

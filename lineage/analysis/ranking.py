@@ -77,11 +77,9 @@ def compare_with_best(
 
     Critical values are quantiles of the largest studentized deviation from each system, over the
     draws. A system is excluded if another is better by more than its critical value allows. The
-    lower limits assume that one of the systems which may be the best is the best. As in
-    `statistics.estimate_mean`, the variance of a difference has two pseudo-items: without them,
-    20 items with the same answers would show that two systems are equal.
+    lower limits assume that one of the systems which may be the best is the best.
     """
-    pseudo_variance = 2 * max_difference**2 / ((num_items + 1) * (num_items + 2))
+    pseudo_variance = variance_of_pseudo_items(num_items, max_difference)
     lowest_critical_value = float(stdtrit(num_items - 1, statistics.CONFIDENCE_LEVEL))
     num_systems = len(means_S)
     if num_systems == 1:
@@ -121,6 +119,15 @@ def compare_with_best(
         )
         for system in range(num_systems)
     ]
+
+
+def variance_of_pseudo_items(num_items: int, max_difference: float) -> float:
+    """Return what two pseudo-items add to the variance of a difference of two systems.
+
+    As in `statistics.estimate_mean`: without them, 20 items with the same answers would show that
+    two systems are equal.
+    """
+    return 2 * max_difference**2 / ((num_items + 1) * (num_items + 2))
 
 
 def rank_setting(cells: Sequence[ResultCell], ablations: Sequence[str]) -> list[Ranking]:

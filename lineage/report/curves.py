@@ -1,6 +1,5 @@
 """Curves and costs: scores over labels and over cost, training, and losses over the text read."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -258,9 +257,9 @@ def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
 def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
     style = model_style(analysis, curve.model)
     points = zip(curve.epoch, getattr(curve, field), strict=True)
-    finite = [(epoch, value) for epoch, value in points if math.isfinite(value)]
+    finite = [(epoch, value) for epoch, value in points if value is not None]
     return LineSeries(
-        curve.model,
+        format_model(curve.model),
         style.color,
         [epoch for epoch, _ in finite],
         [value for _, value in finite],

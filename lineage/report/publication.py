@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
+from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import (
     AdaptationEffect,
@@ -18,6 +19,7 @@ from lineage.analysis.records import (
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.evaluation.metrics import RANKING_METRICS
+from lineage.report.champions import describe_champion
 from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.provenance import StageMetadata
 
@@ -119,16 +121,19 @@ def adjust_unit_for_language(description: dict[str, str], language: str) -> dict
 def format_run_note(
     analysis: Analysis,
     decisions: Sequence[Decision],
+    outcomes: Sequence[ChampionOutcome],
     cached_runs: Mapping[str, str],
     *,
     experiment_id: str,
 ) -> str:
     """Return the description of the parent run in Markdown.
 
-    It has the decisions, and links to the runs whose results came from the cache. It has no
+    It has the decisions, what became of the champions, and links to the runs whose results came from the cache. It has no
     heading, because MLflow shows three lines and hides the rest.
     """
     lines = [summarize_decisions(analysis, decisions), ""]
+    # Before the settings, which may be so many that the end is cut off.
+    lines += [f"- **{one.task}**: {describe_champion(one)}" for one in outcomes]
     lines += [
         f"- **{line.task}, {line.labels}**: {line.sentence}"
         for line in build_decision_lines(analysis, decisions)

@@ -1,4 +1,4 @@
-"""Mirror runs in MLflow. No other file imports MLflow, and every stage works as well without it.
+"""Mirror runs in MLflow. Every stage works as well without it.
 
 A pipeline is a parent run, found by a digest of code, parameters and data. Its stages are child
 runs, made by whichever process runs them. A stage that was killed goes on in the child run that it
@@ -23,6 +23,9 @@ from typing import Literal
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+# Bars of progress and addresses of pages would run through the output of a stage.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 from alembic.util.exc import CommandError
 from mlflow import MlflowClient, entities
@@ -204,7 +207,7 @@ class MlflowTracker:
         except CONNECTION_ERRORS as error:
             self._failures += 1
             if self._failures == 1:
-                _warn(f"could not {action}", error)
+                warn(f"could not {action}", error)
             if self._failures == MAX_FAILURES:
                 self._client = None
 
@@ -267,7 +270,7 @@ def open_parent_run(pipeline: str) -> MlflowTracker:
         store = _connect(pipeline)
         return MlflowTracker(store.client, run=_get_or_create_parent(store))
     except STORE_ERRORS as error:
-        _warn("goes on without MLflow", error)
+        warn("goes on without MLflow", error)
         return MlflowTracker(None)
 
 
@@ -314,7 +317,7 @@ def _start_stage_run(
         monitor.start()
         return MlflowTracker(store.client, run=run), monitor
     except STORE_ERRORS as error:
-        _warn(f"{stage} goes on without MLflow", error)
+        warn(f"{stage} goes on without MLflow", error)
         return MlflowTracker(None), None
 
 
@@ -456,11 +459,16 @@ def _dataset_input(dataset: Dataset) -> entities.DatasetInput:
     return entities.DatasetInput(entity, [entities.InputTag("mlflow.data.context", "training")])
 
 
-def _warn(message: str, error: Exception) -> None:
-    """Print one line, without the name and password that an address may hold."""
+def warn(message: str, error: Exception) -> None:
+    """Print one line about a failure of the store."""
+    print(f"tracking: {message}: {describe_store_error(error)}", file=sys.stderr)
+
+
+def describe_store_error(error: Exception) -> str:
+    """Return one line about a failure, without the name and password that an address may hold."""
     uri = resolve_tracking_uri()
     text = _hide_secrets(f"{uri}: {' '.join(str(error).split())}", uri)
-    print(f"tracking: {message}: {text[:300]}", file=sys.stderr)
+    return text[:300]
 
 
 def _hide_secrets(text: str, uri: str) -> str:

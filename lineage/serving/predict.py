@@ -62,29 +62,26 @@ def predict_file(
     columns of text. Return a sentence that says what was done. Raises InputError.
     """
     if system is not None and (Path(system) / RECORD_FILE).is_file():
-        loaded = _open_exported(Path(system))
+        opened = open_exported(Path(system))
     elif task is not None:
-        loaded = _open_in_study(task, system, label_count)
+        opened = _open_in_study(task, system, label_count)
     else:
         raise InputError(
             "--task: name a task of the study, or with --system the folder of an exported system"
         )
-    kind = load_kind(loaded.kept.record.kind)
-    new_task = describe_new_items(loaded.task, kind, text_columns or [])
+    kind = opened.kind
+    new_task = describe_new_items(opened.task, kind, text_columns or [])
     source = open_input(
         file, text_column=_single_column(new_task, kind, file), csv_quoting=new_task.csv_quoting
     )
     check_output(out, source)
     source.check(list_input_columns(new_task, kind))
-    configure_torch(loaded.threads)
-    device = select_device(loaded.device, loaded.device_index)
-    answer = load_system(loaded.kept.folder, device)
-    predictor = Predictor(loaded.kept.record, kind, new_task, answer, source.place)
+    predictor = Predictor(opened.kept.record, kind, new_task, opened.load(), source.place)
     return _write_predictions(predictor, source, out)
 
 
 @dataclass(frozen=True)
-class _OpenedSystem:
+class OpenedSystem:
     """A system, its task, and where it computes."""
 
     kept: KeptSystem
@@ -93,17 +90,28 @@ class _OpenedSystem:
     device: str = "cpu"
     device_index: int = 0
 
+    @property
+    def kind(self) -> Kind:
+        """The kind of the task."""
+        return load_kind(self.kept.record.kind)
 
-def _open_exported(folder: Path) -> _OpenedSystem:
+    def load(self) -> AnswerItems:
+        """Load the weights, and return the function that answers items. Raises InputError."""
+        configure_torch(self.threads)
+        return load_system(self.kept.folder, select_device(self.device, self.device_index))
+
+
+def open_exported(folder: Path) -> OpenedSystem:
+    """Open an exported system, which needs no study. Raises InputError."""
     path = folder / TASK_FILE
     task = parse_record(Task, read_json(path), str(path))
-    return _OpenedSystem(KeptSystem(folder, read_record(folder)), task)
+    return OpenedSystem(KeptSystem(folder, read_record(folder)), task)
 
 
-def _open_in_study(task: str, system: str | None, label_count: str | None) -> _OpenedSystem:
+def _open_in_study(task: str, system: str | None, label_count: str | None) -> OpenedSystem:
     params = read_recorded_params()
     kept = choose_system(list_systems(params, task), system, label_count)
-    return _OpenedSystem(
+    return OpenedSystem(
         kept,
         params.tasks[task],
         threads=params.threads,

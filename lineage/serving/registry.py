@@ -1,0 +1,349 @@
+"""Champion and challenger: the recommended system of each task in MLflow's registry of models.
+
+The systems of a task are versions of one registered model, STUDY-TASK. The alias `champion` marks
+the version in use, and `challenger` the last one that did not replace it. A version is an MLflow
+model (`lineage.serving.mlflow_model`) with one score for each test item, so that later systems can
+be compared with it.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import mlflow
+import numpy as np
+import pandas as pd
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+
+from lineage import __version__, artifacts
+from lineage.analysis.champion import ChampionDecision, ChampionOutcome, Contender, decide_champion
+from lineage.analysis.decision import Decision
+from lineage.analysis.ranking import Scores
+from lineage.analysis.statistics import EQUIVALENCE_MARGIN
+from lineage.config.params import Params, read_recorded_params
+from lineage.config.records import suggest_nearest
+from lineage.errors import InputError
+from lineage.evaluation.metrics import MIN_SCORES
+from lineage.randomness import generator
+from lineage.report.champions import describe_champion, describe_version
+from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
+from lineage.runtime.tracking import NOTE_TAG, STORE_ERRORS, describe_store_error, warn
+from lineage.serving.candidate import Candidate, export_recommended
+from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, log_system
+from lineage.tasks.base import load_kind
+
+CHAMPION = "champion"
+CHALLENGER = "challenger"
+SCORES_FILE = "item_scores.parquet"  # among the artifacts of a version
+MODEL_ADDRESS = "models:/"
+NAME_SEPARATORS = re.compile(r"[^\w-]+")  # what names of MLflow, and addresses, cannot all hold
+# The sentences of docs/reference/tags.md.
+VERSION_TAGS = {
+    "study": "The name of the study's folder.",
+    "task": "The key under `tasks`.",
+    "system": "The name of the system, as `lineage predict --system` takes it.",
+    "label_count": "The number of labels that it was trained on, or `all`.",
+    "metric": "The metric of the score.",
+    "score": "The mean score on test items, over fine-tuning seeds.",
+    "score_low": "The lower limit of its 95 % interval.",
+    "score_high": "The upper limit.",
+    "cost_seconds": "How long it takes to build: pretraining, adaptation and training its head.",
+    "reason": "Why it became the champion (`first`, `better`, `equivalent and cheaper`, `same "
+    "system`) or did not (`not better`, `other test items`, `no item scores`).",
+    "difference": "Its score minus that of the champion before it, on the same test items, as a "
+    "share of a perfect score.",
+    "difference_low": "The lower limit of the 95 % interval of the difference.",
+    "difference_high": "The upper limit.",
+    "compared_with": "The version that was the champion before it.",
+    "test_items_digest": "A digest of the test items with their labels, and of the metric.",
+    "grouped_items": "The number of items if groups of them are scored together, else 0.",
+    "has_item_scores": "Whether item_scores.parquet is kept: `true` or `false`.",
+    "system_digest": "A digest of the system's files.",
+    "run_id": "The run that published it.",
+    "lineage_version": "The version of the package that it needs.",
+}
+
+
+def study_name() -> str:
+    """Return the name of the study, as runs have it."""
+    return os.environ.get("LINEAGE_STUDY") or Path.cwd().name
+
+
+def registered_name(task: str) -> str:
+    """Return the name of the registered model of a task of this study: STUDY-TASK."""
+    return NAME_SEPARATORS.sub("-", f"{study_name()}-{task}")
+
+
+def publish_champions(
+    params: Params,
+    decisions: Sequence[Decision],
+    *,
+    run_id: str,
+    results_dir: Path,
+    tasks_dir: Path,
+) -> list[ChampionOutcome]:
+    """Register the recommended system of each task, and decide which become champions.
+
+    Tasks for which no system is trained are left out; if a system is not kept, a line says so.
+    Where the store does not answer, a warning is printed, and nothing more is tried. `run_id` is
+    that of the parent run; without one nothing is done.
+    """
+    outcomes: list[ChampionOutcome] = []
+    if not run_id:
+        return outcomes
+    try:
+        mlflow.set_tracking_uri(resolve_tracking_uri())
+        client = MlflowClient()
+        STATE_DIR.mkdir(exist_ok=True)
+        for task in params.grid.tasks:
+            if not load_kind(params.tasks[task].kind).has_train_split:
+                continue
+            with tempfile.TemporaryDirectory(dir=STATE_DIR, prefix="champion-") as folder:
+                try:
+                    candidate = export_recommended(
+                        params,
+                        decisions,
+                        task,
+                        Path(folder) / SYSTEM_ARTIFACT,  # an artifact has its folder's name
+                        results_dir=results_dir,
+                        tasks_dir=tasks_dir,
+                    )
+                except InputError as error:
+                    print(f"{task}: no system is registered: {error}", file=sys.stderr)
+                    continue
+                outcomes.append(enter_candidate(client, candidate, run_id))
+    except STORE_ERRORS as error:
+        warn("could not register the recommended systems", error)
+    return outcomes
+
+
+def find_champion(task: str) -> ModelVersion:
+    """Return the champion of a task of the study. Raises InputError if there is none."""
+    params = read_recorded_params()
+    if task not in params.grid.tasks:
+        raise InputError(
+            f"--task: the study has no task '{task}'{suggest_nearest(task, params.grid.tasks)}"
+        )
+    kind = load_kind(params.tasks[task].kind)
+    if not kind.has_train_split:
+        raise InputError(
+            f"--task: no system is trained for {task}, which is of kind {kind.name}; name another "
+            "task"
+        )
+    name = registered_name(task)
+    try:
+        client = MlflowClient(resolve_tracking_uri())
+        champion = _find_alias(client, client.get_registered_model(name), CHAMPION)
+    except STORE_ERRORS as error:
+        if not _is_missing(error):
+            raise InputError(
+                f"MLflow cannot tell the champion ({describe_store_error(error)}); start its "
+                "server, or name a system of the study with --system"
+            ) from error
+        champion = None
+    if champion is None:
+        raise InputError(
+            f"MLflow has no champion of {name}; run `lineage run`, or name a system of the study "
+            "with --system"
+        )
+    return champion
+
+
+def download_system(version: ModelVersion, folder: Path) -> Path:
+    """Copy the exported system of a version into a folder, and return its path there.
+
+    Raises InputError if the store does not have it.
+    """
+    mlflow.set_tracking_uri(resolve_tracking_uri())
+    try:
+        return _download(version, SYSTEM_ARTIFACT, folder)
+    except STORE_ERRORS as error:
+        raise InputError(
+            f"version {version.version} of {version.name} cannot be read "
+            f"({describe_store_error(error)}); name a system of the study with --system"
+        ) from error
+
+
+def _download(version: ModelVersion, artifact: str, folder: Path) -> Path:
+    address = f"{MODEL_ADDRESS}{version.name}/{version.version}/artifacts/{artifact}"
+    return Path(mlflow.artifacts.download_artifacts(address, dst_path=str(folder)))
+
+
+def _is_missing(error: Exception) -> bool:
+    return getattr(error, "error_code", None) == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST)
+
+
+def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> ChampionOutcome:
+    """Register a candidate, unless it is there already, and set the aliases.
+
+    `run_id` is that of the run which logs its model.
+    """
+    name = registered_name(candidate.task)
+    model = _get_or_create_model(client, name, candidate.task)
+    champion = _find_alias(client, model, CHAMPION)
+    if champion is not None and _is_same(champion, candidate.contender):
+        return _outcome(candidate, champion, champion, None)
+    decision = decide_champion(
+        candidate.contender,
+        None if champion is None else _read_contender(champion),
+        generator("champion", name),
+        margin=EQUIVALENCE_MARGIN,
+        max_difference=1.0 - MIN_SCORES.get(candidate.decision.metric, 0.0),
+    )
+    tags = _version_tags(candidate, decision, champion, run_id)
+    version = _find_same(client, name, candidate.contender)
+    if version is None:
+        version = _create_version(client, candidate, name, tags)
+    else:
+        for key, value in tags.items():
+            client.set_model_version_tag(name, version.version, key, value)
+    outcome = _outcome(candidate, version, champion or version, decision)
+    _write_description(client, candidate, version, outcome)
+    # Should this process be killed in between, the next run finds the version and goes on.
+    if decision.takes_over:
+        client.set_registered_model_alias(name, CHAMPION, version.version)
+        if CHALLENGER in model.aliases:
+            client.delete_registered_model_alias(name, CHALLENGER)
+    else:
+        client.set_registered_model_alias(name, CHALLENGER, version.version)
+    return outcome
+
+
+def _outcome(
+    candidate: Candidate,
+    version: ModelVersion,
+    champion: ModelVersion,
+    decision: ChampionDecision | None,
+) -> ChampionOutcome:
+    system = candidate.kept.record.name
+    return ChampionOutcome(
+        task=candidate.task,
+        system=system,
+        version=int(version.version),
+        champion=champion.tags.get("system", system),
+        champion_version=int(champion.version),
+        decision=decision,
+    )
+
+
+def _get_or_create_model(client: MlflowClient, name: str, task: str) -> RegisteredModel:
+    try:
+        return client.get_registered_model(name)
+    except MlflowException as error:
+        if not _is_missing(error):
+            raise
+    return client.create_registered_model(
+        name,
+        tags={"study": study_name(), "task": task},
+        description=f"The systems that the study {study_name()} has recommended for {task}. The "
+        f"alias `{CHAMPION}` marks the one in use.",
+    )
+
+
+def _find_alias(client: MlflowClient, model: RegisteredModel, alias: str) -> ModelVersion | None:
+    if alias not in model.aliases:
+        return None
+    return client.get_model_version(model.name, model.aliases[alias])
+
+
+def _find_same(client: MlflowClient, name: str, contender: Contender) -> ModelVersion | None:
+    """Return the newest version that holds the same system with scores of the same items."""
+    for version in client.search_model_versions(f"name='{name}'"):
+        if _is_same(version, contender):
+            return version
+    return None
+
+
+def _is_same(version: ModelVersion, contender: Contender) -> bool:
+    tags = version.tags
+    return (
+        tags.get("system_digest") == contender.system_digest
+        and tags.get("test_items_digest") == contender.test_items_digest
+    )
+
+
+def _read_contender(version: ModelVersion) -> Contender:
+    """Read what a comparison with a version needs: its tags, and the scores of its items."""
+    tags = version.tags
+    scores_N: Scores | None = None
+    if tags.get("has_item_scores") == "true":
+        with tempfile.TemporaryDirectory() as folder:
+            table = artifacts.read_table(_download(version, SCORES_FILE, Path(folder)))
+            scores_N = table["score"].to_numpy(dtype=np.float64)
+    seconds = tags.get("cost_seconds")
+    return Contender(
+        system_digest=tags.get("system_digest", ""),
+        test_items_digest=tags.get("test_items_digest", ""),
+        scores_N=scores_N,
+        num_grouped_items=int(tags.get("grouped_items", 0)),
+        cost_seconds=None if seconds is None else float(seconds),
+    )
+
+
+def _create_version(
+    client: MlflowClient, candidate: Candidate, name: str, tags: dict[str, str]
+) -> ModelVersion:
+    """Log a candidate as a model of the parent run, and register it."""
+    run_id = tags["run_id"]
+    scores_N = candidate.contender.scores_N
+    with tempfile.TemporaryDirectory(dir=STATE_DIR, prefix="scores-") as folder:
+        further_artifacts = {}
+        if scores_N is not None:
+            path = Path(folder) / SCORES_FILE
+            artifacts.write_table(path, pd.DataFrame({"score": scores_N}))
+            further_artifacts[SCORES_FILE] = path
+        with mlflow.start_run(run_id=run_id):
+            model_id = log_system(candidate.folder, name, further_artifacts)
+    source = f"{MODEL_ADDRESS}{model_id}"
+    return client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
+
+
+def _write_description(
+    client: MlflowClient, candidate: Candidate, version: ModelVersion, outcome: ChampionOutcome
+) -> None:
+    """Describe a version in words, on its page and on that of its model."""
+    text = describe_version(study_name(), candidate.decision, describe_champion(outcome))
+    client.update_model_version(version.name, version.version, description=text)
+    model_id = version.source.removeprefix(MODEL_ADDRESS)
+    client.set_logged_model_tags(model_id, {NOTE_TAG: text, "mlflow.source.name": "lineage"})
+
+
+def _version_tags(
+    candidate: Candidate, decision: ChampionDecision, champion: ModelVersion | None, run_id: str
+) -> dict[str, str]:
+    """Return the tags of VERSION_TAGS, without those that are unknown."""
+    standing = candidate.decision.use.standing
+    contender = candidate.contender
+    values: dict[str, str | int | float | None] = {
+        "study": study_name(),
+        "task": candidate.task,
+        "system": candidate.kept.record.name,
+        "label_count": candidate.decision.label_count,
+        "metric": candidate.decision.metric,
+        "score": standing.mean,
+        "score_low": standing.ci_low,
+        "score_high": standing.ci_high,
+        "cost_seconds": contender.cost_seconds,
+        "reason": decision.reason,
+        "difference": decision.difference,
+        "difference_low": decision.low,
+        "difference_high": decision.high,
+        "compared_with": None if champion is None else champion.version,
+        "test_items_digest": contender.test_items_digest,
+        "grouped_items": contender.num_grouped_items,
+        "has_item_scores": "false" if contender.scores_N is None else "true",
+        "system_digest": contender.system_digest,
+        "run_id": run_id,
+        "lineage_version": __version__,
+    }
+    return {key: _tag_text(value) for key, value in values.items() if value is not None}
+
+
+def _tag_text(value: str | int | float) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,254 @@
+"""An MLflow model answers as `lineage predict` does, and refuses bad requests in one sentence."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from fastapi.testclient import TestClient
+from mlflow.exceptions import MlflowException
+from mlflow.pyfunc import PyFuncModel
+
+from lineage import __version__
+from lineage.results import PUBLIC_FAMILY
+from lineage.serving import server
+from lineage.serving.card import write_card
+from lineage.serving.export import export_system
+from lineage.serving.mlflow_model import REQUEST_LIMITS, build_example, save_system
+from lineage.serving.predict import open_exported, predict_file
+from lineage.serving.server import HOST, MAX_BODY_BYTES, ServedModel, build_app, describe_server
+from lineage.tasks.base import load_kind
+from tests.test_predict import CASES, evaluate_tfidf, prepare_case, write_jsonl
+
+
+@dataclasses.dataclass(frozen=True)
+class Packaged:
+    """A case with TF-IDF, as an exported folder and as an MLflow model."""
+
+    exported: Path
+    folder: Path
+    model: PyFuncModel
+    test: pd.DataFrame
+
+
+def package_case(name: str, folder: Path) -> Packaged:
+    task, data, test = prepare_case(name, folder)
+    kept, _ = evaluate_tfidf(task, data, folder / "kept")
+    write_card(kept.folder, kept.record)
+    export_system(kept, task, folder / "exported")
+    save_system(folder / "exported", folder / "model")
+    model = mlflow.pyfunc.load_model(str(folder / "model"))
+    labels = {getattr(task, key) for key in load_kind(task.kind).label_columns} - {None}
+    new = test.drop(columns=list(labels))
+    return Packaged(folder / "exported", folder / "model", model, new)
+
+
+@pytest.fixture(scope="module")
+def packaged_texts(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
+    return package_case("texts", tmp_path_factory.mktemp("texts"))
+
+
+def as_strings(table: pd.DataFrame) -> pd.DataFrame:
+    """Join lists of words into texts, as the signature asks for; choices stay lists."""
+    return table.assign(
+        **{
+            name: [" ".join(cell) for cell in table[name]]
+            for name in table
+            if isinstance(table[name].iloc[0], list) and name != "options"
+        }
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_of_every_kind_answers_as_predict_does(name: str, tmp_path: Path) -> None:
+    packaged = package_case(name, tmp_path)
+    new = as_strings(packaged.test)
+    file = write_jsonl(tmp_path / "new.jsonl", new)
+    predict_file(file, tmp_path / "out.jsonl", task=None, system=str(packaged.exported))
+    expected = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    # Other columns and the order of columns make no difference.
+    answers = packaged.model.predict(new[new.columns[::-1]].assign(note="?"))
+    assert len(answers) == len(new) and list(answers) == [
+        column.name for column in packaged.model.metadata.get_output_schema()
+    ]
+    for column in answers:
+        assert answers[column].tolist() == [row[column] for row in expected], column
+    example = packaged.model.input_example
+    assert len(packaged.model.predict(example)) == 1
+
+
+def test_a_model_holds_code_arrays_and_json_and_asks_for_this_version(
+    packaged_texts: Packaged,
+) -> None:
+    suffixes = {path.suffix for path in packaged_texts.folder.rglob("*") if path.is_file()}
+    assert suffixes == {"", ".json", ".md", ".py", ".safetensors", ".txt", ".yaml"}
+    requirements = (packaged_texts.folder / "requirements.txt").read_text().split()
+    assert f"lineage-pretraining=={__version__}" in requirements
+    assert (packaged_texts.folder / "artifacts/exported/README.md").is_file(), "the model card"
+    signature = packaged_texts.model.metadata.signature
+    assert [(column.name, str(column.type)) for column in signature.inputs] == [
+        ("review", "DataType.string")
+    ]
+    assert [(column.name, str(column.type)) for column in signature.outputs] == [
+        ("prediction", "DataType.string"),
+        *((f"p {label}", "DataType.double") for label in ("bad", "good", "odd")),
+    ]
+
+
+def test_a_public_checkpoint_asks_for_the_extra_that_reads_it(
+    packaged_texts: Packaged, tmp_path: Path
+) -> None:
+    exported = tmp_path / "public"
+    exported.mkdir()
+    for path in packaged_texts.exported.iterdir():
+        (exported / path.name).write_bytes(path.read_bytes())
+    record = json.loads((exported / "system.json").read_text())
+    (exported / "system.json").write_text(json.dumps(record | {"family": PUBLIC_FAMILY}))
+    save_system(exported, tmp_path / "model")
+    requirements = (tmp_path / "model/requirements.txt").read_text().split()
+    assert f"lineage-pretraining[formats]=={__version__}" in requirements
+
+
+def test_the_example_holds_no_text_of_the_user(packaged_texts: Packaged) -> None:
+    example = build_example(open_exported(packaged_texts.exported))
+    assert example.to_dict(orient="records") == [{"review": "an example of review"}]
+
+
+def test_rows_without_text_get_no_answer(packaged_texts: Packaged) -> None:
+    answers = packaged_texts.model.predict(pd.DataFrame({"review": ["a b", None, "  "]}))
+    assert answers["prediction"].isna().tolist() == [False, True, True]
+    assert answers["p good"].tolist()[1:] == [None, None], "NaN is no JSON"
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["a"] * (REQUEST_LIMITS.rows + 1), "it has 1,001 rows, and at most 1,000 are answered"),
+        (["a" * (REQUEST_LIMITS.characters + 1)], "it has 1,000,001 characters, and at most"),
+        (["", None], "no row has a value in review"),
+        (["a", ["b", "c"]], "row 2: column 'review': a text is expected, not list"),
+        (["a", {"b": "c"}], "row 2: column 'review': a text is expected, not dict"),
+        (["a", 7], "row 2: column 'review': a text is expected, not int"),
+    ],
+)
+def test_a_request_that_cannot_be_answered_is_a_bad_request(
+    cells: list[Any], message: str, packaged_texts: Packaged
+) -> None:
+    table = pd.DataFrame({"review": np.array([*cells, None], dtype=object)[:-1]})
+    with pytest.raises(MlflowException, match=message) as caught:
+        packaged_texts.model.predict(table)
+    assert caught.value.get_http_status_code() == 400
+    assert "\n" not in caught.value.message
+
+
+@pytest.fixture(scope="module")
+def client(packaged_texts: Packaged) -> Iterator[TestClient]:
+    """Return a client of the server; an error that nobody handles becomes an answer."""
+    app = build_app(packaged_texts.model)
+    with TestClient(app, base_url=f"http://{HOST}", raise_server_exceptions=False) as one:
+        yield one
+
+
+def post(client: TestClient, body: str | bytes, *, content_type: str = "application/json") -> Any:
+    return client.post("/invocations", content=body, headers={"Content-Type": content_type})
+
+
+def records(*texts: Any) -> str:
+    return json.dumps({"dataframe_records": [{"review": text} for text in texts]})
+
+
+def test_the_server_answers_as_the_model_does(client: TestClient, packaged_texts: Packaged) -> None:
+    texts = [*packaged_texts.test["review"].tolist(), None]
+    expected = packaged_texts.model.predict(pd.DataFrame({"review": texts}))
+    answer = post(client, records(*texts))
+    assert answer.status_code == 200
+    assert answer.json() == {"predictions": expected.to_dict(orient="records")}
+    split = {"columns": ["id", "review"], "data": [[1, texts[0]]]}
+    answer = post(client, json.dumps({"dataframe_split": split}))
+    assert answer.json()["predictions"] == expected.to_dict(orient="records")[:1]
+
+
+BAD_REQUESTS: dict[str, tuple[str | bytes, int, str]] = {
+    "ten thousand rows": (records(*["x"] * 10_000), 400, "10,000 rows"),
+    "a long text": (records("secret " * 200_000), 400, "1,400,000 characters"),
+    "a huge body": (b" " * (MAX_BODY_BYTES + 1), 413, "bytes, of at most"),
+    "a number": (records(7), 400, "a text is expected, not int"),
+    "a list": (records(["secret"]), 400, "a text is expected, not list"),
+    "a missing column": ('{"dataframe_records": [{"x": "secret"}]}', 400, "missing inputs"),
+    "an empty text": (records(""), 400, "no row has a value"),
+    "no rows": (records(), 400, "missing inputs"),
+    "no JSON": ("{secret", 400, "is not JSON"),
+    "no UTF-8": (b"\xff\xfe", 400, "is not JSON"),
+    "half a character": ('{"dataframe_records": [{"review": "\\ud800"}]}', 400, "Invalid input"),
+    "nested lists": ("[" * 100_000 + "]" * 100_000, 400, "nested too deeply"),
+    "nested objects": ('{"a":' * 100_000 + "1" + "}" * 100_000, 400, "nested too deeply"),
+    "nested texts": (f'{{"inputs": {{"review": {"[" * 900}{"]" * 900}}}}}', 400, ""),
+    "a huge number": ('{"dataframe_records": [{"review": ' + "9" * 5000 + "}]}", 400, "not JSON"),
+    "a list of rows": ('[{"review": "secret"}]', 400, "must be an object with one of"),
+    "two formats": ('{"inputs": {"review": ["a"]}, "instances": []}', 400, "with one of"),
+    "rows that are no list": ('{"dataframe_records": 5}', 400, "must be a list"),
+    "a column twice": (
+        '{"dataframe_split": {"columns": ["review", "review"], "data": [["secret", "b"]]}}',
+        400,
+        "",
+    ),
+    "a chat": ('{"messages": [{"role": "user", "content": "secret"}]}', 400, "with one of"),
+    "null": ("null", 400, "must be an object"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_a_bad_request_is_refused_in_one_sentence_and_the_server_lives(
+    name: str, client: TestClient
+) -> None:
+    body, status, message = BAD_REQUESTS[name]
+    answer = post(client, body)
+    assert answer.status_code == status, answer.text
+    told = answer.json()
+    assert set(told) == {"error_code", "message"}
+    assert message in told["message"] and "\n" not in told["message"]
+    assert told["message"] and len(told["message"]) < 300
+    assert "secret" not in answer.text and "Traceback" not in answer.text
+    assert post(client, records("x")).status_code == 200
+
+
+def test_other_content_types_and_other_hosts_are_refused(client: TestClient) -> None:
+    """A browser sends a form of another site without asking, but no JSON."""
+    for content_type in ("text/csv", "text/plain", "application/vnd.apache.parquet", ""):
+        assert post(client, records("x"), content_type=content_type).status_code == 415
+    answer = client.post("/invocations", content=records("x"), headers={"Host": "example.com"})
+    assert answer.status_code == 400
+
+    def parts() -> Iterator[bytes]:
+        yield records("x").encode()
+
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/invocations", content=parts(), headers=headers)
+    assert answer.status_code == 411
+
+
+def test_other_methods_and_addresses_are_answered_as_mlflow_does(client: TestClient) -> None:
+    assert client.get("/invocations").status_code == 405
+    assert client.get("/nothing").status_code == 404
+    assert client.get("/ping").status_code == 200
+
+
+def test_the_text_for_the_user_has_the_address_and_a_request_that_works(
+    packaged_texts: Packaged, client: TestClient
+) -> None:
+    text = describe_server(ServedModel(packaged_texts.model, "tfidf"), 5051)
+    assert text.startswith("tfidf, answers at http://127.0.0.1:5051/invocations; Ctrl-C ends it")
+    request = text.rpartition(" -d '")[2].removesuffix("'")
+    assert post(client, request).status_code == 200
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with server._listen(0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(server.InputError, match=f"--port {port}: nothing can listen there"):
+            server._listen(port)
