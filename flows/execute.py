@@ -128,7 +128,7 @@ def run_stage(
         return StageResult(name, "failed", seconds, 1, message)
     if ended == 0:
         return StageResult(name, _success_outcome(log, name), seconds)
-    exit_status = _stage_exit_status(exits, log)
+    exit_status = ended if ended < 0 else _stage_exit_status(exits, log)
     message = _failure_message(name, exit_status, log, path)
     return StageResult(name, "failed", seconds, exit_status, message)
 
@@ -247,15 +247,18 @@ def _failure_message(name: str, exit_status: int, log: str, path: Path) -> str:
     own_lines = [line for line in lines if line.startswith(f"{name}: ")]
     if exit_status == EXIT_BAD_INPUT and own_lines:
         return own_lines[-1]
-    if exit_status < 0:
-        ending = f"killed by signal {-exit_status}"
-    elif _is_signal(exit_status):
-        ending = f"killed by signal {exit_status - 128}"
-    else:
-        ending = f"failed with exit code {exit_status}"
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
-    return f"{name}: {ending}: {_error_line(lines)}; see {path}"
+    if not _is_signal(exit_status):
+        return f"{name}: failed with exit code {exit_status}: {_error_line(lines)}; see {path}"
+    number = -exit_status if exit_status < 0 else exit_status - 128
+    reason = ""
+    if number == signal.SIGKILL:
+        reason = " (out of memory?); free memory, or run one stage at a time with --jobs 1"
+    return (
+        f"{name}: killed by signal {number}{reason}; the same command goes on where it was; "
+        f"see {path}"
+    )
 
 
 def _error_line(lines: list[str]) -> str:

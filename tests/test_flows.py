@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -249,10 +250,29 @@ def test_number_keys_and_string_keys_are_reported_separately() -> None:
 def test_a_stage_killed_by_a_signal_is_reported_and_can_run_again(project: Project) -> None:
     project.set_params(models__a__make__once=True)
     result = run_stage("make@a", context=StageContext(project.root), timeout_seconds=30)
-    assert result.was_killed and "killed by signal 9" in result.message
+    assert result.was_killed and "killed by signal 9 (out of memory?)" in result.message
+    assert "--jobs 1" in result.message and "python -m" not in result.message
     for expected in ("ran", "fresh"):
         result = run_stage("make@a", context=StageContext(project.root), timeout_seconds=30)
         assert result.outcome == expected
+
+
+def test_a_killed_dvc_process_is_reported_as_such_and_leaves_no_stage(project: Project) -> None:
+    project.set_params(models__a__make={"seconds": 60, "child": 60})
+    with ThreadPoolExecutor() as pool:
+        context = StageContext(project.root)
+        ended = pool.submit(run_stage, "make@a", context=context, timeout_seconds=50)
+        wait_until(lambda: has_sleeping_child(project))
+        (dvc,) = [
+            process
+            for process in project_processes(project)
+            if "flows.quick_dvc" in process.cmdline()
+        ]
+        dvc.kill()
+        result = ended.result(timeout=30)
+    assert result.was_killed
+    assert "make@a: killed by signal 9 (out of memory?)" in result.message
+    assert project_processes(project) == []
 
 
 def test_cached_outputs_are_not_computed_again(project: Project) -> None:
