@@ -342,7 +342,7 @@ def test_names_from_outside_are_escaped(pages: dict[str, str]) -> None:
 def test_each_model_has_its_cost_per_byte_of_text(pages: dict[str, str]) -> None:
     assert "| model | unit | objective | cost |" in pages["md"]
     for name in GRID.models:
-        line = f"| {format_model(name)} | words \\| pieces | next <token> | 775 k FLOPs a byte |"
+        line = f"| {format_model(name)} | words \\| pieces | next &lt;token> | 775 k FLOPs a byte |"
         assert line in pages["md"]
     assert pages["html"].count('<td class="n">775 k FLOPs a byte</td>') == len(GRID.models)
 
@@ -498,3 +498,8 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
         "For every system, random-init baselines too, validation chose among 3 configurations of "
         "fine-tuning and 4 configurations of TF-IDF."
     )
+
+
+def test_markdown_shows_html_of_a_label_as_text() -> None:
+    text = page.escape_cell("<img src=x onerror=alert(1)> | a\nb")
+    assert text == "&lt;img src=x onerror=alert(1)> \\| a b"

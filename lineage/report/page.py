@@ -189,6 +189,11 @@ def _mean_text(cell: TableCell) -> str:
     return "failed" if cell.problems[0].status == "failed" else "n/a"
 
 
+def escape_cell(text: object) -> str:
+    """Return a text for a cell of a Markdown table; viewers would run HTML in it."""
+    return str(text).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
 def _jinja_environment(*, html: bool) -> jinja2.Environment:
     folder = resources.files("lineage.report") / "templates"
     environment = jinja2.Environment(
@@ -205,6 +210,6 @@ def _jinja_environment(*, html: bool) -> jinja2.Environment:
         "format_seconds": format_seconds,
         "css_class": lambda verdict: verdict.replace(" ", "-"),
         "format_notes": format_notes,
-        "escape_cell": lambda text: str(text).replace("|", "\\|").replace("\n", " "),
+        "escape_cell": escape_cell,
     }
     return environment
