@@ -434,3 +434,22 @@ def test_the_front_has_the_systems_that_no_cheaper_one_beats() -> None:
     assert describe_front([cheap], margin=0.02) == (
         "ELMo is the cheapest; no other scores 2 points more."
     )
+
+
+def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
+    cells = build_cells(elmo=0.9, gpt=0.6)
+    own = cells[0].system
+    frozen = dataclasses.replace(own, transfer="frozen")
+    weak = dataclasses.replace(own, transfer="frozen", init="adapted")
+    forecasts = (
+        forecast_for(weak, scores=(0.4, 0.5, 0.6)),
+        forecast_for(frozen),
+        forecast_for(cells[1].system, scores=(0.7, 0.8, 0.9)),
+    )
+    decision = decide_one(cells, label_forecasts=forecasts)
+    assert decision.forecast == forecasts[1]
+    assert "100 more labels, frozen: +5.0 points (+4.0 to +6.0) expected" in describe_decision(
+        decision
+    )
+    with_own = decide_one(cells, label_forecasts=(*forecasts, forecast_for(own, gain=0.01)))
+    assert "100 more labels: +1.0 points" in describe_decision(with_own)

@@ -61,7 +61,7 @@ class Decision:
     as_good: tuple[Choice, ...]  # others that may be the best, or are within the margin of it
     overall: Choice | None  # if public checkpoints may be used; None without any
     overall_gain: float | None  # its lead over the best of the budget; None without one
-    forecast: LabelForecast | None  # for the system to use
+    forecast: LabelForecast | None  # for the system to use, or for another one of its model
     advice: Advice
 
     @property
@@ -73,13 +73,12 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
     """Decide every setting, under the budget if something was trained for it."""
     overall = {one.setting: one for one in analysis.rankings if one.scope == "overall"}
     budget = {one.setting: one for one in analysis.rankings if one.scope == "budget"}
-    forecasts = {(one.task, one.system): one for one in analysis.label_forecasts}
     return [
         _decide_setting(
             budget.get(setting),
             overall.get(setting),
             costs,
-            forecasts,
+            analysis.label_forecasts,
             margin=analysis.equivalence_margin,
         )
         for setting in dict.fromkeys(one.setting for one in analysis.rankings)
@@ -90,16 +89,14 @@ def _decide_setting(
     budget: Ranking | None,
     overall: Ranking | None,
     costs: Costs,
-    forecasts: Mapping[tuple[str, System], LabelForecast],
+    forecasts: Sequence[LabelForecast],
     *,
     margin: float,
 ) -> Decision:
     ranking = budget or overall
     assert ranking is not None, "a setting has a ranking"
     use, certainty = choose(ranking, costs, margin=margin)
-    forecast = forecasts.get((ranking.task, use.system))
-    if forecast is not None and forecast.label_counts[-1] != ranking.train_examples:
-        forecast = None  # it is for the largest number of labels
+    forecast = _find_forecast(forecasts, ranking, use.system)
     overall_choice = None
     overall_gain = None
     if overall is not None:
@@ -125,6 +122,22 @@ def _decide_setting(
         forecast=forecast,
         advice=_advise(budget, overall, use, forecast, costs, margin=margin),
     )
+
+
+def _find_forecast(
+    forecasts: Sequence[LabelForecast], ranking: Ranking, system: System
+) -> LabelForecast | None:
+    """Return the forecast for a system, or else for the best other system of its model.
+
+    A forecast is for the largest number of labels of a task.
+    """
+    own = [
+        one
+        for one in forecasts
+        if (one.task, one.system.model) == (ranking.task, system.model)
+        and one.label_counts[-1] == ranking.train_examples
+    ]
+    return max(own, key=lambda one: (one.system == system, one.scores[-1]), default=None)
 
 
 def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:
@@ -185,7 +198,8 @@ def _advise(
     if not use.above_chance:
         return "nothing above chance"
     lead = 0.0 if budget is None else use.mean - _cheapest(budget).mean
-    if forecast is not None and forecast.gain_low > max(margin, lead):
+    is_own = forecast is not None and forecast.system == use.system
+    if forecast is not None and is_own and forecast.gain_low > max(margin, lead):
         return "label more first"
     if use.system.family == "tfidf":
         return "use TF-IDF"

@@ -41,30 +41,31 @@ def predict_doubled(
 def forecast_labels(
     cells: Sequence[ResultCell], rankings: Sequence[Ranking]
 ) -> list[LabelForecast]:
-    """Forecast what twice as many labels bring each model that is a candidate at the most labels.
+    """Forecast what twice as many labels bring the models that are candidates.
 
-    The curve is that of one system: a jump between two ways of using a model says nothing about
-    labels. Systems with fewer than three numbers of labels have none. The interval is that over
-    items, of the fit through all numbers of labels and of the one through the last two together,
-    since the error may follow no power law.
+    A forecast is for one system: a jump between two ways of using a model says nothing about
+    labels. Systems with fewer than three numbers of labels have none, and neither have random-init
+    baselines. The interval is that over items, of the fit through all numbers of labels and of the
+    one through the last two together, since the error may follow no power law.
     """
+    candidates = {
+        (ranking.task, standing.system.model)
+        for ranking in rankings
+        for standing in ranking.standings
+    }
+    largest: dict[str, int] = {}
     lines: dict[tuple[str, LineKey], dict[int, ResultCell]] = {}
     for cell in cells:
-        if cell.train_examples and cell.item_scores:
+        if (cell.task, cell.system.model) not in candidates or not cell.item_scores:
+            continue
+        largest[cell.task] = max(largest.get(cell.task, 0), cell.train_examples)
+        if cell.train_examples and cell.system.init != "random":
             line = lines.setdefault((cell.task, cell.system.line_key), {})
             line[cell.train_examples] = cell
-    candidates: dict[tuple[str, LineKey], int] = {}  # with the most labels of their task
-    for ranking in rankings:
-        for standing in ranking.standings:
-            key = (ranking.task, standing.system.line_key)
-            candidates[key] = max(candidates.get(key, 0), ranking.train_examples)
-    largest: dict[str, int] = {}
-    for (task, _), count in candidates.items():
-        largest[task] = max(largest.get(task, 0), count)
     return [
-        _forecast([lines[key][count] for count in sorted(lines[key])])
-        for key, count in candidates.items()
-        if count == largest[key[0]] and len(lines.get(key, {})) >= MIN_LABEL_COUNTS
+        _forecast([line[count] for count in sorted(line)])
+        for (task, _), line in lines.items()
+        if len(line) >= MIN_LABEL_COUNTS and max(line) == largest[task]
     ]
 
 

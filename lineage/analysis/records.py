@@ -246,7 +246,7 @@ class LabelForecast:
     """The gain to expect from twice as many labels, by a power law through a model's scores."""
 
     task: str
-    system: System  # that represents the model at the most labels
+    system: System
     label_counts: tuple[int, ...]  # ascending; the last is that of the task's largest setting
     scores: tuple[float, ...]
     doubled: int

@@ -154,13 +154,15 @@ def describe_forecast(decision: Decision) -> str:
     forecast = decision.forecast
     if forecast is None:
         return ""
-    more = f"{forecast.doubled - forecast.label_counts[-1]:,}"
+    more = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels"
+    if forecast.system != decision.use.standing.system:
+        more += f", {format_use(forecast.system)}"
     if forecast.gain_high < SMALLEST_GAIN:
-        return f"{more} more labels: no gain"
+        return f"{more}: no gain"
     low = format_difference(forecast.gain_low)
     high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
-    return f"{more} more labels: {gain} points ({low} to {high})"
+    return f"{more}: {gain} points ({low} to {high})"
 
 
 def describe_decision(decision: Decision) -> str:
