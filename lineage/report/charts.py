@@ -31,7 +31,9 @@ MAX_MARKED_POINTS = 12  # a curve with more points has no markers
 PLOT_WIDTH = 320
 PLOT_HEIGHT = 210
 PLOT_LEFT = 30
-PLOT_RIGHT = 96  # room for the names at the ends of lines
+CHARACTER_WIDTH = 6.2  # of names, about
+MAX_NAME = 21  # characters
+MAX_NAMES_WIDTH = 150  # of the names at the ends of lines
 PLOT_TOP = 34
 PLOT_BOTTOM = 24
 NAME_HEIGHT = 12
@@ -87,7 +89,8 @@ def draw_label_panel(
     ends = [] if forecast is None else [forecast]
     x_values = [*{x for one in series for x in one.x}, *(x for _, x, _ in ends)]
     y_values = [*(y for one in series for y in one.y), *(y for _, _, y in ends)]
-    right = PLOT_WIDTH - PLOT_RIGHT
+    longest = max(len(one.name) for one in series)
+    right = PLOT_WIDTH - min(16 + CHARACTER_WIDTH * longest, MAX_NAMES_WIDTH)
     floor = PLOT_HEIGHT - PLOT_BOTTOM
     x_scale = LinearScale(
         math.log10(min(x_values)), math.log10(max(x_values)), PLOT_LEFT + 8, right
@@ -107,7 +110,7 @@ def draw_label_panel(
                 f'y2="{y_scale(forecast[2])}" stroke="{one.color}" stroke-width="2" '
                 'stroke-dasharray="2 3"/>'
             )
-    labels = [(y_scale(one.y[-1]), one.name, one.bold) for one in series]
+    labels = [(y_scale(one.y[-1]), shorten(one.name, MAX_NAME), one.bold) for one in series]
     parts += _draw_names(labels, right + 8, floor)
     described = "; ".join(
         f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
@@ -212,7 +215,7 @@ def draw_cost_panel(points: Sequence[CostPoint], *, title: str, subtitle: str) -
 
 def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box]) -> str:
     """Draw a name beside its point, where nothing else is drawn; the line is to its right."""
-    width = 6.4 * len(point.name)
+    width = CHARACTER_WIDTH * len(point.name)
     places = [(x + 7, y - 6), (x + 7, y + 14), (x - 7 - width, y - 6), (x - 7 - width, y + 4)]
     places += [(x + 7, y + 26), (x + 7, y - 18), (x - 7 - width, y + 16)]
     boxes = [(left, base - 9, left + width, base + 2) for left, base in places]
@@ -288,7 +291,7 @@ def _draw_key(systems: Sequence[NamedStyle], y: float) -> list[str]:
     for system in systems:
         parts.append(draw_marker(system.marker, x, y - 4, 3.6, f'fill="{system.color}"'))
         parts.append(draw_text(x + 8, y, system.name, anchor="start", size=11))
-        x += 22 + 6.2 * len(system.name)
+        x += 22 + CHARACTER_WIDTH * len(system.name)
     return parts
 
 
