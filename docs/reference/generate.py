@@ -135,6 +135,8 @@ STUDY_FILES = (
         "This machine: `jobs`, `data_root`, `tracking_uri`, ...",
     ),
     ("reports/comparison.html", "git", "The report. Also `.md`, `.csv` and `.json`."),
+    ("reports/metrics.json", "git", "Scores and the end of each pretraining, for `dvc metrics`."),
+    ("reports/plots/", "git", "Curves, for `dvc plots`."),
     ("reports/results.csv", "DVC", "All result rows, and the analysis in `results.json`."),
     (".gitignore, .dvcignore", "git", "What git and DVC leave out."),
     (".dvc/config", "git", "DVC's settings, such as a remote."),
