@@ -16,14 +16,14 @@ from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
-from lineage.report import page, publication
+from lineage.report import page, publication, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
-from lineage.runtime.settings import METADATA_DIR
+from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 
 REPORTS_DIR = Path("reports")
@@ -56,6 +56,7 @@ def work(stage: Stage) -> None:
         tasks_dir=Path("artifacts/tasks"),
         show_text=params.report.show_text,
     )
+    known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
     descriptions = describe_models(params)
     facts = ReportFacts(
         costs=list_costs(build_costs(analysis, stage_metadata)),
@@ -76,14 +77,23 @@ def work(stage: Stage) -> None:
         stages=[name.replace("@", "-") for name in stage_names],
     )
     cached_runs = publication.find_cached_runs(stage_metadata, pipeline=pipeline)
-    is_logged = log_report(analysis, decisions, pipeline=pipeline, cached_runs=cached_runs)
+    mlflow_run = log_report(analysis, decisions, pipeline=pipeline, cached_runs=cached_runs)
+    html = (REPORTS_DIR / "comparison.html").absolute()
+    summary = run_summary.build_run_summary(
+        analysis,
+        decisions,
+        before=known_uses,
+        report=html,
+        mlflow_experiment_id=mlflow_run.experiment_id,
+        mlflow_run_id=mlflow_run.run_id,
+    )
+    run_summary.write_run_summary(SUMMARY_FILE, summary)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_TEXT_WIDTH)
     page.print_table(analysis, decisions, console)
-    html = (REPORTS_DIR / "comparison.html").absolute()
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
-    if is_logged:
+    if mlflow_run.run_id:
         name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
 
@@ -120,10 +130,10 @@ def log_report(
     *,
     pipeline: str,
     cached_runs: dict[str, str],
-) -> bool:
+) -> tracking.MlflowTracker:
     """Log the report, its figures and its decisions to the parent run in MLflow, and end the run.
 
-    Returns whether there is such a run.
+    Returns that run, which has no id if there is no store.
     """
     parent = tracking.open_parent_run(pipeline)
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +151,7 @@ def log_report(
     )
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
     parent.end("FAILED" if has_failures else "FINISHED")
-    return bool(parent.run_id)
+    return parent
 
 
 def main() -> None:

@@ -39,13 +39,8 @@ EXIT_CODES = (
 METRICS = (
     (
         "the parent run",
-        "`best_score/TASK/LABELS`",
-        "The mean score of the best system, as in the report.",
-    ),
-    (
-        "the parent run",
-        "`leads_significantly/TASK/LABELS`",
-        "1 if the lead of that system is significant, else 0.",
+        "`score/TASK/LABELS`",
+        "The score to expect of the system to use, as in the report.",
     ),
     ("tokenizer", "`vocab_size`", "Entries of the vocabulary."),
     (
@@ -149,6 +144,7 @@ STUDY_FILES = (
     (".lineage/prefect/", "neither", "The database of Prefect."),
     (".lineage/remote/", "neither", "The DVC remote of workers, if you configured none."),
     (".lineage/workers/", "neither", "The folders of workers of this machine."),
+    (".lineage/summary.json", "neither", "The summary of the last run, which Prefect shows."),
     (".lineage/run.json", "neither", "The state of the last run, for `lineage status`."),
 )
 # The contents of the outputs of stages, by their folder in dvc.yaml.
