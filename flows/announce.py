@@ -16,6 +16,7 @@ from prefect.events import emit_event
 from flows.servers import mlflow_run_url
 from lineage.runtime.settings import SUMMARY_FILE
 
+SCORE_COLUMNS = ("task", "labels", "system", "score", "interval")  # in this order
 DECISION_CHANGED = "lineage.decision-changed"  # the event
 
 
@@ -59,7 +60,7 @@ def _create_artifacts(study: Path, summary: dict[str, Any]) -> None:
     )
     create_table_artifact(
         key=f"{slug}-scores",
-        table=summary["scores"],
+        table=[{name: line[name] for name in SCORE_COLUMNS} for line in summary["scores"]],
         description="The best system of each model, by task and number of labels",
     )
 

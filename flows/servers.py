@@ -272,7 +272,9 @@ def mlflow_run_url(study: Path, experiment_id: str, run_id: str) -> str:
     if not store.startswith("http"):
         port = running_port(study, "mlflow") or _read_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
         store = f"http://{HOST}:{port}"
-    return f"{store.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    run = f"experiments/{experiment_id}/runs/{run_id}"
+    # Without the last part MLflow shows its pages for chat applications.
+    return f"{store.rstrip('/')}/#/{run}?workflowType=machine_learning"
 
 
 def _worker_name(pool: str) -> str:

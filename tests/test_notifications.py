@@ -26,11 +26,11 @@ SUMMARY = {
     "decision_changes": [CHANGE],
     "scores": [
         {
-            "task": "queue",
-            "labels": "all 240 labels",
-            "system": "elmo (fine-tuned)",
-            "score": "78.8 %",
             "interval": "76.6 to 81.1",
+            "labels": "all 240 labels",
+            "score": "78.8 %",
+            "system": "elmo (fine-tuned)",
+            "task": "queue",
         }
     ],
     "mlflow_experiment_id": "1",
@@ -187,6 +187,7 @@ def test_scheduled_runs_show_their_decision_and_notify(site: Site, listener: Lis
     assert SUMMARY["decision"] in decision["data"]
     assert "/#/experiments/1/runs/a1b2c3" in decision["data"]
     assert json.loads(scores["data"]) == SUMMARY["scores"]
+    assert [*json.loads(scores["data"])[0]] == ["task", "labels", "system", "score", "interval"]
     assert decision["flow_run_id"] == scores["flow_run_id"] == good_run
 
     write_summary(project, [])
