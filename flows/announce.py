@@ -12,6 +12,7 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.events import emit_event
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.servers import mlflow_run_url
 from lineage.runtime.settings import SUMMARY_FILE
@@ -41,8 +42,9 @@ def announce_run(study: Path) -> None:
     summary = json.loads(path.read_text(encoding="utf-8"))
     # Prefect's client raises errors of many kinds, and none of them may end the run.
     try:
-        _create_artifacts(study, summary)
-        _emit_changes(study, summary["decision_changes"])
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}):  # by default a minute of them
+            _create_artifacts(study, summary)
+            _emit_changes(study, summary["decision_changes"])
     except Exception as error:
         print(
             f"the decision is not shown in Prefect: {type(error).__name__}; the results are "
