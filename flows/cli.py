@@ -390,6 +390,14 @@ def schedule(
     commit: Annotated[
         bool, typer.Option("--commit", help="Commit the results of each run to git.")
     ] = False,
+    notify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A webhook to call when a run fails or is late, or when another system is "
+            "recommended than before.",
+        ),
+    ] = None,
     off: Annotated[bool, typer.Option("--off", help="Remove the schedule.")] = False,
 ) -> None:
     """Run this study by the clock. Needs `lineage up`."""
@@ -398,11 +406,15 @@ def schedule(
 
         if off == (cron is not None):
             raise InputError("lineage schedule: give --cron, or --off")
+        if off and notify is not None:
+            raise InputError("--notify: goes with --cron; --off ends notifications too")
         if cron is None:
             print(remove_schedule(_study_root()))
         else:
-            study = _study_root()
-            print(set_schedule(study, cron, timezone, workers=workers, commit=commit))
+            text = set_schedule(
+                _study_root(), cron, timezone, workers=workers, commit=commit, webhook=notify
+            )
+            print(text)
 
 
 @app.command()

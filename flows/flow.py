@@ -11,6 +11,7 @@ from prefect.client.schemas import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
+from flows.announce import announce_run
 from flows.execute import EXIT_BAD_INPUT, StageResult
 from flows.plan import StageNode
 from flows.run import RunOptions, run_study
@@ -53,6 +54,7 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
         return Failed(message=str(error), data=EXIT_BAD_INPUT)
     message = EXIT_MEANINGS[exit_status]
     if exit_status in (0, 3):
+        announce_run(Path.cwd())
         return Completed(message=message, data=exit_status)
     return Failed(message=message, data=exit_status)
 

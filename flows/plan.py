@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dvc.config import Config
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
@@ -138,6 +139,20 @@ def init_dvc(root: Path) -> None:
     logging.getLogger("dvc.repo.init").setLevel(logging.WARNING)  # it announces what it does
     with Repo.init(str(root), no_scm=True) as repo, repo.config.edit("repo") as config:
         config["core"] |= {"analytics": False, "check_update": False}
+
+
+def let_dvc_use_git(root: Path, *, has_git: bool) -> None:
+    """Let DVC compare versions if a study lies in a git repository; without one DVC must not try.
+
+    Raises InputError for settings that DVC cannot read.
+    """
+    try:
+        config = Config(str(root / Repo.DVC_DIR))
+        if config["core"].get("no_scm", False) == has_git:
+            with config.edit("repo") as settings:
+                settings["core"]["no_scm"] = not has_git
+    except DvcException as error:
+        raise GraphError(f"{root}: {_full_message(error)}; correct the file") from error
 
 
 def set_cache_folder(root: Path, folder: Path) -> None:

@@ -16,6 +16,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
+from uuid import UUID
 
 from flows import processes
 from flows.execute import TELEMETRY_OFF
@@ -34,6 +36,8 @@ MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
 START_SECONDS = 120.0
 HEARTBEAT_SECONDS = 30
 LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
+LATE_SECONDS = 120  # after its time, at which a run that has not begun counts as late
+LATE_VARIABLE = "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS"
 ORCHESTRATOR_POOL = "orchestrator"  # in which scheduled runs wait for their stages
 POOLS = (ORCHESTRATOR_POOL, "cpu", "gpu")
 LOST_RUNS_AUTOMATION = "lost runs are crashed"
@@ -80,8 +84,13 @@ def stop_all(study: Path) -> None:
         path.unlink()
 
 
-def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool, commit: bool) -> str:
-    """Run the study by the clock, and return the text for the user. Raises InputError."""
+def set_schedule(
+    study: Path, cron: str, timezone: str, *, workers: bool, commit: bool, webhook: str | None
+) -> str:
+    """Run the study by the clock, and return the text for the user. Raises InputError.
+
+    `webhook` is the address to notify; without one, an earlier one is forgotten.
+    """
     if commit:
         check_can_commit(study)
     _connect_to_server(study)
@@ -91,10 +100,13 @@ def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool, commit
     from prefect.types.entrypoint import EntrypointType
 
     from flows.flow import run_study_flow
+    from flows.notifications import check_webhook, remove_notifications, set_notifications
 
+    if webhook is not None:
+        check_webhook(webhook)
     try:
         schedule = Cron(cron, timezone=timezone)
-        RunnerDeployment.from_flow(
+        deployment_id = RunnerDeployment.from_flow(
             run_study_flow,
             SCHEDULE,
             description=f"Runs what is stale in {study}",
@@ -113,7 +125,13 @@ def set_schedule(study: Path, cron: str, timezone: str, *, workers: bool, commit
             f"--cron '{cron}', --timezone {timezone}: {' '.join(str(error).split())[:200]}; "
             "give five fields, such as '0 2 * * *' for two o'clock each night"
         ) from None
-    return f"scheduled: {cron} ({timezone}), as long as `lineage up` runs"
+    text = f"scheduled: {cron} ({timezone}), as long as `lineage up` runs"
+    if webhook is None:
+        remove_notifications(study)
+        return text
+    assert isinstance(deployment_id, UUID), "apply is synchronous outside of a coroutine"
+    set_notifications(study, deployment_id, webhook)
+    return f"{text}; {urlsplit(webhook).hostname} is notified"
 
 
 def remove_schedule(study: Path) -> str:
@@ -122,6 +140,9 @@ def remove_schedule(study: Path) -> str:
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
+    from flows.notifications import remove_notifications
+
+    remove_notifications(study)
     with get_client(sync_client=True) as client:
         try:
             deployment = client.read_deployment_by_name(f"run-study/{SCHEDULE}")
@@ -220,6 +241,8 @@ def start_prefect(study: Path) -> str:
         pages = {
             "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+            LATE_VARIABLE: os.environ.get(LATE_VARIABLE, str(LATE_SECONDS)),
+            "PREFECT_UI_URL": f"http://{HOST}:{port}",
         }
         command = ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
         _start_server(study, "prefect", command, environment=pages, port=port)
@@ -241,6 +264,17 @@ def start_mlflow(study: Path) -> str:
         command += ["--host", HOST, "--port", str(port), "--workers", "1"]
         _start_server(study, "mlflow", command, port=port)
     return f"http://{HOST}:{port}"
+
+
+def mlflow_run_url(study: Path, experiment_id: str, run_id: str) -> str:
+    """Return the page of a run in MLflow: where it is served now, or where it would be."""
+    store = resolve_tracking_uri()
+    if not store.startswith("http"):
+        port = running_port(study, "mlflow") or _read_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
+        store = f"http://{HOST}:{port}"
+    run = f"experiments/{experiment_id}/runs/{run_id}"
+    # Without the last part MLflow shows its pages for chat applications.
+    return f"{store.rstrip('/')}/#/{run}?workflowType=machine_learning"
 
 
 def _worker_name(pool: str) -> str:
@@ -413,14 +447,8 @@ def _workers_online(start_times: Mapping[str, datetime | None]) -> bool:
 
 
 def _choose_port(variable: str, default: int) -> int:
-    """Return the port that the environment names, or the default.
-
-    Raises InputError if it is no port, or is taken.
-    """
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise InputError(f"{variable}: '{text}' is not a port; give a number from 1 to 65535")
-    port = int(text)
+    """Return the port of `_read_port`. Raises InputError if it is taken."""
+    port = _read_port(variable, default)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -431,6 +459,14 @@ def _choose_port(variable: str, default: int) -> int:
                 f"end it, or name another one by {variable}"
             ) from None
     return port
+
+
+def _read_port(variable: str, default: int) -> int:
+    """Return the port that the environment names, or the default. Raises InputError."""
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InputError(f"{variable}: '{text}' is not a port; give a number from 1 to 65535")
+    return int(text)
 
 
 def _is_up(address: str) -> bool:

@@ -14,6 +14,7 @@ from flows.plan import (
     check_remote_access,
     drop_default_remote,
     init_dvc,
+    let_dvc_use_git,
     read_default_remote,
     set_cache_folder,
     set_default_remote,
@@ -41,6 +42,8 @@ GIT_IGNORE = """\
 /.lineage/
 /mlflow.db*
 /mlruns/
+# Pages of `dvc plots`.
+/dvc_plots/
 """
 DVC_IGNORE = """\
 .lineage
@@ -75,6 +78,7 @@ def open_study(root: Path) -> Study:
     _check_graph(graph)
     if not (root / ".dvc").is_dir():
         init_dvc(root)
+    let_dvc_use_git(root, has_git=_lies_in_git(root))
     return Study(root, find_study_version(root))
 
 
@@ -137,6 +141,7 @@ def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -
         (draft / ".dvcignore").write_text(DVC_IGNORE)
         shutil.copyfile(package_file(GRAPH_FILE), draft / GRAPH_FILE)
         init_dvc(draft)
+        let_dvc_use_git(draft, has_git=_lies_in_git(draft))
         if cache is not None:
             set_cache_folder(draft, cache.absolute())
         folder.mkdir(exist_ok=True)
@@ -198,11 +203,15 @@ def is_running(root: Path) -> bool:
 
 def check_can_commit(root: Path) -> None:
     """Raise InputError unless the study lies in a git repository."""
-    if run_git(root, "rev-parse", "--git-dir").returncode != 0:
+    if not _lies_in_git(root):
         raise InputError(
             f"--commit: {root} is not in a git repository; run `git init` there, or leave "
             "--commit out"
         )
+
+
+def _lies_in_git(root: Path) -> bool:
+    return run_git(root, "rev-parse", "--git-dir").returncode == 0
 
 
 def commit_results(root: Path, message: str) -> None:

@@ -17,14 +17,14 @@ from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
-from lineage.report import champions, page, publication
+from lineage.report import champions, page, publication, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
-from lineage.runtime.settings import METADATA_DIR
+from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.registry import publish_champions
 
@@ -59,6 +59,7 @@ def work(stage: Stage) -> None:
         tasks_dir=TASKS_DIR,
         show_text=params.report.show_text,
     )
+    known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
     descriptions = describe_models(params)
     facts = ReportFacts(
         costs=list_costs(build_costs(analysis, stage_metadata)),
@@ -84,11 +85,20 @@ def work(stage: Stage) -> None:
         params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
     )
     log_report(parent, analysis, decisions, outcomes, pipeline=pipeline, cached_runs=cached_runs)
+    html = (REPORTS_DIR / "comparison.html").absolute()
+    summary = run_summary.build_run_summary(
+        analysis,
+        decisions,
+        before=known_uses,
+        report=html,
+        mlflow_experiment_id=parent.experiment_id,
+        mlflow_run_id=parent.run_id,
+    )
+    run_summary.write_run_summary(SUMMARY_FILE, summary)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_TEXT_WIDTH)
     page.print_table(analysis, decisions, console)
-    html = (REPORTS_DIR / "comparison.html").absolute()
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
     for line in champions.list_changes(outcomes):
         print(line)

@@ -22,7 +22,16 @@ from lineage.report.evidence import (
 from tests.study_rows import GRID, KINDS, Study
 from tests.test_report import DESCRIPTIONS, PROVENANCE
 
-FILES = ("comparison.html", "comparison.md", "comparison.csv", "comparison.json", "decisions.json")
+FILES = (
+    "comparison.html",
+    "comparison.md",
+    "comparison.csv",
+    "comparison.json",
+    "decisions.json",
+    "metrics.json",
+    "plots/pretraining/gpt-bits_per_byte.json",
+    "plots/scores/tfidf.json",
+)
 
 
 TASKS = {

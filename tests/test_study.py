@@ -169,6 +169,21 @@ def test_the_version_of_a_study_is_its_commit_and_what_changed_since(study: Path
     assert open_study(study).version == StudyVersion(commit, ("params.yaml",))
 
 
+def test_dvc_uses_git_once_the_study_lies_in_a_git_repository(study: Path) -> None:
+    refusal = run_command(study, "dvc", "metrics", "diff", code=255)
+    assert "Only supported for Git repositories" in refusal
+    git(study, "init", "--quiet")
+    open_study(study)
+    git(study, "add", "--all")
+    git(study, "commit", "--quiet", "--message", "a study")
+    run_command(study, "dvc", "metrics", "diff")
+    create_study(study / "inner", DEMO_PARAMS)
+    assert "no_scm = False" in (study / "inner/.dvc/config").read_text()
+    shutil.rmtree(study / ".git")
+    open_study(study)
+    run_command(study, "dvc", "status", "-q", code=1)  # nothing has run yet
+
+
 def test_results_are_committed_without_other_changes(study: Path) -> None:
     with pytest.raises(InputError, match="is not in a git repository; run `git init`"):
         check_can_commit(study)

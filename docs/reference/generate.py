@@ -40,13 +40,8 @@ EXIT_CODES = (
 METRICS = (
     (
         "the parent run",
-        "`best_score/TASK/LABELS`",
-        "The mean score of the best system, as in the report.",
-    ),
-    (
-        "the parent run",
-        "`leads_significantly/TASK/LABELS`",
-        "1 if the lead of that system is significant, else 0.",
+        "`score/TASK/LABELS`",
+        "The score to expect of the system to use, as in the report.",
     ),
     ("tokenizer", "`vocab_size`", "Entries of the vocabulary."),
     (
@@ -136,6 +131,8 @@ STUDY_FILES = (
         "This machine: `jobs`, `data_root`, `tracking_uri`, ...",
     ),
     ("reports/comparison.html", "git", "The report. Also `.md`, `.csv` and `.json`."),
+    ("reports/metrics.json", "git", "Scores and the end of each pretraining, for `dvc metrics`."),
+    ("reports/plots/", "git", "Curves, for `dvc plots`."),
     ("reports/results.csv", "DVC", "All result rows, and the analysis in `results.json`."),
     (".gitignore, .dvcignore", "git", "What git and DVC leave out."),
     (".dvc/config", "git", "DVC's settings, such as a remote."),
@@ -152,6 +149,7 @@ STUDY_FILES = (
     (".lineage/prefect/", "neither", "The database of Prefect."),
     (".lineage/remote/", "neither", "The DVC remote of workers, if you configured none."),
     (".lineage/workers/", "neither", "The folders of workers of this machine."),
+    (".lineage/summary.json", "neither", "The summary of the last run, which Prefect shows."),
     (".lineage/run.json", "neither", "The state of the last run, for `lineage status`."),
 )
 # The contents of the outputs of stages, by their folder in dvc.yaml.

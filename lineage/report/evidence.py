@@ -24,7 +24,7 @@ from lineage.analysis.records import (
 from lineage.config.params import Params, read_params
 from lineage.config.records import parse_record
 from lineage.errors import InputError
-from lineage.report import page, publication
+from lineage.report import page, publication, versions
 from lineage.report.provenance import Provenance
 from lineage.tasks.base import load_kind
 
@@ -84,7 +84,8 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")
     shutil.copyfile(folder / "results.csv", folder / "comparison.csv")
     artifacts.write_json(folder / "decisions.json", publication.decision_records(decisions))
-    artifacts.write_json(folder / "metrics.json", publication.dvc_metrics(decisions))
+    versions.write_metrics(folder / "metrics.json", analysis, decisions)
+    versions.write_plots(folder / "plots", analysis)
     content = {
         "decisions": record_to_json(decisions),
         **record_to_json(analysis),

@@ -192,15 +192,6 @@ def decision_records(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
     ]
 
 
-def dvc_metrics(decisions: Sequence[Decision]) -> dict[str, dict[str, float]]:
-    """Return the scores to expect by task and label count, for `dvc metrics show`."""
-    found: dict[str, dict[str, float]] = {}
-    for one in decisions:
-        score = one.use.standing.mean * RANKING_METRICS[one.metric]
-        found.setdefault(one.task, {})[one.label_count] = score
-    return found
-
-
 def summary_metrics(decisions: Sequence[Decision]) -> dict[str, float]:
     """Return the metrics of the parent run: the score to expect in each setting."""
     return {

@@ -16,7 +16,7 @@ from lineage.runtime.settings import run_git
 
 SOURCES_DIR = Path("artifacts/sources")  # what the sources stage has recorded
 PACKAGE_RECORD = "package.json"  # there: the version and the code digest of this package
-WRITTEN_BY_RUNS = ("dvc.lock", "reports", "artifacts")  # files that a run changes
+WRITTEN_BY_RUNS = ("dvc.lock", "reports", "artifacts", ".dvc/config")  # files that a run changes
 
 StageMetadata = dict[str, Any]  # what `.lineage/metadata/STAGE.json` holds
 LockEntry = Mapping[str, Any]  # a stage's entry in dvc.lock

@@ -13,6 +13,7 @@ from lineage.errors import InputError
 EXPERIMENT_NAME = "lineage"  # the MLflow experiment that holds all runs
 STATE_DIR = Path(".lineage")  # below the study; ignored by git and DVC
 METADATA_DIR = STATE_DIR / "metadata"  # times, hosts and run ids of stages
+SUMMARY_FILE = STATE_DIR / "summary.json"  # of the last run, which Prefect shows
 SQLITE_PREFIX = "sqlite:///"
 
 

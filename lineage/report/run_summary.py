@@ -1,0 +1,182 @@
+"""The summary of a run for whoever did not watch it: the decisions, and what has changed.
+
+Publish writes it to `.lineage/summary.json`, and the flow shows it in Prefect.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lineage import artifacts
+from lineage.analysis.decision import Decision
+from lineage.analysis.records import Analysis, Setting, Standing, System, record_to_json
+from lineage.config.records import parse_record
+from lineage.errors import InputError
+from lineage.report.decisions import (
+    build_decision_lines,
+    format_interval,
+    name_system,
+    summarize_decisions,
+)
+from lineage.report.formatting import (
+    format_label_count,
+    format_percent,
+    format_setting,
+    metric_unit,
+)
+
+NOTHING = "nothing above chance"
+
+
+@dataclass(frozen=True)
+class KnownUse:
+    """What a run recommended in a setting: the system's name, and its score."""
+
+    name: str
+    mean: float
+
+
+@dataclass(frozen=True)
+class ScoreLine:
+    """The score of a system in a setting, as text."""
+
+    task: str
+    labels: str
+    system: str
+    score: str
+    interval: str
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What Prefect shows of a run. The MLflow run has no id if nothing was logged."""
+
+    decision: str  # Markdown
+    decision_changes: tuple[str, ...]  # settings in which another system is recommended now
+    scores: tuple[ScoreLine, ...]
+    mlflow_experiment_id: str
+    mlflow_run_id: str
+
+
+def read_known_uses(path: Path) -> dict[Setting, KnownUse]:
+    """Read from decisions.json what the run before recommended.
+
+    Nothing is returned if there was none, or if another version of the package wrote the file.
+    """
+    found = {}
+    with contextlib.suppress(InputError, KeyError, TypeError):
+        for one in artifacts.read_json(path):
+            setting = Setting(one["task"], one["label_count"])
+            system = parse_record(System, one["system"], str(path))
+            standing = one["use"]["standing"]
+            name = name_system(system) if standing["above_chance"] else NOTHING
+            found[setting] = KnownUse(name, float(standing["mean"]))
+    return found
+
+
+def _known_use(standing: Standing) -> KnownUse:
+    name = name_system(standing.system) if standing.above_chance else NOTHING
+    return KnownUse(name, standing.mean)
+
+
+def find_decision_changes(
+    before: Mapping[Setting, KnownUse], decisions: Sequence[Decision]
+) -> list[str]:
+    """Name the settings of both runs in which another system is recommended than before."""
+    found = []
+    for one in decisions:
+        known = before.get(one.setting)
+        now = _known_use(one.use.standing)
+        if known is not None and known.name != now.name:
+            found.append(
+                f"{_name_setting(one)}: {now.name} ({_format_score(one, now)}) instead of "
+                f"{known.name} ({_format_score(one, known)})"
+            )
+    return found
+
+
+def find_score_changes(
+    before: Mapping[Setting, KnownUse], decisions: Sequence[Decision]
+) -> list[str]:
+    """Tell where the same system has another score, and which settings are new or gone."""
+    found = []
+    for one in decisions:
+        known = before.get(one.setting)
+        now = _known_use(one.use.standing)
+        if known is None:
+            found.append(f"{_name_setting(one)}: new")
+        elif known.name == now.name and _format_score(one, known) != _format_score(one, now):
+            score = _format_score(one, now)
+            found.append(f"{_name_setting(one)}: {score}, before {_format_score(one, known)}")
+    settings = {one.setting for one in decisions}
+    found += [f"{format_setting(setting)}: gone" for setting in before if setting not in settings]
+    return found
+
+
+def _name_setting(decision: Decision) -> str:
+    return format_setting(decision.setting, train_examples=decision.train_examples)
+
+
+def _format_score(decision: Decision, use: KnownUse) -> str:
+    return f"{format_percent(use.mean)} {metric_unit(decision.metric)}"
+
+
+def build_run_summary(
+    analysis: Analysis,
+    decisions: Sequence[Decision],
+    *,
+    before: Mapping[Setting, KnownUse],
+    report: Path,
+    mlflow_experiment_id: str,
+    mlflow_run_id: str,
+) -> RunSummary:
+    """Return the summary of a run; `before` is what `read_known_uses` found before it."""
+    decision_changes = find_decision_changes(before, decisions)
+    lines = [f"**{summarize_decisions(analysis, decisions)}**", ""]
+    for line in build_decision_lines(analysis, decisions):
+        cost = f" Cost: {line.cost}." if line.cost else ""
+        lines.append(f"- **{line.task}, {line.labels}**: {line.sentence}{cost}")
+    lines += ["", "### Since the last run", ""]
+    changes = [*decision_changes, *find_score_changes(before, decisions)]
+    if not before:
+        lines.append("This is the first run.")
+    elif not changes:
+        lines.append("Nothing has changed.")
+    else:
+        lines += [f"- {change}" for change in changes]
+    lines += ["", f"Report: `{report}`"]
+    return RunSummary(
+        decision="\n".join(lines),
+        decision_changes=tuple(decision_changes),
+        scores=tuple(_score_lines(analysis)),
+        mlflow_experiment_id=mlflow_experiment_id,
+        mlflow_run_id=mlflow_run_id,
+    )
+
+
+def _score_lines(analysis: Analysis) -> list[ScoreLine]:
+    """Return a line for each candidate of each setting, highest score first."""
+    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
+    found = []
+    for ranking in widest.values():
+        labels = format_label_count(ranking.label_count, train_examples=ranking.train_examples)
+        unit = metric_unit(ranking.metric)
+        found += [
+            ScoreLine(
+                task=ranking.task,
+                labels=labels,
+                system=name_system(standing.system),
+                score=f"{format_percent(standing.mean)} {unit}",
+                interval=format_interval(standing),
+            )
+            for standing in ranking.standings
+        ]
+    return found
+
+
+def write_run_summary(path: Path, summary: RunSummary) -> None:
+    """Write a summary as JSON."""
+    content: dict[str, Any] = record_to_json(summary)
+    artifacts.write_json(path, content)

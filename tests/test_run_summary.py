@@ -1,0 +1,126 @@
+"""A run is summarized for those who did not watch it: the decisions, and what has changed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lineage import artifacts
+from lineage.analysis.build import build_results
+from lineage.analysis.decision import Decision, decide
+from lineage.analysis.records import Analysis, Setting
+from lineage.config.params import ReportParams
+from lineage.report.publication import decision_records
+from lineage.report.run_summary import (
+    NOTHING,
+    KnownUse,
+    build_run_summary,
+    find_decision_changes,
+    find_score_changes,
+    read_known_uses,
+)
+from tests.study_rows import GRID, Study
+from tests.test_evidence import TASKS
+
+REPORT = Path("/home/me/tickets/reports/comparison.html")
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    study = Study(tmp_path_factory.mktemp("study"), items=60).write()
+    _, found = build_results(study, GRID, ReportParams(), TASKS)
+    return found
+
+
+@pytest.fixture(scope="module")
+def decisions(analysis: Analysis) -> list[Decision]:
+    return decide(analysis, {})
+
+
+@pytest.fixture
+def before(tmp_path: Path, decisions: list[Decision]) -> dict[Setting, KnownUse]:
+    artifacts.write_json(tmp_path / "decisions.json", decision_records(decisions))
+    return read_known_uses(tmp_path / "decisions.json")
+
+
+def summarize(
+    analysis: Analysis, decisions: list[Decision], before: dict[Setting, KnownUse]
+) -> str:
+    summary = build_run_summary(
+        analysis,
+        decisions,
+        before=before,
+        report=REPORT,
+        mlflow_experiment_id="1",
+        mlflow_run_id="a1",
+    )
+    return summary.decision
+
+
+def test_the_same_results_again_are_no_change(
+    analysis: Analysis, decisions: list[Decision], before: dict[Setting, KnownUse]
+) -> None:
+    assert set(before) == {one.setting for one in decisions}
+    assert find_decision_changes(before, decisions) == []
+    assert find_score_changes(before, decisions) == []
+    text = summarize(analysis, decisions, before)
+    assert "Nothing has changed." in text and str(REPORT) in text
+    assert text.count("Use ") == len(decisions)
+    assert "This is the first run." in summarize(analysis, decisions, {})
+
+
+def test_another_system_and_another_score_are_told_apart(
+    analysis: Analysis, decisions: list[Decision], before: dict[Setting, KnownUse]
+) -> None:
+    first, second, third, *_ = decisions
+    old = before | {
+        first.setting: KnownUse("TF-IDF", 0.5),
+        second.setting: replace(before[second.setting], mean=0.25),
+        Setting("gone", "100"): KnownUse("TF-IDF", 0.5),
+    }
+    del old[third.setting]
+    (change,) = find_decision_changes(old, decisions)
+    assert change.startswith(f"{first.task}, ") and change.endswith("instead of TF-IDF (50.0 %)")
+    scores = find_score_changes(old, decisions)
+    assert [one.rpartition(": ")[2] for one in scores[1:]] == ["new", "gone"]
+    assert scores[0].endswith("before 25.0 %")
+    text = summarize(analysis, decisions, old)
+    for one in (change, *scores):
+        assert f"- {one}\n" in text
+
+
+def test_a_system_that_is_no_longer_above_chance_is_another_decision(
+    decisions: list[Decision], before: dict[Setting, KnownUse]
+) -> None:
+    first = decisions[0]
+    standing = replace(first.use.standing, above_chance=False)
+    now = [replace(first, use=replace(first.use, standing=standing))]
+    (change,) = find_decision_changes(before, now)
+    assert f": {NOTHING} (" in change and before[first.setting].name in change
+
+
+@pytest.mark.parametrize("text", ["[{}]", "[1]", "{", '[{"task": "a", "label_count": "all"}]'])
+def test_decisions_of_another_version_are_as_good_as_none(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "decisions.json"
+    assert read_known_uses(path) == {}
+    path.write_text(text)
+    assert read_known_uses(path) == {}
+
+
+def test_scores_have_a_line_for_each_candidate(
+    analysis: Analysis, decisions: list[Decision]
+) -> None:
+    summary = build_run_summary(
+        analysis,
+        decisions,
+        before={},
+        report=REPORT,
+        mlflow_experiment_id="",
+        mlflow_run_id="",
+    )
+    shown = [(one.task, one.system, one.score) for one in summary.scores]
+    for decision in decisions:
+        score = f"{100 * decision.use.standing.mean:.1f} %"
+        assert decision.task in {task for task, _, value in shown if value == score}
+    assert ("TF-IDF" in {system for _, system, _ in shown}) and len(shown) > len(decisions)
+    assert all(" to " in one.interval for one in summary.scores)
