@@ -65,7 +65,7 @@ def test_the_same_results_again_are_no_change(
     assert find_score_changes(before, decisions) == []
     text = summarize(analysis, decisions, before)
     assert "Nothing has changed." in text and str(REPORT) in text
-    assert text.count("Use ") == len(decisions)
+    assert text.count(": Use ") == len(decisions)
     assert "This is the first run." in summarize(analysis, decisions, {})
 
 
