@@ -220,7 +220,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether the probability of a system's answers tells how often they are right."""
+    """How often answers are right at each confidence, in bins."""
 
     bins: tuple[CalibrationBin, ...]
     error: float  # mean distance of confidence and accuracy

@@ -248,7 +248,7 @@ class Family:
     architecture_class: type[Architecture]
     pretrain_class: type[Pretrain]
     build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
-    # What a model of this family has unless params.yaml says otherwise: keys of its blocks whose
+    # The values of a model of this family unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
     defaults: Mapping[str, Any] = field(hash=False)
     # (architecture, pretrain) -> the cells of the mechanism row that these settings change

@@ -32,7 +32,7 @@ NOTHING = "nothing above chance"
 
 @dataclass(frozen=True)
 class KnownUse:
-    """What a run recommended in a setting: the system's name, and its score."""
+    """The recommendation of a run in a setting: the system's name, and its score."""
 
     name: str
     mean: float
@@ -51,7 +51,7 @@ class ScoreLine:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What Prefect shows of a run. The MLflow run has no id if nothing was logged."""
+    """The facts that Prefect shows of a run. The MLflow run has no id if nothing was logged."""
 
     decision: str  # Markdown
     decision_changes: tuple[str, ...]  # settings in which another system is recommended now

@@ -90,7 +90,7 @@ class Kind:
     extract_texts: Callable[[pd.DataFrame, str], list[list[str]]]
     metrics: tuple[str, ...]  # that make sense; the first is the default
 
-    # What answers the items: a trained head over an encoder, the probability that a language model
+    # The items are answered by a trained head over an encoder, the probability that a language model
     # gives to sentences, the vectors of single words, or a trained translator.
     answered_by: AnswerMethod = "head"
     answer_type: AnswerType | None = None  # of a head (`lineage.evaluation.answers`)
