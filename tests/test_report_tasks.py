@@ -129,8 +129,8 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert (line["train"], line["test"]) == ("10", "6")
     assert line["max length"].startswith("4 characters: ")
     assert line["dropped"].startswith(
-        "train: 26 left out by `limit`; validation: 3 left out by `limit`; test: 1 empty or not "
-        "distinguishable, 19 left out by `limit`"
+        "train: 26 left out by the limit; validation: 3 left out by the limit; test: 1 empty or not "
+        "distinguishable, 19 left out by the limit"
     )
 
 

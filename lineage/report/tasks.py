@@ -59,8 +59,8 @@ DATA_NOTES = {
 UNUSABLE_ITEMS = "unusable"  # the reason of items that cannot be used
 DROP_REASONS = {
     "unusable": "empty or not distinguishable",
-    "limit": "left out by `limit`",
-    "per_group": "left out by `max_per_group`",
+    "limit": "left out by the limit",
+    "per_group": "left out by max_per_group",
     "blank": "blank",
     "scored": "among the scored items",
     "answer_cut_off": "with a truncated answer",
@@ -188,7 +188,7 @@ def _format_truncation(task: TaskSummary) -> str:
 
 
 def _format_dropped(task: TaskSummary) -> str:
-    """Count dropped items: `train: 4,000 left out by `limit`, 3 blank`."""
+    """Count dropped items: `train: 4,000 left out by the limit, 3 blank`."""
     parts = []
     for split in SPLITS:
         stats = task.splits.get(split)
