@@ -256,6 +256,8 @@ def test_a_schedule_fires_and_an_overlapping_run_is_cancelled(tmp_path: Path) ->
     """The first run takes longer than a minute, and the run after it has nothing to do."""
     project = make_project(tmp_path)
     set_models(project, seconds=70)
+    graph = project.root / "dvc.yaml"
+    graph.write_text(graph.read_text().replace("timeout_s: 60", "timeout_s: 120"))
     refused = project.run("schedule", "--cron", "* * * * *")
     assert refused.returncode == 2
     assert "run `lineage up` first" in refused.stderr
