@@ -377,24 +377,20 @@ def draw_line_chart(
     title: str,
     x_label: str,
     y_label: str,
-    log_x: bool = False,
     percent: bool = False,
 ) -> str:
     """Draw a small chart of curves, 360 x 230 pixels."""
     right_edge = CHART_WIDTH - CHART_RIGHT
     floor = CHART_HEIGHT - CHART_BOTTOM
-    transform = math.log10 if log_x else float
     x_values = sorted({x for one in series for x in one.x})
-    y_values = [y for one in series for y in (*one.y, *one.low, *one.high)]
+    y_values = [y for one in series for y in one.y]
     low = min(y_values)
     high = max(y_values)
     margin = 0.04 * (high - low) or 0.01
-    x_low = transform(x_values[0])
-    x_high = transform(x_values[-1])
-    x_scale = LinearScale(x_low, x_high, CHART_LEFT + 8, right_edge - 8)
+    x_scale = LinearScale(x_values[0], x_values[-1], CHART_LEFT + 8, right_edge - 8)
     y_scale = LinearScale(low - margin, high + margin, floor, CHART_TOP)
-    x_ticks = x_values if log_x else choose_ticks(x_low, x_high)
-    tick_positions = [(x_scale(transform(value)), value) for value in x_ticks]
+    x_ticks = choose_ticks(x_values[0], x_values[-1])
+    tick_positions = [(x_scale(value), value) for value in x_ticks]
 
     parts = [
         draw_text(CHART_LEFT, 14, title, anchor="start", size=12, fill=TEXT_COLOR, weight=600),
@@ -413,7 +409,7 @@ def draw_line_chart(
         parts.append(draw_text(x, floor + 15, f"{value:g}"))
     parts.append(draw_text((CHART_LEFT + right_edge) / 2, CHART_HEIGHT - 8, x_label))
     for one in series:
-        parts += _draw_curve(one, [x_scale(transform(x)) for x in one.x], y_scale)
+        parts += _draw_curve(one, [x_scale(x) for x in one.x], y_scale)
     title = f"{title}: {y_label} over {x_label}"
     return wrap_svg(CHART_WIDTH, CHART_HEIGHT, parts, title=title, css="panel")
 
@@ -430,18 +426,10 @@ def _drop_overlapping_ticks(
 
 
 def _draw_curve(series: LineSeries, xs: list[float], y_scale: LinearScale) -> list[str]:
-    parts = []
-    if series.low and len(xs) > 1:
-        edge = [f"{x},{y_scale(y)}" for x, y in zip(xs, series.high, strict=True)]
-        lower_edge = [f"{x},{y_scale(y)}" for x, y in zip(xs, series.low, strict=True)]
-        points = " ".join(edge + lower_edge[::-1])
-        parts.append(f'<polygon points="{points}" fill="{series.color}" fill-opacity=".13"/>')
     points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
     dashes = "4 3" if series.hollow else ""
-    parts.append(
-        f'<polyline points="{points}" fill="none" stroke="{series.color}" stroke-width="1.8"'
-        f"{dash_style(dashes)}/>"
-    )
+    style = f'fill="none" stroke="{series.color}" stroke-width="1.8"{dash_style(dashes)}'
+    parts = [f'<polyline points="{points}" {style}/>']
     if len(xs) <= MAX_MARKED_POINTS:
         fill = BACKGROUND_COLOR if series.hollow else series.color
         style = f'fill="{fill}" stroke="{series.color}"'

@@ -70,14 +70,12 @@ class LinearScale:
 
 @dataclass(frozen=True)
 class LineSeries:
-    """One curve of a line chart; `low` and `high` are the edges of its band."""
+    """One curve of a line chart; `hollow`: dashed, with open markers."""
 
     name: str
     color: str
     x: Sequence[float]
     y: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
     hollow: bool = False
     marker: str = "circle"
     bold: bool = False

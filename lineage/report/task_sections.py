@@ -77,7 +77,6 @@ class TableLine:
     model: str
     name: str  # of the model
     init: str
-    is_baseline: bool
     unmatched_reason: str
     usage: str  # init, transfer and head
     recipe: str
@@ -229,7 +228,6 @@ class _TaskTableBuilder:
             model=system.model,
             name=format_model(system.model),
             init=system.init,
-            is_baseline=system.init == "none",
             unmatched_reason=format_unmatched_reason(self.analysis, system.model),
             usage=format_usage(self.analysis, score),
             recipe="" if system.recipe == "none" else system.recipe.replace("+", " + "),
