@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from lineage.artifacts import read_table
-from lineage.report.figures import LineSeries, draw_line_chart, palette_color
+from lineage.report.charts import draw_line_chart
+from lineage.report.figures import LineSeries, palette_color
 
 NUM_PANEL_COLUMNS = 2
 PANEL_WIDTH_PX = 370

@@ -14,7 +14,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.events import emit_event
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from flows.servers import mlflow_run_url
+from flows.addresses import mlflow_run_url
 from lineage.runtime.settings import SUMMARY_FILE
 
 SCORE_COLUMNS = ("task", "labels", "system", "score", "interval")  # in this order

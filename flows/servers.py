@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from flows import processes
+from flows.addresses import HOST, MLFLOW_PORT, PREFECT_PORT, read_port, running_port, servers_folder
 from flows.execute import TELEMETRY_OFF
 from flows.run import default_jobs
 from flows.study import check_can_commit
@@ -30,9 +31,6 @@ from lineage.runtime.settings import (
     resolve_tracking_uri,
 )
 
-HOST = "127.0.0.1"
-PREFECT_PORT = 4200  # unless LINEAGE_PREFECT_PORT says otherwise
-MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
 START_SECONDS = 120.0
 HEARTBEAT_SECONDS = 30
 LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
@@ -160,11 +158,6 @@ def _connect_to_server(study: Path) -> None:
         os.environ.setdefault(name, value)
 
 
-def servers_folder(study: Path) -> Path:
-    """Return the folder of the servers' process ids, ports and logs."""
-    return study / STATE_DIR / "servers"
-
-
 def prefect_environment(study: Path) -> dict[str, str]:
     """Return Prefect's settings for this study: its own home, and its server if one is up."""
     home = study / STATE_DIR / "prefect"
@@ -181,17 +174,6 @@ def prefect_environment(study: Path) -> dict[str, str]:
     if port is not None:
         environment["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
     return environment
-
-
-def running_port(study: Path, name: str) -> int | None:
-    """Return the port of a server that was started here and is alive; 0 for a worker."""
-    home = servers_folder(study)
-    # A file may be cut short by a power failure: the server that it named has ended too.
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        entry = json.loads((home / f"{name}.json").read_text())
-        if processes.find_marked_processes([str(home)], pid=entry["pid"]):
-            return int(entry["port"])
-    return None
 
 
 def start_temporary_prefect(study: Path) -> None:
@@ -264,17 +246,6 @@ def start_mlflow(study: Path) -> str:
         command += ["--host", HOST, "--port", str(port), "--workers", "1"]
         _start_server(study, "mlflow", command, port=port)
     return f"http://{HOST}:{port}"
-
-
-def mlflow_run_url(study: Path, experiment_id: str, run_id: str) -> str:
-    """Return the page of a run in MLflow: where it is served now, or where it would be."""
-    store = resolve_tracking_uri()
-    if not store.startswith("http"):
-        port = running_port(study, "mlflow") or _read_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
-        store = f"http://{HOST}:{port}"
-    run = f"experiments/{experiment_id}/runs/{run_id}"
-    # Without the last part MLflow shows its pages for chat applications.
-    return f"{store.rstrip('/')}/#/{run}?workflowType=machine_learning"
 
 
 def _worker_name(pool: str) -> str:
@@ -448,7 +419,7 @@ def _workers_online(start_times: Mapping[str, datetime | None]) -> bool:
 
 def _choose_port(variable: str, default: int) -> int:
     """Return the port of `_read_port`. Raises InputError if it is taken."""
-    port = _read_port(variable, default)
+    port = read_port(variable, default)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -459,14 +430,6 @@ def _choose_port(variable: str, default: int) -> int:
                 f"end it, or name another one by {variable}"
             ) from None
     return port
-
-
-def _read_port(variable: str, default: int) -> int:
-    """Return the port that the environment names, or the default. Raises InputError."""
-    text = os.environ.get(variable, str(default))
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise InputError(f"{variable}: '{text}' is not a port; give a number from 1 to 65535")
-    return int(text)
 
 
 def _is_up(address: str) -> bool:

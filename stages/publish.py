@@ -4,7 +4,7 @@ It also shows them in MLflow, registers the recommended systems there, and print
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from lineage.analysis.decision import Decision
 from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
-from lineage.config.params import Params, read_recorded_params, recorded_params_file
+from lineage.config.params import Grid, Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
 from lineage.report import champions, page, publication, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
-from lineage.report.provenance import collect_provenance, read_dvc_lock
+from lineage.report.provenance import StageMetadata, collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
@@ -43,16 +43,7 @@ def work(stage: Stage) -> None:
     lock = read_dvc_lock()
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
     analysis = read_analysis(REPORTS_DIR / "results.json")
-    curves_dir = RESULTS_DIR / "curves"
-    analysis = replace(
-        analysis,
-        adaptation=publication.add_adaptation_seconds(
-            analysis.adaptation, stage_metadata, params.grid, curves_dir=curves_dir
-        ),
-        budget=publication.add_pretraining_costs(
-            analysis.budget, stage_metadata, curves_dir=curves_dir
-        ),
-    )
+    analysis = add_costs(analysis, stage_metadata, params.grid)
     disagreements = find_disagreements(
         analysis,
         results_dir=RESULTS_DIR,
@@ -95,16 +86,37 @@ def work(stage: Stage) -> None:
         mlflow_run_id=parent.run_id,
     )
     run_summary.write_run_summary(SUMMARY_FILE, summary)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_TEXT_WIDTH)
-    page.print_table(analysis, decisions, console)
-    print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
+    print_report(analysis, decisions, html)
     for line in champions.list_changes(outcomes):
         print(line)
     if parent.run_id:
         name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
+
+
+def add_costs(
+    analysis: Analysis, stage_metadata: Mapping[str, StageMetadata], grid: Grid
+) -> Analysis:
+    """Return the analysis with the time and memory of pretraining and adaptation."""
+    curves_dir = RESULTS_DIR / "curves"
+    return replace(
+        analysis,
+        adaptation=publication.add_adaptation_seconds(
+            analysis.adaptation, stage_metadata, grid, curves_dir=curves_dir
+        ),
+        budget=publication.add_pretraining_costs(
+            analysis.budget, stage_metadata, curves_dir=curves_dir
+        ),
+    )
+
+
+def print_report(analysis: Analysis, decisions: Sequence[Decision], html: Path) -> None:
+    """Print the means and the decisions, and where the report is."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_TEXT_WIDTH)
+    page.print_table(analysis, decisions, console)
+    print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
 
 
 def list_stage_names(params: Params) -> set[str]:

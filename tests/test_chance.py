@@ -132,7 +132,7 @@ def test_a_lead_among_choices_must_be_above_the_majority_and_above_chance(
     answer = summarize_decisions(analysis, [decision])
     assert answer == "For small, nothing is shown to be above chance."
     html = render_pages(analysis)["html"]
-    assert "C chance, a random answer" in html, "the figures must name the chance line"
+    assert "the dotted one chance" in html, "the page must name the chance line"
 
 
 def test_a_model_above_majority_and_chance_leads(tmp_path: Path) -> None:

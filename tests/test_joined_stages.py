@@ -101,7 +101,7 @@ def test_the_pages_mark_a_joined_system_with_two_budgets_everywhere(folder: Path
         lines = [line for line in text.splitlines() if "elmo + gpt" in line]
         assert len(lines) > 4 and all("two budgets" in line for line in lines), kind
         title = "With gpt vectors added"
-        before_sense = text.split('<h3 class="task">sense ' if kind == "html" else "## sense")[0]
+        before_sense = text.split("<h2>sense</h2>" if kind == "html" else "## sense")[0]
         assert title in text and title not in before_sense, kind
 
 

@@ -243,12 +243,12 @@ def test_the_report_draws_no_conclusion_from_a_model_that_has_learned_less() -> 
     more = NgramComparison("elmo", 1.7, 1.8, ("blimp",), ())
     (sentence,) = describe_ngram_comparisons([less, more])
     assert sentence == (
-        "gpt has learned less than a 5-gram model of the same text. It needs 2.100 bits per byte "
+        "GPT has learned less than a 5-gram model of the same text. It needs 2.100 bits per byte "
         "of held-out text, the 5-gram model 2.000. On blimp it is not significantly better. No "
-        "conclusion about pretraining gpt follows from this study."
+        "conclusion about pretraining GPT follows from this study."
     )
     own = NgramBits("kneser_ney", "bits_per_byte", 1.95, 9000, 5_000_000)
     analysis = build_analysis(ngram_comparisons=(less, more), ngram_bits=(own, *BITS))
     note = describe_ngram_models(analysis)
     assert "counted on 5 MB of the text" in note and "has 1.950 bits per byte" in note
-    assert "bert does not predict every next token" in note
+    assert "BERT does not predict every next token" in note

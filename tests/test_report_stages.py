@@ -50,4 +50,4 @@ def test_a_study_ends_in_a_report(
     assert not any(row["family"] == "data" for row in content["results"])
     for name in ("comparison.html", "comparison.md"):
         text = (tmp_path / "reports" / name).read_text()
-        assert "gpt, fine-tuned" in text and "Provenance" in text
+        assert "GPT, fine-tuned" in text and "Provenance" in text

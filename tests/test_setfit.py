@@ -617,7 +617,7 @@ def test_setfit_has_rows_charts_comparisons_and_gains_of_its_own(tmp_path: Path)
     pages = render_pages(analysis)
     for text in pages.values():
         assert "random init, SetFit" in text and "adapted, SetFit" in text
-    assert "sentiment, SetFit" in pages["html"], "a chart of score over labels"
+    assert "<b>GPT</b> SetFit" in pages["html"], "a line in the table of the task"
 
 
 def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:

@@ -404,10 +404,10 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     copy_row = table[(table["model"] == "copy") & (table["metric"] == "bleu")].iloc[0]
     assert copy_row["value"] > 1, "the score must be visible in the report"
     pages = render_pages(analysis)
-    assert f"| copy | {copy_row['value']:.1f} |" in pages["md"]
+    assert f"| copied source | {copy_row['value']:.1f} |" in pages["md"]
     assert "| system | BLEU | interval" in pages["md"]
     assert "% correct" not in pages["md"]
-    assert 'class="n start">BLEU</th>' in pages["html"]
+    assert '>BLEU with labels</th>' in pages["html"]
     assert "no decoder" in pages["html"]
     assert "points" in pages["md"]
 

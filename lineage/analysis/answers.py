@@ -40,8 +40,8 @@ Labels = npt.NDArray[np.object_]
 
 
 def describe_answers(
-    rankings: Sequence[Ranking], *, results_dir: Path, grid: Grid, split: str
-) -> list[AnswerDetails]:
+    rankings: Sequence[Ranking], results_dir: Path, grid: Grid, *, split: str
+) -> tuple[AnswerDetails, ...]:
     """Describe the answers of the candidates of each task whose answers are labels or tags."""
     found = []
     for ranking in largest_label_counts(rankings).values():
@@ -62,7 +62,7 @@ def describe_answers(
                     has_tags=answer_type == "tags",
                 )
             )
-    return found
+    return tuple(found)
 
 
 def _widest_ranking(rankings: Sequence[Ranking], ranking: Ranking) -> Ranking:

@@ -116,9 +116,7 @@ def build_results(
         scores=tuple(_summarize_cells(cells)),
         rankings=tuple(rankings),
         label_forecasts=tuple(forecast_labels(cells, rankings)),
-        answer_details=tuple(
-            describe_answers(rankings, results_dir=results_dir, grid=grid, split=split)
-        ),
+        answer_details=describe_answers(rankings, results_dir, grid, split=split),
         comparisons=tuple(comparisons),
         public_models=_public_models(grid, table),
         group_scores=tuple(build_group_scores(table, ranked_systems, split=split)),

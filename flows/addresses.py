@@ -1,0 +1,49 @@
+"""The addresses of a study's servers on this machine: MLflow and Prefect."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+from flows import processes
+from lineage.errors import InputError
+from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
+
+HOST = "127.0.0.1"
+PREFECT_PORT = 4200  # unless LINEAGE_PREFECT_PORT says otherwise
+MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
+
+
+def servers_folder(study: Path) -> Path:
+    """Return the folder of the servers' process ids, ports and logs."""
+    return study / STATE_DIR / "servers"
+
+
+def running_port(study: Path, name: str) -> int | None:
+    """Return the port of a server that was started here and is alive; 0 for a worker."""
+    home = servers_folder(study)
+    # A file may be cut short by a power failure: the server that it named has ended too.
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        entry = json.loads((home / f"{name}.json").read_text())
+        if processes.find_marked_processes([str(home)], pid=entry["pid"]):
+            return int(entry["port"])
+    return None
+
+
+def mlflow_run_url(study: Path, experiment_id: str, run_id: str) -> str:
+    """Return the page of a run in MLflow: where it is served now, or where it would be."""
+    store = resolve_tracking_uri()
+    if not store.startswith("http"):
+        port = running_port(study, "mlflow") or read_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
+        store = f"http://{HOST}:{port}"
+    run = f"experiments/{experiment_id}/runs/{run_id}"
+    # Without the last part MLflow shows its pages for chat applications.
+    return f"{store.rstrip('/')}/#/{run}?workflowType=machine_learning"
+
+
+def read_port(variable: str, default: int) -> int:
+    """Return the port that the environment names, or the default. Raises InputError."""
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise InputError(f"{variable}: '{text}' is not a port; give a number from 1 to 65535")
+    return int(text)
