@@ -33,6 +33,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
+from lineage.errors import describe_failure
 from lineage.runtime.provenance import (
     Dataset,
     get_pipeline_id,
@@ -50,6 +51,22 @@ from lineage.runtime.settings import (
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 NOTE_TAG = "mlflow.note.content"
+# How to read the experiment.
+EXPERIMENT_NOTE = """\
+Each state of a study is a parent run, and its stages are the child runs. To review a run:
+
+1. **The decision.** Open the newest run for which `tags.stage = 'pipeline'`. Its description says \
+which system to use for each task, what it costs, and whether the champion has changed.
+2. **The report.** It is among that run's artifacts: `comparison.html`.
+3. **Training.** In the chart view of the runs, filter by `tags.stage LIKE 'pretrain%'`. The charts \
+`by_text_kb` show the losses against the kB of text read.
+4. **Candidates.** The page Models has the best system of each model, with its test score for each \
+task.
+5. **Champions.** In the model registry, the alias `champion` marks the system of a task that is in \
+use.
+6. **Failures.** Filter by `attributes.status = 'FAILED'`. The description of a stage's run has the \
+error.
+"""
 CONNECTION_ERRORS = (MlflowException, SQLAlchemyError, CommandError, OSError)
 # Opening a store can also fail because its driver is not installed or its address is malformed.
 STORE_ERRORS = (*CONNECTION_ERRORS, ImportError, ValueError)
@@ -176,6 +193,13 @@ class MlflowTracker:
             else:
                 self._client.log_artifact(self.run_id, str(path), folder or None)
 
+    def log_datasets(self, datasets: Sequence[Dataset]) -> None:
+        """Log the data sets on which systems were evaluated."""
+        if self._client is None:
+            return
+        with self._tolerate_failures("log data sets"):
+            _log_datasets(self._client, self.run_id, datasets, context="evaluation")
+
     def set_tags(self, values: Mapping[str, str]) -> None:
         """Set tags of the run. Values longer than MLflow takes are cut."""
         if self._client is None:
@@ -251,8 +275,9 @@ def open_stage_run(
     try:
         yield tracker
         status = "FAILED" if tracker.training_failed else "FINISHED"
-    except Exception:
+    except Exception as error:
         status = "FAILED"
+        tracker.set_note(describe_failure(error))
         raise
     finally:
         if monitor is not None:
@@ -331,10 +356,16 @@ def _log_inputs(
     params = [entities.Param(key, value) for key, value in parameters.items()]
     for start in range(0, len(params), PARAMS_PER_BATCH):
         client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+    _log_datasets(client, run_id, datasets, context="training")
+
+
+def _log_datasets(
+    client: MlflowClient, run_id: str, datasets: Sequence[Dataset], *, context: str
+) -> None:
     # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one
     # fails.
     with _store_lock():
-        client.log_inputs(run_id, [_dataset_input(dataset) for dataset in datasets])
+        client.log_inputs(run_id, [_dataset_input(dataset, context) for dataset in datasets])
 
 
 def _connect(pipeline: str) -> _Store:
@@ -347,8 +378,12 @@ def _connect(pipeline: str) -> _Store:
         location = _artifact_location()
         found = client.get_experiment_by_name(EXPERIMENT_NAME)
         if found is None:
-            created = client.create_experiment(EXPERIMENT_NAME, artifact_location=location)
+            created = client.create_experiment(
+                EXPERIMENT_NAME, artifact_location=location, tags={NOTE_TAG: EXPERIMENT_NOTE}
+            )
             return _Store(client, created, pipeline)
+        if NOTE_TAG not in found.tags:  # made by an older version; a text of the user's stays
+            client.set_experiment_tag(found.experiment_id, NOTE_TAG, EXPERIMENT_NOTE)
     if location not in (None, found.artifact_location):
         print(
             f"tracking: reports of runs go to {found.artifact_location}, where MLflow's database "
@@ -420,6 +455,8 @@ def _reopen_unfinished(
         return None
     if run.data.params == dict(parameters) and tags.items() <= run.data.tags.items():
         store.client.update_run(run.info.run_id, status="RUNNING")
+        if NOTE_TAG in run.data.tags:  # the error of the last time
+            store.client.delete_tag(run.info.run_id, NOTE_TAG)
         return run
     store.client.set_terminated(run.info.run_id, "KILLED")
     return None
@@ -453,10 +490,16 @@ def common_tags(pipeline: str) -> dict[str, str]:
     return tags
 
 
-def _dataset_input(dataset: Dataset) -> entities.DatasetInput:
-    source = json.dumps({"uri": dataset.name})
-    entity = entities.Dataset(dataset.name, dataset.digest[:16], "local", source)
-    return entities.DatasetInput(entity, [entities.InputTag("mlflow.data.context", "training")])
+def _dataset_input(dataset: Dataset, context: str) -> entities.DatasetInput:
+    entity = entities.Dataset(
+        dataset.name,
+        dataset.short_digest,
+        "local",
+        json.dumps({"uri": dataset.name}),
+        schema=dataset.schema or None,
+        profile=dataset.profile or None,
+    )
+    return entities.DatasetInput(entity, [entities.InputTag("mlflow.data.context", context)])
 
 
 def warn(message: str, error: Exception) -> None:
