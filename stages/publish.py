@@ -17,7 +17,7 @@ from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
-from lineage.report import champions, page, publication
+from lineage.report import champions, page, publication, ranked_systems
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import collect_provenance, read_dvc_lock
@@ -83,6 +83,7 @@ def work(stage: Stage) -> None:
     outcomes = publish_champions(
         params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
     )
+    log_candidates(parent, analysis, decisions, outcomes)
     log_report(parent, analysis, decisions, outcomes, pipeline=pipeline, cached_runs=cached_runs)
     console = Console()
     if not console.is_terminal:
@@ -121,6 +122,23 @@ def describe_models(params: Params) -> list[dict[str, str]]:
         line = {"model": name, **description, "transfer": transfer}
         found.append(publication.adjust_unit_for_language(line, language))
     return found
+
+
+def log_candidates(
+    parent: tracking.MlflowTracker,
+    analysis: Analysis,
+    decisions: Sequence[Decision],
+    outcomes: Sequence[ChampionOutcome],
+) -> None:
+    """Log the data set of each task, and the systems that were compared on it."""
+    datasets = ranked_systems.describe_tasks(analysis, TASKS_DIR)
+    parent.log_datasets([*datasets.values()])
+    registered_tasks = {one.task for one in outcomes}
+    parent.log_ranked_systems(
+        ranked_systems.list_ranked_systems(
+            analysis, decisions, datasets, registered_tasks=registered_tasks
+        )
+    )
 
 
 def log_report(

@@ -17,7 +17,9 @@ from lineage.analysis.champion import Contender
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.runtime import tracking
+from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import resolve_tracking_uri
+from lineage.runtime.tracking import ModelScore
 from lineage.serving import registry
 from lineage.serving.candidate import Candidate, digest_folder
 from lineage.serving.export import export_system
@@ -52,7 +54,8 @@ def candidate(tmp_path_factory: pytest.TempPathFactory) -> Candidate:
         num_grouped_items=0,
         cost_seconds=10.0,
     )
-    return Candidate(folder / "system", kept, decision, contender)
+    score = ModelScore("test", "accuracy", 0.8, Dataset("artifacts/tasks/sense", "ab" * 32))
+    return Candidate(folder / "system", kept, decision, contender, score)
 
 
 def with_share(candidate: Candidate, share: float, **changes: Any) -> Candidate:

@@ -18,7 +18,6 @@ from lineage.analysis.records import (
 )
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
-from lineage.evaluation.metrics import RANKING_METRICS
 from lineage.report.champions import describe_champion
 from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.provenance import StageMetadata
@@ -196,14 +195,10 @@ def dvc_metrics(decisions: Sequence[Decision]) -> dict[str, dict[str, float]]:
     """Return the scores to expect by task and label count, for `dvc metrics show`."""
     found: dict[str, dict[str, float]] = {}
     for one in decisions:
-        score = one.use.standing.mean * RANKING_METRICS[one.metric]
-        found.setdefault(one.task, {})[one.label_count] = score
+        found.setdefault(one.task, {})[one.label_count] = one.expected_score
     return found
 
 
 def summary_metrics(decisions: Sequence[Decision]) -> dict[str, float]:
     """Return the metrics of the parent run: the score to expect in each setting."""
-    return {
-        f"score/{one.task}/{one.label_count}": one.use.standing.mean * RANKING_METRICS[one.metric]
-        for one in decisions
-    }
+    return {f"score/{one.task}/{one.label_count}": one.expected_score for one in decisions}

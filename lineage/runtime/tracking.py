@@ -29,6 +29,7 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 from alembic.util.exc import CommandError
 from mlflow import MlflowClient, entities
+from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
@@ -97,6 +98,26 @@ TAG_DESCRIPTIONS = {
 LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """The score of a system on the test items of a data set."""
+
+    split: str
+    metric: str
+    value: float
+    dataset: Dataset
+
+
+@dataclass(frozen=True)
+class RankedSystem:
+    """A system that was compared with others, as MLflow shows it. Its files are kept by DVC."""
+
+    name: str
+    description: str
+    params: Mapping[str, str]  # model, family, init, transfer, head, task and label_count
+    score: ModelScore
 
 
 class MlflowTracker:
@@ -200,6 +221,38 @@ class MlflowTracker:
         with self._tolerate_failures("log data sets"):
             _log_datasets(self._client, self.run_id, datasets, context="evaluation")
 
+    def log_ranked_systems(self, systems: Sequence[RankedSystem]) -> None:
+        """Log systems as models without files, each with its score, unless they are there already.
+
+        MLflow's page Models shows and sorts them by data set.
+        """
+        if self._client is None:
+            return
+        with self._tolerate_failures("log the ranked systems"):
+            found = self._client.search_logged_models(
+                [self.experiment_id], filter_string=f"source_run_id = '{self.run_id}'"
+            )
+            logged = {(model.name, model.params.get("task")) for model in found}
+            for system in systems:
+                if (system.name, system.params["task"]) not in logged:
+                    self._log_ranked_system(self._client, system)
+
+    def _log_ranked_system(self, client: MlflowClient, system: RankedSystem) -> None:
+        model = client.create_logged_model(
+            self.experiment_id,
+            system.name,
+            source_run_id=self.run_id,
+            tags={
+                NOTE_TAG: system.description,
+                "mlflow.source.name": "lineage",
+                "mlflow.user": get_user_name(),
+            },
+            params=dict(system.params),
+        )
+        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        client.log_outputs(self.run_id, [entities.LoggedModelOutput(model.model_id, step=0)])
+        log_model_score(client, self.run_id, model.model_id, system.score)
+
     def set_tags(self, values: Mapping[str, str]) -> None:
         """Set tags of the run. Values longer than MLflow takes are cut."""
         if self._client is None:
@@ -254,6 +307,18 @@ class _Store:
             order_by=[f"attributes.start_time {order}"],
         )
         return found[0] if found else None
+
+
+def log_model_score(client: MlflowClient, run_id: str, model_id: str, score: ModelScore) -> None:
+    """Log a score of a model, with the data set on which it was measured."""
+    client.log_metric(
+        run_id,
+        f"{score.split}/{score.metric}",
+        score.value,
+        dataset_name=score.dataset.name,
+        dataset_digest=score.dataset.short_digest,
+        model_id=model_id,
+    )
 
 
 def preload_mlflow() -> None:

@@ -125,7 +125,18 @@ def log_system(folder: Path, name: str, further_artifacts: Mapping[str, Path]) -
 
     `further_artifacts` are files that lie beside the system in the model.
     """
-    info = pyfunc.log_model(name=name, **_describe_model(folder, further_artifacts))
+    record = open_exported(folder).kept.record
+    params = {
+        "model": record.model,
+        "family": record.family,
+        "init": record.init,
+        "transfer": record.transfer,
+        "head": record.head,
+        "task": record.task,
+        "label_count": record.label_count,
+    }
+    described = _describe_model(folder, further_artifacts)
+    info = pyfunc.log_model(name=name, params=params, **described)
     return str(info.model_id)
 
 
