@@ -40,13 +40,13 @@ EXIT_CODES = (
 METRICS = (
     (
         "the parent run",
-        "`best_score/TASK/LABELS`",
-        "The mean score of the best system, as in the report.",
+        "`score/TASK/LABELS`",
+        "The mean score of the system to use, as in the report.",
     ),
     (
         "the parent run",
-        "`leads_significantly/TASK/LABELS`",
-        "1 if the lead of that system is significant, else 0.",
+        "`test/accuracy`, ...",
+        "The score of each model of the run, by data set. It is meant for the page Models.",
     ),
     ("tokenizer", "`vocab_size`", "Entries of the vocabulary."),
     (
@@ -307,6 +307,20 @@ def write_tags() -> str:
         *table(("stage", "parameters"), PARAMETERS),
         "",
         "[params.md](params.md) explains the keys.",
+        "",
+        "## Models and data sets",
+        "",
+        (
+            "The parent run has a model for each candidate of a task at its most labels: each "
+            "model's best system, and TF-IDF. The parameters of a model are `model`, `family`, "
+            "`init`, `transfer`, `head`, `task` and `label_count`; `seeds` is the number of runs "
+            "whose mean score it has. Only the recommended system holds files, and is registered."
+        ),
+        "",
+        (
+            "A data set is an artifact that a stage has read: its path, digest, columns and "
+            "numbers of rows, without data. The parent run has those of the tasks."
+        ),
         "",
         "## Tags of registered models",
         "",
