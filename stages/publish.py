@@ -4,7 +4,7 @@ It also shows them in MLflow, registers the recommended systems there, and print
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from lineage.config.study import load_model_config
 from lineage.report import champions, page, publication, ranked_systems
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
-from lineage.report.provenance import collect_provenance, read_dvc_lock
+from lineage.report.provenance import StageMetadata, collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
@@ -78,13 +78,12 @@ def work(stage: Stage) -> None:
         results_dir=RESULTS_DIR,
         stages=[name.replace("@", "-") for name in stage_names],
     )
-    cached_runs = publication.find_cached_runs(stage_metadata, pipeline=pipeline)
     parent = tracking.open_parent_run(pipeline)
     outcomes = publish_champions(
         params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
     )
     log_candidates(parent, analysis, decisions, outcomes)
-    log_report(parent, analysis, decisions, outcomes, pipeline=pipeline, cached_runs=cached_runs)
+    log_report(parent, analysis, decisions, outcomes, stage_metadata, pipeline=pipeline)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_TEXT_WIDTH)
@@ -146,9 +145,9 @@ def log_report(
     analysis: Analysis,
     decisions: Sequence[Decision],
     outcomes: Sequence[ChampionOutcome],
+    stage_metadata: Mapping[str, StageMetadata],
     *,
     pipeline: str,
-    cached_runs: dict[str, str],
 ) -> None:
     """Log the report, its figures and its decisions to the parent run in MLflow, and end it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -158,12 +157,15 @@ def log_report(
     for path in sorted(REPORTS_DIR.glob("comparison.*")):
         parent.log_artifact(path)
     parent.log_summary(publication.summary_metrics(decisions))
-    parent.set_note(
-        publication.format_run_note(
-            analysis, decisions, outcomes, cached_runs, experiment_id=parent.experiment_id
-        ),
-        title=publication.format_run_name(decisions, pipeline=pipeline),
+    note = publication.format_run_note(
+        analysis,
+        decisions,
+        outcomes,
+        publication.find_cached_runs(stage_metadata, pipeline=pipeline),
+        publication.find_training_runs(stage_metadata),
+        experiment_id=parent.experiment_id,
     )
+    parent.set_note(note, title=publication.format_run_name(decisions, pipeline=pipeline))
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
     parent.end("FAILED" if has_failures else "FINISHED")
 

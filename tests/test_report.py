@@ -407,12 +407,16 @@ def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis
     assert cached == {"pretrain@gpt-0": "abc"}
     own = decide(analysis, {})
     outcome = ChampionOutcome("sense", "gpt-finetuned", 3, "gpt-finetuned", 3, None)
-    note = publication.format_run_note(analysis, own, [outcome], cached, experiment_id="1")
+    trained = publication.find_training_runs(stages)
+    assert trained == ["abc"], "only the stages that pretrain"
+    note = publication.format_run_note(analysis, own, [outcome], cached, trained, experiment_id="1")
     assert "- **sense**: The champion is still gpt-finetuned (version 3)" in note
     link = "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)"
     assert link in note and summarize_decisions(analysis, own) in note
+    assert "(#/metric?runs=%5B%22abc%22%5D&experiments=%5B%221%22%5D&metric=%22by_text_kb" in note
     many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
-    assert len(publication.format_run_note(analysis, own, [], many, experiment_id="1")) <= 8000
+    note = publication.format_run_note(analysis, own, [], many, trained, experiment_id="1")
+    assert len(note) <= 8000
 
 
 def build_comparison(**changes: Any) -> Comparison:

@@ -122,6 +122,9 @@ def test_a_reviewer_finds_the_way_from_the_decision_to_the_champion(pages: Pages
     with urlopen(f"{pages.address}/get-artifact?path=comparison.html&run_uuid={run_id}") as report:
         assert decision in report.read().decode()
 
+    chart = note.partition("against the kB of text read](#/")[2].partition(")")[0]
+    pages.read(chart, "by_text_kb/loss", "pretrain@gpt-0")
+
     (version,) = client.search_model_versions("name='study-mood'")
     champion = client.get_logged_model(version.source.removeprefix("models:/"))
     models = client.search_logged_models(

@@ -59,8 +59,8 @@ Each state of a study is a parent run, and its stages are the child runs. To rev
 1. **The decision.** Open the newest run for which `tags.stage = 'pipeline'`. Its description says \
 which system to use for each task, what it costs, and whether the champion has changed.
 2. **The report.** It is among that run's artifacts: `comparison.html`.
-3. **Training.** In the chart view of the runs, filter by `tags.stage LIKE 'pretrain%'`. The charts \
-`by_text_kb` show the losses against the kB of text read.
+3. **Training.** A link below the decision draws the losses of all models against the kB of text \
+read.
 4. **Candidates.** The page Models has the best system of each model, with its test score for each \
 task.
 5. **Champions.** In the model registry, the alias `champion` marks the system of a task that is in \
