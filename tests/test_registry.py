@@ -121,6 +121,34 @@ def test_the_first_system_becomes_the_champion_with_its_numbers(
     assert len(model.predict(pd.DataFrame({"review": ["a text", "another"]}))) == 2
 
 
+def test_a_models_page_has_its_card_its_version_and_its_score_in_each_run(
+    candidate: Candidate, study: str
+) -> None:
+    client = MlflowClient()
+    sentence = "a label that is a whole sentence of the user"
+    record = dataclasses.replace(candidate.kept.record, labels=("good", sentence))
+    kept = dataclasses.replace(candidate.kept, record=record)
+    candidate = dataclasses.replace(candidate, kept=kept)
+    for _ in range(2):
+        enter_candidate(client, candidate, study)
+    model_id = read_version(1).source.removeprefix("models:/")
+    model = client.get_logged_model(model_id)
+    note = model.tags[tracking.NOTE_TAG]
+    assert note.startswith(read_version(1).description) and f"# tfidf for {record.task}" in note
+    assert f'load_model("models:/{registered_name("sense")}/1")' in note
+    assert "Answers: good, a label that is a wh..." in note and sentence not in note
+    assert registered_name("sense") in model.tags["mlflow.modelVersions"]
+    assert model.params["transfer"] == "none" and model.params["family"] == "tfidf"
+    later = tracking.open_parent_run("a later pipeline")
+    enter_candidate(client, candidate, later.run_id)
+    later.end("FINISHED")
+    scores = client.get_logged_model(model_id).metrics
+    assert {(one.run_id, one.key, one.value) for one in scores} == {
+        (run_id, "test/accuracy", 0.8) for run_id in (study, later.run_id)
+    }
+    assert len(scores) == 2
+
+
 def test_the_same_system_is_not_registered_again(candidate: Candidate, study: str) -> None:
     client = MlflowClient()
     enter_candidate(client, candidate, study)

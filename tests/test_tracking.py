@@ -416,6 +416,11 @@ def test_a_recorder_logs_how_a_stage_ended(
         "adapt@gpt-1": "KILLED",
         "adapt@gpt-2": "FAILED",
     }
+    notes = {
+        mlflow_run.data.tags["stage"]: mlflow_run.data.tags.get(tracking.NOTE_TAG)
+        for mlflow_run in pipeline_runs()
+    }
+    assert "ValueError" in str(notes["adapt@gpt-0"]) and notes["adapt@gpt-1"] is None
 
 
 def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
