@@ -129,6 +129,7 @@ def test_a_models_page_has_its_card_its_version_and_its_score_in_each_run(
     record = dataclasses.replace(candidate.kept.record, labels=("good", sentence))
     kept = dataclasses.replace(candidate.kept, record=record)
     candidate = dataclasses.replace(candidate, kept=kept)
+    client.log_metric(study, "test/accuracy", 0.1)  # the score of another task's model
     for _ in range(2):
         enter_candidate(client, candidate, study)
     model_id = read_version(1).source.removeprefix("models:/")
