@@ -16,9 +16,11 @@ from lineage.runtime.tracking import ModelScore, RankedSystem
 
 
 def describe_tasks(analysis: Analysis, tasks_dir: Path) -> dict[str, Dataset]:
-    """Return the data set of each task that has results."""
+    """Return the data set of each task that has results, unless its items are not here."""
     names = dict.fromkeys(one.task for one in analysis.rankings)
-    return {name: describe_dataset(tasks_dir / name) for name in names}
+    return {
+        name: describe_dataset(tasks_dir / name) for name in names if (tasks_dir / name).is_dir()
+    }
 
 
 def list_ranked_systems(
@@ -30,26 +32,29 @@ def list_ranked_systems(
 ) -> list[RankedSystem]:
     """Return the candidates of each task at its most labels: each model's best system, and TF-IDF.
 
-    The recommended system of a registered task is left out: its own model has its score.
+    Tasks without a data set are left out, and so is the recommended system of a registered task:
+    its own model has its score.
     """
     recommended = {
         (one.setting, one.use.standing.system) for one in decisions if one.task in registered_tasks
     }
     return [
         _describe_system(analysis, ranking, standing, datasets[ranking.task])
-        for ranking, standing in _list_standings(analysis)
+        for ranking, standing in _list_standings(analysis, datasets)
         if (ranking.setting, standing.system) not in recommended
     ]
 
 
-def _list_standings(analysis: Analysis) -> Iterator[tuple[Ranking, Standing]]:
-    """Yield the candidates of each task at its most labels, each of them once."""
+def _list_standings(
+    analysis: Analysis, tasks: Collection[str]
+) -> Iterator[tuple[Ranking, Standing]]:
+    """Yield the candidates of these tasks at their most labels, each of them once."""
     most_labels: dict[str, int] = {}
     for one in analysis.rankings:
         most_labels[one.task] = max(one.train_examples, most_labels.get(one.task, 0))
     seen = set()
     for ranking in analysis.rankings:
-        if ranking.train_examples < most_labels[ranking.task]:
+        if ranking.task not in tasks or ranking.train_examples < most_labels[ranking.task]:
             continue
         for standing in ranking.standings:
             key = (ranking.task, standing.system)
