@@ -1,6 +1,7 @@
 """Errors whose reason the user can read, and how much of the user's data a message may show."""
 
 import re
+import traceback
 import unicodedata
 
 MAX_SHOWN_WIDTH = 20  # characters
@@ -23,6 +24,26 @@ class EvaluationError(RuntimeError):
     It becomes a row with its reason. Out of memory, a full disk or a kill are different: they leave
     nothing behind, so a later run tries again.
     """
+
+
+class StageError(RuntimeError):
+    """The end of a stage in another process; the message is from `describe_failure` there."""
+
+
+def describe_failure(error: BaseException) -> str:
+    """Describe an error in Markdown: its sentence, or its type and where it was raised.
+
+    The messages of other errors than our own are shortened, since they may hold private text.
+    """
+    if isinstance(error, InputError | EvaluationError | StageError):
+        return str(error)
+    message = shorten_value(error)
+    lines = ["```", f"{type(error).__name__}: {message}" if message else type(error).__name__]
+    lines += [
+        f"{frame.filename}:{frame.lineno} in {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    return "\n".join([*lines, "```"])
 
 
 def shorten_value(value: object) -> str:

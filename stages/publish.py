@@ -17,7 +17,7 @@ from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Grid, Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
-from lineage.report import champions, page, publication, run_summary
+from lineage.report import champions, page, publication, ranked_systems, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import StageMetadata, collect_provenance, read_dvc_lock
@@ -70,12 +70,12 @@ def work(stage: Stage) -> None:
         results_dir=RESULTS_DIR,
         stages=[name.replace("@", "-") for name in stage_names],
     )
-    cached_runs = publication.find_cached_runs(stage_metadata, pipeline=pipeline)
     parent = tracking.open_parent_run(pipeline)
     outcomes = publish_champions(
         params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
     )
-    log_report(parent, analysis, decisions, outcomes, pipeline=pipeline, cached_runs=cached_runs)
+    log_candidates(parent, analysis, decisions, outcomes)
+    log_report(parent, analysis, decisions, outcomes, stage_metadata, pipeline=pipeline)
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,
@@ -145,14 +145,31 @@ def describe_models(params: Params) -> list[dict[str, str]]:
     return found
 
 
+def log_candidates(
+    parent: tracking.MlflowTracker,
+    analysis: Analysis,
+    decisions: Sequence[Decision],
+    outcomes: Sequence[ChampionOutcome],
+) -> None:
+    """Log the data set of each task, and the systems that were compared on it."""
+    datasets = ranked_systems.describe_tasks(analysis, TASKS_DIR)
+    parent.log_datasets([*datasets.values()])
+    registered_tasks = {one.task for one in outcomes}
+    parent.log_ranked_systems(
+        ranked_systems.list_ranked_systems(
+            analysis, decisions, datasets, registered_tasks=registered_tasks
+        )
+    )
+
+
 def log_report(
     parent: tracking.MlflowTracker,
     analysis: Analysis,
     decisions: Sequence[Decision],
     outcomes: Sequence[ChampionOutcome],
+    stage_metadata: Mapping[str, StageMetadata],
     *,
     pipeline: str,
-    cached_runs: dict[str, str],
 ) -> None:
     """Log the report, its figures and its decisions to the parent run in MLflow, and end it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -162,12 +179,15 @@ def log_report(
     for path in sorted(REPORTS_DIR.glob("comparison.*")):
         parent.log_artifact(path)
     parent.log_summary(publication.summary_metrics(decisions))
-    parent.set_note(
-        publication.format_run_note(
-            analysis, decisions, outcomes, cached_runs, experiment_id=parent.experiment_id
-        ),
-        title=publication.format_run_name(decisions, pipeline=pipeline),
+    note = publication.format_run_note(
+        analysis,
+        decisions,
+        outcomes,
+        publication.find_cached_runs(stage_metadata, pipeline=pipeline),
+        publication.find_training_runs(stage_metadata),
+        experiment_id=parent.experiment_id,
     )
+    parent.set_note(note, title=publication.format_run_name(decisions, pipeline=pipeline))
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
     parent.end("FAILED" if has_failures else "FINISHED")
 

@@ -52,7 +52,8 @@ class SmallStudy:
 def make_study(name: str, *, show_text: bool = False) -> SmallStudy:
     """Write the artifacts and the decisions of a study with one case as its task."""
     task, data, _ = prepare_case(name, Path())
-    prepare_task("x", task, TASKS_DIR / "x", seed=1, root=Path(), where="tasks.x")
+    with artifacts.create_artifact(TASKS_DIR / "x", "task") as folder:
+        prepare_task("x", task, folder, seed=1, root=Path(), where="tasks.x")
     kept, _ = evaluate_tfidf(task, data, Path("kept"))
     write_systems("baselines-x", [kept.folder])
     rows = []

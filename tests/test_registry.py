@@ -17,7 +17,9 @@ from lineage.analysis.champion import Contender
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.runtime import tracking
+from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import resolve_tracking_uri
+from lineage.runtime.tracking import ModelScore
 from lineage.serving import registry
 from lineage.serving.candidate import Candidate, digest_folder
 from lineage.serving.export import export_system
@@ -52,7 +54,8 @@ def candidate(tmp_path_factory: pytest.TempPathFactory) -> Candidate:
         num_grouped_items=0,
         cost_seconds=10.0,
     )
-    return Candidate(folder / "system", kept, decision, contender)
+    score = ModelScore("test", "accuracy", 0.8, Dataset("artifacts/tasks/sense", "ab" * 32))
+    return Candidate(folder / "system", kept, decision, contender, score)
 
 
 def with_share(candidate: Candidate, share: float, **changes: Any) -> Candidate:
@@ -116,6 +119,35 @@ def test_the_first_system_becomes_the_champion_with_its_numbers(
     assert [f"models:/{one.model_id}" for one in outputs] == [version.source]
     model = mlflow.pyfunc.load_model(f"models:/{registered_name('sense')}@champion")
     assert len(model.predict(pd.DataFrame({"review": ["a text", "another"]}))) == 2
+
+
+def test_a_models_page_has_its_card_its_version_and_its_score_in_each_run(
+    candidate: Candidate, study: str
+) -> None:
+    client = MlflowClient()
+    sentence = "a label that is a whole sentence of the user"
+    record = dataclasses.replace(candidate.kept.record, labels=("good", sentence))
+    kept = dataclasses.replace(candidate.kept, record=record)
+    candidate = dataclasses.replace(candidate, kept=kept)
+    client.log_metric(study, "test/accuracy", 0.1)  # the score of another task's model
+    for _ in range(2):
+        enter_candidate(client, candidate, study)
+    model_id = read_version(1).source.removeprefix("models:/")
+    model = client.get_logged_model(model_id)
+    note = model.tags[tracking.NOTE_TAG]
+    assert note.startswith(read_version(1).description) and f"# tfidf for {record.task}" in note
+    assert f'load_model("models:/{registered_name("sense")}/1")' in note
+    assert "Answers: good, a label that is a wh..." in note and sentence not in note
+    assert registered_name("sense") in model.tags["mlflow.modelVersions"]
+    assert model.params["transfer"] == "none" and model.params["family"] == "tfidf"
+    later = tracking.open_parent_run("a later pipeline")
+    enter_candidate(client, candidate, later.run_id)
+    later.end("FINISHED")
+    scores = client.get_logged_model(model_id).metrics
+    assert {(one.run_id, one.key, one.value) for one in scores} == {
+        (run_id, "test/accuracy", 0.8) for run_id in (study, later.run_id)
+    }
+    assert len(scores) == 2
 
 
 def test_the_same_system_is_not_registered_again(candidate: Candidate, study: str) -> None:

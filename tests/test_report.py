@@ -20,7 +20,7 @@ from lineage.analysis.build import (
     write_results_csv,
 )
 from lineage.analysis.champion import ChampionOutcome
-from lineage.analysis.decision import decide
+from lineage.analysis.decision import decide, largest_label_counts
 from lineage.analysis.records import (
     Analysis,
     Comparison,
@@ -33,7 +33,16 @@ from lineage.analysis.records import (
 from lineage.artifacts import file_digest
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
-from lineage.report import curves, formatting, page, publication, sentences, tables, task_sections
+from lineage.report import (
+    curves,
+    formatting,
+    page,
+    publication,
+    ranked_systems,
+    sentences,
+    tables,
+    task_sections,
+)
 from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.formatting import format_model
 from lineage.report.provenance import Provenance
@@ -407,12 +416,39 @@ def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis
     assert cached == {"pretrain@gpt-0": "abc"}
     own = decide(analysis, {})
     outcome = ChampionOutcome("sense", "gpt-finetuned", 3, "gpt-finetuned", 3, None)
-    note = publication.format_run_note(analysis, own, [outcome], cached, experiment_id="1")
+    trained = publication.find_training_runs(stages)
+    assert trained == ["abc"], "only the stages that pretrain"
+    note = publication.format_run_note(analysis, own, [outcome], cached, trained, experiment_id="1")
     assert "- **sense**: The champion is still gpt-finetuned (version 3)" in note
     link = "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)"
     assert link in note and summarize_decisions(analysis, own) in note
+    assert "(#/metric?runs=%5B%22abc%22%5D&experiments=%5B%221%22%5D&metric=%22by_text_kb" in note
     many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
-    assert len(publication.format_run_note(analysis, own, [], many, experiment_id="1")) <= 8000
+    note = publication.format_run_note(analysis, own, [], many, trained, experiment_id="1")
+    assert len(note) <= 8000
+
+
+def test_each_candidate_is_ranked_once_and_the_registered_one_by_its_own_model(
+    analysis: Analysis, tmp_path: Path
+) -> None:
+    task = analysis.rankings[0].task
+    with artifacts.create_artifact(tmp_path / task, "task"):
+        pass
+    datasets = ranked_systems.describe_tasks(analysis, tmp_path)
+    assert list(datasets) == [task], "the items of other tasks are not here"
+    decisions = decide(analysis, {})
+    everything = ranked_systems.list_ranked_systems(
+        analysis, decisions, datasets, registered_tasks=()
+    )
+    largest = largest_label_counts(analysis.rankings)[task]
+    assert [one.score.value for one in everything] == [one.mean for one in largest.standings]
+    assert {one.params["label_count"] for one in everything} == {largest.label_count}
+    others = ranked_systems.list_ranked_systems(
+        analysis, decisions, datasets, registered_tasks=[task]
+    )
+    assert len(others) == len(everything) - 1
+    own = next(one for one in decisions if one.setting == largest.setting)
+    assert own.use.standing.system.model not in [one.params["model"] for one in others]
 
 
 def build_comparison(**changes: Any) -> Comparison:

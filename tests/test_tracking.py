@@ -1,5 +1,7 @@
 """Stages in several processes write to a real MLflow store, and go on when there is none."""
 
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -8,16 +10,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
+from lineage import artifacts
+from lineage.errors import InputError
 from lineage.runtime import recorder, tracking
+from lineage.runtime.datasets import describe_dataset
 from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
-from lineage.runtime.tracking import MlflowTracker
+from lineage.runtime.tracking import MlflowTracker, ModelScore, RankedSystem
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WRITER_SCRIPT = """
@@ -155,6 +161,66 @@ def test_another_parameter_value_starts_another_run(in_study: Path) -> None:
     _, failed, finished = pipeline_runs()
     assert (failed.info.status, finished.info.status) == ("KILLED", "FINISHED")
     assert (failed.data.params, finished.data.params) == ({"seed": "7"}, {"seed": "8"})
+
+
+def test_a_failed_stage_describes_its_error_until_it_has_finished(in_study: Path) -> None:
+    def read_note() -> str:
+        return str(pipeline_runs()[1].data.tags.get(tracking.NOTE_TAG, ""))
+
+    with pytest.raises(InputError), recorder.track_stage("ngram", parameters={}, tags={}):
+        raise InputError("params.yaml: seed: it is missing; add it")
+    assert read_note() == "params.yaml: seed: it is missing; add it"
+    with pytest.raises(KeyError), recorder.track_stage("ngram", parameters={}, tags={}):
+        raise KeyError("a sentence that nobody else should read")
+    assert "KeyError: 'a sentence that nob...\n" in read_note()
+    assert "test_tracking.py" in read_note()
+    with recorder.track_stage("ngram", parameters={}, tags={}):
+        pass
+    assert pipeline_runs()[1].info.status == "FINISHED" and read_note() == ""
+
+
+def test_a_published_run_has_its_data_sets_and_each_candidate_once(in_study: Path) -> None:
+    folder = in_study / "artifacts/tasks/mood"
+    with artifacts.create_artifact(folder, "task") as draft:
+        for split, count in (("test", 2), ("train", 3)):
+            table = pd.DataFrame({"text": ["a secret text"] * count, "tags": [["A"]] * count})
+            artifacts.write_table(draft / f"{split}.parquet", table)
+    dataset = describe_dataset(folder.relative_to(in_study))
+    assert "secret" not in dataset.schema + dataset.profile
+    system = RankedSystem(
+        "gpt-finetuned",
+        "It is a candidate.",
+        {"model": "gpt", "task": "mood"},
+        ModelScore("test", "accuracy", 0.5, dataset),
+    )
+    other_task = dataclasses.replace(system, params={"model": "gpt", "task": "other"})
+    for _ in range(2):
+        parent = tracking.open_parent_run(os.environ["LINEAGE_PIPELINE_ID"])
+        parent.log_datasets([dataset])
+        parent.log_ranked_systems([system, other_task])
+        parent.end("FINISHED")
+    (run,) = pipeline_runs()
+    (logged,) = run.inputs.dataset_inputs
+    assert (logged.dataset.name, logged.dataset.digest) == (
+        "artifacts/tasks/mood",
+        dataset.short_digest,
+    )
+    columns = {
+        one["name"]: one["type"] for one in json.loads(logged.dataset.schema)["mlflow_colspec"]
+    }
+    assert columns == {"text": "string", "tags": "array"}
+    assert json.loads(logged.dataset.profile) == {"num_rows": 5, "test": 2, "train": 3}
+    models = MlflowClient(resolve_tracking_uri()).search_logged_models(
+        [run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'"
+    )
+    assert sorted(model.params["task"] for model in models) == ["mood", "other"]
+    for model in models:
+        (metric,) = model.metrics
+        assert (metric.key, metric.value) == ("test/accuracy", 0.5)
+        assert (metric.dataset_name, metric.dataset_digest) == (
+            dataset.name,
+            dataset.short_digest,
+        )
 
 
 def test_system_metrics_are_logged(in_study: Path) -> None:
@@ -350,6 +416,11 @@ def test_a_recorder_logs_how_a_stage_ended(
         "adapt@gpt-1": "KILLED",
         "adapt@gpt-2": "FAILED",
     }
+    notes = {
+        mlflow_run.data.tags["stage"]: mlflow_run.data.tags.get(tracking.NOTE_TAG)
+        for mlflow_run in pipeline_runs()
+    }
+    assert "ValueError" in str(notes["adapt@gpt-0"]) and notes["adapt@gpt-1"] is None
 
 
 def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(

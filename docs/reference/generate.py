@@ -41,7 +41,12 @@ METRICS = (
     (
         "the parent run",
         "`score/TASK/LABELS`",
-        "The score to expect of the system to use, as in the report.",
+        "The mean score of the system to use, as in the report.",
+    ),
+    (
+        "the parent run",
+        "`test/accuracy`, ...",
+        "The score of each model of the run, by data set. It is meant for the page Models.",
     ),
     ("tokenizer", "`vocab_size`", "Entries of the vocabulary."),
     (
@@ -305,6 +310,20 @@ def write_tags() -> str:
         *table(("stage", "parameters"), PARAMETERS),
         "",
         "[params.md](params.md) explains the keys.",
+        "",
+        "## Models and data sets",
+        "",
+        (
+            "The parent run has a model for each candidate of a task at its most labels: each "
+            "model's best system, and TF-IDF. The parameters of a model are `model`, `family`, "
+            "`init`, `transfer`, `head`, `task` and `label_count`; `seeds` is the number of runs "
+            "whose mean score it has. Only the recommended system holds files, and is registered."
+        ),
+        "",
+        (
+            "A data set is an artifact that a stage has read: its path, digest, columns and "
+            "numbers of rows, without data. The parent run has those of the tasks."
+        ),
         "",
         "## Tags of registered models",
         "",

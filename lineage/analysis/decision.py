@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lineage.analysis.records import Analysis, LabelForecast, Ranking, Setting, Standing, System
+from lineage.evaluation.metrics import RANKING_METRICS
 
 Certainty = Literal[
     "clear",  # no other system may be the best
@@ -67,6 +68,11 @@ class Decision:
     @property
     def setting(self) -> Setting:
         return Setting(self.task, self.label_count)
+
+    @property
+    def expected_score(self) -> float:
+        """The score of the system to use, in the unit of the metric."""
+        return self.use.standing.mean * RANKING_METRICS[self.metric]
 
 
 def decide(analysis: Analysis, costs: Costs) -> list[Decision]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lineage.analysis.champion import ChampionDecision, ChampionOutcome
 from lineage.analysis.decision import Decision
+from lineage.analysis.records import Standing
 from lineage.report.decisions import format_interval, name_system
 from lineage.report.formatting import (
     format_difference,
@@ -47,10 +48,7 @@ def describe_version(study: str, decision: Decision, sentence: str) -> str:
     """
     use = decision.use.standing
     labels = format_label_count(decision.label_count, train_examples=decision.train_examples)
-    score = f"{format_percent(use.mean)} {metric_unit(decision.metric)}"
-    interval = format_interval(use)
-    if interval:
-        score += f" ({interval}, 95 % confidence)"
+    score = describe_score(use, decision.metric)
     text = (
         f"The study {study} recommends it for {decision.task}: {name_system(use.system)}, "
         f"trained on {labels}. On test items it scores {score}."
@@ -60,6 +58,13 @@ def describe_version(study: str, decision: Decision, sentence: str) -> str:
     if decision.use.cost.seconds is not None:
         text += f" It takes {format_seconds(decision.use.cost.seconds)} to build."
     return f"{text} {sentence}"
+
+
+def describe_score(standing: Standing, metric: str) -> str:
+    """Return a score with its unit and interval: `84.4 % correct (83.0 to 85.8, ...)`."""
+    score = f"{format_percent(standing.mean)} {metric_unit(metric)}"
+    interval = format_interval(standing)
+    return f"{score} ({interval}, 95 % confidence)" if interval else score
 
 
 def list_changes(outcomes: Sequence[ChampionOutcome]) -> list[str]:

@@ -1,11 +1,13 @@
 """Costs of training, and the texts and metrics of the MLflow run: they differ by run."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from lineage import artifacts
 from lineage.analysis.champion import ChampionOutcome
@@ -18,13 +20,13 @@ from lineage.analysis.records import (
 )
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
-from lineage.evaluation.metrics import RANKING_METRICS
 from lineage.report.champions import describe_champion
 from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.provenance import StageMetadata
 
 WORDS_PATTERN = re.compile(r"\bwords\b,?")
 MAX_NOTE_CHARACTERS = 7900  # MLflow keeps 8,000
+LOSS_BY_TEXT = "by_text_kb/loss"  # the metric of a stage that trains
 
 
 def add_pretraining_costs(
@@ -123,13 +125,15 @@ def format_run_note(
     decisions: Sequence[Decision],
     outcomes: Sequence[ChampionOutcome],
     cached_runs: Mapping[str, str],
+    training_runs: Sequence[str],
     *,
     experiment_id: str,
 ) -> str:
     """Return the description of the parent run in Markdown.
 
-    It has the decisions, what became of the champions, and links to the runs whose results came from the cache. It has no
-    heading, because MLflow shows three lines and hides the rest.
+    It has the decisions, what became of the champions, and links to a chart of all losses and to
+    the runs whose results came from the cache. It has no heading, because MLflow shows three lines
+    and hides the rest.
     """
     lines = [summarize_decisions(analysis, decisions), ""]
     # Before the settings, which may be so many that the end is cut off.
@@ -139,6 +143,9 @@ def format_run_note(
         for line in build_decision_lines(analysis, decisions)
     ]
     lines += ["", "The full report is among the artifacts: `comparison.html`."]
+    if training_runs:
+        address = _chart_address(training_runs, experiment_id)
+        lines += ["", f"[The losses of all models against the kB of text read]({address})"]
     if cached_runs:
         # Without the last part of the address MLflow shows its pages for chat applications.
         base = f"#/experiments/{experiment_id}/runs"
@@ -151,6 +158,31 @@ def format_run_note(
     if len(text) <= MAX_NOTE_CHARACTERS:
         return text
     return text[:MAX_NOTE_CHARACTERS].rpartition(", ")[0] + " ..."
+
+
+def _chart_address(runs: Sequence[str], experiment_id: str) -> str:
+    """Return the address of MLflow's page that draws the loss of several runs over the text read.
+
+    The step of this metric is the number of kB.
+    """
+    query = {
+        "runs": json.dumps(list(runs)),
+        "experiments": json.dumps([experiment_id]),
+        "metric": json.dumps(LOSS_BY_TEXT),
+        "plot_metric_keys": json.dumps([LOSS_BY_TEXT]),
+        "x_axis": "step",
+        "y_axis_scale": "linear",
+    }
+    return f"#/metric?{urlencode(query, quote_via=quote)}"
+
+
+def find_training_runs(stage_metadata: Mapping[str, StageMetadata]) -> list[str]:
+    """Return the MLflow runs in which models were pretrained, also those of earlier pipelines."""
+    return [
+        own["mlflow_run_id"]
+        for name, own in sorted(stage_metadata.items())
+        if name.startswith("pretrain@") and own.get("mlflow_run_id")
+    ]
 
 
 def find_cached_runs(
@@ -194,7 +226,4 @@ def decision_records(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 def summary_metrics(decisions: Sequence[Decision]) -> dict[str, float]:
     """Return the metrics of the parent run: the score to expect in each setting."""
-    return {
-        f"score/{one.task}/{one.label_count}": one.use.standing.mean * RANKING_METRICS[one.metric]
-        for one in decisions
-    }
+    return {f"score/{one.task}/{one.label_count}": one.expected_score for one in decisions}

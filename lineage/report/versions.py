@@ -30,7 +30,7 @@ def write_metrics(path: Path, analysis: Analysis, decisions: Sequence[Decision])
     """
     scores: dict[str, dict[str, float]] = {}
     for one in decisions:
-        score = one.use.standing.mean * RANKING_METRICS[one.metric]
+        score = one.expected_score
         scores.setdefault(one.task, {})[one.label_count] = score
     pretraining: dict[str, dict[str, float | None]] = {}
     for (model, metric), points in _pretraining_points(analysis).items():

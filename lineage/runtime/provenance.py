@@ -26,11 +26,18 @@ LockEntry = Mapping[str, Any]  # a stage's entry in dvc.lock
 class Dataset:
     """An artifact that a stage reads: its path in the workspace and its digest.
 
-    Its data is never loaded or copied.
+    Its data is never copied. `lineage.runtime.datasets` describes one.
     """
 
     name: str
     digest: str
+    schema: str = ""  # its columns and their types, as MLflow's JSON; empty without tables
+    profile: str = ""  # JSON: the rows of all tables, and of each
+
+    @property
+    def short_digest(self) -> str:
+        """The digest as MLflow has it, which takes at most 36 characters."""
+        return self.digest[:16]
 
 
 @dataclass(frozen=True)

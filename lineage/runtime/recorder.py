@@ -19,6 +19,7 @@ from pathlib import Path
 from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
 from typing import BinaryIO, Protocol
 
+from lineage.errors import StageError, describe_failure
 from lineage.runtime.provenance import Dataset
 
 ADDRESS_VARIABLE = "LINEAGE_RECORDER"  # the environment variable that holds the socket's path
@@ -70,14 +71,16 @@ def track_stage(
             yield tracker
         return
     status = "KILLED"
+    failure = ""
     try:
         yield remote
         status = "FINISHED"
-    except Exception:
+    except Exception as error:
         status = "FAILED"
+        failure = describe_failure(error)
         raise
     finally:
-        remote.end(status)
+        remote.end(status, failure)
 
 
 def flatten_params(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
@@ -123,9 +126,9 @@ class RemoteTracker:
         """See `MlflowTracker.flush`, but do not wait for it."""
         self._send("flush")
 
-    def end(self, status: str) -> None:
+    def end(self, status: str, failure: str) -> None:
         """Close the run and wait until it is closed, so that publish finds it closed."""
-        self._send("end", status=status, training_failed=self.training_failed)
+        self._send("end", status=status, failure=failure, training_failed=self.training_failed)
         with contextlib.suppress(OSError):
             self._answers.readline()
         if self._connection is not None:
@@ -171,10 +174,6 @@ def _lineage_variables() -> list[str]:
     return [name for name in os.environ if name.startswith("LINEAGE_")]
 
 
-class _StageError(Exception):
-    """The stage ended with an error of its own."""
-
-
 class _StageKilled(BaseException):
     """The stage was interrupted or has died."""
 
@@ -199,7 +198,7 @@ class _TrackingHandler(StreamRequestHandler):
             tags=request["tags"],
             datasets=[Dataset(**dataset) for dataset in request["datasets"]],
         )
-        with contextlib.suppress(_StageError, _StageKilled), run as tracker:
+        with contextlib.suppress(StageError, _StageKilled), run as tracker:
             try:
                 self.wfile.write(json.dumps({"run_id": tracker.run_id}).encode() + b"\n")
                 self._replay(tracker)
@@ -211,7 +210,7 @@ class _TrackingHandler(StreamRequestHandler):
     def _replay(self, tracker: Tracker) -> None:
         """Repeat the stage's calls until it says how it ended.
 
-        Raises _StageError and _StageKilled.
+        Raises StageError and _StageKilled.
         """
         for line in self.rfile:
             method, arguments = json.loads(line)
@@ -225,7 +224,9 @@ class _TrackingHandler(StreamRequestHandler):
                 tracker.training_failed = arguments["training_failed"]
                 if arguments["status"] == "FINISHED":
                     return
-                raise _StageError if arguments["status"] == "FAILED" else _StageKilled
+                if arguments["status"] == "FAILED":
+                    raise StageError(arguments["failure"])
+                raise _StageKilled
         raise _StageKilled
 
 

@@ -22,12 +22,12 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lineage.artifacts import artifact_digest, read_json, text_digest, write_json
+from lineage.artifacts import read_json, text_digest, write_json
 from lineage.errors import InputError
 from lineage.runtime.code import PROJECT_ROOT, code_digest
+from lineage.runtime.datasets import describe_dataset
 from lineage.runtime.provenance import (
     SOURCES_DIR,
-    Dataset,
     get_pipeline_id,
     get_study_version,
     lock_entry_digest,
@@ -149,7 +149,7 @@ class Stage:
 
         `tags` are for example family, task and seeds.
         """
-        datasets = [Dataset(folder.as_posix(), artifact_digest(folder)) for folder in inputs]
+        datasets = [describe_dataset(folder) for folder in inputs]
         short_digests = {dataset.name: dataset.digest[:12] for dataset in datasets}
         all_tags = {"dvc_inputs": json.dumps(short_digests, sort_keys=True)}
         all_tags.update((key, str(value)) for key, value in tags.items())

@@ -29,10 +29,12 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 from alembic.util.exc import CommandError
 from mlflow import MlflowClient, entities
+from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
+from lineage.errors import describe_failure
 from lineage.runtime.provenance import (
     Dataset,
     get_pipeline_id,
@@ -50,6 +52,22 @@ from lineage.runtime.settings import (
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 NOTE_TAG = "mlflow.note.content"
+# How to read the experiment.
+EXPERIMENT_NOTE = """\
+Each state of a study is a parent run, and its stages are the child runs. To review a run:
+
+1. **The decision.** Open the newest run for which `tags.stage = 'pipeline'`. Its description says \
+which system to use for each task, what it costs, and whether the champion has changed.
+2. **The report.** It is among that run's artifacts: `comparison.html`.
+3. **Training.** A link below the decision draws the losses of all models against the kB of text \
+read.
+4. **Candidates.** The page Models has the best system of each model, with its test score for each \
+task.
+5. **Champions.** In the model registry, the alias `champion` marks the system of a task that is in \
+use.
+6. **Failures.** Filter by `attributes.status = 'FAILED'`. The description of a stage's run has the \
+error.
+"""
 CONNECTION_ERRORS = (MlflowException, SQLAlchemyError, CommandError, OSError)
 # Opening a store can also fail because its driver is not installed or its address is malformed.
 STORE_ERRORS = (*CONNECTION_ERRORS, ImportError, ValueError)
@@ -80,6 +98,26 @@ TAG_DESCRIPTIONS = {
 LOSS_PREFIXES = ("loss", "validation_")  # metrics that are also drawn over the text read
 for _noisy in ("mlflow", "alembic"):
     logging.getLogger(_noisy).setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class ModelScore:
+    """The score of a system on the test items of a data set."""
+
+    split: str
+    metric: str
+    value: float
+    dataset: Dataset
+
+
+@dataclass(frozen=True)
+class RankedSystem:
+    """A system that was compared with others, as MLflow shows it. Its files are kept by DVC."""
+
+    name: str
+    description: str
+    params: Mapping[str, str]  # model, family, init, transfer, head, task and label_count
+    score: ModelScore
 
 
 class MlflowTracker:
@@ -176,6 +214,45 @@ class MlflowTracker:
             else:
                 self._client.log_artifact(self.run_id, str(path), folder or None)
 
+    def log_datasets(self, datasets: Sequence[Dataset]) -> None:
+        """Log the data sets on which systems were evaluated."""
+        if self._client is None:
+            return
+        with self._tolerate_failures("log data sets"):
+            _log_datasets(self._client, self.run_id, datasets, context="evaluation")
+
+    def log_ranked_systems(self, systems: Sequence[RankedSystem]) -> None:
+        """Log systems as models without files, each with its score, unless they are there already.
+
+        MLflow's page Models shows and sorts them by data set.
+        """
+        if self._client is None:
+            return
+        with self._tolerate_failures("log the ranked systems"):
+            found = self._client.search_logged_models(
+                [self.experiment_id], filter_string=f"source_run_id = '{self.run_id}'"
+            )
+            logged = {(model.name, model.params.get("task")) for model in found}
+            for system in systems:
+                if (system.name, system.params["task"]) not in logged:
+                    self._log_ranked_system(self._client, system)
+
+    def _log_ranked_system(self, client: MlflowClient, system: RankedSystem) -> None:
+        model = client.create_logged_model(
+            self.experiment_id,
+            system.name,
+            source_run_id=self.run_id,
+            tags={
+                NOTE_TAG: system.description,
+                "mlflow.source.name": "lineage",
+                "mlflow.user": get_user_name(),
+            },
+            params=dict(system.params),
+        )
+        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        client.log_outputs(self.run_id, [entities.LoggedModelOutput(model.model_id, step=0)])
+        log_model_score(client, self.run_id, model.model_id, system.score)
+
     def set_tags(self, values: Mapping[str, str]) -> None:
         """Set tags of the run. Values longer than MLflow takes are cut."""
         if self._client is None:
@@ -232,6 +309,18 @@ class _Store:
         return found[0] if found else None
 
 
+def log_model_score(client: MlflowClient, run_id: str, model_id: str, score: ModelScore) -> None:
+    """Log a score of a model, with the data set on which it was measured."""
+    client.log_metric(
+        run_id,
+        f"{score.split}/{score.metric}",
+        score.value,
+        dataset_name=score.dataset.name,
+        dataset_digest=score.dataset.short_digest,
+        model_id=model_id,
+    )
+
+
 def preload_mlflow() -> None:
     """Import everything that opening a store would import."""
     importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
@@ -251,8 +340,9 @@ def open_stage_run(
     try:
         yield tracker
         status = "FAILED" if tracker.training_failed else "FINISHED"
-    except Exception:
+    except Exception as error:
         status = "FAILED"
+        tracker.set_note(describe_failure(error))
         raise
     finally:
         if monitor is not None:
@@ -331,10 +421,16 @@ def _log_inputs(
     params = [entities.Param(key, value) for key, value in parameters.items()]
     for start in range(0, len(params), PARAMS_PER_BATCH):
         client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+    _log_datasets(client, run_id, datasets, context="training")
+
+
+def _log_datasets(
+    client: MlflowClient, run_id: str, datasets: Sequence[Dataset], *, context: str
+) -> None:
     # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one
     # fails.
     with _store_lock():
-        client.log_inputs(run_id, [_dataset_input(dataset) for dataset in datasets])
+        client.log_inputs(run_id, [_dataset_input(dataset, context) for dataset in datasets])
 
 
 def _connect(pipeline: str) -> _Store:
@@ -347,8 +443,12 @@ def _connect(pipeline: str) -> _Store:
         location = _artifact_location()
         found = client.get_experiment_by_name(EXPERIMENT_NAME)
         if found is None:
-            created = client.create_experiment(EXPERIMENT_NAME, artifact_location=location)
+            created = client.create_experiment(
+                EXPERIMENT_NAME, artifact_location=location, tags={NOTE_TAG: EXPERIMENT_NOTE}
+            )
             return _Store(client, created, pipeline)
+        if NOTE_TAG not in found.tags:  # made by an older version; a text of the user's stays
+            client.set_experiment_tag(found.experiment_id, NOTE_TAG, EXPERIMENT_NOTE)
     if location not in (None, found.artifact_location):
         print(
             f"tracking: reports of runs go to {found.artifact_location}, where MLflow's database "
@@ -420,6 +520,8 @@ def _reopen_unfinished(
         return None
     if run.data.params == dict(parameters) and tags.items() <= run.data.tags.items():
         store.client.update_run(run.info.run_id, status="RUNNING")
+        if NOTE_TAG in run.data.tags:  # the error of the last time
+            store.client.delete_tag(run.info.run_id, NOTE_TAG)
         return run
     store.client.set_terminated(run.info.run_id, "KILLED")
     return None
@@ -453,10 +555,16 @@ def common_tags(pipeline: str) -> dict[str, str]:
     return tags
 
 
-def _dataset_input(dataset: Dataset) -> entities.DatasetInput:
-    source = json.dumps({"uri": dataset.name})
-    entity = entities.Dataset(dataset.name, dataset.digest[:16], "local", source)
-    return entities.DatasetInput(entity, [entities.InputTag("mlflow.data.context", "training")])
+def _dataset_input(dataset: Dataset, context: str) -> entities.DatasetInput:
+    entity = entities.Dataset(
+        dataset.name,
+        dataset.short_digest,
+        "local",
+        json.dumps({"uri": dataset.name}),
+        schema=dataset.schema or None,
+        profile=dataset.profile or None,
+    )
+    return entities.DatasetInput(entity, [entities.InputTag("mlflow.data.context", context)])
 
 
 def warn(message: str, error: Exception) -> None:

@@ -16,6 +16,8 @@ from lineage.analysis.cells import (
 from lineage.analysis.champion import Contender
 from lineage.analysis.decision import Decision
 from lineage.config.params import Params
+from lineage.runtime.datasets import describe_dataset
+from lineage.runtime.tracking import ModelScore
 from lineage.serving.card import CARD_FILE
 from lineage.serving.export import export_system
 from lineage.serving.systems import KeptSystem, choose_system, list_systems
@@ -30,6 +32,7 @@ class Candidate:
     kept: KeptSystem
     decision: Decision
     contender: Contender
+    score: ModelScore
 
     @property
     def task(self) -> str:
@@ -74,7 +77,13 @@ def export_recommended(
         num_grouped_items=cell.num_grouped_items,
         cost_seconds=decision.use.cost.seconds,
     )
-    return Candidate(folder, kept, decision, contender)
+    score = ModelScore(
+        split=params.report.split,
+        metric=decision.metric,
+        value=decision.expected_score,
+        dataset=describe_dataset(tasks_dir / task),
+    )
+    return Candidate(folder, kept, decision, contender, score)
 
 
 def digest_folder(folder: Path) -> str:

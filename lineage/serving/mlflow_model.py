@@ -32,6 +32,8 @@ SCRIPT = Path(__file__).with_name("model_script.py")
 SYSTEM_ARTIFACT = "system"  # the folder of the exported system in the model
 DISTRIBUTION = "lineage-pretraining"
 PLACE = "request"  # for messages
+# MLflow copies the run's metrics of this step to the model, scores of other models among them.
+UNUSED_STEP = -1
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,18 @@ def log_system(folder: Path, name: str, further_artifacts: Mapping[str, Path]) -
 
     `further_artifacts` are files that lie beside the system in the model.
     """
-    info = pyfunc.log_model(name=name, **_describe_model(folder, further_artifacts))
+    record = open_exported(folder).kept.record
+    params = {
+        "model": record.model,
+        "family": record.family,
+        "init": record.init,
+        "transfer": record.transfer,
+        "head": record.head,
+        "task": record.task,
+        "label_count": record.label_count,
+    }
+    described = _describe_model(folder, further_artifacts)
+    info = pyfunc.log_model(name=name, params=params, step=UNUSED_STEP, **described)
     return str(info.model_id)
 
 

@@ -6,11 +6,13 @@ model (`lineage.serving.mlflow_model`) with one score for each test item, so tha
 be compared with it.
 """
 
+import json
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow
@@ -20,8 +22,10 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
 from lineage import __version__, artifacts
+from lineage.analysis.cells import shorten_label
 from lineage.analysis.champion import ChampionDecision, ChampionOutcome, Contender, decide_champion
 from lineage.analysis.decision import Decision
 from lineage.analysis.ranking import Scores
@@ -33,9 +37,17 @@ from lineage.evaluation.metrics import MIN_SCORES
 from lineage.randomness import generator
 from lineage.report.champions import describe_champion, describe_version
 from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
-from lineage.runtime.tracking import NOTE_TAG, STORE_ERRORS, describe_store_error, warn
+from lineage.runtime.tracking import (
+    NOTE_TAG,
+    STORE_ERRORS,
+    describe_store_error,
+    log_model_score,
+    warn,
+)
 from lineage.serving.candidate import Candidate, export_recommended
+from lineage.serving.card import format_card
 from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, log_system
+from lineage.serving.predict import list_input_columns, open_exported
 from lineage.tasks.base import load_kind
 
 CHAMPION = "champion"
@@ -188,6 +200,7 @@ def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> 
     model = _get_or_create_model(client, name, candidate.task)
     champion = _find_alias(client, model, CHAMPION)
     if champion is not None and _is_same(champion, candidate.contender):
+        _log_score(client, candidate, champion, run_id)
         return _outcome(candidate, champion, champion, None)
     decision = decide_champion(
         candidate.contender,
@@ -205,6 +218,7 @@ def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> 
             client.set_model_version_tag(name, version.version, key, value)
     outcome = _outcome(candidate, version, champion or version, decision)
     _write_description(client, candidate, version, outcome)
+    _log_score(client, candidate, version, run_id)
     # Should this process be killed in between, the next run finds the version and goes on.
     if decision.takes_over:
         client.set_registered_model_alias(name, CHAMPION, version.version)
@@ -304,14 +318,49 @@ def _create_version(
     return client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
 
 
+def _log_score(
+    client: MlflowClient, candidate: Candidate, version: ModelVersion, run_id: str
+) -> None:
+    """Log the score of a version to a run, unless it is there already.
+
+    A version may be older than the run. Its score is logged to each run, so that MLflow can rank it
+    with the run's other systems.
+    """
+    model_id = version.source.removeprefix(MODEL_ADDRESS)
+    known = client.get_logged_model(model_id).metrics or []
+    if run_id not in [metric.run_id for metric in known]:
+        log_model_score(client, run_id, model_id, candidate.score)
+
+
 def _write_description(
     client: MlflowClient, candidate: Candidate, version: ModelVersion, outcome: ChampionOutcome
 ) -> None:
-    """Describe a version in words, on its page and on that of its model."""
+    """Describe a version in words on its page, and on that of its model with its card."""
     text = describe_version(study_name(), candidate.decision, describe_champion(outcome))
     client.update_model_version(version.name, version.version, description=text)
-    model_id = version.source.removeprefix(MODEL_ADDRESS)
-    client.set_logged_model_tags(model_id, {NOTE_TAG: text, "mlflow.source.name": "lineage"})
+    tags = {
+        NOTE_TAG: f"{text}\n\n{_describe_use(candidate, version)}",
+        "mlflow.source.name": "lineage",
+        # With these its page links to the registry.
+        MLFLOW_MODEL_VERSIONS: json.dumps([{"name": version.name, "version": version.version}]),
+    }
+    client.set_logged_model_tags(version.source.removeprefix(MODEL_ADDRESS), tags)
+
+
+def _describe_use(candidate: Candidate, version: ModelVersion) -> str:
+    """Return a snippet that uses a version, and the card of its system."""
+    opened = open_exported(candidate.folder)
+    columns = ", ".join(f'"{name}": [...]' for name in list_input_columns(opened.task, opened.kind))
+    labels = tuple(shorten_label(label) for label in candidate.kept.record.labels)
+    lines = [
+        "```python",
+        f'model = mlflow.pyfunc.load_model("{MODEL_ADDRESS}{version.name}/{version.version}")',
+        f"model.predict(pandas.DataFrame({{{columns}}}))",
+        "```",
+        "",
+        format_card(replace(candidate.kept.record, labels=labels)),
+    ]
+    return "\n".join(lines)
 
 
 def _version_tags(
