@@ -21,7 +21,7 @@ from lineage.report.decisions import (
     describe_runs,
     summarize_decisions,
 )
-from lineage.report.formatting import format_epochs, format_seconds, format_si
+from lineage.report.formatting import format_epochs, format_seconds, format_si, format_system
 from lineage.report.notes import format_notes
 from lineage.report.provenance import Provenance
 from lineage.report.task_sections import TableCell, TaskTable
@@ -178,7 +178,8 @@ def _mean_table(
                     text = _plain(_mean_text(cell), console)
                     means.setdefault(line.text, {})[key] = text + mark
     names = [*analysis.model_names, *BASELINES]
-    for system in sorted(means, key=lambda system: names.index(models[system])):
+    order = list(dict.fromkeys(format_system(score.system) for score in analysis.scores))
+    for system in sorted(means, key=lambda name: (names.index(models[name]), order.index(name))):
         table.add_row(system, *(means[system].get(key, "") for key in keys))
     return table
 
