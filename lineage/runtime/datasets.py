@@ -20,10 +20,13 @@ def describe_dataset(folder: Path) -> Dataset:
     columns: dict[str, pa.DataType] = {}
     row_counts: dict[str, int] = {}
     for path in sorted(folder.glob("*.parquet")):
-        with pq.ParquetFile(path) as table:
-            row_counts[path.stem] = table.metadata.num_rows
-            for field in table.schema_arrow:
-                columns.setdefault(field.name, field.type)
+        try:
+            with pq.ParquetFile(path) as table:
+                row_counts[path.stem] = table.metadata.num_rows
+                for field in table.schema_arrow:
+                    columns.setdefault(field.name, field.type)
+        except pa.ArrowInvalid:
+            continue  # a stage that reads the table says what is wrong with it
     schema = ""
     profile = ""
     if columns:
