@@ -118,7 +118,7 @@ def test_tfidf_is_recommended_where_it_is_best() -> None:
     assert decision.use.standing.system.model == "tfidf"
     assert (decision.certainty, decision.advice) == ("clear", "use TF-IDF")
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer == "For sense, take TF-IDF: no pretrained model is shown to be worth more."
+    assert answer == "For sense, use TF-IDF: no pretrained model is shown to be worth more."
 
 
 def test_a_public_model_is_best_overall_and_does_not_replace_the_one_of_the_budget() -> None:
@@ -132,7 +132,7 @@ def test_a_public_model_is_best_overall_and_does_not_replace_the_one_of_the_budg
     assert decision.overall_gain == pytest.approx(0.2)
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer.startswith("For sense, take the public model minilm: +20.0 points")
+    assert answer.startswith("For sense, use the public model minilm: +20.0 points")
     (line,) = build_decision_lines(analyze(cells), [decision])
     assert (line.overall, line.overall_gain) == ("minilm (fine-tuned) 90.0", "+20.0")
 
@@ -227,7 +227,7 @@ def test_public_models_alone_get_a_decision() -> None:
     assert decision.use.standing.system.model == "minilm" and decision.overall_gain is None
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer == "For sense, take the public model minilm."
+    assert answer == "For sense, use the public model minilm."
     assert build_decision_lines(analyze(cells), [decision])[0].overall == "the same"
 
 

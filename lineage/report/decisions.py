@@ -267,14 +267,14 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
     if advice == "use a public model":
         gains = [one.overall_gain for one in group if one.overall_gain is not None]
         if not gains:
-            return f"For {tasks}, take the public model {format_model(model)}."
+            return f"For {tasks}, use the public model {format_model(model)}."
         points = join_with_and([format_difference(gain) for gain in gains])
         return (
-            f"For {tasks}, take the public model {format_model(model)}: {points} points from the best of your "
+            f"For {tasks}, use the public model {format_model(model)}: {points} points from the best of your "
             "budget."
         )
     if model == "tfidf":
-        return f"For {tasks}, take TF-IDF: no pretrained model is shown to be worth more."
+        return f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more."
     named = []
     for one in group:
         notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
