@@ -342,7 +342,11 @@ def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(
     raced_dir: Path,
     tmp_path: Path,
 ) -> None:
-    """Learning rates that are too low and too high have curves of five points."""
+    """The race gives up learning rates that are too low and too high after five points.
+
+    Early stopping may end a learning rate that is too high before that. Its losses are so large
+    that this depends on how the processor rounds.
+    """
     alone = evaluate_tiny_gpt(
         task,
         tmp_path / "alone",
@@ -354,7 +358,8 @@ def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(
     )
     lengths = raced.curves.groupby(["transfer", "trial"]).size()
     for transfer in ("finetuned", "frozen"):
-        assert lengths[transfer, "0"] == lengths[transfer, "2"] == 5
+        assert lengths[transfer, "0"] == 5
+        assert lengths[transfer, "2"] <= 5
         assert lengths[transfer, "1"] == lengths[transfer, "chosen"] > 5
     for frame, expected in ((raced.predictions, alone.predictions), (raced.curves, alone.curves)):
         chosen = frame[frame["trial"] == "chosen"].reset_index(drop=True)
