@@ -91,8 +91,8 @@ def init(
 
         if more:  # the shell has replaced a pattern by the names of files
             raise InputError(
-                f"{more[0]}: an argument too many; put patterns in quotes, such as "
-                "--corpus 'texts/*.txt'"
+                f"{more[0]}: an argument too many; name files by --corpus and --task, with "
+                "patterns in quotes, such as --corpus 'texts/*.txt' --task queue=train.csv"
             )
         check_new_folder(folder)  # before the user's files are read
         if template is not None:

@@ -3,15 +3,20 @@
 No cell becomes a number or a missing value, and no rows are merged.
 """
 
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from lineage.config.data import CorpusSource, Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items, check_task_files
-from lineage.data.sources import open_source_table
+from lineage.data.sources import HubSplit, open_source_table
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
 
@@ -102,6 +107,101 @@ def test_the_table_format_in_the_dataset_card_is_used(tmp_path: Path) -> None:
         "it went, well,0",
         "it went, so,1",
     ]
+
+
+ROWS = [(str(number % 2), f"it went {WORDS[number % 4]} {number}") for number in range(40)]
+OUTSIDE = r"set/README\.md: '.*' names files outside the folder of the data set; copy them into it"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["../other.csv", "*/../../other.csv", "ROOT/other.csv", "http://127.0.0.1:9/other.csv"],
+)
+@pytest.mark.parametrize(
+    "card", ["data_files: [{split: train, path: PATTERN}]", "data_dir: PATTERN"]
+)
+def test_a_card_that_names_files_outside_its_folder_is_refused(
+    card: str, pattern: str, tmp_path: Path
+) -> None:
+    pattern = pattern.replace("ROOT", str(tmp_path))
+    card = "configs:\n- config_name: default\n  " + card.replace("PATTERN", f"'{pattern}'") + "\n"
+    write_dataset(tmp_path, ROWS, card=card)
+    shutil.copy(tmp_path / "set/train.csv", tmp_path / "other.csv")
+    with pytest.raises(InputError, match=OUTSIDE):
+        build_task(tmp_path)
+
+
+def test_a_folder_and_files_that_are_links_are_read(tmp_path: Path) -> None:
+    (tmp_path / "stored").mkdir()
+    write_dataset(tmp_path / "stored", ROWS)
+    (tmp_path / "stored/set/train.csv").rename(tmp_path / "blob")
+    (tmp_path / "stored/set/train.csv").symlink_to(tmp_path / "blob")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "set").symlink_to(tmp_path / "stored/set")
+    counts = build_task(tmp_path / "root", hub="../set").info["counts"]
+    assert counts["train"] + counts["validation"] == counts["test"] == len(ROWS)
+
+
+def write_archives(folder: Path) -> None:
+    for split in ("train", "test"):
+        with zipfile.ZipFile(folder / f"{split}.zip", "w") as archive:
+            archive.write(folder / f"{split}.csv", f"{split}.csv")
+        (folder / f"{split}.csv").unlink()
+
+
+def write_tar_of_tensors(folder: Path) -> None:
+    """`datasets` loads the members of a tar by their suffixes; those of a .pth with torch.load."""
+    for split in ("train", "test"):
+        (folder / f"{split}.csv").unlink()
+        (folder / "sample.pth").write_bytes(b"a tensor")
+        with tarfile.open(folder / f"{split}.tar", "w") as archive:
+            archive.add(folder / "sample.pth", "sample.pth")
+        (folder / "sample.pth").unlink()
+
+
+def write_pickles(folder: Path) -> None:
+    for split in ("train", "test"):
+        pd.read_csv(folder / f"{split}.csv").to_pickle(folder / f"{split}.pkl")
+        (folder / f"{split}.csv").unlink()
+
+
+def write_script(folder: Path) -> None:
+    (folder / "set.py").write_text("raise SystemExit('the script ran')\n")
+
+
+def write_second_card(folder: Path) -> None:
+    (folder / ".huggingface.yaml").write_text(
+        "configs:\n- config_name: default\n  data_files: ../other.csv\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (write_archives, r"train\.zip is an archive, which is not read; unpack it"),
+        (write_tar_of_tensors, r"holds files of the format webdataset; convert them to one of csv"),
+        (write_pickles, r"`datasets` finds no data files there, and scripts are not run"),
+        (write_script, r"set\.py is a script, which is not run; make files of the formats csv"),
+        (
+            write_second_card,
+            r"\.huggingface\.yaml is not read; move its lines to the head of README",
+        ),
+    ],
+)
+def test_files_that_may_run_code_or_lead_outside_are_refused(
+    spoil: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    write_dataset(tmp_path, ROWS)
+    spoil(tmp_path / "set")
+    with pytest.raises(InputError, match=message):
+        build_task(tmp_path)
+
+
+def test_the_card_and_all_files_of_a_folder_are_recorded(tmp_path: Path) -> None:
+    write_dataset(tmp_path, ROWS, card="pretty_name: a set\n")
+    (tmp_path / "set/more.json").write_text("{}")
+    files = HubSplit("set", None, "train", REVISION, tmp_path / "set").fingerprint()["files"]
+    assert [file["name"] for file in files] == ["README.md", "more.json", "test.csv", "train.csv"]
 
 
 def test_a_missing_split_is_reported_with_the_available_splits(tmp_path: Path) -> None:

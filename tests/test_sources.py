@@ -232,9 +232,12 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
     assert items.info["counts"] == {"train": 7, "test": 4, "validation": 1}
     fingerprint = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
     assert [f["name"] for f in fingerprint["splits"]["test"]["files"]] == [
-        f"{c}/{s}-00000-of-00001.parquet"
-        for c in ("large", "small")
-        for s in ("train", "validation")
+        "README.md",
+        *(
+            f"{c}/{s}-00000-of-00001.parquet"
+            for c in ("large", "small")
+            for s in ("train", "validation")
+        ),
     ]
 
 

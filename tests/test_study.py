@@ -15,6 +15,7 @@ from flows.plan import (
     drop_default_remote,
     read_default_remote,
     read_graph,
+    set_cache_folder,
     set_default_remote,
 )
 from flows.run import RunOptions, interrupt_on_signals
@@ -240,6 +241,21 @@ def test_remotes_travel_with_their_settings_and_without_secrets(study: Path) -> 
     run_command(study, "dvc", "remote", "add", "-d", "other", "ssh://me:hidden@host/lineage")
     remote = read_default_remote(study)
     assert remote is not None and remote.settings["url"] == "ssh://me@host/lineage"
+
+
+def test_a_password_in_local_settings_that_dvc_wrote_stays_where_it_is(study: Path) -> None:
+    run_command(study, "dvc", "remote", "add", "-d", "store", "ssh://me@host/lineage")
+    run_command(study, "dvc", "remote", "modify", "--local", "store", "password", "hidden")
+    set_cache_folder(study, study.parent / "shared-cache")  # writes into the same file
+    plan = run_command(study, "lineage", "plan")
+    assert "stages would run" in plan
+    remote = read_default_remote(study)
+    assert remote is not None and "password" not in remote.settings
+    assert "hidden" in (study / ".dvc/config.local").read_text()
+    assert "hidden" in run_command(study, "dvc", "config", "remote.store.password")
+    run_command(study, "git", "init", "--quiet")
+    run_command(study, "git", "add", ".")
+    assert "config.local" not in run_command(study, "git", "ls-files")
 
 
 def test_a_remote_for_workers_on_this_machine_gives_way_to_one_of_the_user(study: Path) -> None:

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import yaml
 
-from lineage.errors import InputError
+from lineage.errors import InputError, shorten_value
 
 SHARD_PATTERN = re.compile(r"-\d{5}-of-(\d{5})")  # in the names of files that are one split
 INCOMPLETE = "a part of it is there"
@@ -190,7 +190,7 @@ def _download_patterns(readme: Path | None, config: str | None) -> list[str]:
 def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
     """Return the `data_files` of a card, one entry for each matching configuration.
 
-    Raises InputError if the head of the card cannot be read.
+    Raises InputError if the head of the card cannot be read, or names files outside its folder.
     """
     from huggingface_hub import DatasetCard
 
@@ -209,9 +209,24 @@ def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
             f"{readme}: its head, between the lines of ---, is not YAML, or its 'configs' are not "
             "a list of mappings; correct it"
         ) from None
+    for entry in configs:
+        for pattern in [entry.get("data_dir"), *_flatten_patterns(entry.get("data_files"))]:
+            _check_stays_in_folder(pattern, readme)
     if any("data_dir" in entry for entry in configs):
         return []
     return [entry.get("data_files") for entry in configs]
+
+
+def _check_stays_in_folder(pattern: str | None, readme: Path) -> None:
+    """Raise InputError for a pattern that may name a file whose digest nobody records."""
+    if not pattern:
+        return
+    parts = PurePosixPath(pattern).parts
+    if pattern.startswith("/") or ".." in parts or "::" in pattern or "://" in pattern:
+        raise InputError(
+            f"{readme}: '{shorten_value(pattern)}' names files outside the folder of the data set; "
+            "copy them into it, and name them without '/' at the beginning, '..' or '://'"
+        )
 
 
 def _flatten_patterns(data_files: Any) -> list[str]:

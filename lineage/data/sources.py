@@ -5,6 +5,7 @@ folder in the Hub's own file cache (`HF_HOME`), which works offline once it is f
 in the Hub's layout that the user keeps.
 """
 
+import os
 import re
 import shutil
 import tempfile
@@ -53,6 +54,11 @@ SAFE_ERROR_PATTERN = re.compile(
     "Compressed file ended before the end-of-stream marker was reached|"
     "Not a gzipped file|unexpected end of file|CRC check failed"
 )
+# Those of `datasets` for tables and text, all of which read plain data. Others load archives or
+# pickles, or ask a server.
+HUB_FORMATS = ("csv", "json", "parquet", "text", "arrow")
+ARCHIVE_SUFFIXES = {".zip", ".tar", ".tgz", ".7z", ".rar"}
+NO_DATA_ERRORS = ("EmptyDatasetError", "DataFilesNotFoundError")  # of `datasets`
 ALL_CONFIGS = "*"  # as `config`: every configuration of a Hub repository
 CORPUS_COLUMN_HINT = "; say text: COLUMN, and give a csv or tsv a first line of names"
 Source = TypeVar("Source", CorpusSource, Task)
@@ -212,6 +218,8 @@ class DataTable:
             cause = error.__cause__ or error
             safe_message = SAFE_ERROR_PATTERN.search(str(cause))
             reason = safe_message[0] if safe_message else type(cause).__name__
+            if type(error).__name__ in NO_DATA_ERRORS:
+                reason = "`datasets` finds no data files there, and scripts are not run"
             raise InputError(
                 f"{self.where}: {self.name} cannot be read: {reason}; correct the data or the "
                 "keys that describe it"
@@ -299,8 +307,8 @@ def _row_unit(task: Task, files: DataFiles) -> Literal["line", "spaced", "senten
 
 
 def list_data_files(folder: Path) -> DataFiles:
-    """Return all data files of a folder in the Hub's layout."""
-    paths = match_data_files(str(folder), folder)
+    """Return all files of a folder in the Hub's layout: the card too decides what is read."""
+    paths = match_data_files("**/*", folder)
     names = tuple(path.relative_to(folder).as_posix() for path in paths)
     return DataFiles(tuple(paths), names, "", "")
 
@@ -360,7 +368,7 @@ def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iter
         return
     hub = table.data
     folder = hub.folder or download_dataset(hub.repository, hub.config, hub.revision, table.where)
-    card_data_files(folder / "README.md", None)  # before `datasets`, whose error would quote it
+    _check_hub_folder(folder, table.where)  # before `datasets`, whose errors would quote it
     configs: list[str | None] = [hub.config]
     if hub.config == ALL_CONFIGS:
         configs = sorted(datasets.get_dataset_config_names(str(folder)))
@@ -368,6 +376,7 @@ def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iter
         builder = datasets.load_dataset_builder(
             str(folder), config, data_files=_config_data_files(folder, config), cache_dir=scratch
         )
+        _check_hub_files(builder, folder, table)
         if csv_files := _plain_csv_files(builder, hub, folder):
             # By itself `datasets` would read numbers and NA as such, and glue rows together.
             csv_table = replace(table, data=csv_files)
@@ -375,6 +384,43 @@ def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iter
             yield from _open_streams(csv_table, wanted, tempfile.mkdtemp(dir=scratch))
         else:
             yield builder.as_streaming_dataset(split=hub.split)
+
+
+def _check_hub_folder(folder: Path, where: str) -> None:
+    """Raise InputError if the card cannot be read, or names files or scripts that are not read."""
+    card_data_files(folder / "README.md", None)
+    if (folder / ".huggingface.yaml").is_file():
+        raise InputError(
+            f"{where}: {folder / '.huggingface.yaml'} is not read; move its lines to the head of "
+            "README.md"
+        )
+    script = folder / f"{folder.name}.py"
+    if script.is_file():
+        raise InputError(
+            f"{where}: {script} is a script, which is not run; make files of the formats "
+            f"{', '.join(HUB_FORMATS)} with it, and remove it"
+        )
+
+
+def _check_hub_files(builder: Any, folder: Path, table: DataTable) -> None:
+    """Raise InputError unless `datasets` reads files of the folder, in formats of plain data."""
+    format_name = builder.__module__.rpartition(".")[2]
+    if format_name not in HUB_FORMATS:
+        raise InputError(
+            f"{table.where}: {table.name} holds files of the format {format_name}; "
+            f"convert them to one of {', '.join(HUB_FORMATS)}"
+        )
+    for paths in (builder.config.data_files or {}).values():
+        for path in paths:
+            if ARCHIVE_SUFFIXES & set(Path(path).suffixes):
+                raise InputError(
+                    f"{table.where}: {Path(path).name} is an archive, which is not read; unpack it"
+                )
+            # `datasets` resolves the folder but not its files, which are links in the Hub's cache.
+            if not Path(os.path.normpath(path)).is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"{table.where}: {table.name} names files outside its folder; copy them into it"
+                )
 
 
 def _config_data_files(folder: Path, config: str | None) -> Any:
