@@ -7,15 +7,27 @@ import csv
 import gzip
 import io
 import os
+import re
+import resource
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from lineage import artifacts
 from lineage.config.data import Task
 from lineage.config.records import parse_record
+from lineage.data import tables
+from lineage.data.files import (
+    MAX_UNPACKED_BYTES,
+    MAX_UNPACKED_RATIO,
+    check_readable,
+    find_data_files,
+)
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
@@ -122,6 +134,18 @@ def test_fields_with_other_separators_are_the_groups_of_a_pattern(tmp_path: Path
         tmp_path, "cat_data.txt", format_lines(rows, "_!_"), columns=pattern, language="zh"
     )
     assert labelled_test_rows(task_items, "text") == TITLES
+
+
+def test_a_pattern_that_takes_exponential_time_is_stopped_at_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "MATCH_SECONDS", 0.2)
+    pattern = "(?P<label>[01]) (?P<text>(a|aa)+)"
+    lines = [(number % 2, "a" * 5) for number in range(20)]
+    lines[12] = (0, "a" * 200 + "b")
+    message = r"pairs\.txt, line 13: the pattern in 'columns' is not done with it in 0\.2 s; write"
+    with pytest.raises(InputError, match=message):
+        build_task(tmp_path, "pairs.txt", format_lines(lines, " "), columns=pattern)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -428,6 +452,43 @@ def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) 
         build_task(
             tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
         )
+
+
+ZEROS = bytes(MAX_UNPACKED_BYTES // 64)
+TOO_LARGE = "unpacks to more than 200 times its size and would fill the memory; remove it"
+
+
+def write_bomb(path: Path) -> None:
+    """Write a file that unpacks to more than the permitted size."""
+    if path.suffix == ".zst":
+        with zstandard.open(path, "wb") as stream:
+            for _ in range(66):
+                stream.write(ZEROS)
+    elif path.suffix == ".gz":
+        path.write_bytes(66 * gzip.compress(ZEROS))
+    else:
+        text = "a" * (MAX_UNPACKED_BYTES // 64)
+        table = pa.table({"text": [text + str(number % 10) for number in range(66)]})
+        pq.write_table(table, path, compression="zstd", use_dictionary=False)
+
+
+@pytest.mark.parametrize("name", ["all.txt.gz", "all.csv.zst", "all.parquet.zst", "all.parquet"])
+def test_files_that_unpack_to_a_multiple_of_the_memory_are_refused(
+    name: str, tmp_path: Path
+) -> None:
+    write_bomb(tmp_path / name)
+    files = find_data_files(name, tmp_path, "corpora.general")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=f"corpora\\.general: {re.escape(name)} {TOO_LARGE}"):
+        check_readable(files, "corpora.general")
+    growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    assert growth < MAX_UNPACKED_BYTES / 4
+
+
+def test_a_well_compressed_text_is_read(tmp_path: Path) -> None:
+    (tmp_path / "all.txt.gz").write_bytes(gzip.compress(b"the same line\n" * 1_000_000))
+    assert (tmp_path / "all.txt.gz").stat().st_size * MAX_UNPACKED_RATIO < 14_000_000
+    check_readable(find_data_files("all.txt.gz", tmp_path, "corpora.general"), "corpora.general")
 
 
 def test_columns_is_allowed_only_for_files() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import regex
+
 from lineage.config.records import check_fraction, check_positive, parse_record
 from lineage.errors import InputError, shorten_value
 from lineage.results import HELDOUT_TEST_SET
@@ -324,7 +326,7 @@ def check_origin(record: CorpusSource | Task) -> None:
 def parse_column_names(columns: tuple[str, ...] | str) -> list[str]:
     """Return the names of a list, or of a pattern's groups, from left to right."""
     if isinstance(columns, str):
-        return list(re.compile(columns).groupindex)
+        return list(regex.compile(columns).groupindex)
     return list(columns)
 
 
@@ -342,7 +344,7 @@ def check_unnamed_columns(record: Task) -> None:
         raise ValueError("'columns' is only for files without column names; remove it")
     try:
         names = parse_column_names(record.columns)
-    except re.error as error:
+    except regex.error as error:
         raise ValueError(
             f"columns is '{record.columns}', which is not a regular expression: {error}; "
             "correct it, or give a list of names"

@@ -56,6 +56,9 @@ COLUMN_SAMPLE_ROWS = 100  # rows of a jsonl whose keys are its columns
 DIGESTS_FILE = STATE_DIR / "digests.json"
 GLOB_CHARACTERS = set("*?[")
 BLOCK_BYTES = 1 << 20
+# A file that unpacks to more than both is refused, since it may fill the memory. Text unpacks to
+# 3 to 20 times its size.
+MAX_UNPACKED_RATIO, MAX_UNPACKED_BYTES = 200, 1 << 28
 csv.field_size_limit(2**31 - 1)  # by default 131,072 characters; pandas has no such limit
 
 
@@ -289,15 +292,38 @@ def _check_file_readable(path: Path, name: str, where: str) -> None:
 def _is_empty_file(path: Path, name: str, where: str) -> bool:
     """Return whether a file has no rows or text. Raises InputError if text is not UTF-8."""
     with open_decompressed(path) as stream:
+        blocks = _iter_blocks(stream, path, name, where)
         if data_suffix(path) != ".parquet":
-            return not _has_text(stream, name, where)
-        if stream.read(4) == b"":
-            return True
-    return path.suffix == ".parquet" and pq.read_metadata(path).num_rows == 0
+            return not _has_text(blocks, name, where)
+        if path.suffix != ".parquet":
+            return sum(map(len, blocks)) == 0
+    if path.stat().st_size == 0:
+        return True
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    _check_unpacked_size(sum(group.total_byte_size for group in groups), path, name, where)
+    return metadata.num_rows == 0
 
 
-def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
-    """Return whether a stream holds more than white space.
+def _iter_blocks(stream: IO[bytes], path: Path, name: str, where: str) -> Iterator[bytes]:
+    """Yield the decompressed blocks of a file. Raises InputError if they become too many."""
+    num_bytes = 0
+    for block in iter(functools.partial(stream.read, BLOCK_BYTES), b""):
+        num_bytes += len(block)
+        _check_unpacked_size(num_bytes, path, name, where)
+        yield block
+
+
+def _check_unpacked_size(num_bytes: int, path: Path, name: str, where: str) -> None:
+    if num_bytes > max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * path.stat().st_size):
+        raise InputError(
+            f"{where}: {name} unpacks to more than {MAX_UNPACKED_RATIO} times its size and would "
+            "fill the memory; remove it, or write it again in several files without compression"
+        )
+
+
+def _has_text(blocks: Iterator[bytes], name: str, where: str) -> bool:
+    """Return whether blocks of bytes hold more than white space.
 
     Raises InputError that names the first byte that is not UTF-8.
     """
@@ -305,7 +331,7 @@ def _has_text(stream: IO[bytes], name: str, where: str) -> bool:
     num_bytes = 0
     num_lines = 0
     has_text = False
-    for block in iter(functools.partial(stream.read, BLOCK_BYTES), b""):
+    for block in blocks:
         pending = decoder.getstate()[0]  # the beginning of a character, from the block before
         try:
             text = decoder.decode(block)

@@ -15,6 +15,8 @@ from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import regex
+
 from lineage.config.data import parse_column_names
 from lineage.data.files import DELIMITERS, DataFiles, iter_json_rows, open_decompressed
 from lineage.errors import InputError
@@ -29,6 +31,7 @@ CONLLU_METADATA = re.compile(r"# \S+ = ")  # all comments of CoNLL-U but marks s
 CONLLU_NUM_COLUMNS = 10
 # The id of "don't" above "do" and "n't", and of words that are not written.
 CONLLU_MULTIWORD_ID = re.compile(r"\d+[-.]\d+")
+MATCH_SECONDS = 5  # for one line: a pattern of the user may take time exponential in its length
 MAX_SENTENCE_LINES = 1000  # a file with one longer sentence lacks blank lines
 Cells = Sequence[str | None]
 
@@ -168,15 +171,27 @@ def _read_line_rows(
 
 
 def _read_pattern_rows(
-    lines: Iterator[str], table_format: TextTableFormat, regex: str, place: str
+    lines: Iterator[str], table_format: TextTableFormat, columns: str, place: str
 ) -> Iterator[tuple[int, Cells]]:
-    """Yield the groups of a regular expression of a line. Raises InputError without a match."""
-    pattern = re.compile(regex)
+    """Yield the groups of a regular expression of a line.
+
+    Raises InputError for a line that does not match, or not within MATCH_SECONDS.
+    """
+    pattern = regex.compile(columns)
     for number, line_with_end in enumerate(lines, 1):
         line = line_with_end.rstrip("\n")
         if _is_row_boundary(line, table_format):
             yield number, []
-        elif match := pattern.fullmatch(line):
+            continue
+        try:
+            match = pattern.fullmatch(line, timeout=MATCH_SECONDS)
+        except TimeoutError:
+            raise InputError(
+                f"{place}, line {number}: the pattern in 'columns' is not done with it in "
+                f"{MATCH_SECONDS} s; write one without repetitions of repetitions, such as "
+                "[^;]* in place of (.*)*"
+            ) from None
+        if match:
             yield number, [match[name] for name in pattern.groupindex]
         elif not _may_be_comment(line, table_format):
             raise InputError(
