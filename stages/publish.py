@@ -75,18 +75,21 @@ def work(stage: Stage) -> None:
         params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
     )
     log_candidates(parent, analysis, decisions, outcomes)
-    log_report(parent, analysis, decisions, outcomes, stage_metadata, pipeline=pipeline)
+    changes = run_summary.find_changes(known_uses, decisions)
+    log_report(parent, analysis, decisions, outcomes, changes, stage_metadata, pipeline=pipeline)
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,
         decisions,
-        before=known_uses,
+        changes=changes,
         report=html,
         mlflow_experiment_id=parent.experiment_id,
         mlflow_run_id=parent.run_id,
     )
     run_summary.write_run_summary(SUMMARY_FILE, summary)
     print_report(analysis, decisions, html)
+    for change in changes.decisions:
+        print(f"changed since the last run: {change}")
     for line in champions.list_changes(outcomes):
         print(line)
     if parent.run_id:
@@ -167,6 +170,7 @@ def log_report(
     analysis: Analysis,
     decisions: Sequence[Decision],
     outcomes: Sequence[ChampionOutcome],
+    changes: run_summary.Changes,
     stage_metadata: Mapping[str, StageMetadata],
     *,
     pipeline: str,
@@ -183,6 +187,7 @@ def log_report(
         analysis,
         decisions,
         outcomes,
+        changes.sentences,
         publication.find_cached_runs(stage_metadata, pipeline=pipeline),
         publication.find_training_runs(stage_metadata),
         experiment_id=parent.experiment_id,

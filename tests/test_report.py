@@ -418,13 +418,17 @@ def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis
     outcome = ChampionOutcome("sense", "gpt-finetuned", 3, "gpt-finetuned", 3, None)
     trained = publication.find_training_runs(stages)
     assert trained == ["abc"], "only the stages that pretrain"
-    note = publication.format_run_note(analysis, own, [outcome], cached, trained, experiment_id="1")
+    changes = ["sense: Word2vec instead of TF-IDF", "sentiment: new"]
+    note = publication.format_run_note(
+        analysis, own, [outcome], changes, cached, trained, experiment_id="1"
+    )
+    assert "Since the last run: sense: Word2vec instead of TF-IDF; sentiment: new\n" in note
     assert "- **sense**: The champion is still gpt-finetuned (version 3)" in note
     link = "[pretrain@gpt-0](#/experiments/1/runs/abc?workflowType=machine_learning)"
     assert link in note and summarize_decisions(analysis, own) in note
     assert "(#/metric?runs=%5B%22abc%22%5D&experiments=%5B%221%22%5D&metric=%22by_text_kb" in note
     many = {f"evaluate@gpt-{i}-sentiment": "f" * 32 for i in range(200)}
-    note = publication.format_run_note(analysis, own, [], many, trained, experiment_id="1")
+    note = publication.format_run_note(analysis, own, [], [], many, trained, experiment_id="1")
     assert len(note) <= 8000
 
 

@@ -15,8 +15,7 @@ from lineage.report.run_summary import (
     NOTHING,
     KnownUse,
     build_run_summary,
-    find_decision_changes,
-    find_score_changes,
+    find_changes,
     read_known_uses,
 )
 from tests.study_rows import GRID, Study
@@ -49,7 +48,7 @@ def summarize(
     summary = build_run_summary(
         analysis,
         decisions,
-        before=before,
+        changes=find_changes(before, decisions),
         report=REPORT,
         mlflow_experiment_id="1",
         mlflow_run_id="a1",
@@ -61,8 +60,8 @@ def test_the_same_results_again_are_no_change(
     analysis: Analysis, decisions: list[Decision], before: dict[Setting, KnownUse]
 ) -> None:
     assert set(before) == {one.setting for one in decisions}
-    assert find_decision_changes(before, decisions) == []
-    assert find_score_changes(before, decisions) == []
+    changes = find_changes(before, decisions)
+    assert changes.decisions == changes.scores == ()
     text = summarize(analysis, decisions, before)
     assert "Nothing has changed." in text and str(REPORT) in text
     assert text.count(": Use ") == len(decisions)
@@ -79,13 +78,13 @@ def test_another_system_and_another_score_are_told_apart(
         Setting("gone", "100"): KnownUse("TF-IDF", 0.5),
     }
     del old[third.setting]
-    (change,) = find_decision_changes(old, decisions)
+    changes = find_changes(old, decisions)
+    (change,) = changes.decisions
     assert change.startswith(f"{first.task}, ") and change.endswith("instead of TF-IDF (50.0 %)")
-    scores = find_score_changes(old, decisions)
-    assert [one.rpartition(": ")[2] for one in scores[1:]] == ["new", "gone"]
-    assert scores[0].endswith("before 25.0 %")
+    assert changes.scores[0].endswith(" %, before 25.0 %")
+    assert [one.rpartition(": ")[2] for one in changes.scores[1:]] == ["new", "gone"]
     text = summarize(analysis, decisions, old)
-    for one in (change, *scores):
+    for one in changes.sentences:
         assert f"- {one}\n" in text
 
 
@@ -95,7 +94,7 @@ def test_a_system_that_is_no_longer_above_chance_is_another_decision(
     first = decisions[0]
     standing = replace(first.use.standing, above_chance=False)
     now = [replace(first, use=replace(first.use, standing=standing))]
-    (change,) = find_decision_changes(before, now)
+    (change,) = find_changes(before, now).decisions
     assert f": {NOTHING} (" in change and before[first.setting].name in change
 
 
@@ -113,7 +112,7 @@ def test_scores_have_a_line_for_each_candidate(
     summary = build_run_summary(
         analysis,
         decisions,
-        before={},
+        changes=find_changes({}, decisions),
         report=REPORT,
         mlflow_experiment_id="",
         mlflow_run_id="",

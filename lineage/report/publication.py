@@ -124,6 +124,7 @@ def format_run_note(
     analysis: Analysis,
     decisions: Sequence[Decision],
     outcomes: Sequence[ChampionOutcome],
+    changes: Sequence[str],
     cached_runs: Mapping[str, str],
     training_runs: Sequence[str],
     *,
@@ -131,8 +132,9 @@ def format_run_note(
 ) -> str:
     """Return the description of the parent run in Markdown.
 
-    It has the decisions, what became of the champions, and links to a chart of all losses and to
-    the runs whose results came from the cache. It has no heading, because MLflow shows three lines
+    It has the decisions, what became of the champions, what has changed since the run before, and
+    links to a chart of all losses and to the runs whose results came from the cache. It has no
+    heading, because MLflow shows three lines
     and hides the rest.
     """
     lines = [summarize_decisions(analysis, decisions), ""]
@@ -142,6 +144,7 @@ def format_run_note(
         f"- **{line.task}, {line.labels}**: {line.sentence}"
         for line in build_decision_lines(analysis, decisions)
     ]
+    lines += ["", f"Since the last run: {'; '.join(changes)}"]
     lines += ["", "The full report is among the artifacts: `comparison.html`."]
     if training_runs:
         address = _chart_address(training_runs, experiment_id)

@@ -81,38 +81,45 @@ def _known_use(standing: Standing) -> KnownUse:
     return KnownUse(name, standing.mean)
 
 
-def find_decision_changes(
-    before: Mapping[Setting, KnownUse], decisions: Sequence[Decision]
-) -> list[str]:
-    """Name the settings of both runs in which another system is recommended than before."""
-    found = []
-    for one in decisions:
-        known = before.get(one.setting)
-        now = _known_use(one.use.standing)
-        if known is not None and known.name != now.name:
-            found.append(
-                f"{_name_setting(one)}: {now.name} ({_format_score(one, now)}) instead of "
-                f"{known.name} ({_format_score(one, known)})"
-            )
-    return found
+@dataclass(frozen=True)
+class Changes:
+    """What is not as in the run before, as sentences."""
+
+    is_first_run: bool
+    decisions: tuple[str, ...]  # settings in which another system is recommended now
+    scores: tuple[
+        str, ...
+    ]  # settings in which the same system has another score, new ones, gone ones
+
+    @property
+    def sentences(self) -> list[str]:
+        """All changes, or one sentence that there are none."""
+        if self.is_first_run:
+            return ["This is the first run."]
+        return [*self.decisions, *self.scores] or ["Nothing has changed."]
 
 
-def find_score_changes(
-    before: Mapping[Setting, KnownUse], decisions: Sequence[Decision]
-) -> list[str]:
-    """Tell where the same system has another score, and which settings are new or gone."""
-    found = []
+def find_changes(before: Mapping[Setting, KnownUse], decisions: Sequence[Decision]) -> Changes:
+    """Compare the decisions with what `read_known_uses` found before the run."""
+    changed = []
+    scores = []
     for one in decisions:
         known = before.get(one.setting)
         now = _known_use(one.use.standing)
         if known is None:
-            found.append(f"{_name_setting(one)}: new")
-        elif known.name == now.name and _format_score(one, known) != _format_score(one, now):
-            score = _format_score(one, now)
-            found.append(f"{_name_setting(one)}: {score}, before {_format_score(one, known)}")
+            scores.append(f"{_name_setting(one)}: new")
+            continue
+        score, score_before = _format_score(one, now), _format_score(one, known)
+        if known.name != now.name:
+            changed.append(
+                f"{_name_setting(one)}: {now.name} ({score}) instead of {known.name} "
+                f"({score_before})"
+            )
+        elif score != score_before:
+            scores.append(f"{_name_setting(one)}: {score}, before {score_before}")
     settings = {one.setting for one in decisions}
-    found += [f"{format_setting(setting)}: gone" for setting in before if setting not in settings]
-    return found
+    scores += [f"{format_setting(setting)}: gone" for setting in before if setting not in settings]
+    return Changes(not before, tuple(changed), tuple(scores))
 
 
 def _name_setting(decision: Decision) -> str:
@@ -127,29 +134,22 @@ def build_run_summary(
     analysis: Analysis,
     decisions: Sequence[Decision],
     *,
-    before: Mapping[Setting, KnownUse],
+    changes: Changes,
     report: Path,
     mlflow_experiment_id: str,
     mlflow_run_id: str,
 ) -> RunSummary:
-    """Return the summary of a run; `before` is what `read_known_uses` found before it."""
-    decision_changes = find_decision_changes(before, decisions)
+    """Return the summary of a run."""
     lines = [f"**{summarize_decisions(analysis, decisions)}**", ""]
     for line in build_decision_lines(analysis, decisions):
         cost = f" Cost: {line.cost}." if line.cost else ""
         lines.append(f"- **{line.task}, {line.labels}**: {line.sentence}{cost}")
     lines += ["", "### Since the last run", ""]
-    changes = [*decision_changes, *find_score_changes(before, decisions)]
-    if not before:
-        lines.append("This is the first run.")
-    elif not changes:
-        lines.append("Nothing has changed.")
-    else:
-        lines += [f"- {change}" for change in changes]
+    lines += [f"- {sentence}" for sentence in changes.sentences]
     lines += ["", f"Report: `{report}`"]
     return RunSummary(
         decision="\n".join(lines),
-        decision_changes=tuple(decision_changes),
+        decision_changes=changes.decisions,
         scores=tuple(_score_lines(analysis)),
         mlflow_experiment_id=mlflow_experiment_id,
         mlflow_run_id=mlflow_run_id,
