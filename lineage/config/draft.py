@@ -146,7 +146,8 @@ def _plan_task(
     if found.max_words is not None:
         tree["max_words"] = found.max_words
         share = floor(100 * found.covered_share)
-        comments["max_words"] = f"guessed: {share} % of the texts are no longer; others are cut"
+        covered = "all texts" if share == 100 else f"{share} % of the texts"
+        comments["max_words"] = f"guessed: {covered} are at most as long; longer ones are cut"
     if kind.has_train_split:
         tree |= _plan_splits(found, comments)
     comments |= _comment_columns(found)
