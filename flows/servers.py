@@ -244,7 +244,9 @@ def start_mlflow(study: Path) -> str:
         port = _choose_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
         command = ["mlflow", "server", "--backend-store-uri", store]
         command += ["--host", HOST, "--port", str(port), "--workers", "1"]
-        _start_server(study, "mlflow", command, port=port)
+        # Its jobs evaluate chat applications. Waiting for them takes eight processes and 1.9 GB.
+        no_jobs = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        _start_server(study, "mlflow", command, environment=no_jobs, port=port)
     return f"http://{HOST}:{port}"
 
 

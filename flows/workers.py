@@ -74,7 +74,7 @@ class RemoteStage:
     upstream: list[str]  # the stages whose outputs it reads
     code_digest: str  # of the package: the worker's must be the same
     files: dict[str, str]  # texts of files of the study: params.yaml and dvc.yaml
-    lock_entries: dict[str, Any]  # entries of dvc.lock: of the stage and its upstream
+    lock_entries: dict[str, Any]  # entries of dvc.lock: of the upstream stages
     remote: dict[str, Any]  # the name and the settings of the DVC remote
     threads: int
     timeout_seconds: float
@@ -133,7 +133,9 @@ def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
         upstream=list(node.upstream),
         code_digest=read_package_version(root).code_digest,
         files={"params.yaml": params, "dvc.yaml": graph},
-        lock_entries=read_lock_entries(root, (node.name, *node.upstream)),
+        # Not the stage's own entry: of an earlier run, it would pass for up to date where its
+        # inputs are not checked out.
+        lock_entries=read_lock_entries(root, node.upstream),
         remote=asdict(remote),
         threads=context.threads,
         timeout_seconds=node.timeout_seconds,

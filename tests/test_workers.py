@@ -136,6 +136,14 @@ def test_stages_run_on_workers_and_return_outputs_through_the_remote(
     assert (local_project.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
+def test_a_stage_whose_inputs_have_changed_runs_again_on_a_worker(site: Site) -> None:
+    for value in (21, 22):
+        set_models(site.project, value=value)
+        completed = site.project.run("run", "--workers")
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        assert {"make@a", "train@a"} <= {*site.project.stages_run()}
+
+
 @pytest.mark.slow
 def test_a_worker_with_other_code_refuses_its_stage(site: Site) -> None:
     project = site.project
