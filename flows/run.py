@@ -25,6 +25,7 @@ from flows.execute import (
     log_path,
     run_stage,
 )
+from flows.integrity import describe_damage, remove_damaged_outputs, remove_damaged_result
 from flows.plan import (
     ALWAYS_RUNS,
     FIRST_STAGE,
@@ -32,6 +33,7 @@ from flows.plan import (
     Reasons,
     StageNode,
     find_stale_stages,
+    read_cache_folder,
     read_graph,
     read_stale_reasons,
     uses_cuda,
@@ -117,6 +119,7 @@ def run_study(
                     context=context,
                     jobs=jobs if run_remotely is None else MAX_REMOTE_STAGES,
                     exclusive_gpu=run_remotely is None and uses_cuda(root),
+                    exports_cache=run_remotely is not None,
                 )
         except BaseException:
             _end_mlflow_run(context, None)
@@ -200,13 +203,34 @@ def _make_runner(
     """Return the function that runs a stage, on a worker or on this machine."""
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
+    cache = read_cache_folder(context.root)
+
+    def run_once(node: StageNode) -> StageResult:
+        if run_remotely is not None and not _must_run_here(node, context.root):
+            return run_remotely(node, context)
+        with local_slots:
+            return run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+
+    def remove_damaged(result: StageResult) -> list[str]:
+        if result.outcome != "cached":
+            return []
+        entry = read_lock_entry(context.root, result.name)
+        return remove_damaged_result(context.root, cache, entry)
 
     def run(node: StageNode) -> StageResult:
-        if run_remotely is not None and not _must_run_here(node, context.root):
-            result = run_remotely(node, context)
-        else:
-            with local_slots:
-                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+        result = run_once(node)
+        damaged = remove_damaged(result)
+        if damaged:
+            result = run_once(node)
+            message = result.message or describe_damage(node.name, damaged)
+            result = dataclasses.replace(result, message=message)
+            still_damaged = remove_damaged(result)
+            if still_damaged:
+                message = (
+                    f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
+                    "remove the files there, and run again"
+                )
+                return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
         return result
@@ -321,8 +345,12 @@ def _run_graph(
     context: StageContext,
     jobs: int,
     exclusive_gpu: bool,
+    exports_cache: bool,
 ) -> dict[str, StageResult]:
-    """Run `sources`, and then whatever is stale according to what it found."""
+    """Run `sources`, and then whatever is stale according to what it found, or damaged.
+
+    With `exports_cache`, files of DVC's cache will go to other machines.
+    """
     first = [node for node in nodes if node.name == FIRST_STAGE]
     rest = [node for node in nodes if node.name != FIRST_STAGE]
     with ProgressDisplay(context.root, num_stages=len(nodes)) as display:
@@ -343,7 +371,7 @@ def _run_graph(
         }
         results = run_stages(
             rest,
-            reasons=read_stale_reasons(context.root),
+            reasons=_check_outputs(context.root, display, check_cache=exports_cache),
             run=run,
             jobs=jobs,
             exclusive_gpu=exclusive_gpu,
@@ -352,6 +380,19 @@ def _run_graph(
             completed=completed,
         )
     return {**results, **sources_results}
+
+
+def _check_outputs(
+    root: Path, display: ProgressDisplay, *, check_cache: bool
+) -> dict[str, Reasons]:
+    """Remove damaged outputs, and return why each stage would run by itself."""
+    reasons = read_stale_reasons(root)
+    damaged = remove_damaged_outputs(
+        root, read_cache_folder(root), reasons, check_cache=check_cache
+    )
+    for name, outputs in damaged.items():
+        display.on_damage(describe_damage(name, outputs))
+    return read_stale_reasons(root) if damaged else reasons
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:

@@ -18,6 +18,16 @@ class InputError(ValueError):
     """
 
 
+class DamagedError(InputError):
+    """An output of a stage whose bytes are no longer those that the stage wrote."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"{path}: it is damaged: its bytes are not those that its stage wrote; run `lineage "
+            "run`, which removes it and makes it again"
+        )
+
+
 class EvaluationError(RuntimeError):
     """A result that fails for good, such as a non-finite loss or an empty subset.
 

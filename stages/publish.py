@@ -3,6 +3,7 @@
 It also shows them in MLflow, registers the recommended systems there, and prints a table.
 """
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from lineage.report.evidence import ReportFacts, list_costs, write_evidence, wri
 from lineage.report.provenance import StageMetadata, collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
+from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
@@ -41,6 +43,8 @@ def work(stage: Stage) -> None:
     pipeline = get_pipeline_id()
     stage_names = list_stage_names(params)
     lock = read_dvc_lock()
+    if "LINEAGE_STAGE" not in os.environ:  # `lineage run` has checked them before its first stage
+        check_outputs(lock, stage_names)
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
     analysis = read_analysis(REPORTS_DIR / "results.json")
     analysis = add_costs(analysis, stage_metadata, params.grid)
