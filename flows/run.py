@@ -51,6 +51,7 @@ from flows.study import (
 from flows.view import ProgressDisplay, read_stage_output
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
+from lineage.runtime.database import check_database
 from lineage.runtime.provenance import (
     SOURCES_DIR,
     archive_stage_metadata,
@@ -105,6 +106,9 @@ def run_study(
         check_can_commit(root)
     with hold_run_lock(root):
         _remove_broken_locks(root)
+        message = check_database()
+        if message:
+            print(message, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
         context = _stage_context(study, flow_run_id=flow_run_id)

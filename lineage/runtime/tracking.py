@@ -6,7 +6,6 @@ had, and no step of a curve is logged twice.
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import logging
@@ -35,6 +34,12 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
 from lineage.errors import describe_failure
+from lineage.runtime.database import (
+    find_database,
+    lock_store,
+    remove_companions,
+    set_aside_if_broken,
+)
 from lineage.runtime.provenance import (
     Dataset,
     get_pipeline_id,
@@ -44,7 +49,6 @@ from lineage.runtime.provenance import (
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     SQLITE_PREFIX,
-    STATE_DIR,
     get_user_name,
     resolve_tracking_uri,
 )
@@ -429,7 +433,7 @@ def _log_datasets(
 ) -> None:
     # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one
     # fails.
-    with _store_lock():
+    with lock_store():
         client.log_inputs(run_id, [_dataset_input(dataset, context) for dataset in datasets])
 
 
@@ -437,16 +441,21 @@ def _connect(pipeline: str) -> _Store:
     """Open the store and its experiment.
 
     The first process creates the database, behind a lock: of two that create it together, one dies.
+    A broken one is set aside.
     """
-    with _store_lock():
+    with lock_store():
+        database = find_database()
+        if database is not None:
+            message = set_aside_if_broken(database)
+            if message:
+                print(message, file=sys.stderr)
+            if not database.is_file():
+                _create_database(database)
         client = MlflowClient(resolve_tracking_uri())
         location = _artifact_location()
         found = client.get_experiment_by_name(EXPERIMENT_NAME)
         if found is None:
-            created = client.create_experiment(
-                EXPERIMENT_NAME, artifact_location=location, tags={NOTE_TAG: EXPERIMENT_NOTE}
-            )
-            return _Store(client, created, pipeline)
+            return _Store(client, _create_experiment(client), pipeline)
         if NOTE_TAG not in found.tags:  # made by an older version; a text of the user's stays
             client.set_experiment_tag(found.experiment_id, NOTE_TAG, EXPERIMENT_NOTE)
     if location not in (None, found.artifact_location):
@@ -458,10 +467,23 @@ def _connect(pipeline: str) -> _Store:
     return _Store(client, found.experiment_id, pipeline)
 
 
-def _database_file() -> Path | None:
-    """Return the file of the sqlite store; None if the store is something else."""
-    uri = resolve_tracking_uri()
-    return Path(uri.removeprefix(SQLITE_PREFIX)) if uri.startswith(SQLITE_PREFIX) else None
+def _create_database(database: Path) -> None:
+    """Create the database under another name, and move it to its place when it is complete."""
+    draft = database.with_name(f".{database.name}.draft")
+    draft.unlink(missing_ok=True)  # of a process that was killed
+    remove_companions(draft)
+    try:
+        _create_experiment(MlflowClient(f"{SQLITE_PREFIX}{draft}"))
+        remove_companions(database)
+        draft.replace(database)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _create_experiment(client: MlflowClient) -> str:
+    return client.create_experiment(
+        EXPERIMENT_NAME, artifact_location=_artifact_location(), tags={NOTE_TAG: EXPERIMENT_NOTE}
+    )
 
 
 def _artifact_location() -> str | None:
@@ -470,32 +492,15 @@ def _artifact_location() -> str | None:
     They lie beside the database. MLflow's own default depends on the current folder, which may be
     that of a worker.
     """
-    database = _database_file()
+    database = find_database()
     if database is None:
         return None
     return (database.parent / "mlruns" / EXPERIMENT_NAME).absolute().as_uri()
 
 
-@contextlib.contextmanager
-def _store_lock() -> Iterator[None]:
-    """Let only one of the processes that share a store write.
-
-    The lock lies beside the database, since workers on this machine share it too.
-    """
-    database = _database_file()
-    if database is None:
-        path = STATE_DIR / "tracking.lock"
-    else:
-        path = Path(f"{database}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
 def _get_or_create_parent(store: _Store) -> entities.Run:
     """Return the oldest parent of this pipeline, on which all processes agree, or a new one."""
-    with _store_lock():
+    with lock_store():
         parent = _find_parent(store)
         if parent is None:
             names = _name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
