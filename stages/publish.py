@@ -26,6 +26,7 @@ from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
+from lineage.runtime.sender import send_waiting
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.registry import publish_champions
@@ -75,11 +76,12 @@ def work(stage: Stage) -> None:
         stages=[name.replace("@", "-") for name in stage_names],
     )
     parent = tracking.open_parent_run(pipeline)
-    outcomes = publish_champions(
-        params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
-    )
-    log_candidates(parent, analysis, decisions, outcomes)
-    log_report(parent, analysis, decisions, outcomes, stage_metadata, pipeline=pipeline)
+    with send_waiting(parent):
+        outcomes = publish_champions(
+            params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
+        )
+        log_candidates(parent, analysis, decisions, outcomes)
+        log_report(parent, analysis, decisions, outcomes, stage_metadata, pipeline=pipeline)
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,
