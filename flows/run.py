@@ -42,6 +42,7 @@ from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_sta
 from flows.study import (
     Study,
     check_can_commit,
+    check_places,
     commit_results,
     hold_run_lock,
     is_running,
@@ -106,6 +107,7 @@ def run_study(
         check_can_commit(root)
     with hold_run_lock(root):
         _remove_broken_locks(root)
+        check_places(root)
         message = check_database()
         if message:
             print(message, file=sys.stderr)
@@ -113,16 +115,18 @@ def run_study(
             prepare_remote(root)
         context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
+        cache = read_cache_folder(root)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
             with start_helpers(root):
-                run = _make_runner(context, jobs, run_remotely)
+                run = _make_runner(context, jobs, cache, run_remotely)
                 results = _run_graph(
                     nodes,
                     run=wrap_runner(run),
                     context=context,
                     jobs=jobs if run_remotely is None else MAX_REMOTE_STAGES,
                     exclusive_gpu=run_remotely is None and uses_cuda(root),
+                    cache=cache,
                     exports_cache=run_remotely is not None,
                 )
         except BaseException:
@@ -202,12 +206,12 @@ def interrupt_on_signals() -> None:
 def _make_runner(
     context: StageContext,
     jobs: int,
+    cache: Path,
     run_remotely: RemoteRunner | None,
 ) -> StageRunner:
     """Return the function that runs a stage, on a worker or on this machine."""
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
-    cache = read_cache_folder(context.root)
 
     def run_once(node: StageNode) -> StageResult:
         if run_remotely is not None and not _must_run_here(node, context.root):
@@ -349,6 +353,7 @@ def _run_graph(
     context: StageContext,
     jobs: int,
     exclusive_gpu: bool,
+    cache: Path,
     exports_cache: bool,
 ) -> dict[str, StageResult]:
     """Run `sources`, and then whatever is stale according to what it found, or damaged.
@@ -375,7 +380,7 @@ def _run_graph(
         }
         results = run_stages(
             rest,
-            reasons=_check_outputs(context.root, display, check_cache=exports_cache),
+            reasons=_check_outputs(context.root, cache, display, check_cache=exports_cache),
             run=run,
             jobs=jobs,
             exclusive_gpu=exclusive_gpu,
@@ -387,13 +392,11 @@ def _run_graph(
 
 
 def _check_outputs(
-    root: Path, display: ProgressDisplay, *, check_cache: bool
+    root: Path, cache: Path, display: ProgressDisplay, *, check_cache: bool
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
     reasons = read_stale_reasons(root)
-    damaged = remove_damaged_outputs(
-        root, read_cache_folder(root), reasons, check_cache=check_cache
-    )
+    damaged = remove_damaged_outputs(root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():
         display.on_damage(describe_damage(name, outputs))
     return read_stale_reasons(root) if damaged else reasons

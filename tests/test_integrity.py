@@ -107,7 +107,9 @@ def test_a_result_that_comes_damaged_from_the_remote_twice_is_refused(tmp_path: 
         pulls.append(node.name)
         return StageResult(node.name, "cached")
 
-    result = _make_runner(StageContext(tmp_path), 1, pull_damaged)(node)
+    result = _make_runner(
+        StageContext(tmp_path), 1, tmp_path / ".dvc/cache/files/md5", pull_damaged
+    )(node)
     assert (result.outcome, result.exit_status, len(pulls)) == ("failed", 2, 2)
     assert "make: artifacts/out came damaged from the DVC remote" in result.message
     assert not made.exists()

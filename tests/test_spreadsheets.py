@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from lineage.analysis.build import read_results_csv, write_results_csv
+from lineage.analysis.spreadsheets import escape_cells, unescape_cells
 from lineage.results import RESULT_COLUMNS, sort_results
-from lineage.spreadsheets import escape_cells, unescape_cells
 
 FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\tx", "\r=1", "＝1", "'=1", "''@x")
 TEXTS = ("a=1", "'quoted'", "", "'", "n-1", "a@b")

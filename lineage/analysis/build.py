@@ -55,6 +55,7 @@ from lineage.analysis.records import (
     TrialCounts,
     UnknownTokenShare,
 )
+from lineage.analysis.spreadsheets import escape_cells, unescape_cells
 from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
@@ -66,7 +67,6 @@ from lineage.results import (
     PUBLIC_FAMILY,
     UNKNOWN_TOKEN_METRIC,
 )
-from lineage.spreadsheets import escape_cells, unescape_cells
 from lineage.tasks.base import load_kind
 
 MAX_CURVE_POINTS = 200  # of each curve; more cannot be seen

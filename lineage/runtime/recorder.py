@@ -21,8 +21,13 @@ from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
 from typing import Any, Protocol
 
 from lineage.errors import describe_failure
-from lineage.runtime.database import find_database
-from lineage.runtime.journal import END, JournalWriter, current_ms, describe_stage_run
+from lineage.runtime.journal import (
+    END,
+    JournalWriter,
+    current_ms,
+    describe_stage_run,
+    max_wait_seconds,
+)
 from lineage.runtime.provenance import Dataset, common_tags, get_pipeline_id
 
 ADDRESS_VARIABLE = "LINEAGE_RECORDER"  # the environment variable that holds the socket's path
@@ -30,9 +35,6 @@ ADDRESS_VARIABLE = "LINEAGE_RECORDER"  # the environment variable that holds the
 TIMEOUT_VARIABLE = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 SENDER_SECONDS = "15"
 CONNECT_SECONDS = 1.0  # that a recorder may take to accept a stage
-# How long a stage waits for MLflow, all in all. What is not sent by then is sent later.
-MAX_WAIT_SECONDS = 5.0
-MAX_DATABASE_SECONDS = 60.0  # if the store is a file of this machine: others may be writing to it
 MAX_PARAM_LENGTH = 6000  # characters of a parameter's value that MLflow takes
 
 
@@ -115,7 +117,7 @@ class StageTracker:
     def __init__(self, journal: JournalWriter, sender: Sender) -> None:
         self._journal: JournalWriter | None = journal
         self._sender = sender
-        self._seconds_left = MAX_WAIT_SECONDS if find_database() is None else MAX_DATABASE_SECONDS
+        self._seconds_left = max_wait_seconds()
         self.training_failed = False
 
     @property

@@ -21,9 +21,7 @@ from mlflow.protos.databricks_pb2 import (
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
-from lineage.runtime.database import find_database
 from lineage.runtime.journal import Claim, StageRun
-from lineage.runtime.recorder import MAX_DATABASE_SECONDS, MAX_WAIT_SECONDS
 from lineage.runtime.settings import resolve_tracking_uri
 from lineage.runtime.tracking import (
     STORE_ERRORS,
@@ -90,7 +88,7 @@ def send_waiting(parent: MlflowTracker) -> Iterator[None]:
         thread.start()
     yield
     if parent.run_id:
-        thread.join(MAX_WAIT_SECONDS if find_database() is None else MAX_DATABASE_SECONDS)
+        thread.join(journal.max_wait_seconds())
     num_waiting = len(journal.list_waiting())
     if num_waiting:
         stages = "1 stage wait" if num_waiting == 1 else f"{num_waiting} stages wait"
