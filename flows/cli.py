@@ -437,8 +437,10 @@ def _study_root() -> Path:
 
 def _run_with_prefect(options: "RunOptions") -> int:
     from flows.servers import prefect_environment, start_temporary_prefect, wait_for_prefect
+    from flows.study import check_places
 
     root = _study_root()
+    check_places(root)  # before the server is started
     # Prefect reads its settings when it is imported.
     for name, value in prefect_environment(root).items():
         os.environ.setdefault(name, value)

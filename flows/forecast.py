@@ -2,6 +2,7 @@
 
 import contextlib
 import heapq
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 from flows.execute import StageContext, run_stage
-from flows.plan import FIRST_STAGE, StageNode, find_stale_stages, read_graph, read_stale_reasons
+from flows.plan import (
+    FIRST_STAGE,
+    StageNode,
+    find_stale_stages,
+    read_cache_folder,
+    read_graph,
+    read_stale_reasons,
+)
 from flows.run import default_jobs, start_helpers
-from flows.study import is_running, open_study
+from flows.study import check_places, is_running, open_study
 from lineage.config.checks import check_study
 from lineage.config.params import read_params
 from lineage.config.source_records import collect_records, refresh_parameter_records
@@ -23,7 +31,11 @@ from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
 from lineage.runtime.code import PROJECT_ROOT
-from lineage.runtime.settings import read_runtime_settings, resolve_data_root
+from lineage.runtime.settings import (
+    find_existing_folder,
+    read_runtime_settings,
+    resolve_data_root,
+)
 
 EMPTY_STAGES_PER_JOB = 2
 EMPTY_STAGE_TIMEOUT = 120.0
@@ -236,6 +248,7 @@ def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = 
     Raises InputError for what a run would refuse.
     """
     open_study(root)
+    check_places(root)
     params = read_params()
     data_root = resolve_data_root()
     collect_records(params, data_root)
@@ -267,6 +280,27 @@ def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = 
     print_forecast(
         nodes_to_run, forecast, run, overhead_seconds=overhead_seconds, by_stage=by_stage
     )
+    check_free_space(root, read_cache_folder(root), run.disk_bytes)
+
+
+def check_free_space(root: Path, cache: Path, disk_bytes: int) -> None:
+    """Raise InputError if the outputs of a run do not fit on the disk, with their copies.
+
+    The study and DVC's cache may lie on different disks.
+    """
+    needed: dict[int, tuple[Path, int]] = {}
+    for place in (root, cache):
+        folder = find_existing_folder(place.absolute())
+        disk = folder.stat().st_dev
+        first_folder, num_bytes = needed.get(disk, (folder, 0))
+        needed[disk] = (first_folder, num_bytes + disk_bytes // DISK_COPIES)
+    for folder, num_bytes in needed.values():
+        free_bytes = shutil.disk_usage(folder).free
+        if free_bytes < num_bytes:
+            raise InputError(
+                f"{folder}: the run needs about {format_bytes(num_bytes)} of this disk, and "
+                f"{format_bytes(free_bytes)} are free; free some, or move the study"
+            )
 
 
 @contextlib.contextmanager

@@ -221,6 +221,12 @@ def check_remote_access(root: Path) -> None:
             ) from error
 
 
+def read_cache_folder(root: Path) -> Path:
+    """Return the folder of DVC's cache, in which files lie by their digest."""
+    with _open_repo(root) as repo:
+        return Path(repo.cache.local.path)
+
+
 def _open_repo(root: Path) -> Repo:
     try:
         return Repo(str(root), _wait_for_lock=True)

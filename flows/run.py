@@ -25,6 +25,7 @@ from flows.execute import (
     log_path,
     run_stage,
 )
+from flows.integrity import describe_damage, remove_damaged_outputs, remove_damaged_result
 from flows.plan import (
     ALWAYS_RUNS,
     FIRST_STAGE,
@@ -32,6 +33,7 @@ from flows.plan import (
     Reasons,
     StageNode,
     find_stale_stages,
+    read_cache_folder,
     read_graph,
     read_stale_reasons,
     uses_cuda,
@@ -40,6 +42,7 @@ from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_sta
 from flows.study import (
     Study,
     check_can_commit,
+    check_places,
     commit_results,
     hold_run_lock,
     is_running,
@@ -49,6 +52,7 @@ from flows.study import (
 from flows.view import ProgressDisplay, read_stage_output
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
+from lineage.runtime.database import check_database
 from lineage.runtime.provenance import (
     SOURCES_DIR,
     archive_stage_metadata,
@@ -103,20 +107,27 @@ def run_study(
         check_can_commit(root)
     with hold_run_lock(root):
         _remove_broken_locks(root)
+        check_places(root)
+        message = check_database()
+        if message:
+            print(message, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
         context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
+        cache = read_cache_folder(root)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
             with start_helpers(root):
-                run = _make_runner(context, jobs, run_remotely)
+                run = _make_runner(context, jobs, cache, run_remotely)
                 results = _run_graph(
                     nodes,
                     run=wrap_runner(run),
                     context=context,
                     jobs=jobs if run_remotely is None else MAX_REMOTE_STAGES,
                     exclusive_gpu=run_remotely is None and uses_cuda(root),
+                    cache=cache,
+                    exports_cache=run_remotely is not None,
                 )
         except BaseException:
             _end_mlflow_run(context, None)
@@ -195,18 +206,39 @@ def interrupt_on_signals() -> None:
 def _make_runner(
     context: StageContext,
     jobs: int,
+    cache: Path,
     run_remotely: RemoteRunner | None,
 ) -> StageRunner:
     """Return the function that runs a stage, on a worker or on this machine."""
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
 
-    def run(node: StageNode) -> StageResult:
+    def run_once(node: StageNode) -> StageResult:
         if run_remotely is not None and not _must_run_here(node, context.root):
-            result = run_remotely(node, context)
-        else:
-            with local_slots:
-                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+            return run_remotely(node, context)
+        with local_slots:
+            return run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+
+    def remove_damaged(result: StageResult) -> list[str]:
+        if result.outcome != "cached":
+            return []
+        entry = read_lock_entry(context.root, result.name)
+        return remove_damaged_result(context.root, cache, entry)
+
+    def run(node: StageNode) -> StageResult:
+        result = run_once(node)
+        damaged = remove_damaged(result)
+        if damaged:
+            result = run_once(node)
+            message = result.message or describe_damage(node.name, damaged)
+            result = dataclasses.replace(result, message=message)
+            still_damaged = remove_damaged(result)
+            if still_damaged:
+                message = (
+                    f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
+                    "remove the files there, and run again"
+                )
+                return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
         return result
@@ -321,8 +353,13 @@ def _run_graph(
     context: StageContext,
     jobs: int,
     exclusive_gpu: bool,
+    cache: Path,
+    exports_cache: bool,
 ) -> dict[str, StageResult]:
-    """Run `sources`, and then whatever is stale according to what it found."""
+    """Run `sources`, and then whatever is stale according to what it found, or damaged.
+
+    With `exports_cache`, files of DVC's cache will go to other machines.
+    """
     first = [node for node in nodes if node.name == FIRST_STAGE]
     rest = [node for node in nodes if node.name != FIRST_STAGE]
     with ProgressDisplay(context.root, num_stages=len(nodes)) as display:
@@ -343,7 +380,7 @@ def _run_graph(
         }
         results = run_stages(
             rest,
-            reasons=read_stale_reasons(context.root),
+            reasons=_check_outputs(context.root, cache, display, check_cache=exports_cache),
             run=run,
             jobs=jobs,
             exclusive_gpu=exclusive_gpu,
@@ -352,6 +389,17 @@ def _run_graph(
             completed=completed,
         )
     return {**results, **sources_results}
+
+
+def _check_outputs(
+    root: Path, cache: Path, display: ProgressDisplay, *, check_cache: bool
+) -> dict[str, Reasons]:
+    """Remove damaged outputs, and return why each stage would run by itself."""
+    reasons = read_stale_reasons(root)
+    damaged = remove_damaged_outputs(root, cache, reasons, check_cache=check_cache)
+    for name, outputs in damaged.items():
+        display.on_damage(describe_damage(name, outputs))
+    return read_stale_reasons(root) if damaged else reasons
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:

@@ -25,6 +25,7 @@ from flows.execute import TELEMETRY_OFF
 from flows.run import default_jobs
 from flows.study import check_can_commit
 from lineage.errors import InputError
+from lineage.runtime.database import check_database
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     STATE_DIR,
@@ -241,6 +242,9 @@ def start_mlflow(study: Path) -> str:
         return store
     port = running_port(study, "mlflow")
     if port is None:
+        message = check_database()
+        if message:
+            print(message)
         port = _choose_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
         command = ["mlflow", "server", "--backend-store-uri", store]
         command += ["--host", HOST, "--port", str(port), "--workers", "1"]

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from flows.plan import (
     drop_default_remote,
     init_dvc,
     let_dvc_use_git,
+    read_cache_folder,
     read_default_remote,
     set_cache_folder,
     set_default_remote,
@@ -29,6 +31,7 @@ PARAMS_FILE = "params.yaml"
 GRAPH_FILE = "dvc.yaml"
 OWN_FILES = (".gitignore", ".dvcignore", ".dvc/config")  # that `create_study` writes
 COMMITTED_FILES = (PARAMS_FILE, GRAPH_FILE, "dvc.lock", "reports", *OWN_FILES)
+PROBE_BYTES = 1 << 20  # that must fit into a folder which a run writes to
 LOCAL_REMOTE = "workers"  # the name of the DVC remote for workers on this machine
 GIT_IGNORE = """\
 # Stages write these files, and DVC stores their versions.
@@ -80,6 +83,26 @@ def open_study(root: Path) -> Study:
         init_dvc(root)
     let_dvc_use_git(root, has_git=_lies_in_git(root))
     return Study(root, find_study_version(root))
+
+
+def check_places(root: Path) -> None:
+    """Raise InputError where a run could not write, before it has computed anything."""
+    check_writable(str(root.absolute()), purpose="the study", num_bytes=PROBE_BYTES)
+    check_writable(
+        str(read_cache_folder(root)),
+        purpose="DVC's cache; `dvc cache dir` sets another",
+        num_bytes=PROBE_BYTES,
+    )
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise InputError(
+            f"no folder for temporary files can be written to ({error.strerror}); set the "
+            "environment variable TMPDIR to one"
+        ) from error
+    check_writable(
+        folder, purpose="for temporary files; TMPDIR names another", num_bytes=PROBE_BYTES
+    )
 
 
 def _check_graph(graph: Path) -> None:

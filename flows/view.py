@@ -84,6 +84,9 @@ class ProgressDisplay:
         if result.message:
             _print_plain(Console(stderr=True), result.message)
 
+    def on_damage(self, message: str) -> None:
+        _print_plain(Console(stderr=True), message)
+
     def on_interrupt(self) -> None:
         _print_plain(Console(stderr=True), "stopping; the running stages save a checkpoint first")
 

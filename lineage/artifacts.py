@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lineage.errors import InputError
+from lineage.errors import DamagedError, InputError
 
 SCHEMA_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -60,13 +60,32 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def is_intact(folder: Path, kind: str) -> bool:
-    """Tell whether an artifact is complete, and each file has the digest of its manifest."""
+def is_intact(folder: Path, kind: str | None = None, *, below: str = "") -> bool:
+    """Tell whether an artifact is complete, and each file has the digest of its manifest.
+
+    With `below`, only the files whose names begin with it are read.
+    """
     try:
         files = read_manifest(folder, kind)["files"]
-        return all(file_digest(folder / name) == digest for name, digest in files.items())
+        return all(
+            file_digest(folder / name) == digest
+            for name, digest in files.items()
+            if name.startswith(below)
+        )
     except (InputError, OSError, KeyError, AttributeError, TypeError):
         return False  # the manifest is damaged itself, or a file is missing or unreadable
+
+
+def check_intact(*folders: Path, below: str = "") -> None:
+    """Raise InputError if an artifact is missing, or a file has not the digest of its manifest.
+
+    Every byte is read, since a damaged disk changes neither the size nor the time of a file.
+    """
+    for folder in folders:
+        if not (folder / MANIFEST_FILE).is_file():
+            read_manifest(folder)  # says what to do
+        if not is_intact(folder, below=below):
+            raise DamagedError(folder)
 
 
 def read_manifest(folder: Path, kind: str | None = None) -> dict[str, Any]:

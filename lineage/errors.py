@@ -18,6 +18,16 @@ class InputError(ValueError):
     """
 
 
+class DamagedError(InputError):
+    """An output of a stage whose bytes are no longer those that the stage wrote."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"{path}: it is damaged: its bytes are not those that its stage wrote; run `lineage "
+            "run`, which removes it and makes it again"
+        )
+
+
 class EvaluationError(RuntimeError):
     """A result that fails for good, such as a non-finite loss or an empty subset.
 
@@ -26,16 +36,12 @@ class EvaluationError(RuntimeError):
     """
 
 
-class StageError(RuntimeError):
-    """The end of a stage in another process; the message is from `describe_failure` there."""
-
-
 def describe_failure(error: BaseException) -> str:
     """Describe an error in Markdown: its sentence, or its type and where it was raised.
 
     The messages of other errors than our own are shortened, since they may hold private text.
     """
-    if isinstance(error, InputError | EvaluationError | StageError):
+    if isinstance(error, InputError | EvaluationError):
         return str(error)
     message = shorten_value(error)
     lines = ["```", f"{type(error).__name__}: {message}" if message else type(error).__name__]

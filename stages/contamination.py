@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lineage.artifacts import read_table, write_table
+from lineage.artifacts import check_intact, read_table, write_table
 from lineage.config.params import read_recorded_params
 from lineage.data.contamination import NgramIndex
 from lineage.data.task_data import TaskData, fold_numbers
@@ -24,6 +24,7 @@ def work(stage: Stage) -> None:
     params = read_recorded_params()
     task_dir = Path("artifacts/tasks") / name
     corpus_dir = Path("artifacts/corpora") / params.budget.corpus
+    check_intact(task_dir, corpus_dir)
     task = TaskData.load(task_dir, split=params.report.split)
     language = task.info["language"]
     kind = load_kind(task.info["kind"])

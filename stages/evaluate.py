@@ -13,6 +13,7 @@ from typing import Any
 
 from lineage.artifacts import (
     artifact_digest,
+    check_intact,
     read_json,
     read_manifest,
     write_table,
@@ -122,8 +123,12 @@ def read_text_bytes(model_dir: Path) -> int | None:
 def load_context(
     params: Params, name: str, seed: str, model_dir: Path, task_dir: Path
 ) -> EvalContext:
-    """Load a model and a task."""
+    """Load a model and a task. Raises InputError if their files are damaged."""
     source_dir = pretrained_dir(name, seed)
+    tokens_dir = Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None
+    check_intact(model_dir, task_dir)
+    if tokens_dir is not None:
+        check_intact(tokens_dir)
     checkpoint = Checkpoint.load(model_dir)
     text_bytes = read_text_bytes(model_dir)
     if isinstance(checkpoint.family, Public):
@@ -139,7 +144,7 @@ def load_context(
         text_bytes=text_bytes,
         precision=params.precision,
         device=select_device(params.device, read_runtime_settings().device_index),
-        tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None,
+        tokens_dir=tokens_dir,
         failure_reason=read_manifest(model_dir, "model")["reason"],
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lineage.artifacts import read_table, write_table
+from lineage.artifacts import check_intact, read_table, write_table
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.data.language import byte_count
@@ -45,6 +45,8 @@ def work(stage: Stage) -> None:
     if models or tasks:
         corpus_dir = Path("artifacts/corpora") / params.budget.corpus
         inputs = [corpus_dir, *(Path("artifacts/tasks") / name for name in tasks)]
+        tokens_dirs = [Path("artifacts/tokens") / model.name for model in models]
+        check_intact(*inputs, *tokens_dirs)
         parameters = {
             "budget": {"text_bytes": params.budget.text_bytes},
             "split": params.report.split,

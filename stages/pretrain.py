@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import artifact_digest, read_json, write_json
+from lineage.artifacts import artifact_digest, check_intact, read_json, write_json
 from lineage.config.params import read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.models.base import LanguageModelFamily
@@ -39,6 +39,7 @@ def work(stage: Stage) -> None:
     device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)
     tokens_dir = Path("artifacts/tokens") / name
+    check_intact(tokens_dir)
     public_record = read_public_record(model)
     checkpoint, public_model = build_checkpoint(
         model,

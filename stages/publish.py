@@ -3,6 +3,7 @@
 It also shows them in MLflow, registers the recommended systems there, and prints a table.
 """
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,9 @@ from lineage.report.evidence import ReportFacts, list_costs, write_evidence, wri
 from lineage.report.provenance import StageMetadata, collect_provenance, read_dvc_lock
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
+from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
+from lineage.runtime.sender import send_waiting
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.registry import publish_champions
@@ -41,6 +44,8 @@ def work(stage: Stage) -> None:
     pipeline = get_pipeline_id()
     stage_names = list_stage_names(params)
     lock = read_dvc_lock()
+    if "LINEAGE_STAGE" not in os.environ:  # `lineage run` has checked them before its first stage
+        check_outputs(lock, stage_names)
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
     analysis = read_analysis(REPORTS_DIR / "results.json")
     analysis = add_costs(analysis, stage_metadata, params.grid)
@@ -71,12 +76,15 @@ def work(stage: Stage) -> None:
         stages=[name.replace("@", "-") for name in stage_names],
     )
     parent = tracking.open_parent_run(pipeline)
-    outcomes = publish_champions(
-        params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
-    )
-    log_candidates(parent, analysis, decisions, outcomes)
     changes = run_summary.find_changes(known_uses, decisions)
-    log_report(parent, analysis, decisions, outcomes, changes, stage_metadata, pipeline=pipeline)
+    with send_waiting(parent):
+        outcomes = publish_champions(
+            params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
+        )
+        log_candidates(parent, analysis, decisions, outcomes)
+        log_report(
+            parent, analysis, decisions, outcomes, changes, stage_metadata, pipeline=pipeline
+        )
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,

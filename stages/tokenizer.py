@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.artifacts import create_artifact, read_json, read_manifest, read_table
+from lineage.artifacts import check_intact, create_artifact, read_json, read_table
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.records import parse_record
 from lineage.models.public_folders import parse_checkpoint_source
@@ -56,9 +56,9 @@ def work(stage: Stage) -> None:
 
 
 def find_corpus(params: Params) -> Path:
-    """Return the folder of the corpus. Raises InputError if its stage has not run."""
+    """Return the folder of the corpus. Raises InputError if it is missing or damaged."""
     corpus_dir = Path("artifacts/corpora") / params.budget.corpus
-    read_manifest(corpus_dir, "corpus")
+    check_intact(corpus_dir)
     return corpus_dir
 
 

@@ -23,6 +23,7 @@ MAXIMUM_FUNCTION_LINES = 60
 FLOWS_MAY_IMPORT = {
     "lineage.errors",
     "lineage.runtime.code",
+    "lineage.runtime.database",
     "lineage.runtime.provenance",
     "lineage.config.records",
     "lineage.runtime.settings",
@@ -58,6 +59,7 @@ COMMANDS_MAY_IMPORT = {
 # Only these files may import a tool, so that it can be replaced in one place.
 ALLOWED_USERS = {
     "mlflow": {
+        "lineage/runtime/sender.py",
         "lineage/runtime/tracking.py",
         "lineage/serving/mlflow_model.py",
         "lineage/serving/model_script.py",

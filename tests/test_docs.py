@@ -19,7 +19,8 @@ from lineage.results import (
     PREDICTION_COLUMNS,
     RESULT_COLUMNS,
 )
-from lineage.runtime.tracking import TAG_DESCRIPTIONS, common_tags
+from lineage.runtime.provenance import common_tags
+from lineage.runtime.tracking import TAG_DESCRIPTIONS
 from tests.checkout import ROOT
 
 DOCS = ROOT / "docs"

@@ -13,7 +13,7 @@ from flows import servers
 from flows.execute import StageContext, StageResult
 from flows.run import _end_mlflow_run
 from lineage.artifacts import write_json
-from lineage.runtime import tracking
+from lineage.runtime import recorder, tracking
 from lineage.runtime.provenance import Dataset, get_pipeline_id
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 
@@ -44,11 +44,13 @@ def test_a_bad_tracking_uri_stops_no_stage_and_its_password_is_not_printed(
     """Try a database without an installed driver, and malformed addresses."""
     monkeypatch.setenv("LINEAGE_TRACKING_URI", address)
     monkeypatch.chdir(tmp_path)
-    with tracking.open_stage_run("baselines@sense", parameters={}, tags={}, datasets=[]) as tracker:
+    with recorder.track_stage("baselines@sense", parameters={}, tags={}) as tracker:
         assert tracker.run_id == ""
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert message.startswith("tracking: baselines@sense goes on without MLflow: ")
+    assert message.startswith(
+        "tracking: baselines@sense goes on without MLflow, which gets its values later: "
+    )
     assert "secret" not in message
 
 
@@ -56,12 +58,9 @@ def run_statuses(folder: Path) -> list[str]:
     """Return the statuses of the pipeline's runs, the parent first."""
     client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
-    return [
-        run.info.status
-        for run in client.search_runs(
-            [experiment.experiment_id], order_by=["attributes.start_time ASC"]
-        )
-    ]
+    runs = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    runs = sorted(runs, key=lambda run: run.data.tags["stage"] != "pipeline")
+    return [run.info.status for run in runs]
 
 
 @pytest.mark.parametrize("publish", ["blocked", "failed", "ran"])
@@ -77,10 +76,10 @@ def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
         monkeypatch.setenv(key, value)
     with (
         pytest.raises(ValueError, match="the moon"),
-        tracking.open_stage_run("pretrain@gpt-0", parameters={}, tags={}),
+        recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}),
     ):
         raise ValueError("the moon was full")
-    with tracking.open_stage_run("pretrain@bert-0", parameters={}, tags={}):
+    with recorder.track_stage("pretrain@bert-0", parameters={}, tags={}):
         pass
     assert run_statuses(tmp_path) == ["RUNNING", "FAILED", "FINISHED"]
     context = StageContext(Path(__file__).parent.parent, environment, 1)
@@ -104,7 +103,7 @@ def test_a_stopped_pipeline_is_killed_in_mlflow_and_a_finished_one_stays_finishe
     }
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
-    with tracking.open_stage_run("tokenizer@gpt", parameters={}, tags={}):
+    with recorder.track_stage("tokenizer@gpt", parameters={}, tags={}):
         pass
     context = StageContext(Path(__file__).parent.parent, environment, 1)
     _end_mlflow_run(context, None)
@@ -190,7 +189,7 @@ def test_two_stages_log_the_same_dataset_one_after_the_other(
         active.pop()
 
     def stage(name: str) -> None:
-        with tracking.open_stage_run(name, parameters={}, tags={}, datasets=[dataset]):
+        with recorder.track_stage(name, parameters={}, tags={}, datasets=[dataset]):
             pass
 
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)

@@ -19,7 +19,7 @@ from mlflow.exceptions import MlflowException
 
 from lineage import artifacts
 from lineage.errors import InputError
-from lineage.runtime import recorder, tracking
+from lineage.runtime import journal, recorder, sender, tracking
 from lineage.runtime.datasets import describe_dataset
 from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
@@ -58,20 +58,19 @@ def in_study(
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", request.node.name[:60])
     monkeypatch.setenv("LINEAGE_FLOW_RUN", "flow-1")
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
-    monkeypatch.setattr(tracking, "SYSTEM_METRICS_SECONDS", 0.1)
+    monkeypatch.setattr(sender, "SYSTEM_METRICS_SECONDS", 0.1)
     return study_folder
 
 
 def pipeline_runs(where: str = "") -> list[Run]:
-    """Return the runs of this test's pipeline, oldest first."""
+    """Return the runs of this test's pipeline: the parent, and then its stages, oldest first."""
     client = MlflowClient(resolve_tracking_uri())
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     query = f"tags.pipeline = '{os.environ['LINEAGE_PIPELINE_ID']}'{where}"
-    return list(
-        client.search_runs(
-            [experiment.experiment_id], query, order_by=["attributes.start_time ASC"]
-        )
+    runs = client.search_runs(
+        [experiment.experiment_id], query, order_by=["attributes.start_time ASC"]
     )
+    return sorted(runs, key=lambda run: run.data.tags["stage"] != "pipeline")
 
 
 def logged_steps(run: Run, key: str) -> list[int]:
@@ -136,6 +135,7 @@ def test_a_killed_stage_continues_in_its_run(in_study: Path) -> None:
                     run.log_metrics({"loss": float(step)}, step=step)
                 run.flush()
                 if is_killed:
+                    assert run.run_id
                     assert [mlflow_run.info.status for mlflow_run in pipeline_runs()] == [
                         "RUNNING",
                         "RUNNING",
@@ -270,7 +270,8 @@ def test_a_worker_on_this_machine_logs_to_the_store_of_the_study(
     with recorder.track_stage("baselines@sense", parameters={}, tags={}) as run:
         assert run.run_id
     runs = pipeline_runs()
-    assert len(runs) == 2 and list(tmp_path.iterdir()) == []
+    assert len(runs) == 2
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert {one.data.tags["study"] for one in runs} == {in_study.name}
 
 
@@ -283,8 +284,6 @@ def test_a_stage_works_without_a_tracking_server(
     ) as run:
         run.log_metrics({"loss": 1.0}, step=0, text_bytes=5)
         run.flush()
-        run.set_note("nothing")
-        run.log_artifact(in_study / "params.yaml")
         assert run.run_id == ""
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -296,20 +295,39 @@ def test_a_stage_works_without_a_tracking_server(
 def test_a_store_that_fails_during_a_stage_prints_one_line(
     in_study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calls = []
-
     def fail(*_: object, **__: object) -> None:
-        calls.append(1)
         raise MlflowException("the database is gone")
 
-    with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
-        monkeypatch.setattr(MlflowClient, "log_batch", fail)
+    with (
+        monkeypatch.context() as patch,
+        recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run,
+    ):
+        assert run.run_id
+        patch.setattr(MlflowClient, "log_batch", fail)
         for step in range(10):
             run.log_metrics({"loss": 1.0}, step=step)
             run.flush()
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and "the database is gone" in message
-    assert len(calls) == tracking.MAX_FAILURES
+    assert len(journal.list_waiting()) == 1
+    with recorder.track_stage("pretrain@gpt-1", parameters={}, tags={}):
+        pass
+    _, child, _ = pipeline_runs()
+    assert (child.info.run_id, child.info.status) == (run.run_id, "FINISHED")
+    assert logged_steps(child, "loss") == list(range(10))
+    assert journal.list_waiting() == []
+
+
+def test_what_mlflow_refuses_is_kept_and_not_tried_again(
+    in_study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with recorder.track_stage("pretrain@gpt-0", parameters={"a bad name!": 1}, tags={}):
+        pass
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "is refused, and kept in" in message
+    assert journal.list_waiting() == []
+    (rejected,) = (in_study / journal.JOURNAL_DIR).glob("*.rejected")
+    rejected.unlink()
 
 
 def test_one_failed_request_loses_no_value(in_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +422,7 @@ def test_a_recorder_logs_how_a_stage_ended(
             recorder.track_stage(f"adapt@gpt-{number}", parameters={}, tags={}) as run,
         ):
             raise error
-        assert isinstance(run, recorder.RemoteTracker) and run.run_id
+        assert run.run_id
     with recorder.track_stage("adapt@gpt-2", parameters={}, tags={}) as run:
         run.training_failed = True
     statuses = {
@@ -439,10 +457,12 @@ def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
     )
     assert process.returncode == -9
     deadline = time.monotonic() + 30
-    mlflow_run = pipeline_runs()[1]
-    while mlflow_run.info.status == "RUNNING" and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        runs = pipeline_runs()
+        if len(runs) == 2 and runs[1].info.status != "RUNNING":
+            break
         time.sleep(0.1)
-        mlflow_run = pipeline_runs()[1]
+    mlflow_run = pipeline_runs()[1]
     assert mlflow_run.info.status == "KILLED" and logged_steps(mlflow_run, "loss") == [3], (
         "logged values are kept"
     )
@@ -460,6 +480,7 @@ def test_a_recorder_that_dies_prints_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
+        assert run.run_id
         (recorder_child,) = [
             process
             for process in psutil.Process(recorder_process.pid).children()
@@ -475,9 +496,8 @@ def test_a_recorder_that_dies_prints_one_line(
     recorder_process.kill()
     recorder_process.wait()
     with recorder.track_stage("pretrain@gpt-1", parameters={}, tags={}) as run:
-        assert isinstance(run, MlflowTracker) and run.run_id, (
-            "without a recorder a stage logs directly"
-        )
+        assert run.run_id, "without a recorder a thread sends the values"
+    assert logged_steps(pipeline_runs()[1], "loss") == list(range(10)), "also those of before"
 
 
 RUN_SCRIPT = """

@@ -289,6 +289,7 @@ def make_project(folder: Path) -> Project:
         "config/renamed",
         "runtime/__init__",
         "runtime/code",
+        "runtime/database",
         "runtime/provenance",
         "runtime/settings",
     ):

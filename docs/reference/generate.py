@@ -150,6 +150,7 @@ STUDY_FILES = (
     (".lineage/logs/", "neither", "The last log of each stage."),
     (".lineage/resume/", "neither", "Checkpoints of trainings that have not finished."),
     (".lineage/metadata/", "neither", "Times, hosts and run ids of stages."),
+    (".lineage/unsent/", "neither", "What stages have logged and MLflow does not have yet."),
     (".lineage/servers/", "neither", "Process ids, ports and logs of servers and workers."),
     (".lineage/prefect/", "neither", "The database of Prefect."),
     (".lineage/remote/", "neither", "The DVC remote of workers, if you configured none."),

@@ -55,6 +55,7 @@ from lineage.analysis.records import (
     TrialCounts,
     UnknownTokenShare,
 )
+from lineage.analysis.spreadsheets import escape_cells, unescape_cells
 from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
@@ -192,9 +193,12 @@ def _public_models(grid: Grid, table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def write_results_csv(path: Path, table: pd.DataFrame) -> None:
-    """Write rows as CSV, with the same bytes for the same rows; missing values are empty."""
+    """Write rows as CSV, with the same bytes for the same rows; missing values are empty.
+
+    People open it in spreadsheets, for which texts are escaped.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=False, lineterminator="\n")
+    escape_cells(table).to_csv(path, index=False, lineterminator="\n")
 
 
 def read_results_csv(path: Path) -> list[Row]:
@@ -203,6 +207,7 @@ def read_results_csv(path: Path) -> list[Row]:
     types = {name: numbers.get(name, "str") for name in results.RESULT_COLUMNS}
     missing = {name: [""] for name in numbers}
     table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=missing)
+    table = unescape_cells(table)
     table = table.astype(object).where(table.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lineage.config.records import parse_yaml
 from lineage.errors import InputError
-from lineage.runtime.settings import run_git
+from lineage.runtime.settings import get_user_name, run_git
 
 SOURCES_DIR = Path("artifacts/sources")  # what the sources stage has recorded
 PACKAGE_RECORD = "package.json"  # there: the version and the code digest of this package
@@ -103,6 +103,30 @@ def get_study_version() -> StudyVersion:
         return find_study_version(Path())
     changed = os.environ.get("LINEAGE_STUDY_CHANGES", "")
     return StudyVersion(commit, tuple(name for name in changed.split(",") if name))
+
+
+def common_tags(pipeline: str) -> dict[str, str]:
+    """Return the tags of every run.
+
+    Parents and children both have them, since MLflow filters runs one by one.
+    """
+    study = get_study_version()
+    package = read_package_version()
+    tags = {
+        "pipeline": pipeline,
+        "study": os.environ.get("LINEAGE_STUDY") or Path.cwd().name,
+        "study_commit": study.commit,
+        "lineage_version": package.version,
+        "code_digest": package.code_digest,
+        "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none"),
+        "mlflow.user": get_user_name(),
+        "mlflow.source.name": "lineage",
+    }
+    if study.commit != "none":
+        tags["mlflow.source.git.commit"] = study.commit
+    if study.changed_files:
+        tags["changed_files"] = ", ".join(study.changed_files)
+    return tags
 
 
 def read_lock_entry(root: Path, stage: str) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Track a stage in MLflow, through another process if a run of the graph keeps one.
+"""Track a stage in MLflow. The stage writes a journal, and another process or thread sends it.
 
 Importing MLflow and opening its store take three seconds, which a stage of four seconds would pay
 each time. A run of the graph therefore keeps one process that has imported it: `python -m
 lineage.runtime.recorder SOCKET PARENT`. It forks a child for each stage that connects. The child
-takes over the stage's folder, LINEAGE_* variables and stderr, and is the stage's tracker until the
-stage ends or dies. Without such a process, as under a plain `dvc repro`, a stage imports MLflow
-itself.
+takes over the stage's folder, LINEAGE_* variables and stderr, and sends the stage's journal until
+the stage ends or dies. Without such a process, as under a plain `dvc repro`, a thread of the stage
+does so. Either way the stage never waits for MLflow, except at its end, and then not for long.
 """
 
 import contextlib
@@ -13,17 +13,28 @@ import json
 import os
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from socketserver import ForkingMixIn, StreamRequestHandler, UnixStreamServer
-from typing import BinaryIO, Protocol
+from typing import Any, Protocol
 
-from lineage.errors import StageError, describe_failure
-from lineage.runtime.provenance import Dataset
+from lineage.errors import describe_failure
+from lineage.runtime.journal import (
+    END,
+    JournalWriter,
+    current_ms,
+    describe_stage_run,
+    max_wait_seconds,
+)
+from lineage.runtime.provenance import Dataset, common_tags, get_pipeline_id
 
 ADDRESS_VARIABLE = "LINEAGE_RECORDER"  # the environment variable that holds the socket's path
-TIMEOUT_SECONDS = 60.0  # longer than MLflow waits for a server that does not answer
+# How long a sender waits for an answer of a server that may be busy. MLflow reads this variable.
+TIMEOUT_VARIABLE = "MLFLOW_HTTP_REQUEST_TIMEOUT"
+SENDER_SECONDS = "15"
+CONNECT_SECONDS = 1.0  # that a recorder may take to accept a stage
 MAX_PARAM_LENGTH = 6000  # characters of a parameter's value that MLflow takes
 
 
@@ -51,36 +62,30 @@ def track_stage(
     parameters: Mapping[str, object],
     tags: Mapping[str, str],
     datasets: Sequence[Dataset] = (),
-) -> Iterator[Tracker]:
+) -> Iterator["StageTracker"]:
     """Open the MLflow run of a stage. Close it as FINISHED, FAILED, or KILLED if interrupted."""
-    flattened = flatten_params(parameters)
-    request = {
-        "stage": stage,
-        "parameters": flattened,
-        "tags": dict(tags),
-        "datasets": [asdict(dataset) for dataset in datasets],
-    }
-    remote = _connect(request)
-    if remote is None:
-        # Imported here: MLflow takes seconds, and with a recorder it is not needed.
-        from lineage.runtime import tracking
-
-        with tracking.open_stage_run(
-            stage, parameters=flattened, tags=tags, datasets=datasets
-        ) as tracker:
-            yield tracker
-        return
+    pipeline = get_pipeline_id()
+    stage_run = describe_stage_run(
+        stage,
+        pipeline,
+        parameters=flatten_params(parameters),
+        tags=tags,
+        common_tags=common_tags(pipeline),
+        datasets=datasets,
+    )
+    journal = JournalWriter(stage_run)
+    tracker = StageTracker(journal, _connect(journal.path) or _LocalSender(journal.path))
     status = "KILLED"
     failure = ""
     try:
-        yield remote
+        yield tracker
         status = "FINISHED"
     except Exception as error:
         status = "FAILED"
         failure = describe_failure(error)
         raise
     finally:
-        remote.end(status, failure)
+        tracker.end(status, failure)
 
 
 def flatten_params(tree: Mapping[str, object], prefix: str = "") -> dict[str, str]:
@@ -94,78 +99,189 @@ def flatten_params(tree: Mapping[str, object], prefix: str = "") -> dict[str, st
     return flattened
 
 
-class RemoteTracker:
-    """A tracker in another process.
+class Sender(Protocol):
+    """Whatever sends the journal of this stage."""
 
-    Each call is sent as one line of JSON; only the beginning and the end wait for an answer.
-    """
+    def wait_for_run(self, seconds: float) -> str:
+        """Return MLflow's id of the run; empty if it is not known after so many seconds."""
+        ...
 
-    def __init__(self, connection: socket.socket, answers: BinaryIO, run_id: str) -> None:
-        self._connection: socket.socket | None = connection
-        self._answers = answers
-        self._run_id = run_id
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait until the journal is sent or cannot be sent now; return whether that was in time."""
+        ...
+
+
+class StageTracker:
+    """The tracker of one stage. What it logs is in the stage's journal, on the disk."""
+
+    def __init__(self, journal: JournalWriter, sender: Sender) -> None:
+        self._journal: JournalWriter | None = journal
+        self._sender = sender
+        self._seconds_left = max_wait_seconds()
         self.training_failed = False
 
     @property
     def run_id(self) -> str:
-        """MLflow's id of this run; empty if there is none."""
-        return self._run_id
+        """MLflow's id of this run; empty if MLflow has not answered."""
+        with self._count_seconds():
+            return self._sender.wait_for_run(self._seconds_left)
 
     def log_metrics(
         self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None
     ) -> None:
         """See `MlflowTracker.log_metrics`."""
         numbers = {key: float(value) for key, value in values.items()}
-        self._send("log_metrics", values=numbers, step=int(step), text_bytes=text_bytes)
+        self._write(
+            "log_metrics",
+            values=numbers,
+            step=int(step),
+            text_bytes=text_bytes,
+            time_ms=current_ms(),
+        )
 
     def log_summary(self, values: Mapping[str, float]) -> None:
-        """See `MlflowTracker.log_summary`."""
-        self._send("log_summary", values={key: float(value) for key, value in values.items()})
+        """See `MlflowTracker.log_summary`; the last value of each key counts."""
+        self._write("log_summary", values={key: float(value) for key, value in values.items()})
 
     def flush(self) -> None:
-        """See `MlflowTracker.flush`, but do not wait for it."""
-        self._send("flush")
+        """Let MLflow have what was logged until now, but do not wait for it."""
+        self._write("flush")
 
     def end(self, status: str, failure: str) -> None:
-        """Close the run and wait until it is closed, so that publish finds it closed."""
-        self._send("end", status=status, failure=failure, training_failed=self.training_failed)
-        with contextlib.suppress(OSError):
-            self._answers.readline()
-        if self._connection is not None:
-            self._connection.close()
+        """Close the run, and wait a little for MLflow, so that publish finds it closed."""
+        self._write(
+            END,
+            status=status,
+            failure=failure,
+            training_failed=self.training_failed,
+            time_ms=current_ms(),
+        )
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        with self._count_seconds():
+            if not self._sender.wait_for_end(self._seconds_left):
+                print(
+                    "tracking: MLflow does not keep up; it gets the values of this stage later",
+                    file=sys.stderr,
+                )
 
-    def _send(self, method: str, **arguments: object) -> None:
-        if self._connection is None:
+    def _write(self, method: str, **arguments: object) -> None:
+        if self._journal is None:
             return
         try:
-            self._connection.sendall(json.dumps([method, arguments]).encode() + b"\n")
+            self._journal.write(method, **arguments)
         except OSError as error:
-            self._connection = None
+            self._journal.close()
+            self._journal = None
             print(
-                f"tracking: the recorder is gone, and this stage goes on without MLflow: {error}",
+                "tracking: the journal cannot be written to, and this stage goes on without "
+                f"MLflow: {error.strerror}",
                 file=sys.stderr,
             )
 
+    @contextlib.contextmanager
+    def _count_seconds(self) -> Iterator[None]:
+        """Subtract the time that the block takes from that which this stage may wait."""
+        start_time = time.monotonic()
+        yield
+        self._seconds_left = max(0.0, self._seconds_left - (time.monotonic() - start_time))
 
-def _connect(request: Mapping[str, object]) -> RemoteTracker | None:
-    """Return the recorder's tracker for this stage, or None if no recorder answers."""
+
+class _LocalSender:
+    """A thread of this process. It does not keep the process from ending."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._run_id = ""
+        self._run_is_known = threading.Event()
+        self._has_ended = threading.Event()
+        threading.Thread(target=self._send, name="MLflow", daemon=True).start()
+
+    def wait_for_run(self, seconds: float) -> str:
+        self._run_is_known.wait(seconds)
+        return self._run_id
+
+    def wait_for_end(self, seconds: float) -> bool:
+        return self._has_ended.wait(seconds)
+
+    def _send(self) -> None:
+        os.environ.setdefault(TIMEOUT_VARIABLE, SENDER_SECONDS)
+        # Imported here: MLflow takes seconds, and with a recorder it is not needed.
+        from lineage.runtime import sender
+
+        try:
+            sender.send_journal(self._path, on_run=self._set_run)
+        finally:
+            self._run_is_known.set()
+            self._has_ended.set()
+
+    def _set_run(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._run_is_known.set()
+
+
+class _RemoteSender:
+    """A child of the recorder. It answers with a line of JSON: the run's id, and that it ends."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._received = b""
+        self._answers: dict[str, Any] = {}
+        self._is_open = True
+
+    def wait_for_run(self, seconds: float) -> str:
+        self._receive("run_id", seconds)
+        return str(self._answers.get("run_id", ""))
+
+    def wait_for_end(self, seconds: float) -> bool:
+        self._receive("is_sent", seconds)
+        has_ended = not self._is_open or "is_sent" in self._answers
+        self._is_open = False
+        self._connection.close()
+        return has_ended
+
+    def _receive(self, key: str, seconds: float) -> None:
+        """Receive answers until one has this key, or none follows, or so many seconds are over."""
+        deadline = time.monotonic() + seconds
+        while self._is_open and not self._answers.keys() & {key, "is_sent"}:
+            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            try:
+                part = self._connection.recv(4096)
+            except TimeoutError:
+                return
+            except OSError:
+                part = b""
+            if not part:
+                self._is_open = False
+                print(
+                    "tracking: the recorder is gone; MLflow gets the values of this stage later",
+                    file=sys.stderr,
+                )
+                return
+            *lines, self._received = (self._received + part).split(b"\n")
+            for line in lines:
+                self._answers.update(json.loads(line))
+
+
+def _connect(journal: Path) -> _RemoteSender | None:
+    """Let the recorder send a journal; None if no recorder answers."""
     address = os.environ.get(ADDRESS_VARIABLE)
     if not address:
         return None
-    full_request = {
-        **request,
+    request = {
+        "journal": str(journal),
         "folder": str(Path.cwd()),
         "environment": {name: os.environ[name] for name in _lineage_variables()},
     }
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(TIMEOUT_SECONDS)
+    connection.settimeout(CONNECT_SECONDS)
     try:
         connection.connect(address)
         socket.send_fds(connection, [b"\n"], [2])  # its warnings belong in this stage's log
-        connection.sendall(json.dumps(full_request).encode() + b"\n")
-        answers = connection.makefile("rb")
-        return RemoteTracker(connection, answers, json.loads(answers.readline())["run_id"])
-    except (OSError, ValueError):
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        return _RemoteSender(connection)
+    except OSError:
         connection.close()
         return None
 
@@ -174,16 +290,12 @@ def _lineage_variables() -> list[str]:
     return [name for name in os.environ if name.startswith("LINEAGE_")]
 
 
-class _StageKilled(BaseException):
-    """The stage was interrupted or has died."""
-
-
 class _TrackingHandler(StreamRequestHandler):
-    """Track one stage in a child of the recorder, for as long as the stage is connected."""
+    """Send the journal of one stage, in a child of the recorder."""
 
     def handle(self) -> None:
-        """Take over the stage's surroundings, open its run, and log what it sends."""
-        from lineage.runtime import tracking
+        """Take over the stage's surroundings, and send its journal."""
+        from lineage.runtime import sender
 
         _, (stderr,), *_ = socket.recv_fds(self.request, 1, 1)
         os.dup2(stderr, 2)
@@ -192,42 +304,18 @@ class _TrackingHandler(StreamRequestHandler):
             del os.environ[name]
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
-        run = tracking.open_stage_run(
-            request["stage"],
-            parameters=request["parameters"],
-            tags=request["tags"],
-            datasets=[Dataset(**dataset) for dataset in request["datasets"]],
-        )
-        with contextlib.suppress(StageError, _StageKilled), run as tracker:
-            try:
-                self.wfile.write(json.dumps({"run_id": tracker.run_id}).encode() + b"\n")
-                self._replay(tracker)
-            except OSError:
-                raise _StageKilled from None
-        with contextlib.suppress(OSError):  # if the stage has died, nobody waits
-            self.wfile.write(b"\n")
+        is_sent = False
+        try:
+            is_sent = sender.send_journal(Path(request["journal"]), on_run=self._tell_run)
+        finally:
+            self._tell(is_sent=is_sent)
 
-    def _replay(self, tracker: Tracker) -> None:
-        """Repeat the stage's calls until it says how it ended.
+    def _tell_run(self, run_id: str) -> None:
+        self._tell(run_id=run_id)
 
-        Raises StageError and _StageKilled.
-        """
-        for line in self.rfile:
-            method, arguments = json.loads(line)
-            if method == "log_metrics":
-                tracker.log_metrics(**arguments)
-            elif method == "log_summary":
-                tracker.log_summary(**arguments)
-            elif method == "flush":
-                tracker.flush()
-            else:
-                tracker.training_failed = arguments["training_failed"]
-                if arguments["status"] == "FINISHED":
-                    return
-                if arguments["status"] == "FAILED":
-                    raise StageError(arguments["failure"])
-                raise _StageKilled
-        raise _StageKilled
+    def _tell(self, **answer: object) -> None:
+        with contextlib.suppress(OSError):  # if the stage has ended, nobody waits
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
 class _Server(ForkingMixIn, UnixStreamServer):
@@ -249,6 +337,7 @@ class _Server(ForkingMixIn, UnixStreamServer):
 
 def main() -> None:
     """Listen on the socket named first on the command line, for the process id named second."""
+    os.environ.setdefault(TIMEOUT_VARIABLE, SENDER_SECONDS)
     with _Server(sys.argv[1], parent=int(sys.argv[2])) as server:
         # Imported once the socket listens, so that stages can already connect.
         from lineage.runtime import tracking

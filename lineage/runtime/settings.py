@@ -1,5 +1,6 @@
 """Read runtime.yaml: how a run is computed on this machine. Nothing here may change a result."""
 
+import errno
 import getpass
 import os
 import subprocess
@@ -130,16 +131,28 @@ def _names_proxy(variable: str) -> bool:
     return name.endswith("_proxy") and name != "no_proxy" and bool(os.environ[variable])
 
 
-def check_writable(name: str, root: Path = Path()) -> None:
-    """Raise InputError if no file can be created in this folder, or its nearest existing parent."""
-    home = root / name
-    while not home.exists() and home != home.parent:
-        home = home.parent
+def check_writable(
+    name: str, root: Path = Path(), *, purpose: str = "", num_bytes: int = 0
+) -> None:
+    """Raise InputError if no file can be written in this folder, or its nearest existing parent.
+
+    `purpose` tells the user what the folder is for, if its name does not. On a full disk, only a
+    file of some bytes tells.
+    """
     try:
-        with tempfile.TemporaryFile(dir=home):
-            pass
+        with tempfile.TemporaryFile(dir=find_existing_folder(root / name)) as stream:
+            stream.write(bytes(num_bytes))
+            stream.flush()
     except OSError as error:
-        raise InputError(
-            f"{name}: cannot be written to ({error.strerror}); "
-            "it must be a folder in which you may create files"
-        ) from error
+        where = f"{name} ({purpose})" if purpose else name
+        remedy = "it must be a folder in which you may create files"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free some space there"
+        raise InputError(f"{where}: cannot be written to ({error.strerror}); {remedy}") from error
+
+
+def find_existing_folder(path: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that exists."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path

@@ -156,11 +156,11 @@ class Stage:
         with track_stage(
             self.name, parameters=parameters, tags=all_tags, datasets=datasets
         ) as tracker:
-            self.metadata["mlflow_run_id"] = tracker.run_id
             self.metadata["study_commit"] = get_study_version().commit
             self.metadata["code_digest"] = read_package_version().code_digest
             self.metadata["pipeline_id"] = get_pipeline_id()
             yield tracker
+        self.metadata["mlflow_run_id"] = tracker.run_id
 
     @contextlib.contextmanager
     def show_progress(self, text: str, total: float) -> Iterator[ProgressCallback]:

@@ -1,12 +1,11 @@
 """Mirror runs in MLflow. Every stage works as well without it.
 
 A pipeline is a parent run, found by a digest of code, parameters and data. Its stages are child
-runs, made by whichever process runs them. A stage that was killed goes on in the child run that it
-had, and no step of a curve is logged twice.
+runs, made by whichever process sends their values (`lineage.runtime.sender`). A stage that was
+killed goes on in the child run that it had, and no step of a curve is logged twice.
 """
 
 import contextlib
-import fcntl
 import importlib
 import json
 import logging
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# MLflow reads these when it is imported. A server that does not answer may cost seconds, not
-# MLflow's own minutes.
+# MLflow reads these. A server that does not answer may cost seconds, not MLflow's own minutes;
+# senders, for which nobody waits, have set a longer time (`lineage.runtime.recorder`).
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "4")
 # Bars of progress and addresses of pages would run through the output of a stage.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -31,20 +30,23 @@ from alembic.util.exc import CommandError
 from mlflow import MlflowClient, entities
 from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from sqlalchemy.exc import SQLAlchemyError
 
-from lineage.errors import describe_failure
+from lineage.runtime.database import (
+    find_database,
+    lock_store,
+    remove_companions,
+    set_aside_if_broken,
+)
+from lineage.runtime.journal import current_ms
 from lineage.runtime.provenance import (
     Dataset,
+    common_tags,
     get_pipeline_id,
-    get_study_version,
-    read_package_version,
 )
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     SQLITE_PREFIX,
-    STATE_DIR,
     get_user_name,
     resolve_tracking_uri,
 )
@@ -72,7 +74,7 @@ CONNECTION_ERRORS = (MlflowException, SQLAlchemyError, CommandError, OSError)
 # Opening a store can also fail because its driver is not installed or its address is malformed.
 STORE_ERRORS = (*CONNECTION_ERRORS, ImportError, ValueError)
 MAX_FAILURES = 3  # in a row, after which a tracker gives up
-SYSTEM_METRICS_SECONDS = 5.0  # between samples: some for a stage of 20 s, not too many for hours
+MAX_LOST_SECONDS = 3.0  # that failed calls may take together, before a tracker gives up
 BYTES_PER_KB = 1024
 MAX_TAG_LENGTH = 8000  # characters that MLflow takes
 METRICS_PER_BATCH = 1000
@@ -127,15 +129,21 @@ class MlflowTracker:
     under several writers.
     """
 
-    def __init__(self, client: MlflowClient | None, *, run: entities.Run | None = None) -> None:
+    def __init__(
+        self,
+        client: MlflowClient | None,
+        *,
+        run: entities.Run | None = None,
+        tolerates_failures: bool = True,
+    ) -> None:
         self._client = client if run else None
         self._run = run
+        self._tolerates_failures = tolerates_failures
         self._pending_metrics: list[entities.Metric] = []
         self._last_step: dict[str, int] = {}
         self._failures = 0
-        self.training_failed = (
-            False  # set when training ended without a model and the stage goes on
-        )
+        self._lost_seconds = 0.0
+        self.training_failed = False  # for stages, which set it when training gave no model
 
     @property
     def run_id(self) -> str:
@@ -148,23 +156,28 @@ class MlflowTracker:
         return self._run.info.experiment_id if self._run else ""
 
     def log_metrics(
-        self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None
+        self,
+        values: Mapping[str, float],
+        *,
+        step: int = 0,
+        text_bytes: int | None = None,
+        time_ms: int | None = None,
     ) -> None:
-        """Log values of one step.
+        """Log values of one step, of now or of an earlier time.
 
         With `text_bytes`, losses are logged a second time as `by_text_kb/`, with the text read so
         far as their step.
         """
         if self._client is None:
             return
-        self._queue_metrics(values, step=step)
+        self._queue_metrics(values, step=step, time_ms=time_ms)
         if text_bytes is not None:
             losses = {
                 f"by_text_kb/{key}": value
                 for key, value in values.items()
                 if key.startswith(LOSS_PREFIXES)
             }
-            self._queue_metrics(losses, step=text_bytes // BYTES_PER_KB)
+            self._queue_metrics(losses, step=text_bytes // BYTES_PER_KB, time_ms=time_ms)
 
     def log_summary(self, values: Mapping[str, float]) -> None:
         """Log values of the whole run; a value that has not changed adds no point."""
@@ -174,8 +187,10 @@ class MlflowTracker:
             if self._run.data.metrics.get(key) != value:
                 self._queue_metrics({key: value}, step=self._last_logged_step(key) + 1)
 
-    def _queue_metrics(self, values: Mapping[str, float], *, step: int) -> None:
-        now = int(time.time() * 1000)
+    def _queue_metrics(
+        self, values: Mapping[str, float], *, step: int, time_ms: int | None = None
+    ) -> None:
+        now = current_ms() if time_ms is None else time_ms
         for key, value in values.items():
             if step > self._last_logged_step(key):
                 self._last_step[key] = step
@@ -268,29 +283,36 @@ class MlflowTracker:
             tags["mlflow.runName"] = title
         self.set_tags(tags)
 
-    def end(self, status: RunStatus) -> None:
-        """Flush and close the run."""
+    def end(self, status: RunStatus, *, end_time: int | None = None) -> None:
+        """Flush and close the run, which has ended now or at another time in ms."""
         self.flush()
         if self._client is not None:
             with self._tolerate_failures("end the run"):
-                self._client.set_terminated(self.run_id, status)
+                self._client.set_terminated(self.run_id, status, end_time)
 
     @contextlib.contextmanager
     def _tolerate_failures(self, action: str) -> Iterator[None]:
-        """Warn about the first of several failures in a row, and stop tracking after the third."""
+        """Warn about the first of several failures in a row, and stop tracking after the third.
+
+        Failures of a server that does not answer take long: after the first, tracking stops.
+        """
+        start_time = time.monotonic()
         try:
             yield
             self._failures = 0
         except CONNECTION_ERRORS as error:
+            if not self._tolerates_failures:
+                raise
             self._failures += 1
+            self._lost_seconds += time.monotonic() - start_time
             if self._failures == 1:
                 warn(f"could not {action}", error)
-            if self._failures == MAX_FAILURES:
+            if self._failures == MAX_FAILURES or self._lost_seconds > MAX_LOST_SECONDS:
                 self._client = None
 
 
 @dataclass(frozen=True)
-class _Store:
+class Store:
     """An open MLflow store, with the experiment of this project and the pipeline that is run."""
 
     client: MlflowClient
@@ -324,41 +346,14 @@ def log_model_score(client: MlflowClient, run_id: str, model_id: str, score: Mod
 def preload_mlflow() -> None:
     """Import everything that opening a store would import."""
     importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
-
-
-@contextlib.contextmanager
-def open_stage_run(
-    stage: str,
-    *,
-    parameters: Mapping[str, str],
-    tags: Mapping[str, str],
-    datasets: Sequence[Dataset] = (),
-) -> Iterator[MlflowTracker]:
-    """Track a stage in this process; see `recorder.track_stage`."""
-    tracker, monitor = _start_stage_run(stage, parameters=parameters, tags=tags, datasets=datasets)
-    status: RunStatus = "KILLED"
-    try:
-        yield tracker
-        status = "FAILED" if tracker.training_failed else "FINISHED"
-    except Exception as error:
-        status = "FAILED"
-        tracker.set_note(describe_failure(error))
-        raise
-    finally:
-        if monitor is not None:
-            monitor.finish()
-        tracker.end(status)
-        stage_failed = status != "FINISHED" and not tracker.training_failed
-        if stage_failed and tracker.run_id:
-            # publish, which ends the parent, may not run; a stage that runs later opens it again.
-            open_parent_run(get_pipeline_id()).end(status)
+    importlib.import_module("lineage.runtime.sender")
 
 
 def open_parent_run(pipeline: str) -> MlflowTracker:
     """Find or create the run of a whole pipeline. It stays open until its publish stage ends it."""
     try:
-        store = _connect(pipeline)
-        return MlflowTracker(store.client, run=_get_or_create_parent(store))
+        store = connect(pipeline)
+        return MlflowTracker(store.client, run=get_or_create_parent(store, common_tags(pipeline)))
     except STORE_ERRORS as error:
         warn("goes on without MLflow", error)
         return MlflowTracker(None)
@@ -372,7 +367,7 @@ def main() -> None:
     """
     status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"
     with contextlib.suppress(*STORE_ERRORS):
-        store = _connect(get_pipeline_id())
+        store = connect(get_pipeline_id())
         parent = _find_parent(store)
         if parent is None:
             return
@@ -381,37 +376,7 @@ def main() -> None:
             MlflowTracker(store.client, run=parent).end(status)
 
 
-def _start_stage_run(
-    stage: str,
-    *,
-    parameters: Mapping[str, str],
-    tags: Mapping[str, str],
-    datasets: Sequence[Dataset],
-) -> tuple[MlflowTracker, SystemMetricsMonitor | None]:
-    """Open the stage's run again, or create it, and start to sample the machine."""
-    try:
-        store = _connect(get_pipeline_id())
-        parent = _get_or_create_parent(store)
-        run = _reopen_unfinished(store, stage, parameters=parameters, tags=tags)
-        if run is None:
-            all_tags = {**common_tags(store.pipeline), **_name_tags(stage, stage), **tags}
-            all_tags["mlflow.parentRunId"] = parent.info.run_id
-            run = store.client.create_run(store.experiment_id, tags=all_tags)
-            _log_inputs(store.client, run.info.run_id, parameters=parameters, datasets=datasets)
-        monitor = SystemMetricsMonitor(
-            run.info.run_id,
-            sampling_interval=SYSTEM_METRICS_SECONDS,
-            resume_logging=True,
-            tracking_uri=resolve_tracking_uri(),
-        )
-        monitor.start()
-        return MlflowTracker(store.client, run=run), monitor
-    except STORE_ERRORS as error:
-        warn(f"{stage} goes on without MLflow", error)
-        return MlflowTracker(None), None
-
-
-def _log_inputs(
+def log_inputs(
     client: MlflowClient,
     run_id: str,
     *,
@@ -429,24 +394,32 @@ def _log_datasets(
 ) -> None:
     # MLflow looks a data set up and adds it if it is new: of two stages that do so at once, one
     # fails.
-    with _store_lock():
+    with lock_store():
         client.log_inputs(run_id, [_dataset_input(dataset, context) for dataset in datasets])
 
 
-def _connect(pipeline: str) -> _Store:
+def connect(pipeline: str) -> Store:
     """Open the store and its experiment.
 
     The first process creates the database, behind a lock: of two that create it together, one dies.
+    A broken one is set aside.
     """
-    with _store_lock():
+    database = find_database()
+    if database is None:
+        # Asked before the lock is taken: a server that is silent must not hold up other stages.
+        MlflowClient(resolve_tracking_uri()).get_experiment_by_name(EXPERIMENT_NAME)
+    with lock_store():
+        if database is not None:
+            message = set_aside_if_broken(database)
+            if message:
+                print(message, file=sys.stderr)
+            if not database.is_file():
+                _create_database(database)
         client = MlflowClient(resolve_tracking_uri())
         location = _artifact_location()
         found = client.get_experiment_by_name(EXPERIMENT_NAME)
         if found is None:
-            created = client.create_experiment(
-                EXPERIMENT_NAME, artifact_location=location, tags={NOTE_TAG: EXPERIMENT_NOTE}
-            )
-            return _Store(client, created, pipeline)
+            return Store(client, _create_experiment(client), pipeline)
         if NOTE_TAG not in found.tags:  # made by an older version; a text of the user's stays
             client.set_experiment_tag(found.experiment_id, NOTE_TAG, EXPERIMENT_NOTE)
     if location not in (None, found.artifact_location):
@@ -455,13 +428,26 @@ def _connect(pipeline: str) -> _Store:
             "was made; to keep them here, move mlflow.db away, and a new one is made",
             file=sys.stderr,
         )
-    return _Store(client, found.experiment_id, pipeline)
+    return Store(client, found.experiment_id, pipeline)
 
 
-def _database_file() -> Path | None:
-    """Return the file of the sqlite store; None if the store is something else."""
-    uri = resolve_tracking_uri()
-    return Path(uri.removeprefix(SQLITE_PREFIX)) if uri.startswith(SQLITE_PREFIX) else None
+def _create_database(database: Path) -> None:
+    """Create the database under another name, and move it to its place when it is complete."""
+    draft = database.with_name(f".{database.name}.draft")
+    draft.unlink(missing_ok=True)  # of a process that was killed
+    remove_companions(draft)
+    try:
+        _create_experiment(MlflowClient(f"{SQLITE_PREFIX}{draft}"))
+        remove_companions(database)
+        draft.replace(database)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _create_experiment(client: MlflowClient) -> str:
+    return client.create_experiment(
+        EXPERIMENT_NAME, artifact_location=_artifact_location(), tags={NOTE_TAG: EXPERIMENT_NOTE}
+    )
 
 
 def _artifact_location() -> str | None:
@@ -470,48 +456,44 @@ def _artifact_location() -> str | None:
     They lie beside the database. MLflow's own default depends on the current folder, which may be
     that of a worker.
     """
-    database = _database_file()
+    database = find_database()
     if database is None:
         return None
     return (database.parent / "mlruns" / EXPERIMENT_NAME).absolute().as_uri()
 
 
-@contextlib.contextmanager
-def _store_lock() -> Iterator[None]:
-    """Let only one of the processes that share a store write.
+def get_or_create_parent(
+    store: Store,
+    tags: Mapping[str, str],
+    *,
+    start_time: int | None = None,
+    has_ended: bool = False,
+) -> entities.Run:
+    """Return the oldest parent of this pipeline, on which all processes agree, or a new one.
 
-    The lock lies beside the database, since workers on this machine share it too.
+    A new one begins now, or with the stage that began at `start_time`, in ms. One that has ended is
+    opened again, unless the stage has ended too.
     """
-    database = _database_file()
-    if database is None:
-        path = STATE_DIR / "tracking.lock"
-    else:
-        path = Path(f"{database}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def _get_or_create_parent(store: _Store) -> entities.Run:
-    """Return the oldest parent of this pipeline, on which all processes agree, or a new one."""
-    with _store_lock():
+    with lock_store():
         parent = _find_parent(store)
         if parent is None:
-            names = _name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
-            tags = {**common_tags(store.pipeline), **names}
-            return store.client.create_run(store.experiment_id, tags=tags)
-        if parent.info.status != "RUNNING":
+            names = name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
+            parent = store.client.create_run(
+                store.experiment_id, start_time=start_time, tags={**tags, **names}
+            )
+            if has_ended:
+                store.client.set_terminated(parent.info.run_id)
+        elif parent.info.status != "RUNNING" and not has_ended:
             store.client.update_run(parent.info.run_id, status="RUNNING")
         return parent
 
 
-def _find_parent(store: _Store) -> entities.Run | None:
+def _find_parent(store: Store) -> entities.Run | None:
     return store.find_run("tags.stage = 'pipeline'", newest_first=False)
 
 
-def _reopen_unfinished(
-    store: _Store, stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str]
+def reopen_unfinished(
+    store: Store, stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str]
 ) -> entities.Run | None:
     """Open the run again that this stage left when killed, if parameters and tags are the same."""
     condition = f"tags.stage = '{stage}' AND attributes.status != 'FINISHED'"
@@ -527,32 +509,8 @@ def _reopen_unfinished(
     return None
 
 
-def _name_tags(run_name: str, stage: str) -> dict[str, str]:
+def name_tags(run_name: str, stage: str) -> dict[str, str]:
     return {"mlflow.runName": run_name, "stage": stage}
-
-
-def common_tags(pipeline: str) -> dict[str, str]:
-    """Return the tags of every run.
-
-    Parents and children both have them, since MLflow filters runs one by one.
-    """
-    study = get_study_version()
-    package = read_package_version()
-    tags = {
-        "pipeline": pipeline,
-        "study": os.environ.get("LINEAGE_STUDY") or Path.cwd().name,
-        "study_commit": study.commit,
-        "lineage_version": package.version,
-        "code_digest": package.code_digest,
-        "prefect_flow_run": os.environ.get("LINEAGE_FLOW_RUN", "none"),
-        "mlflow.user": get_user_name(),
-        "mlflow.source.name": "lineage",
-    }
-    if study.commit != "none":
-        tags["mlflow.source.git.commit"] = study.commit
-    if study.changed_files:
-        tags["changed_files"] = ", ".join(study.changed_files)
-    return tags
 
 
 def _dataset_input(dataset: Dataset, context: str) -> entities.DatasetInput:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import create_artifact, read_json
+from lineage.artifacts import check_intact, create_artifact, read_json
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
 from lineage.evaluation.saved_systems import (
     RECORD_FILE,
     SystemRecord,
+    locate_model,
     read_record,
     system_name,
 )
@@ -117,6 +118,7 @@ def choose_system(
         if one.record.name == name and label_count in (None, one.record.label_count)
     ]
     if found:
+        _check_files(found[0])
         return found[0]
     names = ", ".join(dict.fromkeys(one.record.name for one in systems))
     if is_recommended:
@@ -129,6 +131,13 @@ def choose_system(
         f"--system: there is no system '{name}' of '{task}'{at_count}; there are {names}; "
         "`--list` shows which labels each was trained on"
     )
+
+
+def _check_files(kept: KeptSystem) -> None:
+    """Raise InputError if the files of a system, or those of its model, are damaged."""
+    check_intact(kept.folder.parent, below=f"{kept.folder.name}/")
+    if kept.record.model_folder is not None:
+        check_intact(locate_model(kept.folder, kept.record))
 
 
 def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None) -> tuple[str, str]:

@@ -1,0 +1,167 @@
+"""The file of MLflow's database: find out whether it can be used, and set a broken one aside.
+
+MLflow creates its tables in place, step by step. A process that is killed meanwhile leaves a file
+that MLflow can neither use nor complete. Nothing here imports MLflow, which takes seconds.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from lineage.runtime.settings import SQLITE_PREFIX, STATE_DIR, resolve_tracking_uri
+
+# Files that SQLite keeps beside a database. They would be applied to another one of its name.
+COMPANIONS = ("-journal", "-wal", "-shm")
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+REVISION = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
+EARLIER_REVISION = re.compile(r'^down_revision = "(\w+)"', re.MULTILINE)
+LOCK_SECONDS = 20.0  # that SQLite waits for another process
+
+
+def find_database() -> Path | None:
+    """Return the file of the sqlite store; None if the store is something else."""
+    uri = resolve_tracking_uri()
+    return Path(uri.removeprefix(SQLITE_PREFIX)) if uri.startswith(SQLITE_PREFIX) else None
+
+
+@contextlib.contextmanager
+def lock_store() -> Iterator[None]:
+    """Let only one of the processes that share a store write.
+
+    The lock lies beside the database, since workers on this machine share it too.
+    """
+    database = find_database()
+    if database is None:
+        path = STATE_DIR / "tracking.lock"
+    else:
+        path = Path(f"{database}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def check_database() -> str:
+    """Set the database aside if it is broken. Return one line that says so, or an empty text.
+
+    It is called before the first stage of a run, where it may take some seconds.
+    """
+    database = find_database()
+    if database is None or not database.is_file():
+        return ""
+    with lock_store():
+        return set_aside_if_broken(database, try_upgrade=True)
+
+
+def set_aside_if_broken(database: Path, *, try_upgrade: bool = False) -> str:
+    """Rename a database that cannot be used, and return one line that says so. Hold the lock."""
+    damage = _find_damage(database, try_upgrade=try_upgrade)
+    if not damage:
+        return ""
+    number = 1
+    while (aside := database.with_name(f"{database.name}.broken-{number}")).exists():
+        number += 1
+    # First the companions: left behind, they would spoil the next database.
+    for suffix in COMPANIONS:
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{database}{suffix}").rename(f"{aside}{suffix}")
+    database.rename(aside)
+    return (
+        f"tracking: {database} cannot be used: {damage}; it is now {aside.name}, and a new one is "
+        "begun"
+    )
+
+
+def remove_companions(database: Path) -> None:
+    """Remove the files that SQLite has kept beside a database which is not there any more."""
+    for suffix in COMPANIONS:
+        Path(f"{database}{suffix}").unlink(missing_ok=True)
+
+
+def _find_damage(database: Path, *, try_upgrade: bool) -> str:
+    """Return why a database cannot be used, or an empty text.
+
+    That another process has locked it, or that it was made by another version of MLflow, is no
+    damage: MLflow itself says what to do.
+    """
+    if not database.is_file():
+        return ""
+    try:
+        with contextlib.closing(_connect(database)) as connection:
+            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if answer != "ok":
+                return "it is damaged"
+            revision = _read_revision(connection)
+            has_runs = bool(revision) and _has_runs(connection)
+    except sqlite3.Error as error:
+        is_damage = getattr(error, "sqlite_errorcode", None) in DAMAGE_CODES
+        return f"it is damaged ({error})" if is_damage else ""
+    revisions = _list_revisions()
+    if not revision:
+        return "its creation was not completed"
+    if revision not in revisions[1:]:  # the latest one, or that of a later version of MLflow
+        return ""
+    if not has_runs:
+        return "its creation was not completed"
+    if try_upgrade and not _can_be_upgraded(database):
+        return "a change of its tables was not completed"
+    return ""
+
+
+def _connect(database: Path) -> sqlite3.Connection:
+    """Open a database for writing, so that SQLite takes back what a killed process has begun."""
+    return sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", LOCK_SECONDS, uri=True)
+
+
+def _read_revision(connection: sqlite3.Connection) -> str:
+    """Return the version of the tables that MLflow has noted; empty if it has noted none."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
+    if connection.execute(query).fetchone() is None:
+        return ""
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(row[0]) if row else ""
+
+
+def _has_runs(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
+
+
+def _list_revisions() -> list[str]:
+    """Return the versions of MLflow's tables, the latest first.
+
+    They are read from the text of its migrations: Alembic would import them, and MLflow with them.
+    """
+    spec = importlib.util.find_spec("mlflow")
+    assert spec is not None and spec.submodule_search_locations, "a dependency of this package"
+    folder = Path(spec.submodule_search_locations[0]) / "store" / "db_migrations" / "versions"
+    later: dict[str, str] = {}
+    revisions: list[str] = []
+    for path in folder.glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        revisions += REVISION.findall(text)
+        for earlier in EARLIER_REVISION.findall(text):
+            later[earlier] = REVISION.findall(text)[0]
+    latest = [revision for revision in revisions if revision not in later]
+    return latest + [revision for revision in revisions if revision in later]
+
+
+def _can_be_upgraded(database: Path) -> bool:
+    """Tell whether MLflow can bring a copy of the database up to date."""
+    with tempfile.TemporaryDirectory(dir=database.parent, prefix=".mlflow-") as folder:
+        copy = Path(folder) / database.name
+        shutil.copyfile(database, copy)
+        answer = subprocess.run(
+            [sys.executable, "-m", "mlflow", "db", "upgrade", f"{SQLITE_PREFIX}{copy}"],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        return answer.returncode == 0

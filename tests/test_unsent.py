@@ -1,0 +1,256 @@
+"""A stage does not wait for a server that hangs, and MLflow gets every value later, once."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from lineage.runtime import journal, recorder, sender, tracking
+from lineage.runtime.settings import EXPERIMENT_NAME
+from tests.toy_project import free_port, wait_until
+
+MAX_CALL_SECONDS = 0.010
+MAX_STAGE_SECONDS = 5.0
+STEPS = 300
+
+
+@pytest.fixture(autouse=True)
+def in_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a new study."""
+    (tmp_path / "study").mkdir()
+    monkeypatch.chdir(tmp_path / "study")
+    monkeypatch.setenv("LINEAGE_PIPELINE_ID", "a-pipeline")
+    return tmp_path / "study"
+
+
+@contextlib.contextmanager
+def silent_server(port: int) -> Iterator[None]:
+    """Accept connections, and never answer."""
+    connections = []
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.settimeout(0.1)
+        is_over = threading.Event()
+
+        def accept() -> None:
+            while not is_over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    connections.append(listener.accept()[0])
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield
+        is_over.set()
+        thread.join()
+    for connection in connections:
+        connection.close()
+
+
+class _FailingHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(500, "the disk is full")
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def failing_server(port: int) -> Iterator[None]:
+    """Answer everything with 500."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), _FailingHandler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextlib.contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a real MLflow server with a database in this folder."""
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/server.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    server = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+    )
+    client = MlflowClient(f"http://127.0.0.1:{port}")
+
+    def answers() -> bool:
+        with contextlib.suppress(tracking.CONNECTION_ERRORS):
+            return bool(client.search_experiments())
+        return False
+
+    try:
+        wait_until(answers, seconds=90)
+        yield server
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def train(stage: str, *, pause_seconds: float = 0.0) -> tuple[float, float]:
+    """Log as training does; return a long call and the time that tracking took in all.
+
+    Of a hundred calls one may be longer: other processes use this machine too.
+    """
+    call_seconds = []
+    total = 0.0
+    start_time = time.monotonic()
+    with recorder.track_stage(stage, parameters={"seed": 7}, tags={"model": "gpt"}) as run:
+        total += time.monotonic() - start_time
+        for step in range(STEPS):
+            start_time = time.monotonic()
+            run.log_metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
+            if step % 20 == 0:
+                run.flush()
+            call_seconds.append(time.monotonic() - start_time)
+            time.sleep(pause_seconds)
+        run.log_summary({"score": 0.5})
+        start_time = time.monotonic()
+    total += time.monotonic() - start_time + sum(call_seconds)
+    return sorted(call_seconds)[-STEPS // 100], total
+
+
+def logged_values(port: int) -> dict[str, dict[str, list[int]]]:
+    """Return the steps of each metric, by stage, of all finished runs of stages."""
+    client = MlflowClient(f"http://127.0.0.1:{port}")
+    experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
+    found: dict[str, dict[str, list[int]]] = {}
+    for run in client.search_runs([experiment.experiment_id]):
+        stage = run.data.tags["stage"]
+        if stage == "pipeline":
+            continue
+        assert stage not in found, "each stage has one run"
+        assert run.info.status == "FINISHED" and run.data.params == {"seed": "7"}
+        found[stage] = {
+            key: [metric.step for metric in client.get_metric_history(run.info.run_id, key)]
+            for key in ("loss", "by_text_kb/loss", "score")
+        }
+    return found
+
+
+def send_everything() -> None:
+    """Publish until nothing waits any more: a busy machine may need several runs."""
+
+    def publish() -> bool:
+        parent = tracking.open_parent_run("a-pipeline")
+        with sender.send_waiting(parent):
+            parent.end("FINISHED")
+        return journal.list_waiting() == []
+
+    wait_until(publish, seconds=120)
+
+
+ALL_VALUES = {
+    "loss": list(range(STEPS)),
+    "by_text_kb/loss": list(range(0, 2 * STEPS, 2)),
+    "score": [0],
+}
+
+
+@pytest.mark.parametrize("serve", [silent_server, failing_server])
+def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
+    serve: object, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(serve)
+    port = free_port()
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with serve(port):
+        long_call, total = train("pretrain@gpt-0")
+        assert long_call < MAX_CALL_SECONDS
+        assert total < MAX_STAGE_SECONDS + 0.5
+        start_time = time.monotonic()
+        parent = tracking.open_parent_run("a-pipeline")
+        with sender.send_waiting(parent):
+            parent.log_summary({"score": 1.0})
+            parent.end("FINISHED")
+        assert time.monotonic() - start_time < MAX_STAGE_SECONDS, "publish does not wait either"
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 3 and all(line.startswith("tracking: ") for line in lines)
+    assert "pretrain@gpt-0 goes on without MLflow, which gets its values later" in lines[0]
+    assert "the values of 1 stage wait in .lineage/unsent; the next run sends them" in lines[2]
+    assert len(journal.list_waiting()) == 1
+
+
+@pytest.mark.slow
+def test_every_value_is_there_once_when_the_server_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is silent, then fails, then is there, vanishes while a stage logs, and returns."""
+    monkeypatch.setattr(sender, "RETRY_SECONDS", 0.5)
+    port = free_port()
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with silent_server(port):
+        train("pretrain@gpt-0")
+    with failing_server(port):
+        train("pretrain@gpt-1")
+    with mlflow_server(tmp_path, port) as server:
+        train("pretrain@gpt-2")
+        send_everything()
+        assert set(logged_values(port)) == {f"pretrain@gpt-{number}" for number in range(3)}
+        vanish = threading.Timer(1.0, lambda: os.killpg(server.pid, signal.SIGKILL))
+        vanish.start()
+        long_call, total = train("pretrain@gpt-3", pause_seconds=0.01)
+        vanish.join()
+        assert long_call < MAX_CALL_SECONDS and total < MAX_STAGE_SECONDS + 0.5
+    assert len(journal.list_waiting()) == 1
+    with mlflow_server(tmp_path, port):
+        send_everything()
+        assert logged_values(port) == {f"pretrain@gpt-{number}": ALL_VALUES for number in range(4)}
+
+
+def test_a_journal_of_a_stage_that_died_is_read_to_its_last_whole_line(in_study: Path) -> None:
+    """The last line may be cut short."""
+    run = journal.describe_stage_run(
+        "ngram", "p", parameters={}, tags={}, common_tags={}, datasets=[]
+    )
+    writer = journal.JournalWriter(run)
+    writer.write("log_metrics", values={"loss": 1.0}, step=0)
+    assert journal.has_writer(writer.path) and journal.list_waiting() == []
+    writer.close()
+    with writer.path.open("a") as stream:
+        stream.write('["log_metrics", {"val')
+    assert [*journal.follow(writer.path)] == [("log_metrics", {"values": {"loss": 1.0}, "step": 0})]
+    assert journal.list_waiting() == [writer.path]
+
+
+def test_a_journal_is_sent_by_one_process_at_a_time(in_study: Path) -> None:
+    run = journal.describe_stage_run(
+        "ngram", "p", parameters={}, tags={}, common_tags={}, datasets=[]
+    )
+    writer = journal.JournalWriter(run)
+    with journal.claim(writer.path) as first, journal.claim(writer.path) as second:
+        assert first is not None and second is None
+        first.note_run_id("an id")
+    with journal.claim(writer.path) as third:
+        assert third is not None and third.read_run_id() == "an id"
+        third.remove()
+    assert [*writer.path.parent.iterdir()] == []
+    writer.close()
+
+
+def test_a_full_disk_ends_the_journal_and_not_the_stage(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    with recorder.track_stage("ngram", parameters={}, tags={}) as run:
+        assert run._journal is not None
+        with Path("/dev/full").open("w") as full:
+            os.dup2(full.fileno(), run._journal._stream.fileno())
+        for step in range(5):
+            run.log_metrics({"loss": 1.0}, step=step)
+            run.flush()
+    assert capfd.readouterr().err.count("No space left on device") == 1
