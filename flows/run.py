@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from flows.execute import (
     log_path,
     run_stage,
 )
+from flows.guard import Guard, guard_stages
 from flows.plan import (
     ALWAYS_RUNS,
     FIRST_STAGE,
@@ -41,6 +41,7 @@ from flows.study import (
     Study,
     check_can_commit,
     commit_results,
+    guard_lock_path,
     hold_run_lock,
     is_running,
     open_study,
@@ -55,6 +56,7 @@ from lineage.runtime.provenance import (
     compute_pipeline_id,
     read_lock_entry,
 )
+from lineage.runtime.scratch import remove_abandoned_folders, scratch_folder
 from lineage.runtime.settings import METADATA_DIR, read_runtime_settings
 
 LAST_STAGE = "publish"  # prints the table
@@ -101,11 +103,11 @@ def run_study(
     study = open_study(root)
     if options.commit:
         check_can_commit(root)
-    with hold_run_lock(root):
+    with hold_run_lock(root), guard_stages(root, guard_lock_path(root)) as guard:
         _remove_broken_locks(root)
         if options.workers:
             prepare_remote(root)
-        context = _stage_context(study, flow_run_id=flow_run_id)
+        context = _stage_context(study, flow_run_id=flow_run_id, guard=guard)
         nodes = _read_valid_graph(context)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
@@ -146,7 +148,7 @@ def _remove_broken_locks(root: Path) -> None:
 def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     """Return the stages of a study, and why each would run. Raises InputError."""
     study = open_study(root)
-    nodes = _read_valid_graph(_stage_context(study, flow_run_id=""))
+    nodes = _read_valid_graph(_stage_context(study))
     if not is_running(root) and _params_have_changed(root):
         # Imported here: it imports torch, and is seldom needed.
         from lineage.config.params import read_params
@@ -246,8 +248,9 @@ def start_helpers(root: Path) -> Iterator[None]:
         return
     context = StageContext(root, threads=_read_threads(root))
     with contextlib.ExitStack() as exit_stack:
+        remove_abandoned_folders()
         # A folder with a short path: a socket's path may have 100 characters.
-        folder = exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="lineage-"))
+        folder = exit_stack.enter_context(scratch_folder())
         helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
         if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
             command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
@@ -282,14 +285,16 @@ def _read_threads(root: Path) -> int:
     return threads
 
 
-def _stage_context(study: Study, *, flow_run_id: str) -> StageContext:
+def _stage_context(
+    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
+) -> StageContext:
     environment = {
         "LINEAGE_STUDY_COMMIT": study.version.commit,
         "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
     }
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, _read_threads(study.root))
+    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:

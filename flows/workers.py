@@ -38,6 +38,7 @@ from flows.execute import (
     run_stage,
     stage_file_name,
 )
+from flows.guard import Guard, guard_stages
 from flows.plan import (
     RemoteStore,
     StageNode,
@@ -277,8 +278,8 @@ def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
     name = remote_stage.stage
     try:
         _check_package(remote_stage)
-        with _prepare_scratch_study(remote_stage) as root:
-            report = _run_in_scratch_study(remote_stage, root)
+        with _prepare_scratch_study(remote_stage) as (root, guard):
+            report = _run_in_scratch_study(remote_stage, root, guard)
     except InputError as error:
         report = _failed_report(name, error, EXIT_BAD_INPUT)
     except (DvcError, OSError) as error:
@@ -301,7 +302,7 @@ def _check_package(remote_stage: RemoteStage) -> None:
         )
 
 
-def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport:
+def _run_in_scratch_study(remote_stage: RemoteStage, root: Path, guard: Guard) -> WorkerReport:
     name = remote_stage.stage
     environment = dict(remote_stage.environment)
     if "LINEAGE_TRACKING_URI" in os.environ:  # the worker's own address, perhaps with a password
@@ -309,7 +310,7 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport
     database = environment.get("LINEAGE_TRACKING_URI", "").removeprefix(SQLITE_PREFIX)
     if database.startswith("/") and not Path(database).is_file():  # a file of another machine
         del environment["LINEAGE_TRACKING_URI"]
-    context = StageContext(root, environment, remote_stage.threads)
+    context = StageContext(root, environment, remote_stage.threads, guard=guard)
     # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
     # then takes the rest for present.
     run_dvc("fetch", *remote_stage.upstream, context=context, name=name)
@@ -326,13 +327,13 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport
 
 
 @contextlib.contextmanager
-def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
-    """Yield a free folder of this worker, made a study by the files of the request.
+def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[tuple[Path, Guard]]:
+    """Yield a free folder of this worker, made a study by the files of the request, and its guard.
 
     Of earlier stages it holds only DVC's cache and resume state.
     """
     home = Path(os.environ.get("LINEAGE_WORKER_HOME") or Path.home() / ".cache" / "lineage")
-    with _claim_slot(home) as folder:
+    with _claim_slot(home) as folder, guard_stages(folder, folder / "guard.lock") as guard:
         root = folder / "study"
         root.mkdir(exist_ok=True)
         for path in root.iterdir():
@@ -347,7 +348,7 @@ def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
         lock = {"schema": "2.0", "stages": remote_stage.lock_entries}
         with (root / "dvc.lock").open("w", encoding="utf-8") as stream:
             YAML().dump(lock, stream)
-        yield root
+        yield root, guard
 
 
 def _remove(path: Path) -> None:

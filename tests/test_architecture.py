@@ -24,6 +24,7 @@ FLOWS_MAY_IMPORT = {
     "lineage.errors",
     "lineage.runtime.code",
     "lineage.runtime.provenance",
+    "lineage.runtime.scratch",
     "lineage.config.records",
     "lineage.runtime.settings",
 }
