@@ -61,6 +61,10 @@ class DvcError(RuntimeError):
     """A DVC command for a stage failed. The stage cannot go on; others can."""
 
 
+class WorkersUnreachableError(RuntimeError):
+    """The Prefect server is gone, so stages cannot be sent to workers."""
+
+
 @dataclass(frozen=True)
 class StageContext:
     """Where and how stages run. Setting `stop_event` ends them."""

@@ -21,6 +21,7 @@ from flows.execute import (
     Outcome,
     StageContext,
     StageResult,
+    WorkersUnreachableError,
     log_path,
     run_stage,
 )
@@ -202,12 +203,29 @@ def _make_runner(
     """Return the function that runs a stage, on a worker or on this machine."""
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
+    # The scheduler sees to this for stages that are to run here from the start.
+    gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
+    run_here = run_remotely is None
+    lock = threading.Lock()
+
+    def run_on_worker(node: StageNode) -> StageResult | None:
+        """Return the result of a worker, or None if no worker can be reached any more."""
+        nonlocal run_here
+        if run_remotely is None or run_here or _must_run_here(node, context.root):
+            return None
+        try:
+            return run_remotely(node, context)
+        except WorkersUnreachableError as error:
+            with lock:
+                if not run_here and not context.stop_event.is_set():
+                    print(f"{error}; the stages that are left run here", file=sys.stderr)
+                run_here = True
+            return None
 
     def run(node: StageNode) -> StageResult:
-        if run_remotely is not None and not _must_run_here(node, context.root):
-            result = run_remotely(node, context)
-        else:
-            with local_slots:
+        result = run_on_worker(node)
+        if result is None:
+            with local_slots, gpu if node.pool == "gpu" else contextlib.nullcontext():
                 result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
