@@ -7,7 +7,6 @@ left, as the process itself would have done.
 """
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.locks import hold_lock
 from flows.processes import terminate_process_group
 
 
@@ -48,16 +48,15 @@ def guard_stages(root: Path, lock: Path) -> Iterator[Guard]:
     The guard holds `lock` until the last stage has ended. If it is held by the guard of a killed
     process, say so and wait.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as stream:
-        _wait_for_lock(stream.fileno())
+    waiting_for = "the stages of a run that was killed; they save a checkpoint and end"
+    with hold_lock(lock, waiting_for=waiting_for) as descriptor:
         child = subprocess.Popen(
             [sys.executable, "-m", "flows.guard"],
             cwd=root,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[stream.fileno()],  # an inherited lock is held until all its holders are gone
+            pass_fds=[descriptor],  # an inherited lock is held until all its holders are gone
             process_group=0,  # Ctrl-C in a terminal must not end it
         )
         assert child.stdin is not None
@@ -66,18 +65,6 @@ def guard_stages(root: Path, lock: Path) -> Iterator[Guard]:
         finally:
             child.stdin.close()
             child.wait()
-
-
-def _wait_for_lock(stream: int) -> None:
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(
-            "waiting for the stages of a run that was killed; they save a checkpoint and end",
-            file=sys.stderr,
-            flush=True,
-        )
-        fcntl.flock(stream, fcntl.LOCK_EX)
 
 
 def main() -> None:

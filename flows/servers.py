@@ -30,6 +30,7 @@ from flows.addresses import (
     servers_folder,
 )
 from flows.execute import TELEMETRY_OFF
+from flows.locks import hold_lock
 from flows.run import default_jobs
 from flows.study import check_can_commit, is_running
 from lineage.errors import InputError
@@ -56,6 +57,11 @@ def start_all(study: Path, *, with_workers: bool = True) -> str:
     Without workers of the pools cpu and gpu, these are on other machines. Return the text for the
     user.
     """
+    with _hold_servers_lock(study):
+        return _start_all(study, with_workers=with_workers)
+
+
+def _start_all(study: Path, *, with_workers: bool) -> str:
     # A run that goes on without its server will tell the new one how it ended.
     has_live_runs = running_port(study, "prefect") is not None or is_running(study)
     address = start_prefect(study)
@@ -76,19 +82,27 @@ def start_all(study: Path, *, with_workers: bool = True) -> str:
 
 def start_pages(study: Path) -> str:
     """Start MLflow and Prefect, and return the text with their addresses."""
-    mlflow = start_mlflow(study)
-    prefect = start_prefect(study)
-    _wait_for("MLflow", lambda: is_up(f"{mlflow}/health"))
-    _wait_for("the Prefect server", lambda: is_up(f"{prefect}/api/health"))
+    with _hold_servers_lock(study):
+        mlflow = start_mlflow(study)
+        prefect = start_prefect(study)
+        _wait_for("MLflow", lambda: is_up(f"{mlflow}/health"))
+        _wait_for("the Prefect server", lambda: is_up(f"{prefect}/api/health"))
     return f"MLflow:  {_mlflow_runs_url(mlflow)}\nPrefect: {prefect}\n`lineage down` ends both"
 
 
 def stop_all(study: Path) -> None:
     """End everything that was started here, with all child processes."""
     home = servers_folder(study)
-    processes.terminate_marked_processes(processes.known_markers(home))
-    for path in home.glob("*.json"):
-        path.unlink()
+    with _hold_servers_lock(study):
+        processes.terminate_marked_processes(processes.known_markers(home))
+        for path in home.glob("*.json"):
+            path.unlink()
+
+
+def _hold_servers_lock(study: Path) -> contextlib.AbstractContextManager[int]:
+    """Let one command at a time start or end servers of the study."""
+    waiting_for = "another `lineage up`, `ui` or `down` of this study"
+    return hold_lock(servers_folder(study) / "lock", waiting_for=waiting_for)
 
 
 def set_schedule(

@@ -83,7 +83,7 @@ class RemoteStage:
     upstream: list[str]  # the stages whose outputs it reads
     code_digest: str  # of the package: the worker's must be the same
     files: dict[str, str]  # texts of files of the study: params.yaml and dvc.yaml
-    lock_entries: dict[str, Any]  # entries of dvc.lock: of the stage and its upstream
+    lock_entries: dict[str, Any]  # entries of dvc.lock: of its upstream
     remote: dict[str, Any]  # the name and the settings of the DVC remote
     threads: int
     timeout_seconds: float
@@ -146,7 +146,7 @@ def _try_workers(
         if attempt == MAX_ATTEMPTS:
             return replace(result, message=f"{result.message}; it was tried {attempt} times")
         attempt += 1
-        reason, *_ = result.message.partition(";")
+        reason = result.message.split(";")[0].split(". ")[0]
         print(
             f"{reason}; a worker tries it again ({attempt} of {MAX_ATTEMPTS})",
             file=sys.stderr,
@@ -167,7 +167,9 @@ def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
         upstream=list(node.upstream),
         code_digest=read_package_version(root).code_digest,
         files={"params.yaml": params, "dvc.yaml": graph},
-        lock_entries=read_lock_entries(root, (node.name, *node.upstream)),
+        # With the stage's own entry, DVC would not see that an input differs from it: the worker
+        # has no copy of the inputs yet.
+        lock_entries=read_lock_entries(root, node.upstream),
         remote=asdict(remote),
         threads=context.threads,
         timeout_seconds=node.timeout_seconds,

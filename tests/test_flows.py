@@ -3,6 +3,7 @@
 The tests use a small project with toy stages.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -322,6 +323,21 @@ def test_the_run_after_a_killed_one_waits_for_its_stages_and_removes_what_it_lef
     assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
     assert project_processes(project) == []
     assert not list(folder.glob("lineage-*")), left_behind
+
+
+def test_commands_that_start_or_end_servers_wait_for_each_other(new_project: Project) -> None:
+    lock = new_project.root / ".lineage" / "servers" / "lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        down = new_project.start("down")
+        assert down.stdout is not None
+        assert down.stdout.readline() == (
+            "waiting for another `lineage up`, `ui` or `down` of this study\n"
+        )
+        assert down.poll() is None
+    output, _ = down.communicate(timeout=30)
+    assert down.returncode == 0 and "have ended" in output
 
 
 def test_a_guard_ends_the_process_groups_that_are_left_when_its_pipe_closes() -> None:
