@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import urllib.request
 from pathlib import Path
 
 from flows import processes
@@ -28,6 +29,21 @@ def running_port(study: Path, name: str) -> int | None:
         if processes.find_marked_processes([str(home)], pid=entry["pid"]):
             return int(entry["port"])
     return None
+
+
+def is_up(address: str, *, timeout_seconds: float = 2.0) -> bool:
+    """Return whether a server answers at this address."""
+    try:
+        with urllib.request.urlopen(address, timeout=timeout_seconds) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def prefect_is_up() -> bool:
+    """Return whether the Prefect server of PREFECT_API_URL answers."""
+    # A busy server may need seconds for an answer.
+    return is_up(f"{os.environ['PREFECT_API_URL']}/health", timeout_seconds=5.0)
 
 
 def mlflow_run_url(study: Path, experiment_id: str, run_id: str) -> str:

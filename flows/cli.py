@@ -162,7 +162,7 @@ def run(
     Exit code: 0 done, 2 bad configuration or input, 3 finished but some results failed, 1 anything
     else.
     """
-    with _input_errors_exit():
+    with _exit_without_prefect(), _input_errors_exit():
         from flows.run import RunOptions, interrupt_on_signals, run_study
 
         interrupt_on_signals()
@@ -172,6 +172,7 @@ def run(
         elif workers:
             raise InputError("--workers: needs Prefect; leave --no-prefect out")
         else:
+            print("Prefect: no server", flush=True)
             exit_status = run_study(options, root=Path.cwd())
         raise typer.Exit(exit_status)
 
@@ -436,26 +437,47 @@ def _study_root() -> Path:
 
 
 def _run_with_prefect(options: "RunOptions") -> int:
-    from flows.servers import prefect_environment, start_temporary_prefect, wait_for_prefect
+    from flows.servers import run_environment, start_temporary_prefect, wait_for_prefect
     from flows.study import check_places
 
     root = _study_root()
     check_places(root)  # before the server is started
     # Prefect reads its settings when it is imported.
-    for name, value in prefect_environment(root).items():
+    for name, value in run_environment(root).items():
         os.environ.setdefault(name, value)
     if options.workers and "PREFECT_API_URL" not in os.environ:
         raise InputError(
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
         )
-    start_temporary_prefect(root)
+    is_temporary = start_temporary_prefect(root)
     from flows.run import start_helpers
 
     with start_helpers(root):  # they import what stages need while the server starts
         from flows.flow import run_with_prefect
 
         wait_for_prefect(root)
+        address = os.environ["PREFECT_API_URL"].removesuffix("/api")
+        lifetime = ", for this run only" if is_temporary else ""
+        print(f"Prefect: {address}{lifetime}", flush=True)
         return run_with_prefect(options)
+
+
+@contextlib.contextmanager
+def _exit_without_prefect() -> Iterator[None]:
+    """Exit at once if Prefect was used and its server is gone.
+
+    Prefect's threads would try for minutes to reach it.
+    """
+    try:
+        yield
+    except typer.Exit as end:
+        from flows.addresses import prefect_is_up
+
+        if "prefect" in sys.modules and not prefect_is_up():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.exit_code)
+        raise
 
 
 @contextlib.contextmanager

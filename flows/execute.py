@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
+from flows.guard import Guard
+from flows.processes import terminate_process_group
 from lineage.runtime.settings import STATE_DIR
 
 TELEMETRY_OFF = {
@@ -30,8 +30,6 @@ TELEMETRY_OFF = {
     "DVC_NO_ANALYTICS": "1",
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-GRACE_SECONDS = 20.0  # for a last checkpoint; less than the 30 s that Prefect gives a cancelled run
-KILL_SECONDS = 5.0  # to wait for processes that were sent KILL
 POLL_SECONDS = 0.2
 DVC_TIMEOUT_SECONDS = 86_400.0  # of DVC commands such as push
 EXIT_BAD_INPUT = 2
@@ -63,6 +61,10 @@ class DvcError(RuntimeError):
     """A DVC command for a stage failed. The stage cannot go on; others can."""
 
 
+class WorkersUnreachableError(RuntimeError):
+    """The Prefect server is gone, so stages cannot be sent to workers."""
+
+
 @dataclass(frozen=True)
 class StageContext:
     """Where and how stages run. Setting `stop_event` ends them."""
@@ -71,6 +73,7 @@ class StageContext:
     environment: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     stop_event: threading.Event = field(default_factory=threading.Event)
+    guard: Guard = field(default_factory=Guard)
 
     def child_environment(self, name: str) -> dict[str, str]:
         """Return the environment of a stage's process."""
@@ -173,49 +176,21 @@ def _run_dvc_command(
             stderr=subprocess.STDOUT,
             process_group=0,
         )
-        try:
-            while child.poll() is None:
-                if context.stop_event.is_set():
-                    return "stopped"
-                if time.monotonic() > deadline:
-                    return "timeout"
-                try:
-                    child.wait(POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
-            return child.returncode
-        finally:
-            terminate_process_group(child.pid)
-            child.wait()
-
-
-def terminate_process_group(group: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
-    """End all processes of a group: TERM, wait, KILL."""
-    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
-        deadline = time.monotonic() + seconds
-        if not _has_living_member(group):
-            return
-        try:
-            os.killpg(group, number)
-        except ProcessLookupError:
-            return
-        while _has_living_member(group) and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-
-def _has_living_member(group: int) -> bool:
-    """Return whether a process of the group is alive.
-
-    A dead one that nobody has waited for does not count.
-    """
-    for process in psutil.process_iter(["status"]):
-        try:
-            in_group = os.getpgid(process.pid) == group
-            if in_group and process.info["status"] != psutil.STATUS_ZOMBIE:
-                return True
-        except (ProcessLookupError, PermissionError, psutil.Error):
-            continue
-    return False
+        with context.guard.watch(child.pid):
+            try:
+                while child.poll() is None:
+                    if context.stop_event.is_set():
+                        return "stopped"
+                    if time.monotonic() > deadline:
+                        return "timeout"
+                    try:
+                        child.wait(POLL_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        continue
+                return child.returncode
+            finally:
+                terminate_process_group(child.pid)
+                child.wait()
 
 
 def _success_outcome(log: str, name: str) -> Outcome:

@@ -1,5 +1,9 @@
 """The Prefect flows: `run-study`, with a task for each stage, and `run-stage` on a worker."""
 
+import logging
+import os
+import sys
+import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -11,6 +15,7 @@ from prefect.client.schemas import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
+from flows.addresses import prefect_is_up
 from flows.announce import announce_run
 from flows.execute import EXIT_BAD_INPUT, StageResult
 from flows.plan import StageNode
@@ -25,6 +30,9 @@ EXIT_MEANINGS = {
     EXIT_BAD_INPUT: "bad configuration or input",
     3: "finished, but results failed",
 }
+
+
+SERVER_WAIT_SECONDS = 5.0  # at the end of a run, for a server that is being started again
 
 
 def _name_flow_run() -> str:
@@ -54,14 +62,36 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
         return Failed(message=str(error), data=EXIT_BAD_INPUT)
     message = EXIT_MEANINGS[exit_status]
     if exit_status in (0, 3):
-        announce_run(Path.cwd())
+        if _server_answers():
+            announce_run(Path.cwd())
         return Completed(message=message, data=exit_status)
     return Failed(message=message, data=exit_status)
 
 
 def run_with_prefect(options: RunOptions) -> int:
-    """Run the flow in this process and return its exit code. Raises InputError."""
-    state = run_study_flow(options.jobs, options.workers, options.commit, return_state=True)
+    """Run the flow in this process and return its exit code. Raises InputError.
+
+    The exit code is that of the run, also if Prefect's server is gone by then.
+    """
+    logging.raiseExceptions = False  # logs that Prefect cannot send are not worth a message each
+    ended: list[State] = []
+
+    @flow(name=run_study_flow.name, flow_run_name=_name_flow_run, persist_result=False)
+    def run_and_keep(jobs: int | None, workers: bool, commit: bool) -> State:
+        ended.append(run_study_flow.fn(jobs, workers, commit))
+        return ended[0]
+
+    try:
+        state = run_and_keep(options.jobs, options.workers, options.commit, return_state=True)
+    except Exception as error:  # Prefect's client raises errors of many kinds
+        if not ended:
+            raise
+        print(
+            f"Prefect could not be informed how this run ended ({type(error).__name__} at "
+            f"{os.environ['PREFECT_API_URL']}); the results do not need it",
+            file=sys.stderr,
+        )
+        state = ended[0]
     exit_status = state.result(raise_on_failure=False)
     if isinstance(exit_status, BaseException):
         raise exit_status
@@ -69,6 +99,16 @@ def run_with_prefect(options: RunOptions) -> int:
     if exit_status == EXIT_BAD_INPUT and state.message != EXIT_MEANINGS[EXIT_BAD_INPUT]:
         raise InputError(state.message)
     return exit_status
+
+
+def _server_answers() -> bool:
+    """Return whether Prefect's server is up. One that has just ended gets time to return."""
+    deadline = time.monotonic() + SERVER_WAIT_SECONDS
+    while not prefect_is_up():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
 
 
 def as_prefect_tasks(run: StageRunner) -> StageRunner:

@@ -3,7 +3,6 @@
 import contextlib
 import heapq
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
 from lineage.runtime.code import PROJECT_ROOT
+from lineage.runtime.scratch import scratch_folder
 from lineage.runtime.settings import (
     find_existing_folder,
     read_runtime_settings,
@@ -130,8 +130,7 @@ def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
     Stages without work run as stages do: through DVC, with the helpers of a run, `jobs` at a time,
     since they wait for DVC's lock. They take longer where dvc.lock is long.
     """
-    with tempfile.TemporaryDirectory(prefix="lineage-") as folder:
-        root = Path(folder)
+    with scratch_folder() as root:
         names = _write_empty_study(root, num_stages, num_empty=1 + EMPTY_STAGES_PER_JOB * jobs)
         context = StageContext(root, {"PYTHONPATH": str(PROJECT_ROOT)}, threads)
         with start_helpers(root):

@@ -6,7 +6,6 @@ Nothing is written. Whatever is wrong is an InputError that names the option.
 import contextlib
 import difflib
 import os
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from lineage.data.files import data_suffix, join_pattern, match_data_files
 from lineage.data.inspect_corpus import inspect_corpus
 from lineage.data.inspect_task import TaskFindings, inspect_task
 from lineage.errors import InputError, shorten_value
+from lineage.runtime.scratch import scratch_folder
 from lineage.tasks.column_guesses import RequestedColumns
 
 TASK_KEYS = ("validation", "test", "unlabelled", "kind", "text", "label")
@@ -83,7 +83,7 @@ def draft_study(
     else:
         proposal = _propose_folder(public_model, root, current)
     # The checks keep what they have read in the current folder: here in one that is removed.
-    with tempfile.TemporaryDirectory(prefix="lineage-") as scratch, contextlib.chdir(scratch):
+    with scratch_folder() as scratch, contextlib.chdir(scratch):
         corpora = [
             inspect_corpus(
                 _pattern_from(root, option.pattern, current, option.where),

@@ -1,13 +1,14 @@
-"""Find and end the processes of `lineage up` and `lineage ui`.
+"""Find and end processes: the groups of stages, and those of `lineage up` and `lineage ui`.
 
-Each has a marker in its environment, which its children inherit, so that children of a killed
-process are found too.
+Each of the latter has a marker in its environment, which its children inherit, so that children of
+a killed process are found too.
 """
 
 import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import psutil
 
 MARKER_VARIABLE = "LINEAGE_SERVERS"  # holds the folder of the processes' ids
 TERMINATE_SECONDS = 30.0
-KILL_SECONDS = 5.0
+GRACE_SECONDS = 20.0  # for a last checkpoint; less than the 30 s that Prefect gives a cancelled run
+KILL_SECONDS = 5.0  # to wait for processes that were sent KILL
 
 
 def known_markers(home: Path) -> set[str]:
@@ -64,3 +66,32 @@ def _send_signal(targets: Collection[psutil.Process], number: int) -> None:
     for process in targets:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
+
+
+def terminate_process_group(group: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    """End all processes of a group: TERM, wait, KILL."""
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, KILL_SECONDS)):
+        deadline = time.monotonic() + seconds
+        if not _has_living_member(group):
+            return
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return
+        while _has_living_member(group) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _has_living_member(group: int) -> bool:
+    """Return whether a process of the group is alive.
+
+    A dead one that nobody has waited for does not count.
+    """
+    for process in psutil.process_iter(["status"]):
+        try:
+            in_group = os.getpgid(process.pid) == group
+            if in_group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                return True
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue
+    return False

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,9 +21,11 @@ from flows.execute import (
     Outcome,
     StageContext,
     StageResult,
+    WorkersUnreachableError,
     log_path,
     run_stage,
 )
+from flows.guard import Guard, guard_stages
 from flows.integrity import describe_damage, remove_damaged_outputs, remove_damaged_result
 from flows.plan import (
     ALWAYS_RUNS,
@@ -44,6 +45,7 @@ from flows.study import (
     check_can_commit,
     check_places,
     commit_results,
+    guard_lock_path,
     hold_run_lock,
     is_running,
     open_study,
@@ -59,6 +61,7 @@ from lineage.runtime.provenance import (
     compute_pipeline_id,
     read_lock_entry,
 )
+from lineage.runtime.scratch import remove_abandoned_folders, scratch_folder
 from lineage.runtime.settings import METADATA_DIR, read_runtime_settings
 
 LAST_STAGE = "publish"  # prints the table
@@ -105,7 +108,7 @@ def run_study(
     study = open_study(root)
     if options.commit:
         check_can_commit(root)
-    with hold_run_lock(root):
+    with hold_run_lock(root), guard_stages(root, guard_lock_path(root)) as guard:
         _remove_broken_locks(root)
         check_places(root)
         message = check_database()
@@ -113,7 +116,7 @@ def run_study(
             print(message, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
-        context = _stage_context(study, flow_run_id=flow_run_id)
+        context = _stage_context(study, flow_run_id=flow_run_id, guard=guard)
         nodes = _read_valid_graph(context)
         cache = read_cache_folder(root)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
@@ -157,7 +160,7 @@ def _remove_broken_locks(root: Path) -> None:
 def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     """Return the stages of a study, and why each would run. Raises InputError."""
     study = open_study(root)
-    nodes = _read_valid_graph(_stage_context(study, flow_run_id=""))
+    nodes = _read_valid_graph(_stage_context(study))
     if not is_running(root) and _params_have_changed(root):
         # Imported here: it imports torch, and is seldom needed.
         from lineage.config.params import read_params
@@ -212,38 +215,62 @@ def _make_runner(
     """Return the function that runs a stage, on a worker or on this machine."""
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
+    # The scheduler sees to this for stages that are to run here from the start.
+    gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
+    run_here = run_remotely is None
+    lock = threading.Lock()
 
-    def run_once(node: StageNode) -> StageResult:
-        if run_remotely is not None and not _must_run_here(node, context.root):
+    def run_on_worker(node: StageNode) -> StageResult | None:
+        """Return the result of a worker, or None if no worker can be reached any more."""
+        nonlocal run_here
+        if run_remotely is None or run_here or _must_run_here(node, context.root):
+            return None
+        try:
             return run_remotely(node, context)
-        with local_slots:
-            return run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
-
-    def remove_damaged(result: StageResult) -> list[str]:
-        if result.outcome != "cached":
-            return []
-        entry = read_lock_entry(context.root, result.name)
-        return remove_damaged_result(context.root, cache, entry)
+        except WorkersUnreachableError as error:
+            with lock:
+                if not run_here and not context.stop_event.is_set():
+                    print(f"{error}; the stages that are left run here", file=sys.stderr)
+                run_here = True
+            return None
 
     def run(node: StageNode) -> StageResult:
-        result = run_once(node)
-        damaged = remove_damaged(result)
-        if damaged:
-            result = run_once(node)
-            message = result.message or describe_damage(node.name, damaged)
-            result = dataclasses.replace(result, message=message)
-            still_damaged = remove_damaged(result)
-            if still_damaged:
-                message = (
-                    f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
-                    "remove the files there, and run again"
-                )
-                return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
+        result = run_on_worker(node)
+        if result is None:
+            with local_slots, gpu if node.pool == "gpu" else contextlib.nullcontext():
+                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
         return result
 
-    return run
+    return _check_cached_results(run, context.root, cache)
+
+
+def _check_cached_results(run: StageRunner, root: Path, cache: Path) -> StageRunner:
+    """Return a runner that runs a stage again if its result has come damaged from the cache."""
+
+    def remove_damaged(result: StageResult) -> list[str]:
+        if result.outcome != "cached":
+            return []
+        return remove_damaged_result(root, cache, read_lock_entry(root, result.name))
+
+    def run_checked(node: StageNode) -> StageResult:
+        result = run(node)
+        damaged = remove_damaged(result)
+        if not damaged:
+            return result
+        result = run(node)
+        still_damaged = remove_damaged(result)
+        if still_damaged:
+            message = (
+                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
+                "remove the files there, and run again"
+            )
+            return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
+        message = result.message or describe_damage(node.name, damaged)
+        return dataclasses.replace(result, message=message)
+
+    return run_checked
 
 
 def _must_run_here(node: StageNode, root: Path) -> bool:
@@ -278,8 +305,9 @@ def start_helpers(root: Path) -> Iterator[None]:
         return
     context = StageContext(root, threads=_read_threads(root))
     with contextlib.ExitStack() as exit_stack:
+        remove_abandoned_folders()
         # A folder with a short path: a socket's path may have 100 characters.
-        folder = exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="lineage-"))
+        folder = exit_stack.enter_context(scratch_folder())
         helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
         if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
             command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
@@ -314,14 +342,16 @@ def _read_threads(root: Path) -> int:
     return threads
 
 
-def _stage_context(study: Study, *, flow_run_id: str) -> StageContext:
+def _stage_context(
+    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
+) -> StageContext:
     environment = {
         "LINEAGE_STUDY_COMMIT": study.version.commit,
         "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
     }
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, _read_threads(study.root))
+    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:

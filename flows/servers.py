@@ -20,10 +20,19 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from flows import processes
-from flows.addresses import HOST, MLFLOW_PORT, PREFECT_PORT, read_port, running_port, servers_folder
+from flows.addresses import (
+    HOST,
+    MLFLOW_PORT,
+    PREFECT_PORT,
+    is_up,
+    read_port,
+    running_port,
+    servers_folder,
+)
 from flows.execute import TELEMETRY_OFF
+from flows.locks import hold_lock
 from flows.run import default_jobs
-from flows.study import check_can_commit
+from flows.study import check_can_commit, is_running
 from lineage.errors import InputError
 from lineage.runtime.database import check_database
 from lineage.runtime.settings import (
@@ -49,13 +58,19 @@ def start_all(study: Path, *, with_workers: bool = True) -> str:
     Without workers of the pools cpu and gpu, these are on other machines. Return the text for the
     user.
     """
-    was_running = running_port(study, "prefect") is not None
+    with _hold_servers_lock(study):
+        return _start_all(study, with_workers=with_workers)
+
+
+def _start_all(study: Path, *, with_workers: bool) -> str:
+    # A run that goes on without its server will tell the new one how it ended.
+    has_live_runs = running_port(study, "prefect") is not None or is_running(study)
     address = start_prefect(study)
-    _wait_for("the Prefect server", lambda: _is_up(f"{address}/api/health"))
+    _wait_for("the Prefect server", lambda: is_up(f"{address}/api/health"))
     os.environ.update(_server_environment(study))
     _register_pools()
     _register_stage_deployments()
-    _watch_lost_runs(sweep=not was_running)
+    _watch_lost_runs(sweep=not has_live_runs)
     pools = POOLS if with_workers else (ORCHESTRATOR_POOL,)
     start_times: dict[str, datetime | None] = dict.fromkeys(pools)
     for pool in pools:
@@ -68,19 +83,27 @@ def start_all(study: Path, *, with_workers: bool = True) -> str:
 
 def start_pages(study: Path) -> str:
     """Start MLflow and Prefect, and return the text with their addresses."""
-    mlflow = start_mlflow(study)
-    prefect = start_prefect(study)
-    _wait_for("MLflow", lambda: _is_up(f"{mlflow}/health"))
-    _wait_for("the Prefect server", lambda: _is_up(f"{prefect}/api/health"))
+    with _hold_servers_lock(study):
+        mlflow = start_mlflow(study)
+        prefect = start_prefect(study)
+        _wait_for("MLflow", lambda: is_up(f"{mlflow}/health"))
+        _wait_for("the Prefect server", lambda: is_up(f"{prefect}/api/health"))
     return f"MLflow:  {_mlflow_runs_url(mlflow)}\nPrefect: {prefect}\n`lineage down` ends both"
 
 
 def stop_all(study: Path) -> None:
     """End everything that was started here, with all child processes."""
     home = servers_folder(study)
-    processes.terminate_marked_processes(processes.known_markers(home))
-    for path in home.glob("*.json"):
-        path.unlink()
+    with _hold_servers_lock(study):
+        processes.terminate_marked_processes(processes.known_markers(home))
+        for path in home.glob("*.json"):
+            path.unlink()
+
+
+def _hold_servers_lock(study: Path) -> contextlib.AbstractContextManager[int]:
+    """Let one command at a time start or end servers of the study."""
+    waiting_for = "another `lineage up`, `ui` or `down` of this study"
+    return hold_lock(servers_folder(study) / "lock", waiting_for=waiting_for)
 
 
 def set_schedule(
@@ -177,14 +200,23 @@ def prefect_environment(study: Path) -> dict[str, str]:
     return environment
 
 
-def start_temporary_prefect(study: Path) -> None:
-    """Serve Prefect's API for this process, if no server of this study is up.
+def run_environment(study: Path) -> dict[str, str]:
+    """Return Prefect's settings for the process of a run, which goes on if its server is gone."""
+    return {
+        **prefect_environment(study),
+        "PREFECT_CLIENT_MAX_RETRIES": "1",  # by default a minute of them for each request
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
+    }
+
+
+def start_temporary_prefect(study: Path) -> bool:
+    """Serve Prefect's API for this process, if no server of this study is up. Return whether.
 
     Call it before Prefect is imported. Prefect would start such a server itself, but later, and
     Ctrl-C in the terminal would end it before the run can say how it ended.
     """
     if "PREFECT_API_URL" in os.environ:
-        return
+        return False
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
@@ -207,12 +239,13 @@ def start_temporary_prefect(study: Path) -> None:
         server.wait()
 
     atexit.register(stop)
+    return True
 
 
 def wait_for_prefect(study: Path) -> None:
     """Wait until the Prefect API of PREFECT_API_URL answers. Raises InputError."""
     address = os.environ["PREFECT_API_URL"]
-    _wait_for(f"the Prefect server at {address}", lambda: _is_up(f"{address}/health"))
+    _wait_for(f"the Prefect server at {address}", lambda: is_up(f"{address}/health"))
 
 
 def start_prefect(study: Path) -> str:
@@ -436,14 +469,6 @@ def _choose_port(variable: str, default: int) -> int:
                 f"end it, or name another one by {variable}"
             ) from None
     return port
-
-
-def _is_up(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(address, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _mlflow_runs_url(mlflow: str) -> str:

@@ -208,7 +208,13 @@ def hold_run_lock(root: Path) -> Iterator[None]:
 
 
 def run_lock_path(root: Path) -> Path:
+    """Return the file that a run keeps locked."""
     return root / STATE_DIR / "locks" / "run.lock"
+
+
+def guard_lock_path(root: Path) -> Path:
+    """Return the file that is locked until all stages of a run have ended, also of a killed one."""
+    return root / STATE_DIR / "locks" / "guard.lock"
 
 
 def is_running(root: Path) -> bool:

@@ -12,13 +12,15 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
+import httpx
 from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import FlowRun, State
@@ -33,11 +35,13 @@ from flows.execute import (
     DvcError,
     StageContext,
     StageResult,
+    WorkersUnreachableError,
     log_path,
     run_dvc,
     run_stage,
     stage_file_name,
 )
+from flows.guard import Guard, guard_stages
 from flows.plan import (
     RemoteStore,
     StageNode,
@@ -62,8 +66,13 @@ POLL_SECONDS = 1.0
 # How long a stage waits in a pool without an online worker. Without a limit its run would hang and
 # hold up the next nights.
 NO_WORKER_SECONDS = 300.0
+# How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
+NO_SERVER_SECONDS = 60.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
+
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,8 @@ class WorkerReport:
 def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1) -> StageResult:
     """Have a worker of the stage's pool run it, and take its result from the DVC remote.
 
-    `run_count` says how often Prefect has tried this run: each try requests its stages anew.
+    `run_count` says how often Prefect has tried this run: each try requests its stages anew. Raises
+    WorkersUnreachableError.
     """
     cached = _pull_result(node, context=context)
     if cached.succeeded:  # no worker is needed
@@ -103,11 +113,13 @@ def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1)
         return StageResult(node.name, "failed", exit_status=1, message=str(error))
     remote_stage = _make_request(node, context)
     flow_run_id = context.environment.get("LINEAGE_FLOW_RUN", "")
-    for attempt in range(MAX_ATTEMPTS):
-        key = f"{flow_run_id}-{run_count}-{node.name}-{attempt}"
-        result = _await_worker(node, remote_stage, context=context, idempotency_key=key)
-        if not result.was_killed:
-            break
+    try:
+        result = _try_workers(node, remote_stage, context, f"{flow_run_id}-{run_count}-{node.name}")
+    except WorkersUnreachableError:
+        finished = _pull_result(node, context=context)  # by a worker that could not say so
+        if finished.succeeded:
+            return finished
+        raise
     if not result.succeeded:
         return result
     pulled = _pull_result(node, context=context)
@@ -118,6 +130,28 @@ def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1)
         )
         return replace(pulled, message=message)
     return result
+
+
+def _try_workers(
+    node: StageNode, remote_stage: RemoteStage, context: StageContext, key: str
+) -> StageResult:
+    """Have workers run the stage, again if it is killed or its worker is lost."""
+    attempt = 1
+    while True:
+        result = _await_worker(
+            node, remote_stage, context=context, idempotency_key=f"{key}-{attempt}"
+        )
+        if not result.was_killed:
+            return result
+        if attempt == MAX_ATTEMPTS:
+            return replace(result, message=f"{result.message}; it was tried {attempt} times")
+        attempt += 1
+        reason = result.message.split(";")[0].split(". ")[0]
+        print(
+            f"{reason}; a worker tries it again ({attempt} of {MAX_ATTEMPTS})",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
@@ -133,8 +167,8 @@ def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
         upstream=list(node.upstream),
         code_digest=read_package_version(root).code_digest,
         files={"params.yaml": params, "dvc.yaml": graph},
-        # Not the stage's own entry: of an earlier run, it would pass for up to date where its
-        # inputs are not checked out.
+        # With the stage's own entry, DVC would not see that an input differs from it: the worker
+        # has no copy of the inputs yet.
         lock_entries=read_lock_entries(root, node.upstream),
         remote=asdict(remote),
         threads=context.threads,
@@ -172,25 +206,31 @@ def _await_worker(
 ) -> StageResult:
     """Start the stage's flow run and return the result that its worker reports.
 
-    A run that ends without a report was lost; its result counts as killed.
+    A run that ends without a report was lost; its result counts as killed. Raises
+    WorkersUnreachableError.
     """
     start_time = time.monotonic()
-    run = cast(
-        FlowRun,
-        run_deployment(
+
+    def start_run() -> FlowRun:
+        run = run_deployment(
             f"run-stage/{node.pool}",
             parameters=asdict(remote_stage),
             timeout=0,
             idempotency_key=idempotency_key,
             flow_run_name=node.name,
-        ),
-    )
-    with get_client(sync_client=True) as client:
+        )
+        return cast(FlowRun, run)
+
+    run = _ask_server(start_run, node, context)
+    with contextlib.ExitStack() as exit_stack:
+        client = _ask_server(
+            lambda: exit_stack.enter_context(get_client(sync_client=True)), node, context
+        )
         ended = _await_final_state(client, run.id, node, context)
         seconds = time.monotonic() - start_time
         if isinstance(ended, StageResult):
             return replace(ended, seconds=seconds)
-        report = _read_worker_report(client, run.id)
+        report = _ask_server(lambda: _read_worker_report(client, run.id), node, context)
     if report is None:
         message = f"{node.name}: its worker's run ended as {ended.name}: {ended.message}"
         was_lost = ended.is_crashed() or not ended.message
@@ -200,6 +240,26 @@ def _await_worker(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report.metadata, indent=1, sort_keys=True) + "\n")
     return report.result
+
+
+def _ask_server(question: Callable[[], Answer], node: StageNode, context: StageContext) -> Answer:
+    """Return the server's answer. Ask again for a minute while the server is away.
+
+    Raises WorkersUnreachableError.
+    """
+    deadline = time.monotonic() + NO_SERVER_SECONDS
+    while True:
+        try:
+            return question()
+        except httpx.TransportError as error:
+            if time.monotonic() > deadline:
+                raise WorkersUnreachableError(
+                    f"the Prefect server at {os.environ['PREFECT_API_URL']} has not answered for "
+                    f"{NO_SERVER_SECONDS:.0f} s"
+                ) from error
+        _write_status_line(context, node, "waiting for the Prefect server")
+        if context.stop_event.wait(POLL_SECONDS):
+            raise WorkersUnreachableError("stopped")
 
 
 def _await_final_state(
@@ -213,7 +273,7 @@ def _await_final_state(
     last_seen = time.monotonic()
     try:
         while True:
-            state = client.read_flow_run(run_id).state
+            state = _ask_server(lambda: client.read_flow_run(run_id), node, context).state
             if state is not None and state.is_final():
                 has_ended = True
                 return state
@@ -223,7 +283,7 @@ def _await_final_state(
             _write_status_line(context, node, f"{state_name} in pool {node.pool}")
             is_waiting = state is not None and state.is_scheduled()
             if is_waiting and time.monotonic() - last_seen > NO_WORKER_SECONDS:
-                if not _is_worker_online(client, node.pool):
+                if not _ask_server(lambda: _is_worker_online(client, node.pool), node, context):
                     message = (
                         f"{node.name}: no worker of the pool {node.pool} has been heard of "
                         f"for {NO_WORKER_SECONDS:.0f} s; `lineage up` starts one on this machine"
@@ -232,7 +292,8 @@ def _await_final_state(
                 last_seen = time.monotonic()
     finally:
         if not has_ended:
-            client.set_flow_run_state(run_id, Cancelling(), force=True)
+            with contextlib.suppress(httpx.TransportError):
+                client.set_flow_run_state(run_id, Cancelling(), force=True)
 
 
 def _is_worker_online(client: SyncPrefectClient, pool: str) -> bool:
@@ -279,8 +340,8 @@ def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
     name = remote_stage.stage
     try:
         _check_package(remote_stage)
-        with _prepare_scratch_study(remote_stage) as root:
-            report = _run_in_scratch_study(remote_stage, root)
+        with _prepare_scratch_study(remote_stage) as (root, guard):
+            report = _run_in_scratch_study(remote_stage, root, guard)
     except InputError as error:
         report = _failed_report(name, error, EXIT_BAD_INPUT)
     except (DvcError, OSError) as error:
@@ -303,7 +364,7 @@ def _check_package(remote_stage: RemoteStage) -> None:
         )
 
 
-def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport:
+def _run_in_scratch_study(remote_stage: RemoteStage, root: Path, guard: Guard) -> WorkerReport:
     name = remote_stage.stage
     environment = dict(remote_stage.environment)
     if "LINEAGE_TRACKING_URI" in os.environ:  # the worker's own address, perhaps with a password
@@ -311,7 +372,7 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport
     database = environment.get("LINEAGE_TRACKING_URI", "").removeprefix(SQLITE_PREFIX)
     if database.startswith("/") and not Path(database).is_file():  # a file of another machine
         del environment["LINEAGE_TRACKING_URI"]
-    context = StageContext(root, environment, remote_stage.threads)
+    context = StageContext(root, environment, remote_stage.threads, guard=guard)
     # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
     # then takes the rest for present.
     run_dvc("fetch", *remote_stage.upstream, context=context, name=name)
@@ -328,13 +389,13 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport
 
 
 @contextlib.contextmanager
-def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
-    """Yield a free folder of this worker, made a study by the files of the request.
+def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[tuple[Path, Guard]]:
+    """Yield a free folder of this worker, made a study by the files of the request, and its guard.
 
     Of earlier stages it holds only DVC's cache and resume state.
     """
     home = Path(os.environ.get("LINEAGE_WORKER_HOME") or Path.home() / ".cache" / "lineage")
-    with _claim_slot(home) as folder:
+    with _claim_slot(home) as folder, guard_stages(folder, folder / "guard.lock") as guard:
         root = folder / "study"
         root.mkdir(exist_ok=True)
         for path in root.iterdir():
@@ -349,7 +410,7 @@ def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
         lock = {"schema": "2.0", "stages": remote_stage.lock_entries}
         with (root / "dvc.lock").open("w", encoding="utf-8") as stream:
             YAML().dump(lock, stream)
-        yield root
+        yield root, guard
 
 
 def _remove(path: Path) -> None:

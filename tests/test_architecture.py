@@ -25,6 +25,7 @@ FLOWS_MAY_IMPORT = {
     "lineage.runtime.code",
     "lineage.runtime.database",
     "lineage.runtime.provenance",
+    "lineage.runtime.scratch",
     "lineage.config.records",
     "lineage.runtime.settings",
 }

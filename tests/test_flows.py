@@ -3,6 +3,7 @@
 The tests use a small project with toy stages.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flows import plan, view
-from flows.execute import StageContext, run_stage, terminate_process_group
+from flows.execute import StageContext, run_stage
 from flows.plan import (
     GraphError,
     StageNode,
@@ -25,6 +26,7 @@ from flows.plan import (
     read_graph,
     read_stale_reasons,
 )
+from flows.processes import terminate_process_group
 from tests.toy_project import (
     Project,
     assert_one_message,
@@ -300,6 +302,56 @@ def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(
     assert "Traceback" not in output and "stopped" in output
     assert project_processes(project) == []
     assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
+
+
+def test_the_run_after_a_killed_one_waits_for_its_stages_and_removes_what_it_left(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A guard ends the stages of a killed run, which save a checkpoint first."""
+    folder = tmp_path_factory.mktemp("t")  # a socket's path may have 100 characters
+    stage = {"seconds": 60, "checkpoint": True, "save_seconds": 8, "child": 60}
+    project.set_params(models__a__make=stage)
+    run = project.start(*LOCAL, TMPDIR=str(folder))
+    wait_until(lambda: has_sleeping_child(project))
+    run.kill()
+    run.communicate()
+    (left_behind,) = folder.glob("lineage-*")
+    project.set_params(models__a__make={"value": 2})
+    result = project.run(*LOCAL, TMPDIR=str(folder))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr.count("waiting for the stages of a run that was killed") == 1
+    assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
+    assert project_processes(project) == []
+    assert not list(folder.glob("lineage-*")), left_behind
+
+
+def test_commands_that_start_or_end_servers_wait_for_each_other(new_project: Project) -> None:
+    lock = new_project.root / ".lineage" / "servers" / "lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        down = new_project.start("down")
+        assert down.stdout is not None
+        assert down.stdout.readline() == (
+            "waiting for another `lineage up`, `ui` or `down` of this study\n"
+        )
+        assert down.poll() is None
+    output, _ = down.communicate(timeout=30)
+    assert down.returncode == 0 and "have ended" in output
+
+
+def test_a_guard_ends_the_process_groups_that_are_left_when_its_pipe_closes() -> None:
+    stages = [subprocess.Popen(["sleep", "60"], process_group=0) for _ in range(3)]
+    lines = [f"+{stage.pid}\n" for stage in stages] + [f"-{stages[0].pid}\n"]
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "flows.guard"], input="".join(lines), text=True, check=True
+        )
+        assert [stage.poll() for stage in stages] == [None, -signal.SIGTERM, -signal.SIGTERM]
+    finally:
+        for stage in stages:
+            stage.kill()
+            stage.wait()
 
 
 def test_a_stage_past_its_timeout_is_ended_with_its_children(project: Project) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.execute import terminate_process_group
+from flows.processes import terminate_process_group
 from tests.toy_project import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent

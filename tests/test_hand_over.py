@@ -8,15 +8,17 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
-from flows import processes, workers
-from flows.execute import StageContext, StageResult
+from flows import processes, run, workers
+from flows.execute import StageContext, StageResult, WorkersUnreachableError
 from flows.plan import StageNode
 
 RUN = uuid4()
@@ -95,6 +97,78 @@ def test_a_retried_pipeline_run_requests_its_stages_again(
             run_count=run_count,
         )
     assert len(set(keys)) == 2
+
+
+def test_a_stage_that_is_killed_is_tried_three_times_and_each_try_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = []
+
+    def fake_await_worker(
+        node: StageNode, remote_stage: Any, *, context: StageContext, idempotency_key: str
+    ) -> StageResult:
+        keys.append(idempotency_key)
+        message = "make@a: killed by signal 9 (out of memory?); free memory"
+        return StageResult(node.name, "failed", exit_status=-9, message=message)
+
+    monkeypatch.setattr(workers, "_await_worker", fake_await_worker)
+    remote_stage = workers.RemoteStage("make@a", [], "", {}, {}, {}, 1, 60.0, {})
+    result = workers._try_workers(NODE, remote_stage, StageContext(tmp_path), "key")
+    assert len(set(keys)) == 3
+    assert result.message.endswith("free memory; it was tried 3 times")
+    assert capsys.readouterr().err.splitlines() == [
+        f"make@a: killed by signal 9 (out of memory?); a worker tries it again ({attempt} of 3)"
+        for attempt in (2, 3)
+    ]
+
+
+def test_a_question_to_the_server_is_repeated_until_it_has_been_away_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
+    errors = iter([httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])
+
+    def ask() -> str:
+        for error in errors:
+            raise error
+        return "an answer"
+
+    assert workers._ask_server(ask, NODE, StageContext(tmp_path)) == "an answer"
+    log = tmp_path / ".lineage" / "logs" / "make-a.log"
+    assert log.read_text() == "waiting for the Prefect server\n"
+
+    def ask_in_vain() -> str:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(workers, "NO_SERVER_SECONDS", 0.05)
+    with pytest.raises(WorkersUnreachableError, match=":1/api has not answered"):
+        workers._ask_server(ask_in_vain, NODE, StageContext(tmp_path))
+
+
+def test_stages_run_here_from_the_first_one_on_that_finds_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+
+    def run_remotely(node: StageNode, context: StageContext) -> StageResult:
+        sent.append(node.name)
+        raise WorkersUnreachableError("the Prefect server has not answered for 60 s")
+
+    def run_stage(
+        name: str, *, context: StageContext, timeout_seconds: float, pull: bool = False
+    ) -> StageResult:
+        return StageResult(name, "cached")
+
+    monkeypatch.setattr(run, "run_stage", run_stage)
+    (tmp_path / "params.yaml").write_text("threads: 1\n")
+    runner = run._make_runner(StageContext(tmp_path), 1, run_remotely)
+    for name in ("make@a", "make@b"):
+        assert runner(replace(NODE, name=name)).outcome == "cached"
+    assert sent == ["make@a"]
+    assert capsys.readouterr().err == (
+        "the Prefect server has not answered for 60 s; the stages that are left run here\n"
+    )
 
 
 @pytest.mark.parametrize("moved", [True, False])

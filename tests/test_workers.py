@@ -1,5 +1,6 @@
 """Stages run on a real Prefect server and real workers, each a process on a free local port."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -48,11 +49,23 @@ class Site:
 
     def worker(self, pool: str) -> int:
         """Return the process id of a pool's worker."""
-        return int(
-            json.loads(
-                (self.project.root / ".lineage" / "servers" / f"worker-{pool}.json").read_text()
-            )["pid"]
-        )
+        return self.server(f"worker-{pool}")
+
+    def server(self, name: str) -> int:
+        """Return the process id of a server or worker."""
+        path = self.project.root / ".lineage" / "servers" / f"{name}.json"
+        return int(json.loads(path.read_text())["pid"])
+
+    def kill(self, name: str) -> None:
+        """Kill a server or worker and all its children."""
+        process = psutil.Process(self.server(name))
+        for one in [process, *process.children(recursive=True)]:
+            one.kill()
+
+    def start_again(self) -> None:
+        """Start what has ended, at the same address."""
+        completed = self.project.run("up", LINEAGE_PREFECT_PORT=str(self.port))
+        assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def start_servers(project: Project) -> Site:
@@ -136,12 +149,12 @@ def test_stages_run_on_workers_and_return_outputs_through_the_remote(
     assert (local_project.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
-def test_a_stage_whose_inputs_have_changed_runs_again_on_a_worker(site: Site) -> None:
-    for value in (21, 22):
+def test_a_stage_runs_again_on_a_worker_if_only_its_input_has_changed(site: Site) -> None:
+    for value in (51, 52):
         set_models(site.project, value=value)
         completed = site.project.run("run", "--workers")
         assert completed.returncode == 0, completed.stdout + completed.stderr
-        assert {"make@a", "train@a"} <= {*site.project.stages_run()}
+        assert {"make@a", "train@a"} <= set(site.project.stages_run())
 
 
 @pytest.mark.slow
@@ -224,6 +237,9 @@ def test_a_killed_stage_is_retried_on_its_worker(site: Site) -> None:
     completed = site.project.run("run", "--workers")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert site.project.stages_run().count("make@a") == 2
+    assert completed.stderr == (
+        "make@a: killed by signal 9 (out of memory?); a worker tries it again (2 of 3)\n"
+    )
 
 
 @pytest.mark.slow
@@ -245,6 +261,66 @@ def test_a_stage_whose_worker_dies_is_marked_crashed_and_retried(site: Site) -> 
     assert project.stages_run().count("make@a") == 1, (
         "the first attempt was read from the trace before"
     )
+
+
+@pytest.mark.slow
+def test_a_stage_saves_a_checkpoint_before_it_is_retried_if_its_flow_run_is_killed(
+    site: Site,
+) -> None:
+    """A guard keeps the scratch study locked until the stage has ended."""
+    project = site.project
+    set_models(project, value=7, seconds=25, checkpoint=True, save_seconds=5)
+    pipeline = project.start("run", "--workers")
+    stage = psutil.Process(wait_for_stage(project, "make@a"))
+    (flow_run,) = psutil.Process(site.worker("cpu")).children()
+    flow_run.kill()
+    output, _ = pipeline.communicate(timeout=240)
+    assert pipeline.returncode == 0, output
+    assert not stage.is_running()
+    scratch = project.root / ".lineage" / "workers" / "cpu"
+    assert [path.name for path in scratch.iterdir()] == ["0"], "it resumes in the same folder"
+    assert (scratch / "0" / "study" / ".lineage" / "checkpoint").is_file()
+
+
+@pytest.mark.slow
+def test_a_stage_whose_worker_is_killed_is_run_by_the_next_worker(site: Site) -> None:
+    project = site.project
+    set_models(project, value=8, seconds=25, checkpoint=True)
+    pipeline = project.start("run", "--workers")
+    stage = psutil.Process(wait_for_stage(project, "make@a"))
+    site.kill("worker-cpu")
+    wait_until(lambda: not stage.is_running(), seconds=30)
+    site.start_again()
+    output, _ = pipeline.communicate(timeout=400)
+    assert pipeline.returncode == 0, output
+    assert "a worker tries it again (2 of 3)" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_run_on_workers_goes_on_if_its_server_dies(site: Site, returns: bool) -> None:
+    project = site.project
+    set_models(project, value=9 + returns, seconds=20)
+    pipeline = project.start("run", "--workers")
+    wait_for_stage(project, "make@a")
+    site.kill("prefect")
+    if returns:
+        site.start_again()
+    output, _ = pipeline.communicate(timeout=240)
+    assert pipeline.returncode == 0, output
+    assert "THE TABLE" in output and "Traceback" not in output
+    assert "make@a" not in project.stages_run(), "the worker finished it, and nobody ran it again"
+    assert ("the stages that are left run here" in output) is not returns
+    assert ("Prefect could not be informed" in output) is not returns
+    if not returns:
+        site.start_again()
+    (run,) = [run for run in site.flow_runs() if run["id"] == latest_study_run(site)]
+    assert (run["state_type"] == "COMPLETED") is returns
+
+
+def latest_study_run(site: Site) -> str:
+    runs = [run for run in site.flow_runs() if run["name"].startswith("project, 20")]
+    return str(max(runs, key=lambda run: run["created"])["id"])
 
 
 @pytest.mark.slow
@@ -293,6 +369,24 @@ def test_a_schedule_fires_and_an_overlapping_run_is_cancelled(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_two_starts_at_once_leave_one_server_and_one_worker_for_each_pool(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    port = str(free_port())
+    try:
+        starts = [project.start("up", LINEAGE_PREFECT_PORT=port) for _ in range(2)]
+        outputs = [start.communicate(timeout=200)[0] for start in starts]
+        assert [start.returncode for start in starts] == [0, 0], outputs
+        commands = [" ".join(process.cmdline()) for process in project_processes(project)]
+        assert sum("prefect server start" in command for command in commands) == 1
+        assert sum("prefect worker start" in command for command in commands) == 3
+        for name in ("prefect", "worker-cpu", "worker-gpu", "worker-orchestrator"):
+            assert psutil.pid_exists(Site(project, int(port)).server(name))
+    finally:
+        project.run("down")
+    assert project_processes(project) == []
+
+
+@pytest.mark.slow
 def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     completed = project.run("run", "--jobs", "2")
@@ -301,6 +395,33 @@ def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
         "its history is in the project"
     )
     assert project_processes(project) == [], "its temporary server must have ended"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exit_status", [0, 1])
+def test_a_run_whose_server_dies_ends_soon_with_its_own_exit_code(
+    exit_status: int, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path)
+    set_models(project, seconds=5, exit=exit_status)
+    run = project.start("run")
+    wait_for_stage(project, "make@a")
+    (server,) = temporary_servers(project)
+    server.kill()
+    assert run.stdout is not None
+    lines = []
+    last_stage_ended = 0.0
+    for line in run.stdout:
+        lines.append(line)
+        if line.startswith("stages: "):
+            last_stage_ended = time.monotonic()
+    assert run.wait() == exit_status, lines
+    assert time.monotonic() - last_stage_ended < 30
+    assert sum("Prefect could not be informed how this run ended" in line for line in lines) == 1
+    assert not [line for line in lines if "Traceback" in line or "Error logging" in line]
+    assert lines[0].startswith("Prefect: http://127.0.0.1:")
+    assert lines[0].endswith(", for this run only\n")
+    assert project_processes(project) == []
 
 
 @pytest.mark.slow
@@ -320,13 +441,18 @@ def test_the_server_of_a_run_ends_with_it(signal_number: int, tmp_path: Path) ->
     else:
         run.kill()
         run.wait()
-    wait_until(lambda: not has_temporary_server(project), seconds=10)
+    wait_until(lambda: not temporary_servers(project), seconds=10)
     assert time.monotonic() - begun < 30
+    wait_until(lambda: not project_processes(project), seconds=10)
 
 
-def has_temporary_server(project: Project) -> bool:
-    commands = [process.cmdline() for process in project_processes(project)]
-    return any("flows.temporary_server" in command for command in commands)
+def temporary_servers(project: Project) -> list[psutil.Process]:
+    found = []
+    for process in project_processes(project):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "flows.temporary_server" in process.cmdline():
+                found.append(process)
+    return found
 
 
 FAILING_SUBMIT_SCRIPT = """

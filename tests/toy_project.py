@@ -91,6 +91,7 @@ if options.get("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 elif options.get("checkpoint"):
     def save(*_):
+        time.sleep(options.get("save_seconds", 0))
         toy.write(".lineage/checkpoint", "saved")
         sys.exit(1)
     signal.signal(signal.SIGTERM, save)
@@ -198,11 +199,13 @@ class Project:
             check=False,
         )
 
-    def start(self, *arguments: str, own_session: bool = False) -> "subprocess.Popen[str]":
+    def start(
+        self, *arguments: str, own_session: bool = False, **more: str
+    ) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, "-m", "flows.cli", *arguments],
             cwd=self.root,
-            env=self.environment(),
+            env=self.environment(**more),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -291,6 +294,7 @@ def make_project(folder: Path) -> Project:
         "runtime/code",
         "runtime/database",
         "runtime/provenance",
+        "runtime/scratch",
         "runtime/settings",
     ):
         shutil.copy(REPOSITORY / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")

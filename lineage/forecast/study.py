@@ -1,7 +1,6 @@
 """Forecast seconds, memory and disk of every stage of a study from a short probe."""
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from lineage.forecast.task_probe import TaskCosts, forecast_baselines
 from lineage.forecast.training import TokenizerCosts, TrainingCosts, forecast_pretraining
 from lineage.models.base import Static
 from lineage.results import NGRAM_STAGE
+from lineage.runtime.scratch import scratch_folder
 from lineage.tasks.base import list_sentence_tasks, load_kind
 
 LENGTH_STEP = 1.3  # tasks whose items differ less in length are measured once
@@ -70,8 +70,7 @@ def forecast_study(
     work; what DVC and the scheduler add is not in it. Raises InputError.
     """
     start_time = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="lineage-") as folder:
-        scratch = Path(folder)
+    with scratch_folder() as scratch:
         setup = ProbeSetup(params, scratch, data_root, device_index)
         shares = _TimeShares.of(params, probe_seconds * jobs)
         with Probe(setup, jobs=jobs) as probe:
