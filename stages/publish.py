@@ -21,7 +21,12 @@ from lineage.config.study import load_model_config
 from lineage.report import champions, page, publication, ranked_systems, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
-from lineage.report.provenance import StageMetadata, collect_provenance, read_dvc_lock
+from lineage.report.provenance import (
+    Provenance,
+    StageMetadata,
+    collect_provenance,
+    read_dvc_lock,
+)
 from lineage.results import NGRAM_STAGE
 from lineage.runtime import tracking
 from lineage.runtime.integrity import check_outputs
@@ -49,23 +54,9 @@ def work(stage: Stage) -> None:
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
     analysis = read_analysis(REPORTS_DIR / "results.json")
     analysis = add_costs(analysis, stage_metadata, params.grid)
-    disagreements = find_disagreements(
-        analysis,
-        results_dir=RESULTS_DIR,
-        tasks_dir=TASKS_DIR,
-        show_text=params.report.show_text,
-    )
     known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
-    descriptions = describe_models(params)
-    facts = ReportFacts(
-        costs=list_costs(build_costs(analysis, stage_metadata)),
-        budget=analysis.budget,
-        adaptation=analysis.adaptation,
-        provenance=collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline),
-        model_descriptions=tuple(descriptions),
-        description_columns=tuple(descriptions[0]) if descriptions else (),
-        disagreements=tuple(disagreements),
-    )
+    provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
+    facts = collect_facts(params, analysis, stage_metadata, provenance)
     decisions = write_report(REPORTS_DIR, analysis, facts)
     write_evidence(
         REPORTS_DIR,
@@ -103,6 +94,31 @@ def work(stage: Stage) -> None:
     if parent.run_id:
         name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
+
+
+def collect_facts(
+    params: Params,
+    analysis: Analysis,
+    stage_metadata: Mapping[str, StageMetadata],
+    provenance: Provenance,
+) -> ReportFacts:
+    """Return what the report shows beside the analysis."""
+    descriptions = describe_models(params)
+    disagreements = find_disagreements(
+        analysis,
+        results_dir=RESULTS_DIR,
+        tasks_dir=TASKS_DIR,
+        show_text=params.report.show_text,
+    )
+    return ReportFacts(
+        costs=list_costs(build_costs(analysis, stage_metadata)),
+        budget=analysis.budget,
+        adaptation=analysis.adaptation,
+        provenance=provenance,
+        model_descriptions=tuple(descriptions),
+        description_columns=tuple(descriptions[0]) if descriptions else (),
+        disagreements=tuple(disagreements),
+    )
 
 
 def add_costs(

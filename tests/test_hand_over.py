@@ -162,7 +162,7 @@ def test_stages_run_here_from_the_first_one_on_that_finds_no_server(
 
     monkeypatch.setattr(run, "run_stage", run_stage)
     (tmp_path / "params.yaml").write_text("threads: 1\n")
-    runner = run._make_runner(StageContext(tmp_path), 1, run_remotely)
+    runner = run._make_runner(StageContext(tmp_path), 1, tmp_path / "cache", run_remotely)
     for name in ("make@a", "make@b"):
         assert runner(replace(NODE, name=name)).outcome == "cached"
     assert sent == ["make@a"]

@@ -96,6 +96,7 @@ def store_folder(root: Path, files: dict[str, str]) -> str:
 
 def test_a_result_that_comes_damaged_from_the_remote_twice_is_refused(tmp_path: Path) -> None:
     init_dvc(tmp_path)
+    (tmp_path / "params.yaml").write_text("threads: 1\n")
     made = tmp_path / "artifacts/out/a"
     node = StageNode("make", "", (), "cpu", 60, False, 1)
     pulls = []
