@@ -19,10 +19,12 @@ import psutil
 
 from flows.execute import (
     EXIT_BAD_INPUT,
+    DvcError,
     Outcome,
     StageContext,
     StageResult,
     log_path,
+    run_dvc,
     run_stage,
 )
 from flows.integrity import describe_damage, remove_damaged_outputs, remove_damaged_result
@@ -34,6 +36,7 @@ from flows.plan import (
     StageNode,
     find_stale_stages,
     read_cache_folder,
+    read_default_remote,
     read_graph,
     read_stale_reasons,
     uses_cuda,
@@ -229,7 +232,10 @@ def _make_runner(
         result = run_once(node)
         damaged = remove_damaged(result)
         if damaged:
+            _fetch_result(node.name, context)
             result = run_once(node)
+            if remove_damaged(result):  # the remote has the damaged files too
+                result = run_once(node)
             message = result.message or describe_damage(node.name, damaged)
             result = dataclasses.replace(result, message=message)
             still_damaged = remove_damaged(result)
@@ -380,7 +386,7 @@ def _run_graph(
         }
         results = run_stages(
             rest,
-            reasons=_check_outputs(context.root, cache, display, check_cache=exports_cache),
+            reasons=_check_outputs(context, cache, display, check_cache=exports_cache),
             run=run,
             jobs=jobs,
             exclusive_gpu=exclusive_gpu,
@@ -392,14 +398,25 @@ def _run_graph(
 
 
 def _check_outputs(
-    root: Path, cache: Path, display: ProgressDisplay, *, check_cache: bool
+    context: StageContext, cache: Path, display: ProgressDisplay, *, check_cache: bool
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
-    reasons = read_stale_reasons(root)
-    damaged = remove_damaged_outputs(root, cache, reasons, check_cache=check_cache)
+    reasons = read_stale_reasons(context.root)
+    damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():
         display.on_damage(describe_damage(name, outputs))
-    return read_stale_reasons(root) if damaged else reasons
+        _fetch_result(name, context)
+    return read_stale_reasons(context.root) if damaged else reasons
+
+
+def _fetch_result(name: str, context: StageContext) -> None:
+    """Bring a result from the DVC remote into the cache, if there is one that has it.
+
+    Otherwise the stage runs again.
+    """
+    with contextlib.suppress(InputError, DvcError):
+        if read_default_remote(context.root) is not None:
+            run_dvc("fetch", name, context=context, name=name)
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:

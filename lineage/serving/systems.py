@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import check_intact, create_artifact, read_json
+from lineage.artifacts import MANIFEST_FILE, check_intact, create_artifact, read_json
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
@@ -135,9 +135,11 @@ def choose_system(
 
 def _check_files(kept: KeptSystem) -> None:
     """Raise InputError if the files of a system, or those of its model, are damaged."""
-    check_intact(kept.folder.parent, below=f"{kept.folder.name}/")
+    check_intact(kept.folder.parent, f"{kept.folder.name}/*")
     if kept.record.model_folder is not None:
-        check_intact(locate_model(kept.folder, kept.record))
+        model_folder = locate_model(kept.folder, kept.record)
+        if (model_folder / MANIFEST_FILE).is_file():  # loading it says if there is no model
+            check_intact(model_folder)
 
 
 def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None) -> tuple[str, str]:
