@@ -64,8 +64,6 @@ def work(stage: Stage) -> None:
         inits = ("target_only",)
     task_dir = Path(f"artifacts/tasks/{task}")
     context = load_context(params, name, seed, model_dir, task_dir)
-    if context.tokens_dir is not None:
-        check_intact(context.tokens_dir)
     inputs = [model_dir, task_dir]
     if stage.verb == JOINED:
         static_name = params.grid.join_static_model
