@@ -245,3 +245,9 @@ def test_rotten_weights_are_used_by_no_stage_and_no_command(project: Path) -> No
     assert "pretrain@gpt-0: artifacts/pretrained/gpt/0 was damaged on the disk" in printed
     assert md5(project / WEIGHTS) == md5(copy) == digest
     run_command(project, *embed)
+    (system_file,) = (project / "artifacts/systems/baselines-mood").glob("all-*/*.safetensors")
+    flip_bit(system_file)
+    predict = ("lineage", "predict", "--task", "mood", "--system", "tfidf", "new.csv")
+    (project / "new.csv").write_text("review\na good film\n")
+    printed = run_command(project, *predict, "-o", "labelled.csv", code=2)
+    assert "artifacts/systems/baselines-mood: it is damaged" in printed
