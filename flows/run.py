@@ -18,11 +18,13 @@ import psutil
 
 from flows.execute import (
     EXIT_BAD_INPUT,
+    DvcError,
     Outcome,
     StageContext,
     StageResult,
     WorkersUnreachableError,
     log_path,
+    run_dvc,
     run_stage,
 )
 from flows.guard import Guard, guard_stages
@@ -35,6 +37,7 @@ from flows.plan import (
     StageNode,
     find_stale_stages,
     read_cache_folder,
+    read_default_remote,
     read_graph,
     read_stale_reasons,
     uses_cuda,
@@ -243,23 +246,27 @@ def _make_runner(
             _archive_metadata(node.name, context.root)
         return result
 
-    return _check_cached_results(run, context.root, cache)
+    return _check_cached_results(run, context, cache)
 
 
-def _check_cached_results(run: StageRunner, root: Path, cache: Path) -> StageRunner:
+def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
     """Return a runner that runs a stage again if its result has come damaged from the cache."""
 
     def remove_damaged(result: StageResult) -> list[str]:
         if result.outcome != "cached":
             return []
-        return remove_damaged_result(root, cache, read_lock_entry(root, result.name))
+        entry = read_lock_entry(context.root, result.name)
+        return remove_damaged_result(context.root, cache, entry)
 
     def run_checked(node: StageNode) -> StageResult:
         result = run(node)
         damaged = remove_damaged(result)
         if not damaged:
             return result
+        _fetch_result(node.name, context)
         result = run(node)
+        if remove_damaged(result):  # the remote has the damaged files too
+            result = run(node)
         still_damaged = remove_damaged(result)
         if still_damaged:
             message = (
@@ -410,7 +417,7 @@ def _run_graph(
         }
         results = run_stages(
             rest,
-            reasons=_check_outputs(context.root, cache, display, check_cache=exports_cache),
+            reasons=_check_outputs(context, cache, display, check_cache=exports_cache),
             run=run,
             jobs=jobs,
             exclusive_gpu=exclusive_gpu,
@@ -422,14 +429,25 @@ def _run_graph(
 
 
 def _check_outputs(
-    root: Path, cache: Path, display: ProgressDisplay, *, check_cache: bool
+    context: StageContext, cache: Path, display: ProgressDisplay, *, check_cache: bool
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
-    reasons = read_stale_reasons(root)
-    damaged = remove_damaged_outputs(root, cache, reasons, check_cache=check_cache)
+    reasons = read_stale_reasons(context.root)
+    damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():
         display.on_damage(describe_damage(name, outputs))
-    return read_stale_reasons(root) if damaged else reasons
+        _fetch_result(name, context)
+    return read_stale_reasons(context.root) if damaged else reasons
+
+
+def _fetch_result(name: str, context: StageContext) -> None:
+    """Bring a result from the DVC remote into the cache, if there is one that has it.
+
+    Otherwise the stage runs again.
+    """
+    with contextlib.suppress(InputError, DvcError):
+        if read_default_remote(context.root) is not None:
+            run_dvc("fetch", name, context=context, name=name)
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:

@@ -9,7 +9,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -60,32 +61,32 @@ def flush_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def is_intact(folder: Path, kind: str | None = None, *, below: str = "") -> bool:
+def is_intact(folder: Path, kind: str | None = None, *, patterns: Sequence[str] = ("*",)) -> bool:
     """Tell whether an artifact is complete, and each file has the digest of its manifest.
 
-    With `below`, only the files whose names begin with it are read.
+    Only files are read whose names match one of the patterns.
     """
     try:
         files = read_manifest(folder, kind)["files"]
         return all(
             file_digest(folder / name) == digest
             for name, digest in files.items()
-            if name.startswith(below)
+            if any(fnmatchcase(name, pattern) for pattern in patterns)
         )
     except (InputError, OSError, KeyError, AttributeError, TypeError):
         return False  # the manifest is damaged itself, or a file is missing or unreadable
 
 
-def check_intact(*folders: Path, below: str = "") -> None:
+def check_intact(folder: Path, *patterns: str) -> None:
     """Raise InputError if an artifact is missing, or a file has not the digest of its manifest.
 
-    Every byte is read, since a damaged disk changes neither the size nor the time of a file.
+    Every byte is read, since a damaged disk changes neither the size nor the time of a file. With
+    patterns, only files are read whose names match one.
     """
-    for folder in folders:
-        if not (folder / MANIFEST_FILE).is_file():
-            read_manifest(folder)  # says what to do
-        if not is_intact(folder, below=below):
-            raise DamagedError(folder)
+    if not (folder / MANIFEST_FILE).is_file():
+        read_manifest(folder)  # says what to do
+    if not is_intact(folder, patterns=patterns or ("*",)):
+        raise DamagedError(folder)
 
 
 def read_manifest(folder: Path, kind: str | None = None) -> dict[str, Any]:

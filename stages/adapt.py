@@ -35,7 +35,7 @@ def work(stage: Stage) -> None:
     assert settings is not None, "the study was checked"
     model_dir = Path(f"artifacts/pretrained/{name}/{seed}")
     task_dir = Path(f"artifacts/tasks/{task}")
-    check_intact(model_dir, task_dir)
+    check_intact(model_dir)
     failure_reason = read_manifest(model_dir, "model")["reason"]
     checkpoint = Checkpoint.load(model_dir)
     texts, heldout_texts = split_target_texts(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from lineage.artifacts import check_intact, folder_bytes, write_table
+from lineage.artifacts import folder_bytes, write_table
 from lineage.config.params import read_recorded_params
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
@@ -42,7 +42,6 @@ def work(stage: Stage) -> None:
     grid = params.grid
     split = params.report.split
     folder = Path("artifacts/tasks") / name
-    check_intact(folder)
     task = TaskData.load(folder, split=split)
     stats = compute_dataset_stats(task, grid.finetune_seeds)
     write_dataset_stats(RESULTS_DIR / "statistics" / f"{stage.file_name}.json", stats)

@@ -24,7 +24,8 @@ def work(stage: Stage) -> None:
     params = read_recorded_params()
     task_dir = Path("artifacts/tasks") / name
     corpus_dir = Path("artifacts/corpora") / params.budget.corpus
-    check_intact(task_dir, corpus_dir)
+    check_intact(corpus_dir, "train.parquet")
+    check_intact(task_dir, "unlabelled.parquet")
     task = TaskData.load(task_dir, split=params.report.split)
     language = task.info["language"]
     kind = load_kind(task.info["kind"])

@@ -125,10 +125,7 @@ def load_context(
 ) -> EvalContext:
     """Load a model and a task. Raises InputError if their files are damaged."""
     source_dir = pretrained_dir(name, seed)
-    tokens_dir = Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None
-    check_intact(model_dir, task_dir)
-    if tokens_dir is not None:
-        check_intact(tokens_dir)
+    check_intact(model_dir)
     checkpoint = Checkpoint.load(model_dir)
     text_bytes = read_text_bytes(model_dir)
     if isinstance(checkpoint.family, Public):
@@ -144,7 +141,7 @@ def load_context(
         text_bytes=text_bytes,
         precision=params.precision,
         device=select_device(params.device, read_runtime_settings().device_index),
-        tokens_dir=tokens_dir,
+        tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None,
         failure_reason=read_manifest(model_dir, "model")["reason"],
     )
 

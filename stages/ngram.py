@@ -45,8 +45,8 @@ def work(stage: Stage) -> None:
     if models or tasks:
         corpus_dir = Path("artifacts/corpora") / params.budget.corpus
         inputs = [corpus_dir, *(Path("artifacts/tasks") / name for name in tasks)]
-        tokens_dirs = [Path("artifacts/tokens") / model.name for model in models]
-        check_intact(*inputs, *tokens_dirs)
+        for folder in (corpus_dir, *(Path("artifacts/tokens") / model.name for model in models)):
+            check_intact(folder)
         parameters = {
             "budget": {"text_bytes": params.budget.text_bytes},
             "split": params.report.split,

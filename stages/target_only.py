@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import artifact_digest, check_intact, read_json
+from lineage.artifacts import artifact_digest, read_json
 from lineage.config.params import read_recorded_params
 from lineage.config.study import load_model_config
 from lineage.runtime.settings import read_runtime_settings
@@ -31,7 +31,6 @@ def work(stage: Stage) -> None:
     tokenizer_settings = model.tokenizer
     assert tokenizer_settings is not None, "the study was checked"
     task_dir = Path(f"artifacts/tasks/{task}")
-    check_intact(task_dir)
     texts, held_out_texts = split_target_texts(task_dir, params, max_bytes=params.budget.text_bytes)
     tokenizer = train_target_tokenizer(model, texts, read_json(task_dir / "task.json")["language"])
     checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=int(seed))

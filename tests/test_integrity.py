@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,27 @@ def test_a_file_that_rots_in_the_study_is_restored_from_the_cache(finished_toy: 
     assert completed.stderr.count("\n") == 1 and "make@a: artifacts/made/a" in completed.stderr
 
 
+def test_an_intact_file_of_the_remote_replaces_a_damaged_one(tmp_path: Path) -> None:
+    """The second time, the file of the remote is damaged too, and the stage runs again."""
+    project = make_project(tmp_path)
+    remote = tmp_path / "remote"
+    dvc = ("dvc", "--cd", str(project.root))
+    subprocess.run([*dvc, "remote", "add", "-q", "-d", "store", str(remote)], check=True)
+    assert project.run("run", "--no-prefect").returncode == 0
+    subprocess.run([*dvc, "push", "-q"], check=True)
+    project.stages_run()
+    made = project.root / "artifacts/made/a"
+    digest = lock_digest(project, "make@a")
+    for ran in ([], ["make@a"]):
+        flip_bit(cache_copy(project.root, digest))
+        made.unlink()
+        completed = project.run("run", "--no-prefect")
+        assert completed.returncode == 0 and completed.stderr.count("\n") == 1
+        assert md5(made) == md5(cache_copy(project.root, digest)) == digest
+        assert project.stages_run() == [*ran, "publish", "sources"]
+        flip_bit(remote / "files/md5" / digest[:2] / digest[2:])
+
+
 def test_a_run_without_damage_says_nothing(finished_toy: Project) -> None:
     completed = finished_toy.run("run", "--no-prefect")
     assert completed.stderr == ""
@@ -94,7 +116,7 @@ def store_folder(root: Path, files: dict[str, str]) -> str:
     return digest
 
 
-def test_a_result_that_comes_damaged_from_the_remote_twice_is_refused(tmp_path: Path) -> None:
+def test_a_result_that_always_comes_damaged_from_the_remote_is_refused(tmp_path: Path) -> None:
     init_dvc(tmp_path)
     (tmp_path / "params.yaml").write_text("threads: 1\n")
     made = tmp_path / "artifacts/out/a"
@@ -111,7 +133,7 @@ def test_a_result_that_comes_damaged_from_the_remote_twice_is_refused(tmp_path: 
     result = _make_runner(
         StageContext(tmp_path), 1, tmp_path / ".dvc/cache/files/md5", pull_damaged
     )(node)
-    assert (result.outcome, result.exit_status, len(pulls)) == ("failed", 2, 2)
+    assert (result.outcome, result.exit_status, len(pulls)) == ("failed", 2, 3)
     assert "make: artifacts/out came damaged from the DVC remote" in result.message
     assert not made.exists()
 
@@ -176,7 +198,7 @@ def test_a_damaged_artifact_is_refused_with_the_command_that_repairs_it(
     check_intact(folder)
     check_outputs(lock, ["tokenizer@gpt", "another"])
     flip_bit(folder / "other/ids")
-    check_intact(folder, below="ids")
+    check_intact(folder, "ids")
     for check in (lambda: check_intact(folder), lambda: check_outputs(lock, ["tokenizer@gpt"])):
         with pytest.raises(DamagedError, match="run `lineage run`, which removes it"):
             check()
@@ -224,3 +246,9 @@ def test_rotten_weights_are_used_by_no_stage_and_no_command(project: Path) -> No
     assert "pretrain@gpt-0: artifacts/pretrained/gpt/0 was damaged on the disk" in printed
     assert md5(project / WEIGHTS) == md5(copy) == digest
     run_command(project, *embed)
+    (system_file,) = (project / "artifacts/systems/baselines-mood").glob("all-*/*.safetensors")
+    flip_bit(system_file)
+    predict = ("lineage", "predict", "--task", "mood", "--system", "tfidf", "new.csv")
+    (project / "new.csv").write_text("review\na good film\n")
+    printed = run_command(project, *predict, "-o", "labelled.csv", code=2)
+    assert "artifacts/systems/baselines-mood: it is damaged" in printed

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import read_json, read_manifest, read_table
+from lineage.artifacts import check_intact, read_json, read_manifest, read_table
 from lineage.data.splits import choose_heldout, stratification_labels
 from lineage.randomness import generator
 
@@ -48,14 +48,19 @@ class TaskData:
 
     @classmethod
     def load(cls, folder: Path, *, split: str) -> "TaskData":
-        """Load train and validation, and all test sets if `split` is test."""
+        """Load train and validation, and all test sets if `split` is test.
+
+        Raises InputError if a file that is read is damaged.
+        """
         read_manifest(folder, "task")
+        check_intact(folder, "task.json")
         info = read_json(folder / "task.json")
         include_test = split == "test"
         names = ["train", "validation"]
         if include_test:
             names.append("test")
             names.extend(f"{EXTRA_TEST_PREFIX}{name}" for name in info["extra_test_sets"])
+        check_intact(folder, *(f"{name}.parquet" for name in names))
         splits = {}
         for name in names:
             path = folder / f"{name}.parquet"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import create_artifact, is_intact, text_digest
+from lineage.artifacts import check_intact, create_artifact, is_intact, text_digest
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
@@ -463,6 +463,7 @@ def _evaluate_translation(
     context = encoder.context
     settings = context.translate_settings
     assert context.tokens_dir is not None and settings is not None
+    check_intact(context.tokens_dir)
     assert run.finetune_seed is not None
     train_rows = select_train_rows(context, run)
     language_models = (

@@ -52,13 +52,15 @@ def lock_store() -> Iterator[None]:
 def check_database() -> str:
     """Set the database aside if it is broken. Return one line that says so, or an empty text.
 
-    It is called before the first stage of a run, where it may take some seconds.
+    It is called before the first stage of a run, where it may take some seconds. A folder that
+    cannot be written to is left to the stages, which go on without MLflow.
     """
     database = find_database()
     if database is None or not database.is_file():
         return ""
-    with lock_store():
+    with contextlib.suppress(OSError), lock_store():
         return set_aside_if_broken(database, try_upgrade=True)
+    return ""
 
 
 def set_aside_if_broken(database: Path, *, try_upgrade: bool = False) -> str:

@@ -22,7 +22,7 @@ from lineage.models.static import StaticVectors
 from lineage.models.weights import WEIGHTS_FILE
 from lineage.serving.models import locate_trained_model
 from lineage.serving.predict import TASK_FILE, describe_new_items
-from lineage.serving.systems import KeptSystem, choose_system, list_systems
+from lineage.serving.systems import KeptSystem, check_files, choose_system, list_systems
 from lineage.tasks.base import load_kind
 
 FORMATS = ("transformers", "elmo", "word2vec")
@@ -58,8 +58,12 @@ def export(
 
 
 def export_system(kept: KeptSystem, task: Task, out: Path) -> None:
-    """Copy a system with its model and tokenizer; the folder appears when it is complete."""
+    """Copy a system with its model and tokenizer; the folder appears when it is complete.
+
+    Raises InputError if a file is damaged.
+    """
     record = kept.record
+    check_files(kept)
     with _new_folder(out) as draft:
         shutil.copytree(kept.folder, draft, dirs_exist_ok=True)
         if record.model_folder is not None:

@@ -30,7 +30,13 @@ from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input
 from lineage.serving.progress import format_rows, show_rows
-from lineage.serving.systems import KeptSystem, choose_system, format_systems, list_systems
+from lineage.serving.systems import (
+    KeptSystem,
+    check_files,
+    choose_system,
+    format_systems,
+    list_systems,
+)
 from lineage.tasks.base import Kind, load_kind
 from lineage.tasks.columns import RowError, TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device
@@ -111,6 +117,7 @@ def open_exported(folder: Path) -> OpenedSystem:
 def _open_in_study(task: str, system: str | None, label_count: str | None) -> OpenedSystem:
     params = read_recorded_params()
     kept = choose_system(list_systems(params, task), system, label_count)
+    check_files(kept)
     return OpenedSystem(
         kept,
         params.tasks[task],

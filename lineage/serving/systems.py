@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import check_intact, create_artifact, read_json
+from lineage.artifacts import MANIFEST_FILE, check_intact, create_artifact, read_json
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
@@ -118,7 +118,6 @@ def choose_system(
         if one.record.name == name and label_count in (None, one.record.label_count)
     ]
     if found:
-        _check_files(found[0])
         return found[0]
     names = ", ".join(dict.fromkeys(one.record.name for one in systems))
     if is_recommended:
@@ -133,11 +132,14 @@ def choose_system(
     )
 
 
-def _check_files(kept: KeptSystem) -> None:
+def check_files(kept: KeptSystem) -> None:
     """Raise InputError if the files of a system, or those of its model, are damaged."""
-    check_intact(kept.folder.parent, below=f"{kept.folder.name}/")
+    patterns = {kept.folder.parent: f"{kept.folder.name}/*"}
     if kept.record.model_folder is not None:
-        check_intact(locate_model(kept.folder, kept.record))
+        patterns[locate_model(kept.folder, kept.record)] = "*"
+    for folder, pattern in patterns.items():
+        if (folder / MANIFEST_FILE).is_file():  # only outputs of stages have one
+            check_intact(folder, pattern)
 
 
 def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lineage.artifacts import read_json, read_manifest, read_table
+from lineage.artifacts import check_intact, read_json, read_manifest, read_table
 from lineage.config.params import Params
 from lineage.data.language import byte_count
 from lineage.errors import EvaluationError
@@ -47,10 +47,11 @@ def split_target_texts(
 
     They are the unlabelled texts, or else the texts of the training items. Only `max_bytes` are
     taken, which is what the budget reads: a target may have a thousand times as much. The seed
-    decides which texts.
+    decides which texts. Raises InputError if a file is damaged.
     """
     settings = params.adapt
     read_manifest(folder, "task")
+    check_intact(folder, "task.json", "unlabelled.parquet", "train.parquet")
     task_record = read_json(folder / "task.json")
     texts = _read_target_texts(folder, task_record)
     assert len(texts) >= 2, "the sources stage refuses fewer"
