@@ -216,9 +216,9 @@ def main() -> int:
             )
     for problem in problems:
         print(problem)
-    kinds = ", ".join(f"{counts[kind]} {kind}" for kind in TARGETS)
+    kinds = ", ".join(f"{kind} {counts[kind]}" for kind in TARGETS)
     print(
-        f"{counts.total()} kills ({kinds}) in {num_studies} studies, {len(problems)} problems, "
+        f"kills: {counts.total()} ({kinds}); studies: {num_studies}; problems: {len(problems)}; "
         f"{time.monotonic() - start_time:.0f} s"
     )
     return 1 if problems else 0
