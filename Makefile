@@ -9,7 +9,7 @@ export DVC_NO_ANALYTICS := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench ui up down
+.PHONY: help demo test test-slow check kills bench ui up down
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /: /'
@@ -36,6 +36,9 @@ check: $(READY) ## check lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+kills: $(READY) ## kill processes of a small study at random and compare its results, 40 minutes; ARGS="--kills 5 --seed 2"
+	TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.kills $(ARGS)
 
 .venv/bench-ready: $(READY) benchmarks/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements.txt

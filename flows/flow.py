@@ -74,24 +74,31 @@ def run_with_prefect(options: RunOptions) -> int:
     The exit code is that of the run, also if Prefect's server is gone by then.
     """
     logging.raiseExceptions = False  # logs that Prefect cannot send are not worth a message each
-    ended: list[State] = []
+    outcomes: list[State | BaseException] = []
 
     @flow(name=run_study_flow.name, flow_run_name=_name_flow_run, persist_result=False)
     def run_and_keep(jobs: int | None, workers: bool, commit: bool) -> State:
-        ended.append(run_study_flow.fn(jobs, workers, commit))
-        return ended[0]
+        try:
+            state = run_study_flow.fn(jobs, workers, commit)
+        except BaseException as error:
+            outcomes.append(error)
+            raise
+        outcomes.append(state)
+        return state
 
     try:
         state = run_and_keep(options.jobs, options.workers, options.commit, return_state=True)
     except Exception as error:  # Prefect's client raises errors of many kinds
-        if not ended:
+        if not outcomes or error is outcomes[0]:
             raise
         print(
             f"Prefect could not be informed how this run ended ({type(error).__name__} at "
             f"{os.environ['PREFECT_API_URL']}); the results do not need it",
             file=sys.stderr,
         )
-        state = ended[0]
+        if isinstance(outcomes[0], BaseException):
+            raise outcomes[0] from None
+        state = outcomes[0]
     exit_status = state.result(raise_on_failure=False)
     if isinstance(exit_status, BaseException):
         raise exit_status

@@ -48,8 +48,7 @@ def guard_stages(root: Path, lock: Path) -> Iterator[Guard]:
     The guard holds `lock` until the last stage has ended. If it is held by the guard of a killed
     process, say so and wait.
     """
-    waiting_for = "the stages of a run that was killed; they save a checkpoint and end"
-    with hold_lock(lock, waiting_for=waiting_for) as descriptor:
+    with hold_lock(lock, waiting_for="the stages of a run that was killed") as descriptor:
         child = subprocess.Popen(
             [sys.executable, "-m", "flows.guard"],
             cwd=root,

@@ -240,7 +240,8 @@ def _make_runner(
     def run(node: StageNode) -> StageResult:
         result = run_on_worker(node)
         if result is None:
-            with local_slots, gpu if node.pool == "gpu" else contextlib.nullcontext():
+            turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
+            with local_slots, turn:
                 result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)

@@ -23,12 +23,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tests.checkout import ROOT, RUN_STUDY, create_own_study, run_command
+from tests.checkout import ROOT, RUN_STUDY, create_own_study, run_command, set_params
 from tests.toy_project import free_port, read_dvc_lock
 
 RUN_ON_WORKERS = (sys.executable, "-m", "flows.cli", "run", "--workers")
 TARGETS = ("run", "server", "worker", "stage")
 PAUSE_SECONDS = (1.0, 12.0)  # between two kills, while a run is under way
+KILLS_PER_STUDY = 10
 LAST_RUNS = 3  # that a study may need to end well after its last kill
 RUN_SECONDS = 600.0  # without a kill, after which a run counts as hanging
 ORPHAN_SECONDS = 30.0  # in which the last processes of a study must end
@@ -95,6 +96,13 @@ class Study:
         return found
 
 
+def create_small_study(folder: Path) -> Path:
+    """Create a study whose stages take seconds."""
+    create_own_study(folder)
+    set_params(folder, grid__finetune_seeds=[0], grid__label_counts=["all"])
+    return folder
+
+
 def find_targets(study: Study, run: "subprocess.Popen[bytes]") -> dict[str, list[psutil.Process]]:
     """Return the processes that may be killed now, by kind."""
     targets = {
@@ -125,7 +133,7 @@ def disturb(study: Study, num_kills: int, rng: np.random.Generator) -> Iterator[
     """Run the study to its end. Kill up to so many processes meanwhile, and yield each kill."""
     study.up()
     run = study.start_run()
-    for _ in range(num_kills):
+    while num_kills:
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(float(rng.uniform(*PAUSE_SECONDS)))
         if run.poll() == 0:
@@ -134,10 +142,9 @@ def disturb(study: Study, num_kills: int, rng: np.random.Generator) -> Iterator[
             study.up()
             run = study.start_run()
             continue
-        kind, command = kill_one(study, run, rng)
-        yield kind, command
-        if kind in ("server", "worker"):
-            study.up()
+        yield kill_one(study, run, rng)
+        num_kills -= 1
+        study.up()  # it starts what is missing
     for _ in range(LAST_RUNS):
         if run.wait(RUN_SECONDS) == 0:
             return
@@ -181,15 +188,16 @@ def main() -> int:
     problems: list[str] = []
     num_studies = 0
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
-        undisturbed = create_own_study(Path(name) / "undisturbed" / "study")
+        undisturbed = create_small_study(Path(name) / "undisturbed" / "study")
         run_command(undisturbed, *RUN_STUDY)
         expected = digest_results(undisturbed)
         print(f"undisturbed: {len(expected)} files, {time.monotonic() - start_time:.0f} s")
         while counts.total() < options.kills:
             num_studies += 1
-            study = Study(create_own_study(Path(name) / str(num_studies) / "study"))
+            study = Study(create_small_study(Path(name) / str(num_studies) / "study"))
             try:
-                for kind, command in disturb(study, options.kills - counts.total(), rng):
+                num_kills = min(KILLS_PER_STUDY, options.kills - counts.total())
+                for kind, command in disturb(study, num_kills, rng):
                     counts[kind] += 1
                     seconds = time.monotonic() - start_time
                     print(
@@ -208,9 +216,9 @@ def main() -> int:
             )
     for problem in problems:
         print(problem)
-    kinds = ", ".join(f"{counts[kind]} {kind}" for kind in TARGETS)
+    kinds = ", ".join(f"{kind} {counts[kind]}" for kind in TARGETS)
     print(
-        f"{counts.total()} kills ({kinds}) in {num_studies} studies, {len(problems)} problems, "
+        f"kills: {counts.total()} ({kinds}); studies: {num_studies}; problems: {len(problems)}; "
         f"{time.monotonic() - start_time:.0f} s"
     )
     return 1 if problems else 0

@@ -307,7 +307,7 @@ def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(
 def test_the_run_after_a_killed_one_waits_for_its_stages_and_removes_what_it_left(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A guard ends the stages of a killed run, which save a checkpoint first."""
+    """A guard ends the stages of a killed run, and gives them time to save a checkpoint."""
     folder = tmp_path_factory.mktemp("t")  # a socket's path may have 100 characters
     stage = {"seconds": 60, "checkpoint": True, "save_seconds": 8, "child": 60}
     project.set_params(models__a__make=stage)

@@ -425,6 +425,21 @@ def test_a_run_whose_server_dies_ends_soon_with_its_own_exit_code(
 
 
 @pytest.mark.slow
+def test_a_run_whose_server_has_died_can_be_stopped(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    set_models(project, seconds=60)
+    run = project.start("run")
+    wait_for_stage(project, "make@a")
+    for server in temporary_servers(project):
+        server.kill()
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "stopped; the next run goes on" in output and "Traceback" not in output
+    assert project_processes(project) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
 def test_the_server_of_a_run_ends_with_it(signal_number: int, tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches all processes of the run's group; a kill reaches the run alone."""
