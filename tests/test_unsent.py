@@ -247,10 +247,13 @@ def test_a_full_disk_ends_the_journal_and_not_the_stage(
 ) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with recorder.track_stage("ngram", parameters={}, tags={}) as run:
+        run.log_metrics({"loss": 2.0}, step=0)
         assert run._journal is not None
         with Path("/dev/full").open("w") as full:
             os.dup2(full.fileno(), run._journal._stream.fileno())
-        for step in range(5):
+        for step in range(1, 5):
             run.log_metrics({"loss": 1.0}, step=step)
             run.flush()
+    found = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.run_id)
+    assert (found.info.status, found.data.metrics["loss"]) == ("KILLED", 2.0)
     assert capfd.readouterr().err.count("No space left on device") == 1
