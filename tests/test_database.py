@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ def database(finished_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A copy of the database, in a study that is the current folder."""
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lineage.runtime.database.QUIET_SECONDS", 0.0)
     shutil.copyfile(finished_store, tmp_path / "mlflow.db")
     return tmp_path / "mlflow.db"
 
@@ -136,6 +138,18 @@ def test_the_note_of_the_experiment_is_there_from_the_beginning(database: Path) 
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     assert experiment.tags[tracking.NOTE_TAG] == tracking.EXPERIMENT_NOTE
+
+
+def test_a_database_that_is_just_being_created_is_waited_for(
+    database: Path, finished_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of MLflow creates it in place."""
+    monkeypatch.setattr("lineage.runtime.database.QUIET_SECONDS", 3.0)
+    spoil_creation(database)
+    complete = threading.Timer(1.0, shutil.copyfile, (finished_store, database))
+    complete.start()
+    assert check_database() == ""
+    complete.join()
 
 
 @pytest.mark.slow

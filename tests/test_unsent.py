@@ -227,6 +227,19 @@ def test_a_journal_of_a_stage_that_died_is_read_to_its_last_whole_line(in_study:
     assert journal.list_waiting() == [writer.path]
 
 
+@pytest.mark.parametrize("line", ['{"stage": "ngram", "unknown": 1}', '{"stage": "ngr'])
+def test_a_journal_that_cannot_be_read_is_kept_under_another_name(
+    line: str, in_study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is damaged, or another version has written it."""
+    folder = in_study / journal.JOURNAL_DIR
+    folder.mkdir(parents=True)
+    (folder / "1-1.jsonl").write_text(f"{line}\n")
+    sender._send_waiting()
+    assert [path.name for path in folder.iterdir()] == ["1-1.rejected"]
+    assert capfd.readouterr().err.count("1-1.jsonl is refused, and kept in") == 1
+
+
 def test_a_journal_is_sent_by_one_process_at_a_time(in_study: Path) -> None:
     run = journal.describe_stage_run(
         "ngram", "p", parameters={}, tags={}, common_tags={}, datasets=[]
@@ -247,10 +260,13 @@ def test_a_full_disk_ends_the_journal_and_not_the_stage(
 ) -> None:
     monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with recorder.track_stage("ngram", parameters={}, tags={}) as run:
+        run.log_metrics({"loss": 2.0}, step=0)
         assert run._journal is not None
         with Path("/dev/full").open("w") as full:
             os.dup2(full.fileno(), run._journal._stream.fileno())
-        for step in range(5):
+        for step in range(1, 5):
             run.log_metrics({"loss": 1.0}, step=step)
             run.flush()
+    found = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.run_id)
+    assert (found.info.status, found.data.metrics["loss"]) == ("KILLED", 2.0)
     assert capfd.readouterr().err.count("No space left on device") == 1

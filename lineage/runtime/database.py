@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ COMPANIONS = ("-journal", "-wal", "-shm")
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 REVISION = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
 EARLIER_REVISION = re.compile(r'^down_revision = "(\w+)"', re.MULTILINE)
+QUIET_SECONDS = 3.0  # without a change, after which a database is not being created any more
+POLL_SECONDS = 0.2
 LOCK_SECONDS = 20.0  # that SQLite waits for another process
 
 
@@ -66,6 +69,9 @@ def check_database() -> str:
 def set_aside_if_broken(database: Path, *, try_upgrade: bool = False) -> str:
     """Rename a database that cannot be used, and return one line that says so. Hold the lock."""
     damage = _find_damage(database, try_upgrade=try_upgrade)
+    while damage and _is_being_written(database):
+        time.sleep(POLL_SECONDS)
+        damage = _find_damage(database, try_upgrade=try_upgrade)
     if not damage:
         return ""
     number = 1
@@ -80,6 +86,15 @@ def set_aside_if_broken(database: Path, *, try_upgrade: bool = False) -> str:
         f"tracking: {database} cannot be used: {damage}; it is now {aside.name}, and a new one is "
         "begun"
     )
+
+
+def _is_being_written(database: Path) -> bool:
+    """Return whether a file has just changed: a server of MLflow may be creating the database."""
+    changed = 0.0
+    for suffix in ("", *COMPANIONS):
+        with contextlib.suppress(FileNotFoundError):
+            changed = max(changed, Path(f"{database}{suffix}").stat().st_mtime)
+    return abs(time.time() - changed) < QUIET_SECONDS
 
 
 def remove_companions(database: Path) -> None:

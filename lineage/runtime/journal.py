@@ -36,6 +36,10 @@ def current_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class JournalError(Exception):
+    """A journal that cannot be read: damaged, or written by another version."""
+
+
 @dataclass(frozen=True)
 class StageRun:
     """What MLflow should know of the run of a stage from its beginning."""
@@ -114,15 +118,26 @@ class JournalWriter:
 
 
 def read_stage_run(path: Path) -> StageRun:
-    """Return the facts at the beginning of a journal."""
+    """Return the facts at the beginning of a journal. Raises JournalError if they are others."""
     with path.open(encoding="utf-8") as stream:
-        return StageRun(**json.loads(stream.readline()))
+        line = stream.readline()
+    try:
+        return StageRun(**_parse(line))
+    except TypeError as error:
+        raise JournalError(f"another version of lineage has written it: {error}") from error
+
+
+def _parse(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise JournalError(f"it is damaged: {error}") from error
 
 
 def follow(path: Path) -> Iterator[Event]:
     """Yield the events of a journal, also those that are still being written, to its end.
 
-    The end is the event `end`, or the death of the stage.
+    The end is the event `end`, or the death of the stage. Raises JournalError for a damaged line.
     """
     with path.open(encoding="utf-8") as stream:
         stream.readline()  # the facts about the run
@@ -133,7 +148,7 @@ def follow(path: Path) -> Iterator[Event]:
                 line += part
                 if not line.endswith("\n"):
                     break
-                method, arguments = json.loads(line)
+                method, arguments = _parse(line)
                 line = ""
                 yield method, arguments
                 if method == END:
@@ -175,7 +190,7 @@ def _is_waiting(path: Path, store: str) -> bool:
         return not has_writer(path) and read_stage_run(path).store == store
     except FileNotFoundError:  # sent meanwhile
         return False
-    except ValueError:  # damaged, and refused when it is sent
+    except JournalError:  # damaged, or of another version: refused when it is sent
         return True
 
 

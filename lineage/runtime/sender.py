@@ -5,7 +5,6 @@ stage has noted, and steps that MLflow has already are left out, so that nothing
 """
 
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from mlflow.protos.databricks_pb2 import (
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
-from lineage.runtime.journal import Claim, StageRun
+from lineage.runtime.journal import Claim, JournalError, StageRun
 from lineage.runtime.settings import resolve_tracking_uri
 from lineage.runtime.tracking import (
     STORE_ERRORS,
@@ -125,7 +124,7 @@ def _send_once(path: Path, *, is_live: bool, on_run: RunCallback = _ignore_run) 
         try:
             stage_run = journal.read_stage_run(path)
             _replay(claim, stage_run, is_live=is_live, on_run=on_run)
-        except json.JSONDecodeError as error:
+        except JournalError as error:
             _reject(claim, error)
             return False
         except MlflowException as error:
