@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -66,6 +67,9 @@ POLL_SECONDS = 1.0
 # How long a stage waits in a pool without an online worker. Without a limit its run would hang and
 # hold up the next nights.
 NO_WORKER_SECONDS = 300.0
+# How long a worker may take to start a stage that it has claimed. One that is killed meanwhile leaves
+# the run pending: it never had a heartbeat, so Prefect does not miss it.
+CLAIMED_SECONDS = 120.0
 # How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
 NO_SERVER_SECONDS = 60.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
@@ -271,6 +275,7 @@ def _await_final_state(
     """
     has_ended = False
     last_seen = time.monotonic()
+    claimed_since = time.monotonic()
     try:
         while True:
             state = _ask_server(lambda: client.read_flow_run(run_id), node, context).state
@@ -281,6 +286,11 @@ def _await_final_state(
                 return StageResult(node.name, "stopped", 0.0, 1, f"{node.name}: stopped")
             state_name = state.name if state else "unknown"
             _write_status_line(context, node, f"{state_name} in pool {node.pool}")
+            if state is None or not state.is_pending():
+                claimed_since = time.monotonic()
+            elif time.monotonic() - claimed_since > CLAIMED_SECONDS:
+                message = f"{node.name}: its worker has not begun it for {CLAIMED_SECONDS:.0f} s"
+                return StageResult(node.name, "failed", 0.0, -signal.SIGKILL, message)
             is_waiting = state is not None and state.is_scheduled()
             if is_waiting and time.monotonic() - last_seen > NO_WORKER_SECONDS:
                 if not _ask_server(lambda: _is_worker_online(client, node.pool), node, context):

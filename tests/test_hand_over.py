@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prefect.states import Pending
 
 from flows import processes, run, workers
 from flows.execute import StageContext, StageResult, WorkersUnreachableError
@@ -39,6 +40,7 @@ def test_a_stage_that_no_worker_takes_is_cancelled_if_no_worker_is_online(
             name=name,
             is_final=lambda: is_final,
             is_scheduled=lambda: not is_final,
+            is_pending=lambda: False,
             is_crashed=lambda: False,
             message="it is done",
         )
@@ -68,6 +70,24 @@ def test_a_stage_that_no_worker_takes_is_cancelled_if_no_worker_is_online(
     assert not result.was_killed
     if online:
         assert "ended as Completed: it is done" in result.message
+
+
+def test_a_stage_that_a_worker_has_claimed_and_never_begins_counts_as_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker was killed before the stage had a process."""
+    state = Pending(name="Submitting")
+    cancelled = []
+    client: Any = SimpleNamespace(
+        read_flow_run=lambda run: SimpleNamespace(state=state),
+        set_flow_run_state=lambda run, state, force: cancelled.append(run),
+    )
+    monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(workers, "CLAIMED_SECONDS", 0.05)
+    result = workers._await_final_state(client, RUN, NODE, StageContext(tmp_path))
+    assert isinstance(result, StageResult) and result.was_killed
+    assert "make@a: its worker has not begun it" in result.message
+    assert cancelled == [RUN]
 
 
 def test_a_retried_pipeline_run_requests_its_stages_again(

@@ -297,6 +297,21 @@ def test_a_stage_whose_worker_is_killed_is_run_by_the_next_worker(site: Site) ->
 
 
 @pytest.mark.slow
+def test_a_stage_whose_worker_is_killed_while_it_starts_it_is_requested_again(site: Site) -> None:
+    """Prefect keeps its run pending for good: it never had a sign of life to miss."""
+    project = site.project
+    set_models(project, value=11)
+    worker = psutil.Process(site.worker("cpu"))
+    pipeline = project.start("run", "--workers")
+    wait_until(lambda: bool(worker.children()), seconds=60)
+    site.kill("worker-cpu")
+    site.start_again()
+    output, _ = pipeline.communicate(timeout=300)
+    assert pipeline.returncode == 0, output
+    assert "make@a: its worker has not begun it for 120 s; a worker tries it again" in output
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_run_on_workers_goes_on_if_its_server_dies(site: Site, returns: bool) -> None:
     project = site.project
