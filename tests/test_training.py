@@ -98,6 +98,23 @@ def test_a_training_that_is_killed_twice_ends_with_identical_files(
     )
 
 
+def test_a_training_that_is_told_to_end_loses_no_step(tmp_path: Path) -> None:
+    uninterrupted = start_training("gpt", tmp_path / "none", tmp_path / "whole", 30_000)
+    assert uninterrupted.communicate(timeout=240) and uninterrupted.returncode == 0
+    resume = tmp_path / "resume"
+    running = start_training("gpt", resume, tmp_path / "stopped", 30_000)
+    assert running.stdout is not None
+    lines = [running.stdout.readline() for _ in range(20)]
+    running.send_signal(signal.SIGTERM)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert newest_step(resume) == len(lines) + len(output.splitlines())
+    final_run = start_training("gpt", resume, tmp_path / "stopped", 30_000)
+    assert final_run.communicate(timeout=240) and final_run.returncode == 0
+    for file in ("model.safetensors", "curve.parquet"):
+        assert file_digest(tmp_path / "whole" / file) == file_digest(tmp_path / "stopped" / file)
+
+
 def build_state(name: str, **overrides: dict[str, object]) -> tuple[TrainState, object]:
     """Return the state of a tiny training with dropout, and its sampler."""
     config = tiny.model_config(name, **overrides)

@@ -3,9 +3,12 @@
 Adaptation uses the same functions.
 """
 
+import contextlib
 import math
 import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -341,7 +344,8 @@ def train_language_model(
 
     The last step of a phase saves no checkpoint, so the counters always tell to which phase a
     checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
-    the end. Raises EvaluationError if a loss is not finite.
+    the end. A training that is told to end (SIGTERM) saves a checkpoint first. Raises
+    EvaluationError if a loss is not finite.
     """
     newest = _find_resume_point(context.checkpoint_dir)
     if newest is not None:
@@ -353,6 +357,24 @@ def train_language_model(
             # MLflow's run may be another one, for example after a commit in between. Points are
             # not logged twice.
             _log_point(point, context.tracker)
+    with _hold_back_termination() as is_told_to_stop:
+        _train_phases(state, objective, phases, plan, context, curve, best, is_told_to_stop)
+    swap_averaged_weights(state.optimizer)
+    if best is not None:
+        best.restore()
+
+
+def _train_phases(
+    state: TrainState,
+    objective: Objective,
+    phases: Sequence[TrainPhase],
+    plan: TrainPlan,
+    context: TrainContext,
+    curve: LearningCurve,
+    best: BestWeights | None,
+    is_told_to_stop: Callable[[], bool],
+) -> None:
+    """Train from the state's place to the end, record points, and save checkpoints."""
     start_time = time.monotonic()
     start_tokens = state.counters.tokens
     last_saved = start_time
@@ -375,15 +397,34 @@ def train_language_model(
         context.report_progress(
             step.progress, f"{_format_metrics(curve)} {tokens_per_second:,.0f} tokens/s"
         )
-        is_due = time.monotonic() - last_saved >= context.checkpoint_seconds
+        is_stopping = is_told_to_stop()
+        is_due = is_stopping or time.monotonic() - last_saved >= context.checkpoint_seconds
         if is_due and step.progress < phase.end_progress:
             seconds = time.monotonic() - start_time
             _save_checkpoint(state, curve, best, context.checkpoint_dir, seconds=seconds)
+            if is_stopping:
+                sys.exit(1)
             context.tracker.flush()
             last_saved = time.monotonic()
-    swap_averaged_weights(state.optimizer)
-    if best is not None:
-        best.restore()
+
+
+@contextlib.contextmanager
+def _hold_back_termination() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGTERM has come, which ends nothing by itself meanwhile.
+
+    It takes effect at the end of the block.
+    """
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield lambda: False
+        return
+    has_come = threading.Event()
+    handler = signal.signal(signal.SIGTERM, lambda *_: has_come.set())
+    try:
+        yield has_come.is_set
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    if has_come.is_set():
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _find_resume_point(checkpoint_dir: Path) -> Path | None:
