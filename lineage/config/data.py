@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import regex
-
 from lineage.config.records import check_fraction, check_positive, parse_record
 from lineage.errors import InputError, shorten_value
 from lineage.results import HELDOUT_TEST_SET
@@ -324,10 +322,22 @@ def check_origin(record: CorpusSource | Task) -> None:
 
 
 def parse_column_names(columns: tuple[str, ...] | str) -> list[str]:
-    """Return the names of a list, or of a pattern's groups, from left to right."""
-    if isinstance(columns, str):
+    """Return the names of a list, or of a pattern's groups, from left to right.
+
+    Raises ValueError if the pattern is not a regular expression.
+    """
+    if not isinstance(columns, str):
+        return list(columns)
+    # Imported here: machines that only train lack it.
+    import regex
+
+    try:
         return list(regex.compile(columns).groupindex)
-    return list(columns)
+    except regex.error as error:
+        raise ValueError(
+            f"columns is '{columns}', which is not a regular expression: {error}; correct it, or "
+            "give a list of names"
+        ) from error
 
 
 def check_unnamed_columns(record: Task) -> None:
@@ -342,13 +352,7 @@ def check_unnamed_columns(record: Task) -> None:
         return
     if not record.files:
         raise ValueError("'columns' is only for files without column names; remove it")
-    try:
-        names = parse_column_names(record.columns)
-    except regex.error as error:
-        raise ValueError(
-            f"columns is '{record.columns}', which is not a regular expression: {error}; "
-            "correct it, or give a list of names"
-        ) from error
+    names = parse_column_names(record.columns)
     if not names or len(set(names)) < len(names):
         raise ValueError(
             "columns must be a list with a name for each column, or a pattern for a line, such as "
