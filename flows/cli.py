@@ -207,6 +207,8 @@ def report(
         else:
             page = Path("reports/comparison.html").absolute()
         if not page.is_file():
+            if folder is None:
+                _study_root()  # says where there is no study
             raise InputError(f"{page}: there is no report yet; run `lineage run`")
         print(page)
         if open_page:

@@ -10,6 +10,7 @@ params.yaml is read once. Anything that these functions do not expect is left to
 
 import copy
 import functools
+import logging
 import re
 import sys
 from collections import UserDict
@@ -138,6 +139,10 @@ def patch_dvc() -> None:
     # setattr, since mypy refuses the assignment to a module's function.
     dvc.dvcfile.modify_yaml = modify_lock_file
     dvc.dependency.param.read_param_file = read_param_keys
+    # Its progress bars would stand between our lines, and locks that a stopped run has left are
+    # dealt with.
+    logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)
+    logging.getLogger("dvc.rwlock").setLevel(logging.ERROR)
 
 
 def main() -> int:

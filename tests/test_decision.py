@@ -151,7 +151,9 @@ def test_at_chance_nothing_is_recommended() -> None:
     cells = with_floor(build_cells(elmo=0.52, gpt=0.5, tfidf=0.49), share=0.52)
     decision = decide_one(cells, costs_of(cells, elmo=9.0, gpt=5.0, tfidf=1.0))
     assert decision.advice == "nothing above chance" and decision.certainty == "open"
-    assert describe_decision(decision).startswith("Nothing is shown to be above chance; ELMo")
+    assert describe_decision(decision).startswith(
+        "Nothing is shown to be above chance; of each model's best system on validation, ELMo"
+    )
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == "For sense, nothing is shown to be above chance."
 

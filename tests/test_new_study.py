@@ -516,7 +516,7 @@ def test_columns_that_look_alike(home: Path) -> None:
     table.to_csv("train.csv", index=False)
     message = refusal("mood=train.csv")
     assert "2 columns look like labels: 'queue', 'team'" in message
-    assert "label=queue" in message
+    assert "such as --task mood=FILE,label=team" in message
     table["reply"] = make_texts(NUM_ROWS, seed=3)
     table.rename(columns={"body": "first"}).to_csv("train.csv", index=False)
     message = refusal("queue=train.csv")

@@ -386,7 +386,10 @@ def test_wrong_names_of_files_are_refused(evaluated_texts: Evaluated, tmp_path: 
 
 
 def test_a_system_is_chosen_by_name_labels_or_the_reports_decision(
-    evaluated_texts: Evaluated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluated_texts: Evaluated,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     systems = [
@@ -404,13 +407,20 @@ def test_a_system_is_chosen_by_name_labels_or_the_reports_decision(
     with pytest.raises(InputError, match="50 labels; known: 20, all"):
         choose_system(systems, "tfidf", "50")
     decisions = [
-        {"task": "x", "label_count": count, "system": dataclasses.asdict(systems[number].record)}
+        {
+            "task": "x",
+            "label_count": count,
+            "system": dataclasses.asdict(systems[number].record),
+            "use": {"standing": {"above_chance": count == "all"}},
+        }
         for number, count in enumerate(("20", "all"))
     ]
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/decisions.json").write_text(json.dumps(decisions))
     assert choose_system(systems, None, None).record == systems[1].record
+    assert not capsys.readouterr().err
     assert choose_system(systems, None, "20").record.name == systems[0].record.name
+    assert "no system of 'x' is shown to be above chance" in capsys.readouterr().err
     others = [one for one in systems if one.record.name != systems[1].record.name]
     with pytest.raises(InputError, match=r"recommends '.*', which is not kept"):
         choose_system(others, None, None)

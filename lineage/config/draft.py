@@ -146,8 +146,10 @@ def _plan_task(
     if found.max_words is not None:
         tree["max_words"] = found.max_words
         share = floor(100 * found.covered_share)
-        covered = "all texts" if share == 100 else f"{share} % of the texts"
-        comments["max_words"] = f"guessed: {covered} are at most as long; longer ones are cut"
+        longer = "no text is longer"
+        if share < 100:
+            longer = f"{share} % of the texts are no longer than this; others are cut"
+        comments["max_words"] = f"guessed: {longer}"
     if kind.has_train_split:
         tree |= _plan_splits(found, comments)
     comments |= _comment_columns(found)

@@ -171,8 +171,8 @@ def describe_decision(decision: Decision) -> str:
     unit = metric_unit(decision.metric)
     if not use.above_chance:
         return (
-            f"Nothing is shown to be above chance; {name_system(use.system)} has the highest "
-            f"score, {format_percent(use.mean)} {unit}."
+            "Nothing is shown to be above chance; of each model's best system on validation, "
+            f"{name_system(use.system)} scores highest, {format_percent(use.mean)} {unit}."
         )
     name = format_model(use.system.model)
     detail = format_use(use.system)

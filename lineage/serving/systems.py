@@ -1,6 +1,7 @@
 """The systems that a study has kept: written by stages, listed, and chosen for a task."""
 
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,7 @@ def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None)
         )
     decisions = [decision for decision in read_json(DECISIONS_FILE) if decision["task"] == task]
     by_count: dict[str, dict[str, Any]] = {
-        str(decision["label_count"]): decision["system"] for decision in decisions
+        str(decision["label_count"]): decision for decision in decisions
     }
     if label_count is None:
         label_count = max(by_count, key=_label_count_as_number, default=None)
@@ -163,6 +164,12 @@ def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None)
             f"--system: name one, since {DECISIONS_FILE} recommends none for '{task}'{at_count}; "
             "`--list` shows them"
         )
-    columns = by_count[label_count]
+    columns = by_count[label_count]["system"]
+    if not by_count[label_count]["use"]["standing"]["above_chance"]:
+        print(
+            f"no system of '{task}' is shown to be above chance: its answers may be no better than "
+            "guesses; label more items",
+            file=sys.stderr,
+        )
     name = system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
     return name, label_count

@@ -241,7 +241,7 @@ def _choose_multiple_choice(
         keys,
         (*texts, choices[0]),
         requested.kind is None,
-        {"label": alternatives},
+        {} if requested.label else {"label": alternatives},
     )
 
 
@@ -265,7 +265,8 @@ def _choose_tags(
         candidates = [requested.label]
     label, alternatives = _pick_label(candidates, task, where)
     keys = {"tokens": tokens.name, "label": label}
-    return ColumnChoice(kind, keys, (), requested.kind is None, {"label": alternatives})
+    guessed = {} if requested.label else {"label": alternatives}
+    return ColumnChoice(kind, keys, (), requested.kind is None, guessed)
 
 
 def _choose_tokens(columns: dict[str, Column], requested: RequestedColumns) -> Column | None:
@@ -332,7 +333,9 @@ def _choose_text_and_label(
     alternatives: dict[str, tuple[str, ...]] = {}
     if not texts:
         texts, alternatives["text"] = _choose_texts(columns, {requested.label}, where)
-    label, alternatives["label"] = _choose_label(columns, requested, {*texts}, task, where)
+    label, other_labels = _choose_label(columns, requested, {*texts}, task, where)
+    if not requested.label:
+        alternatives["label"] = other_labels
     kind = requested.kind
     if kind is None:
         is_score = columns[label].is_numeric and label.lower() in SCORE_NAMES
@@ -400,7 +403,7 @@ def _pick_label(candidates: list[str], task: str, where: str) -> tuple[str, tupl
         shown = ", ".join(f"'{shorten_value(name)}'" for name in found)
         raise InputError(
             f"{where}: {len(found)} columns look like labels: {shown}; name the one to be "
-            f"predicted, as label={shorten_value(found[0])}"
+            f"predicted, such as --task {task}=FILE,label={shorten_value(found[-1])}"
         )
     return found[0], tuple(name for name in candidates if name != found[0])
 
