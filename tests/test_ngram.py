@@ -18,7 +18,11 @@ from lineage.evaluation import ngram
 from lineage.evaluation.kneser_ney import KneserNey
 from lineage.evaluation.ngram_bits import NgramBits, read_ngram_bits, write_ngram_bits
 from lineage.models.base import LanguageModelFamily
-from lineage.report.sentences import describe_ngram_comparisons, describe_ngram_models
+from lineage.report.sentences import (
+    describe_ngram_comparisons,
+    describe_ngram_models,
+    summarize_ngram_comparisons,
+)
 from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import VALIDATION_BATCHES, to_validation_settings
@@ -241,6 +245,12 @@ def test_a_model_that_is_better_on_no_minimal_pairs_has_learned_less() -> None:
 def test_the_report_draws_no_conclusion_from_a_model_that_has_learned_less() -> None:
     less = NgramComparison("gpt", 2.1, 2.0, (), ("blimp",))
     more = NgramComparison("elmo", 1.7, 1.8, ("blimp",), ())
+    assert summarize_ngram_comparisons([more]) == ""
+    warning = summarize_ngram_comparisons([less, more])
+    assert warning.endswith(
+        "has learned less than a 5-gram model of the same text, so nothing follows about "
+        "pretraining it."
+    )
     (sentence,) = describe_ngram_comparisons([less, more])
     assert sentence == (
         "GPT has learned less than a 5-gram model of the same text. It needs 2.100 bits per byte "

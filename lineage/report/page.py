@@ -51,6 +51,7 @@ def render_report(
         "answer": summarize_decisions(analysis, decisions),
         "decisions": build_decision_lines(analysis, decisions),
         "runs_note": describe_runs(analysis),
+        "ngram_warning": sentences.summarize_ngram_comparisons(analysis.ngram_comparisons),
         "main_figures": build_main_figures(analysis),
         "tasks": task_sections.build_task_tables(analysis, find_recommended(decisions)),
         "models": [styles.format_model_name(analysis, name) for name in analysis.grid.models],
@@ -132,6 +133,9 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
         f"- {line.task}, {line.labels}: {line.sentence}"
         for line in build_decision_lines(analysis, decisions)
     ]
+    warning = sentences.summarize_ngram_comparisons(analysis.ngram_comparisons)
+    if warning:
+        lines.append(warning)
     text = _plain("\n".join(lines), console)
     is_terminal = console.is_terminal
     console.print(text, highlight=False, markup=False, soft_wrap=not is_terminal)

@@ -72,6 +72,19 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
     return findings
 
 
+def summarize_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> str:
+    """Name in a sentence the models that have learned less than a 5-gram model, if there are any."""
+    names = [format_model(one.model) for one in comparisons if one.learned_less]
+    if not names:
+        return ""
+    verb = "has" if len(names) == 1 else "have"
+    pronoun = "it" if len(names) == 1 else "them"
+    return (
+        f"{join_with_and(names)} {verb} learned less than a 5-gram model of the same text, so "
+        f"nothing follows about pretraining {pronoun}."
+    )
+
+
 def describe_ngram_models(analysis: Analysis) -> str:
     """Tell how models are compared with a 5-gram model, and which cannot be."""
     own = next((one for one in analysis.ngram_bits if one.model == "kneser_ney"), None)
