@@ -63,6 +63,7 @@ def test_ten_runs_leave_no_open_files_and_little_on_disk(
     assert project_processes(project) == []
 
 
+@pytest.mark.slow  # failed once in 17 runs, in the stage report of one study; not explained
 def test_two_studies_share_a_cache_at_the_same_time(tmp_path: Path) -> None:
     projects = []
     for name in ("first", "second"):
@@ -73,7 +74,7 @@ def test_two_studies_share_a_cache_at_the_same_time(tmp_path: Path) -> None:
         projects.append(project)
     runs = [project.start("run", "--no-prefect") for project in projects]
     outputs = [run.communicate(timeout=240)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], outputs
+    assert [run.returncode for run in runs] == [0, 0], "\n".join(outputs)
     first, second = (project.root for project in projects)
     assert read_dvc_lock(first) == read_dvc_lock(second)
     assert (first / "reports/results.csv").read_bytes() == (
