@@ -83,7 +83,7 @@ def _known_use(standing: Standing) -> KnownUse:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is not as in the run before, as sentences."""
+    """The differences from the run before, as sentences."""
 
     is_first_run: bool
     decisions: tuple[str, ...]  # settings in which another system is recommended now
