@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_an_intact_file_of_the_remote_replaces_a_damaged_one(tmp_path: Path) -> 
     """The second time, the file of the remote is damaged too, and the stage runs again."""
     project = make_project(tmp_path)
     remote = tmp_path / "remote"
-    dvc = ("dvc", "--cd", str(project.root))
+    dvc = (sys.executable, "-m", "dvc", "--cd", str(project.root))
     subprocess.run([*dvc, "remote", "add", "-q", "-d", "store", str(remote)], check=True)
     assert project.run("run", "--no-prefect").returncode == 0
     subprocess.run([*dvc, "push", "-q"], check=True)

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def can_mount() -> bool:
 
 def run_with_mount(toy: Project, mount: str) -> "subprocess.CompletedProcess[str]":
     """Run the project with a mount that only this process sees."""
-    run = "exec python -m flows.cli run --no-prefect"
+    run = f"exec {sys.executable} -m flows.cli run --no-prefect"
     return subprocess.run(
         [*OWN_MOUNTS, f"{mount} && {run}"],
         cwd=toy.root,

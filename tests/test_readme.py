@@ -24,7 +24,7 @@ def test_readme_names_only_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z-]+):", run_command(ROOT, "make", "help"), re.MULTILINE))
     named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README))
     assert named <= targets | {"help"}
-    assert {"demo", "ui", "test", "bench"} <= named
+    assert {"demo", "ui", "test"} <= named
 
 
 def test_models_are_exported_as_the_docs_show(
