@@ -20,11 +20,12 @@ from lineage.analysis.records import (
     write_analysis,
 )
 from lineage.report.costs import build_costs
-from lineage.report.curves import describe_front
+from lineage.report.curves import describe_devices, describe_front
 from lineage.report.decisions import (
     build_decision_lines,
     build_main_figures,
     describe_decision,
+    format_cost,
     summarize_decisions,
 )
 from lineage.results import PUBLIC_FAMILY
@@ -379,9 +380,12 @@ def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> No
         {"label_count": count, "items_per_second": rate, "model_bytes": 2e5}
         for count, rate in (("100", 4000.0), ("all", 5000.0))
     ]
+    metadata["pretrain@elmo-0"] = {"device": "cuda:0"}
+    metadata["pretrain@gpt-0"] = {"device": "cpu"}
     metadata["baselines@sense"] = {"seconds": 1.5, "peak_memory_bytes": 1e8, "tfidf": tfidf}
     found = {}
-    for (system, setting), cost in build_costs(analysis, metadata).items():
+    costs = build_costs(analysis, metadata)
+    for (system, setting), cost in costs.items():
         found[system.model, system.init, system.transfer, setting.task] = cost
     assert found["elmo", "pretrained", "zero_shot", "agreement"].seconds == 100.0, "no head"
     assert found["tfidf", "none", "none", "sense"].seconds == 1.5
@@ -401,6 +405,15 @@ def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> No
     assert adapted and set(adapted) <= {122.0, 150.0}
     plain = {cost.seconds for key, cost in found.items() if key[1] == "pretrained"}
     assert plain <= {100.0, 102.0, 103.0, 130.0}
+    assert {key[0] for key, cost in found.items() if cost.on_gpu} == {"elmo"}
+    assert "on a GPU and others on a CPU" in describe_devices(costs)
+    metadata["pretrain@elmo-0"] = {"device": "cpu"}
+    assert describe_devices(build_costs(analysis, metadata)) == ""
+
+
+def test_a_time_on_a_gpu_is_named_as_one() -> None:
+    assert format_cost(SystemCost(seconds=40.0)) == "40 s to build"
+    assert format_cost(SystemCost(seconds=40.0, on_gpu=True)) == "40 s to build on a GPU"
 
 
 def test_the_figure_marks_what_may_be_the_best() -> None:

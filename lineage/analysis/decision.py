@@ -34,6 +34,7 @@ class SystemCost:
     peak_memory_bytes: float | None = None
     model_bytes: float | None = None
     items_per_second: float | None = None  # answered, the encoder included
+    on_gpu: bool = False  # at least one of its stages ran on a GPU
 
 
 # Times that differ by less count as equal, since the same stage takes longer on a busy machine.

@@ -7,10 +7,10 @@ from lineage.analysis.decision import Decision
 from lineage.analysis.records import Standing
 from lineage.report.decisions import format_interval, name_system
 from lineage.report.formatting import (
+    format_build_time,
     format_difference,
     format_label_count,
     format_percent,
-    format_seconds,
     metric_unit,
 )
 
@@ -56,7 +56,7 @@ def describe_version(study: str, decision: Decision, sentence: str) -> str:
     if not use.above_chance:
         text += " This is not shown to be above chance."
     if decision.use.cost.seconds is not None:
-        text += f" It takes {format_seconds(decision.use.cost.seconds)} to build."
+        text += f" It takes {format_build_time(decision.use.cost, ' to build')}."
     return f"{text} {sentence}"
 
 

@@ -63,8 +63,11 @@ def _system_cost(
         rates = [ranking.num_examples / one for one in seconds if one]
     if budget.budget_matched or budget.text_bytes:  # else others have pretrained it
         parts.append(budget.seconds)
+        names += [f"pretrain@{system.model}-{seed}" for seed in analysis.grid.pretrain_seeds]
     if system.init == "adapted":
         parts.append(_adaptation_seconds(analysis, system.model, task))
+        names += [f"adapt@{system.model}-{seed}-{task}" for seed in analysis.grid.pretrain_seeds]
+    devices = [str(stage_metadata.get(name, {}).get("device", "")) for name in names]
     memory = [evaluation.get("peak_memory_bytes"), budget.peak_memory_bytes]
     weights = budget.total_parameters
     return SystemCost(
@@ -72,6 +75,7 @@ def _system_cost(
         peak_memory_bytes=max((one for one in memory if one is not None), default=None),
         model_bytes=None if weights is None else BYTES_PER_WEIGHT * weights,
         items_per_second=_median_if_known(rates),
+        on_gpu=any(device.startswith("cuda") for device in devices),
     )
 
 

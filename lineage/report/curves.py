@@ -23,9 +23,9 @@ from lineage.report import charts
 from lineage.report.charts import CostPoint
 from lineage.report.figures import LineSeries
 from lineage.report.formatting import (
+    format_build_time,
     format_difference,
     format_model,
-    format_seconds,
     format_use,
     join_with_and,
     metric_heading,
@@ -180,6 +180,23 @@ def build_cost_findings(analysis: Analysis, costs: Costs) -> list[Finding]:
     return found
 
 
+def describe_devices(costs: Costs) -> str:
+    """Say that times on a GPU and on a CPU were mixed; empty if they were not.
+
+    TF-IDF is always built on a CPU.
+    """
+    devices = {
+        cost.on_gpu
+        for (system, _), cost in costs.items()
+        if cost.seconds is not None and system.family != "tfidf"
+    }
+    if len(devices) < 2:
+        return ""
+    return (
+        "Some models were built on a GPU and others on a CPU, so their times differ by machine too."
+    )
+
+
 def _with_public(analysis: Analysis, ranking: Ranking) -> Ranking:
     for one in analysis.rankings:
         if one.scope == "overall" and one.setting == ranking.setting:
@@ -199,7 +216,7 @@ def describe_front(front: Sequence[Choice], *, margin: float) -> str:
         if gain >= margin:
             name = format_model(one.standing.system.model)
             points = format_difference(gain)
-            steps.append(f"{name} takes {format_seconds(one.cost.seconds)} for {points} points")
+            steps.append(f"{name} takes {format_build_time(one.cost)} for {points} points")
             last = one
     cheapest = f"{format_model(front[0].standing.system.model)} is the cheapest"
     if not steps:

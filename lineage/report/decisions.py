@@ -9,11 +9,11 @@ from lineage.analysis.settings import chance_level
 from lineage.report import figures
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
+    format_build_time,
     format_difference,
     format_label_count,
     format_model,
     format_percent,
-    format_seconds,
     format_si,
     format_use,
     join_with_and,
@@ -121,7 +121,7 @@ def format_cost(cost: SystemCost) -> str:
     """Format what is known of a cost: `12 min to build · 16 MB · 340 items/s`."""
     parts = []
     if cost.seconds is not None:
-        parts.append(f"{format_seconds(cost.seconds)} to build")
+        parts.append(format_build_time(cost, " to build"))
     if cost.model_bytes is not None:
         parts.append(format_si(cost.model_bytes, "B"))
     if cost.items_per_second is not None:
@@ -145,7 +145,7 @@ def _name_with_cost(choice: Choice) -> str:
     """Name a system with its score and the time it takes: `BERT (fine-tuned) 100.0 in 69 s`."""
     text = f"{name_system(choice.standing.system)} {format_percent(choice.standing.mean)}"
     if choice.cost.seconds is not None:
-        text += f" in {format_seconds(choice.cost.seconds)}"
+        text += f" in {format_build_time(choice.cost)}"
     return text
 
 
@@ -184,7 +184,7 @@ def describe_decision(decision: Decision) -> str:
         score += f" ({interval})"
     text = f"Use {name}: {score}; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
-        text += f"; it takes {format_seconds(decision.use.cost.seconds)} to build"
+        text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
     if decision.forecast is not None:
         text += f"; {describe_forecast(decision)} expected"
     return f"{text}."

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from lineage.analysis.decision import SystemCost
 from lineage.analysis.records import Comparison, Setting
 from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
@@ -204,6 +205,11 @@ def format_seconds(value: float | None) -> str:
     if value < 7200:
         return f"{value / 60:.0f} min"
     return f"{value / 3600:.1f} h"
+
+
+def format_build_time(cost: SystemCost, verb: str = "") -> str:
+    """Format the time to build a system: `12 min`; `40 s to build on a GPU`, with its verb."""
+    return f"{format_seconds(cost.seconds)}{verb}{' on a GPU' if cost.on_gpu else ''}"
 
 
 def format_epochs(value: float | None) -> str:

@@ -57,6 +57,7 @@ def render_report(
         "models": [styles.format_model_name(analysis, name) for name in analysis.grid.models],
         "label_findings": curves.build_label_findings(analysis, decisions),
         "cost_findings": curves.build_cost_findings(analysis, costs or {}),
+        "devices_note": curves.describe_devices(costs or {}),
         "answer_findings": build_answer_findings(analysis, decisions),
         "loss_curves": curves.draw_loss_curves(analysis),
         "ngrams": tables.build_ngram_table(analysis),
