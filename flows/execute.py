@@ -30,6 +30,7 @@ TELEMETRY_OFF = {
     "DVC_NO_ANALYTICS": "1",
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+LAST_STAGE = "publish"  # prints the table, and always runs
 POLL_SECONDS = 0.2
 DVC_TIMEOUT_SECONDS = 86_400.0  # of DVC commands such as push
 EXIT_BAD_INPUT = 2

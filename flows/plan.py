@@ -357,14 +357,14 @@ def _format_reasons(reasons: Reasons) -> str:
 def print_plan(nodes: list[StageNode], stale: Mapping[str, Reasons]) -> None:
     """Print what would run and why: a table on a terminal, and a line per stage elsewhere."""
     console = Console()
-    table = Table("stage", "pool", "", "why", box=None, pad_edge=False)
+    table = Table("stage", "", "why", box=None, pad_edge=False)
     for node in nodes:
         state = "run" if stale[node.name] else "fresh"
         why = _format_reasons(stale[node.name])
         if console.is_terminal:
-            table.add_row(node.name, node.pool, state, why)
+            table.add_row(node.name, state, why)
         else:
-            print(f"{state:5} {node.name} [{node.pool}] {why}".rstrip())
+            print(f"{state:5} {node.name} {why}".rstrip())
     if console.is_terminal:
         console.print(table)
     num_stale = sum(bool(reasons) for reasons in stale.values())

@@ -18,6 +18,7 @@ import psutil
 
 from flows.execute import (
     EXIT_BAD_INPUT,
+    LAST_STAGE,
     DvcError,
     Outcome,
     StageContext,
@@ -67,7 +68,6 @@ from lineage.runtime.provenance import (
 from lineage.runtime.scratch import remove_abandoned_folders, scratch_folder
 from lineage.runtime.settings import METADATA_DIR, read_runtime_settings
 
-LAST_STAGE = "publish"  # prints the table
 RECORDER_VARIABLE = "LINEAGE_RECORDER"
 FORKSERVER_VARIABLE = "LINEAGE_FORKSERVER"
 CGROUP_ROOT = Path("/sys/fs/cgroup")

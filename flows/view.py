@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flows.execute import StageResult, log_path
+from flows.execute import LAST_STAGE, StageResult, log_path
 from flows.study import is_running, run_lock_path
 from lineage.errors import InputError
 from lineage.runtime.settings import STATE_DIR
@@ -175,6 +175,10 @@ def print_status(root: Path) -> None:
             name: "stopped" if outcome == RUNNING else outcome for name, outcome in outcomes.items()
         }
     print(f"the run that began at {begun:%Y-%m-%d %H:%M} {state}")
+    if not run_is_alive and _was_finished_since(root, path):
+        print("since then `dvc repro` has finished the study")
+        _print_report(root)
+        return
     counts = Counter(outcomes.values())
     num_left = record["num_stages"] - len(outcomes)
     parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
@@ -185,6 +189,18 @@ def print_status(root: Path) -> None:
             print(f"  running: {name} {line.strip()}".rstrip())
     for message in record["messages"].values():
         print(f"  {message}")
+    _print_report(root)
+
+
+def _was_finished_since(root: Path, record: Path) -> bool:
+    """Return whether the last stage has ended well after the record of a run was written."""
+    exit_path = root / STATE_DIR / "exits" / f"{LAST_STAGE}.json"
+    if not exit_path.is_file() or exit_path.stat().st_mtime <= record.stat().st_mtime:
+        return False
+    return bool(json.loads(exit_path.read_text())["code"] == 0)
+
+
+def _print_report(root: Path) -> None:
     page = root / "reports" / "comparison.html"
     if page.is_file():
         written = datetime.fromtimestamp(page.stat().st_mtime)

@@ -68,19 +68,31 @@ def work(stage: Stage) -> None:
     )
     parent = tracking.open_parent_run(pipeline)
     changes = run_summary.find_changes(known_uses, decisions)
+    # The same pipeline again has its run in MLflow, whose note keeps what was new the first time.
+    pipeline_changes = run_summary.read_pipeline_changes(SUMMARY_FILE, pipeline)
+    if pipeline_changes is None:
+        pipeline_changes = changes.sentences
     with send_waiting(parent):
         outcomes = publish_champions(
             params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
         )
         log_candidates(parent, analysis, decisions, outcomes)
         log_report(
-            parent, analysis, decisions, outcomes, changes, stage_metadata, pipeline=pipeline
+            parent,
+            analysis,
+            decisions,
+            outcomes,
+            pipeline_changes,
+            stage_metadata,
+            pipeline=pipeline,
         )
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,
         decisions,
         changes=changes,
+        pipeline=pipeline,
+        pipeline_changes=pipeline_changes,
         report=html,
         mlflow_experiment_id=parent.experiment_id,
         mlflow_run_id=parent.run_id,
@@ -194,7 +206,7 @@ def log_report(
     analysis: Analysis,
     decisions: Sequence[Decision],
     outcomes: Sequence[ChampionOutcome],
-    changes: run_summary.Changes,
+    changes: Sequence[str],
     stage_metadata: Mapping[str, StageMetadata],
     *,
     pipeline: str,
@@ -211,7 +223,7 @@ def log_report(
         analysis,
         decisions,
         outcomes,
-        changes.sentences,
+        changes,
         publication.find_cached_runs(stage_metadata, pipeline=pipeline),
         publication.find_training_runs(stage_metadata),
         experiment_id=parent.experiment_id,

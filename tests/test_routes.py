@@ -86,6 +86,20 @@ def test_an_edit_of_the_users_text_reruns_the_stages_that_depend_on_it(project: 
     assert planned_stages(project) == STAGES - {"task@mood", "baselines@mood"}
 
 
+def test_a_refused_study_keeps_its_records_and_dvc_repro_can_finish_it(project: Path) -> None:
+    params = project / "params.yaml"
+    text = params.read_text(encoding="utf-8")
+    params.write_text(text.replace("label: stars", "label: no_such_column"), encoding="utf-8")
+    run_command(project, *RUN_STUDY, code=2)
+    assert "no_such_column" in run_command(project, "lineage", "status")
+    params.write_text(text, encoding="utf-8")
+    assert planned_stages(project) == {"sources", "publish"}
+    run_command(project, "dvc", "repro", "-q")
+    printed = run_command(project, "lineage", "status")
+    assert "since then `dvc repro` has finished the study" in printed
+    assert "no_such_column" not in printed and "report: " in printed
+
+
 def test_an_edit_of_the_users_labels_reruns_the_stages_that_read_the_task(project: Path) -> None:
     path = project.parent / "mine/mood/test.csv"
     table = pd.read_csv(path)

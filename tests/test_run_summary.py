@@ -17,6 +17,8 @@ from lineage.report.run_summary import (
     build_run_summary,
     find_changes,
     read_known_uses,
+    read_pipeline_changes,
+    write_run_summary,
 )
 from tests.study_rows import GRID, Study
 from tests.test_evidence import TASKS
@@ -49,6 +51,8 @@ def summarize(
         analysis,
         decisions,
         changes=find_changes(before, decisions),
+        pipeline="p1",
+        pipeline_changes=["elmo: new"],
         report=REPORT,
         mlflow_experiment_id="1",
         mlflow_run_id="a1",
@@ -106,6 +110,28 @@ def test_decisions_of_another_version_are_as_good_as_none(text: str, tmp_path: P
     assert read_known_uses(path) == {}
 
 
+def test_the_same_pipeline_again_keeps_what_it_changed(
+    analysis: Analysis, decisions: list[Decision], tmp_path: Path
+) -> None:
+    path = tmp_path / "summary.json"
+    assert read_pipeline_changes(path, "p1") is None
+    path.write_text("[]")
+    assert read_pipeline_changes(path, "p1") is None
+    summary = build_run_summary(
+        analysis,
+        decisions,
+        changes=find_changes({}, decisions),
+        pipeline="p1",
+        pipeline_changes=["elmo: new"],
+        report=REPORT,
+        mlflow_experiment_id="",
+        mlflow_run_id="",
+    )
+    write_run_summary(path, summary)
+    assert read_pipeline_changes(path, "p1") == ["elmo: new"]
+    assert read_pipeline_changes(path, "p2") is None
+
+
 def test_scores_have_a_line_for_each_candidate(
     analysis: Analysis, decisions: list[Decision]
 ) -> None:
@@ -113,6 +139,8 @@ def test_scores_have_a_line_for_each_candidate(
         analysis,
         decisions,
         changes=find_changes({}, decisions),
+        pipeline="p1",
+        pipeline_changes=["elmo: new"],
         report=REPORT,
         mlflow_experiment_id="",
         mlflow_run_id="",

@@ -56,6 +56,9 @@ class RunSummary:
     decision: str  # Markdown
     decision_changes: tuple[str, ...]  # settings in which another system is recommended now
     scores: tuple[ScoreLine, ...]
+    pipeline: str
+    # What this pipeline has changed. It stays when the same pipeline is run again.
+    pipeline_changes: tuple[str, ...]
     mlflow_experiment_id: str
     mlflow_run_id: str
 
@@ -135,6 +138,8 @@ def build_run_summary(
     decisions: Sequence[Decision],
     *,
     changes: Changes,
+    pipeline: str,
+    pipeline_changes: Sequence[str],
     report: Path,
     mlflow_experiment_id: str,
     mlflow_run_id: str,
@@ -151,6 +156,8 @@ def build_run_summary(
         decision="\n".join(lines),
         decision_changes=changes.decisions,
         scores=tuple(_score_lines(analysis)),
+        pipeline=pipeline,
+        pipeline_changes=tuple(pipeline_changes),
         mlflow_experiment_id=mlflow_experiment_id,
         mlflow_run_id=mlflow_run_id,
     )
@@ -174,6 +181,15 @@ def _score_lines(analysis: Analysis) -> list[ScoreLine]:
             for standing in ranking.standings
         ]
     return found
+
+
+def read_pipeline_changes(path: Path, pipeline: str) -> list[str] | None:
+    """Read from the last summary what this pipeline has changed; None if another one wrote it."""
+    with contextlib.suppress(InputError, AttributeError):
+        summary = artifacts.read_json(path)
+        if summary.get("pipeline") == pipeline:
+            return list(summary["pipeline_changes"])
+    return None
 
 
 def write_run_summary(path: Path, summary: RunSummary) -> None:
