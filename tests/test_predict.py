@@ -424,7 +424,12 @@ def test_a_system_is_chosen_by_name_labels_or_the_reports_decision(
     others = [one for one in systems if one.record.name != systems[1].record.name]
     with pytest.raises(InputError, match=r"recommends '.*', which is not kept"):
         choose_system(others, None, None)
-    assert "gpt-frozen-bilstm" in format_systems(systems)
+    listed = format_systems(systems)
+    assert "gpt-frozen-bilstm" in listed and listed.count("(recommended)") == 2
+    (line,) = [
+        line for line in listed.splitlines() if line.endswith("(recommended)") and "all" in line
+    ]
+    assert f"  {systems[1].record.name}  " in line
 
 
 def test_a_network_that_another_system_beats_on_validation_is_not_kept(

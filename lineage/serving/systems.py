@@ -86,14 +86,23 @@ def _label_count_as_number(label_count: str) -> float:
 
 
 def format_systems(systems: Sequence[KeptSystem]) -> str:
-    """Return a table of systems: labels, name, and score on validation with the first seed."""
+    """Return a table of systems: labels, name, and score on validation with the first seed.
+
+    Those that the report recommends are marked.
+    """
+    recommended = _recommended_names(systems[0].record.task)
     lines = [f"{'labels':>6}  {'validation':>10}  system"]
     for system in systems:
         record = system.record
         score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
-        lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}")
+        is_recommended = recommended.get(record.label_count) == record.name
+        mark = "  (recommended)" if is_recommended else ""
+        lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}{mark}")
     metric = systems[0].record.metric
-    return "\n".join([*lines, f"validation: {metric} of the first seed, which predicts"])
+    notes = [f"validation: {metric} of the first seed, which predicts; few items, so only a hint"]
+    if recommended:
+        notes.append("recommended: by the report, from the test items of all seeds")
+    return "\n".join([*lines, *notes])
 
 
 def choose_system(
@@ -143,6 +152,24 @@ def check_files(kept: KeptSystem) -> None:
             check_intact(folder, pattern)
 
 
+def _read_decisions(task: str) -> dict[str, dict[str, Any]]:
+    """Return the decisions of the last report on a task by label count; empty without a report."""
+    if not DECISIONS_FILE.is_file():
+        return {}
+    decisions = [decision for decision in read_json(DECISIONS_FILE) if decision["task"] == task]
+    return {str(decision["label_count"]): decision for decision in decisions}
+
+
+def _recommended_names(task: str) -> dict[str, str]:
+    """Return the name of the recommended system of each label count."""
+    return {count: _system_of(decision) for count, decision in _read_decisions(task).items()}
+
+
+def _system_of(decision: dict[str, Any]) -> str:
+    columns = decision["system"]
+    return system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
+
+
 def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None) -> tuple[str, str]:
     """Return the name and label count of the system that the report recommends."""
     task = systems[0].record.task
@@ -152,10 +179,7 @@ def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None)
             f"--system: name one, since the study recommends none ({DECISIONS_FILE} is missing); "
             f"the best on validation first: {', '.join(names)}"
         )
-    decisions = [decision for decision in read_json(DECISIONS_FILE) if decision["task"] == task]
-    by_count: dict[str, dict[str, Any]] = {
-        str(decision["label_count"]): decision for decision in decisions
-    }
+    by_count = _read_decisions(task)
     if label_count is None:
         label_count = max(by_count, key=_label_count_as_number, default=None)
     if label_count is None or label_count not in by_count:
@@ -164,12 +188,10 @@ def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None)
             f"--system: name one, since {DECISIONS_FILE} recommends none for '{task}'{at_count}; "
             "`--list` shows them"
         )
-    columns = by_count[label_count]["system"]
     if not by_count[label_count]["use"]["standing"]["above_chance"]:
         print(
             f"no system of '{task}' is shown to be above chance: its answers may be no better than "
             "guesses; label more items",
             file=sys.stderr,
         )
-    name = system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
-    return name, label_count
+    return _system_of(by_count[label_count]), label_count
