@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import threading
 import time
 from datetime import datetime
 from functools import partial
@@ -33,6 +34,8 @@ EXIT_MEANINGS = {
 
 
 SERVER_WAIT_SECONDS = 5.0  # at the end of a run, for a server that is being started again
+# How long a run that has ended may take to say so to a server, which may hang.
+FAREWELL_SECONDS = 15.0
 
 
 def _name_flow_run() -> str:
@@ -84,21 +87,23 @@ def run_with_prefect(options: RunOptions) -> int:
             outcomes.append(error)
             raise
         outcomes.append(state)
+        farewell.start()
         return state
+
+    farewell = threading.Timer(FAREWELL_SECONDS, lambda: _exit_without_prefect(outcomes[0]))
+    farewell.daemon = True
 
     try:
         state = run_and_keep(options.jobs, options.workers, options.commit, return_state=True)
     except Exception as error:  # Prefect's client raises errors of many kinds
         if not outcomes or error is outcomes[0]:
             raise
-        print(
-            f"Prefect could not be informed how this run ended ({type(error).__name__} at "
-            f"{os.environ['PREFECT_API_URL']}); the results do not need it",
-            file=sys.stderr,
-        )
+        _say_prefect_is_gone(type(error).__name__)
         if isinstance(outcomes[0], BaseException):
             raise outcomes[0] from None
         state = outcomes[0]
+    finally:
+        farewell.cancel()
     exit_status = state.result(raise_on_failure=False)
     if isinstance(exit_status, BaseException):
         raise exit_status
@@ -106,6 +111,26 @@ def run_with_prefect(options: RunOptions) -> int:
     if exit_status == EXIT_BAD_INPUT and state.message != EXIT_MEANINGS[EXIT_BAD_INPUT]:
         raise InputError(state.message)
     return exit_status
+
+
+def _say_prefect_is_gone(reason: str) -> None:
+    print(
+        f"Prefect could not be informed how this run ended ({reason} at "
+        f"{os.environ['PREFECT_API_URL']}); the results do not need it",
+        file=sys.stderr,
+    )
+
+
+def _exit_without_prefect(state: State | BaseException) -> None:
+    """End this process with the exit code of its run, although Prefect's client still waits.
+
+    The client would try each of its last requests for minutes.
+    """
+    exit_status = state.result(raise_on_failure=False) if isinstance(state, State) else 1
+    _say_prefect_is_gone("no answer")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_status if isinstance(exit_status, int) else 1)
 
 
 def _server_answers() -> bool:

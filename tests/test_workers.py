@@ -413,16 +413,17 @@ def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "suspend"])
 @pytest.mark.parametrize("exit_status", [0, 1])
-def test_a_run_whose_server_dies_ends_soon_with_its_own_exit_code(
-    exit_status: int, tmp_path: Path
+def test_a_run_whose_server_dies_or_hangs_ends_soon_with_its_own_exit_code(
+    exit_status: int, fault: str, tmp_path: Path
 ) -> None:
     project = make_project(tmp_path)
     set_models(project, seconds=5, exit=exit_status)
     run = project.start("run")
     wait_for_stage(project, "make@a")
     (server,) = temporary_servers(project)
-    server.kill()
+    getattr(server, fault)()
     assert run.stdout is not None
     lines = []
     last_stage_ended = 0.0
@@ -436,7 +437,9 @@ def test_a_run_whose_server_dies_ends_soon_with_its_own_exit_code(
     assert not [line for line in lines if "Traceback" in line or "Error logging" in line]
     assert lines[0].startswith("Prefect: http://127.0.0.1:")
     assert lines[0].endswith(", for this run only\n")
-    assert project_processes(project) == []
+    if fault == "suspend":
+        server.kill()
+    wait_until(lambda: project_processes(project) == [], seconds=10)
 
 
 @pytest.mark.slow
