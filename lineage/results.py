@@ -14,6 +14,8 @@ import pandas as pd
 
 # The test set of language-model metrics on held-out text of the target domain.
 HELDOUT_TEST_SET = "held_unlabelled"
+# The trial of predictions of an intermediate checkpoint. No result row has it.
+INTERMEDIATE_TRIAL = "intermediate"
 NGRAM_STAGE = "ngram"  # the stage of the models that only count, and the stem of its files
 
 
@@ -153,6 +155,8 @@ RESULT_COLUMNS = (
     "reason",
 )
 PREDICTION_COLUMNS = (*RESULT_KEY_COLUMNS, "id", "group", "label", "prediction", "score", "correct")
+# Further columns of predictions where a study has intermediate checkpoints (grid.text_shares).
+INTERMEDIATE_COLUMNS = ("text_share", "text_bytes")
 # One row for each validation during a training. The key is that of the result, without what is
 # scored.
 CURVE_COLUMNS = (
@@ -184,7 +188,8 @@ COLUMN_DESCRIPTIONS = {
     "fold": "The number of the test fold; empty without cross-validation.",
     "trial": "chosen: the hyperparameters that were best on validation; or the number of a trial, "
     "scored on validation only. A trial that lost early has the score of its best weights until "
-    "then.",
+    "then. In predictions also intermediate: an earlier checkpoint of the model, which no row "
+    "scores.",
     "label_count": "The number of labels, as in the grid: 100, all; none if nothing is trained.",
     "train_examples": "The number of training items that were used.",
     "task": "The key under `tasks` in params.yaml.",
@@ -195,6 +200,7 @@ COLUMN_DESCRIPTIONS = {
     "group": "all, or the items of one value of the task's `group` column.",
     "item_filter": "all, or clean: without items that occur in the text the model has read.",
     "layer": "The number of a layer that is scored alone, from the bottom; else none.",
+    "text_share": "The share of the pretraining budget that an intermediate checkpoint has read.",
     "text_bytes": "The bytes of text that the model has read; empty if unknown, as for a public "
     "checkpoint.",
     "metric": "The metric, such as accuracy. The first of a task compares systems. unigrams_METRIC "

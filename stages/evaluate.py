@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from lineage.artifacts import (
     artifact_digest,
     check_intact,
@@ -23,9 +25,12 @@ from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import (
     EvaluationOutput,
+    concatenate,
     evaluate_runs,
+    intermediate_predictions,
     list_kept_systems,
     list_runs,
+    select_intermediate_runs,
 )
 from lineage.evaluation.result_rows import (
     curve_points,
@@ -36,7 +41,7 @@ from lineage.evaluation.result_rows import (
 from lineage.evaluation.systems import EvalContext, EvalRun, Init, is_requested
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
 from lineage.models.base import Public
-from lineage.models.checkpoint import Checkpoint
+from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
@@ -103,10 +108,11 @@ def work(stage: Stage) -> None:
             )
         if stage.verb != JOINED:
             rows += unknown_token_rows(context, inits[0])
+        predictions = evaluate_intermediate(stage, context, runs, model_dir, cache_dir)
         tracker.log_summary(mean_values(rows))
         for point in curve_points(output.curves):
             tracker.log_metrics(point.values, step=point.step)
-    write_outputs(stage, rows, output, system_dirs)
+    write_outputs(stage, rows, [output.predictions, *predictions], output.curves, system_dirs)
     stage.clear_resume_folder()
 
 
@@ -164,9 +170,17 @@ def list_requested_runs(
 
 
 def evaluate(
-    stage: Stage, context: EvalContext, runs: list[EvalRun], cache_dir: Path
+    stage: Stage,
+    context: EvalContext,
+    runs: list[EvalRun],
+    cache_dir: Path,
+    *,
+    runs_dir: Path | None = None,
 ) -> EvaluationOutput:
-    """Evaluate the systems of all runs, and show progress."""
+    """Evaluate the systems of all runs, and show progress.
+
+    `runs_dir` is a folder in the resume folder for the finished runs; None: the resume folder.
+    """
     with stage.show_progress("results", 1.0) as report:
 
         def report_and_save(done: float, note: str) -> None:
@@ -174,17 +188,48 @@ def evaluate(
             stage.save_elapsed_seconds(cache_dir)
             report(done, note)
 
-        return evaluate_runs(context, runs, cache_dir=cache_dir, report_progress=report_and_save)
+        return evaluate_runs(
+            context, runs, cache_dir=runs_dir or cache_dir, report_progress=report_and_save
+        )
+
+
+def evaluate_intermediate(
+    stage: Stage, context: EvalContext, runs: list[EvalRun], model_dir: Path, cache_dir: Path
+) -> list[pd.DataFrame]:
+    """Return the predictions of the intermediate checkpoints of the stage `evaluate`, if any.
+
+    Nothing else is kept of them. Where one cannot be scored, it has no predictions.
+    """
+    repeated = select_intermediate_runs(runs) if stage.verb == "evaluate" else []
+    tables: list[pd.DataFrame] = []
+    if not (repeated and context.task.scored_splits):
+        return tables
+    for folder in sorted(model_dir.glob(f"{INTERMEDIATE_PREFIX}*")):
+        facts = read_json(folder / "spent.json")
+        runs_dir = cache_dir / folder.name
+        runs_dir.mkdir(exist_ok=True)
+        at_share = dataclasses.replace(context, checkpoint=Checkpoint.load(folder))
+        output = evaluate(stage, at_share, repeated, cache_dir, runs_dir=runs_dir)
+        tables.append(
+            intermediate_predictions(
+                output.predictions, split=context.task.scored_splits[-1], **facts
+            )
+        )
+    return tables
 
 
 def write_outputs(
-    stage: Stage, rows: list[ResultRow], output: EvaluationOutput, system_dirs: list[Path]
+    stage: Stage,
+    rows: list[ResultRow],
+    predictions: list[pd.DataFrame],
+    curves: pd.DataFrame,
+    system_dirs: list[Path],
 ) -> None:
     if stage.verb != JOINED:
         write_systems(stage.file_name, system_dirs)
     results = Path("artifacts/results")
-    write_table(results / f"predictions/{stage.file_name}.parquet", output.predictions)
-    write_table(results / f"curves/{stage.file_name}.parquet", output.curves)
+    write_table(results / f"predictions/{stage.file_name}.parquet", concatenate(predictions))
+    write_table(results / f"curves/{stage.file_name}.parquet", curves)
     write_table(results / f"rows/{stage.file_name}.parquet", results_frame(rows))
 
 

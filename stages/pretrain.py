@@ -11,7 +11,6 @@ from typing import Any
 from lineage.artifacts import artifact_digest, check_intact, read_json, write_json
 from lineage.config.params import read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
-from lineage.models.base import LanguageModelFamily
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -34,8 +33,7 @@ def work(stage: Stage) -> None:
     configure_torch(params.threads)
     model = load_model_config(params, name)
     is_trained = model.family.reads_corpus(model.pretrain)
-    uses_device = is_trained and isinstance(model.family, LanguageModelFamily)
-    requested_device = params.device if uses_device else "cpu"
+    requested_device = params.device if model.is_trained_by_loop else "cpu"
     device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)
     tokens_dir = Path("artifacts/tokens") / name
@@ -54,6 +52,8 @@ def work(stage: Stage) -> None:
         "pretrain": dataclasses.asdict(checkpoint.pretrain),
         "budget": dataclasses.asdict(params.budget),
     }
+    if model.is_trained_by_loop and params.grid.text_shares:
+        parameters["text_shares"] = params.grid.text_shares
     inputs: dict[str, Any] = {"tokens": artifact_digest(tokens_dir)}
     if public_record is not None:
         inputs["public"] = public_record

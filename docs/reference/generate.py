@@ -164,7 +164,10 @@ OUTPUTS = {
     "artifacts/corpora": "The cleaned corpus by split, as parquet.",
     "artifacts/tasks": "The items of a task by split, as parquet.",
     "artifacts/tokens": "A tokenizer, and the corpus as token ids.",
-    "artifacts/pretrained": "A pretrained model: safetensors, its config and its tokenizer.",
+    "artifacts/pretrained": (
+        "A pretrained model: safetensors, its config and its tokenizer. With `grid.text_shares` "
+        "also its earlier checkpoints, in folders `intermediate-SHARE`."
+    ),
     "artifacts/adapted": "A model after adaptation to a task's text.",
     "artifacts/target_only": "A model that was pretrained on a task's text alone.",
     "artifacts/systems": "Systems that `lineage predict` can use: a folder for each label count and system.",
@@ -260,6 +263,13 @@ def write_results() -> str:
         *table(("column", "meaning"), _describe_columns(prediction_columns)),
         "",
         "Tasks with classes also have a column `p LABEL` with the probability of each label.",
+        "",
+        (
+            "With `grid.text_shares` there are also predictions of intermediate checkpoints, in "
+            "rows whose `trial` is `intermediate`. They are used for nothing but the curves of "
+            "scores over text read. Their columns `text_share` and `text_bytes` tell how much of "
+            "the pretraining budget the checkpoint had read."
+        ),
         "",
         "## Columns of learning curves",
         "",

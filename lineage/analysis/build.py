@@ -57,6 +57,7 @@ from lineage.analysis.records import (
 )
 from lineage.analysis.spreadsheets import escape_cells, unescape_cells
 from lineage.analysis.tasks import build_task_summaries, read_all_dataset_stats
+from lineage.analysis.text_curves import build_text_curves
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.evaluation.ngram_bits import read_ngram_bits
@@ -137,7 +138,7 @@ def build_results(
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
         confidence_level=statistics.CONFIDENCE_LEVEL,
         equivalence_margin=statistics.EQUIVALENCE_MARGIN,
-        **_language_model_fields(results_dir, grid, table, comparisons),
+        **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )
     if len(clean_rows):
         table = results.sort_results(pd.concat([table, clean_rows]))
@@ -145,16 +146,24 @@ def build_results(
 
 
 def _language_model_fields(
-    results_dir: Path, grid: Grid, table: pd.DataFrame, comparisons: Sequence[Comparison]
+    results_dir: Path,
+    grid: Grid,
+    table: pd.DataFrame,
+    comparisons: Sequence[Comparison],
+    cells: Sequence[ResultCell],
+    *,
+    split: str,
 ) -> dict[str, Any]:
     """Return the fields of the analysis that are about pretraining and adaptation."""
     curves = tuple(_loss_curves(results_dir, grid))
     ngram_bits = read_ngram_bits(results_dir / NGRAM_STAGE / f"{NGRAM_STAGE}.json")
     public_models = _public_models(grid, table)
     trained = [name for name in grid.models if name not in public_models]
+    budget = tuple(_pretraining_budgets(results_dir, grid))
     return {
         "adaptation": tuple(_adaptation_effects(results_dir, grid, table)),
-        "budget": tuple(_pretraining_budgets(results_dir, grid)),
+        "budget": budget,
+        "text_curves": tuple(build_text_curves(cells, results_dir, grid, budget, split=split)),
         "curves": curves,
         "ngram_bits": ngram_bits,
         "ngram_comparisons": tuple(compare_with_ngrams(trained, ngram_bits, curves, comparisons)),

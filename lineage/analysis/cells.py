@@ -196,9 +196,9 @@ def read_result_cells(
     """
     cells = _build_cells(table, split=split, tasks=tasks)
     for predictions in read_predictions(results_dir, grid):
-        _add_predictions(cells, predictions, split=split)
+        add_predictions(cells, predictions, split=split)
     for predictions in ensemble_predictions:
-        _add_predictions(cells, predictions, split=split)
+        add_predictions(cells, predictions, split=split)
     return sorted(_drop_redundant_chance(cells.values()), key=_grid_order(grid))
 
 
@@ -219,13 +219,14 @@ def read_cell(
     cells = {key: _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]}
     for name in names:
         predictions = read_table(results_dir / "predictions" / f"{name}.parquet")
-        _add_predictions(cells, predictions, split=split)
+        add_predictions(cells, predictions, split=split)
     return cells[key]
 
 
-def _add_predictions(
+def add_predictions(
     cells: Mapping[CellKey, ResultCell], predictions: pd.DataFrame, *, split: str
 ) -> None:
+    """Add the scores of the items to the cells whose chosen trials have answered them."""
     chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
     columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
     repetitions = disambiguate(chosen).groupby(columns, dropna=False, sort=True)

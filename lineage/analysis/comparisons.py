@@ -345,14 +345,15 @@ def best_systems(cells: list[ResultCell], *, public: bool = False) -> list[Resul
             baselines.append(cell)
         elif cell.system.init in LEADER_INITS:
             cells_by_model.setdefault(cell.system.model, []).append(cell)
-    best = [_best_system(group) for group in cells_by_model.values()]
+    best = [best_system(group) for group in cells_by_model.values()]
     if baselines:
-        best.append(_best_system(baselines))
+        best.append(best_system(baselines))
     tfidf = [cell for cell in baselines if cell.system.model == "tfidf" and cell not in best]
     return sorted([*best, *tfidf], key=lambda cell: -cell.mean)
 
 
-def _best_system(cells: list[ResultCell]) -> ResultCell:
+def best_system(cells: Sequence[ResultCell]) -> ResultCell:
+    """Return the best on validation if all have a score there, or else the best mean."""
     if all(cell.validation_values for cell in cells):
         return max(cells, key=lambda cell: float(np.mean(cell.validation_values)))
     return max(cells, key=lambda cell: cell.mean)

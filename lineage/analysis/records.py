@@ -256,6 +256,31 @@ class LabelForecast:
 
 
 @dataclass(frozen=True)
+class TextGain:
+    """What the text after a share of the budget has gained; its interval is over items only."""
+
+    share: float  # 0.5: the gain of the last doubling
+    gain: float
+    low: float | None  # None with a single item
+    high: float | None
+
+
+@dataclass(frozen=True)
+class TextCurve:
+    """The mean score of a frozen model after each share of its text; the last share is 1."""
+
+    task: str
+    label_count: str
+    metric: str
+    system: System
+    shares: tuple[float, ...]  # ascending, as are the next two
+    text_bytes: tuple[float, ...]
+    scores: tuple[float, ...]
+    validation_score: float | None  # at the end
+    last_gain: TextGain
+
+
+@dataclass(frozen=True)
 class TrialCounts:
     """The fewest and the most configurations of one method that systems were tried with."""
 
@@ -543,6 +568,7 @@ class Analysis:
     confidence_level: float
     equivalence_margin: float
     schema_version: int = SCHEMA_VERSION
+    text_curves: tuple[TextCurve, ...] = ()  # empty without grid.text_shares
 
     @cached_property
     def _scores_by_key(self) -> dict[tuple[System, Setting], SystemScore]:

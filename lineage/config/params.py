@@ -100,6 +100,10 @@ class Grid:
     # Models that are also fine-tuned on pairs of labelled texts (SetFit, for few labels), on the
     # tasks that classify single texts.
     setfit_models: tuple[str, ...] = ()
+    # Models that are trained on the corpus are also evaluated, frozen and with the most labels, as
+    # they were after these shares of the budget, such as [0.125, 0.25, 0.5]: would more text help?
+    # Static vectors and public checkpoints as they are have no such curve.
+    text_shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         never_empty = ("models", "tasks", "pretrain_seeds", "finetune_seeds", "label_counts")
@@ -121,6 +125,12 @@ class Grid:
                 raise ValueError(
                     f"'label_counts' or 'tfidf_C' holds {count}; use numbers above zero, "
                     "or, for label_counts, all"
+                )
+        for share in self.text_shares:
+            if not 0 < share < 1:
+                raise ValueError(
+                    f"'text_shares' holds {share:g}; use shares of the budget between 0 and 1, "
+                    "such as 0.5"
                 )
         self._check_used_together("join_models", "join_tasks")
         self._check_used_together("adapt_models", "adapt_tasks")

@@ -35,7 +35,7 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
             "tasks": list_sentence_tasks(params.tasks, params.grid.tasks),
         },
         "report": {
-            "grid": _as_tree(params.grid),
+            "grid": _grid_record(params),
             "report": _as_tree(params.report),
             "tasks": {name: _as_tree(task) for name, task in params.tasks.items()},
         },
@@ -85,7 +85,18 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
             "patience": params.adapt.patience,
             "heldout_share": params.adapt.heldout_share,
         }
+    if model.is_trained_by_loop and params.grid.text_shares:
+        # The stage evaluate finds the checkpoints of these shares in the folder of the model.
+        records["pretrain"] = records["pretrain"] | {"text_shares": params.grid.text_shares}
     return {f"{stage}-{model.name}": record for stage, record in records.items()}
+
+
+def _grid_record(params: Params) -> Record:
+    """Return the grid without `text_shares` if there are none, as before that key existed."""
+    record = _as_tree(params.grid)
+    if not params.grid.text_shares:
+        del record["text_shares"]
+    return record
 
 
 def _evaluation_grid(params: Params) -> Record:

@@ -11,7 +11,7 @@ from lineage.config.records import parse_record, suggest_nearest
 from lineage.config.resolve import MODELS_DIR, family_names, family_of, fill_in_defaults
 from lineage.errors import InputError
 from lineage.evaluation.settings import AdaptSettings, EvaluateSettings
-from lineage.models.base import Family, Public, Static, Trained, with_dropout
+from lineage.models.base import Family, LanguageModelFamily, Public, Static, Trained, with_dropout
 from lineage.models.public_folders import CheckpointSource, parse_checkpoint_source
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, TokenizerSettings, TokenizerType
 
@@ -40,6 +40,13 @@ class ModelConfig:
         if self.tokenizer and self.tokenizer.end_of_word_suffix:
             return "bpe"
         return self.family.tokenizer_type
+
+    @property
+    def is_trained_by_loop(self) -> bool:
+        """The shared training loop trains it on the study's corpus, step by step."""
+        return isinstance(self.family, LanguageModelFamily) and self.family.reads_corpus(
+            self.pretrain
+        )
 
     @property
     def mechanism(self) -> dict[str, str]:

@@ -60,7 +60,7 @@ from lineage.evaluation.trials import (
 )
 from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
 from lineage.models.base import LanguageModelFamily
-from lineage.results import Note, ResultRow
+from lineage.results import INTERMEDIATE_TRIAL, Note, ResultRow
 from lineage.tasks.base import load_kind
 
 CACHED_RUN = "evaluated_run"  # the kind of artifact
@@ -113,6 +113,39 @@ def list_runs(
                 for seed in finetune_seeds:
                     for fold in fold_numbers(facts):
                         yield EvalRun(init, transfer, count, seed, head, fold)
+
+
+def select_intermediate_runs(runs: Sequence[EvalRun]) -> list[EvalRun]:
+    """Return the runs that are repeated with the intermediate checkpoints of a pretrained model.
+
+    These are frozen ones with the most labels, and those without labels.
+    """
+    runs = [
+        run for run in runs if run.init == "pretrained" and run.transfer in ("frozen", "zero_shot")
+    ]
+    if not runs:
+        return []
+    most_labels = max((run.label_count for run in runs), key=_label_count_as_number)
+    return [run for run in runs if run.label_count == most_labels]
+
+
+def _label_count_as_number(label_count: LabelCount | None) -> float:
+    if label_count is None:
+        return 0.0
+    return math.inf if label_count == "all" else float(label_count)
+
+
+def intermediate_predictions(
+    predictions: pd.DataFrame, *, split: str, text_share: float, text_bytes: int
+) -> pd.DataFrame:
+    """Return the predictions of an intermediate checkpoint for the scored split.
+
+    Another trial sets them apart from those of the model.
+    """
+    is_scored = (predictions["trial"] == "chosen") & (predictions["split"] == split)
+    return predictions[is_scored].assign(
+        trial=INTERMEDIATE_TRIAL, text_share=text_share, text_bytes=text_bytes
+    )
 
 
 def evaluate_runs(
@@ -169,10 +202,10 @@ def evaluate_runs(
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
-    return EvaluationOutput(rows, _concatenate(tables), _concatenate(curves), costs)
+    return EvaluationOutput(rows, concatenate(tables), concatenate(curves), costs)
 
 
-def _concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of the same columns; empty ones, of which pandas warns, are left out."""
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 

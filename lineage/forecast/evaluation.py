@@ -32,6 +32,7 @@ from lineage.evaluation.systems import EvalRun, Init
 from lineage.evaluation.trials import RACE_VALIDATIONS, is_race
 from lineage.forecast.measure import LinearCost
 
+PRETRAINED: tuple[Init, ...] = ("pretrained",)
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
 ADAPTED: tuple[Init, ...] = ("adapted",)
 TARGET_ONLY: tuple[Init, ...] = ("target_only",)

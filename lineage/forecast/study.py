@@ -13,14 +13,17 @@ from lineage.config.params import Params
 from lineage.config.study import ModelConfig
 from lineage.data.contamination import DOCUMENTS_PER_BATCH
 from lineage.data.task_data import TaskData
+from lineage.evaluation.evaluate import select_intermediate_runs
 from lineage.evaluation.systems import Init
 from lineage.forecast.data import CorpusSizes, copy_corpus, copy_task
 from lineage.forecast.evaluation import (
     ADAPTED,
+    PRETRAINED,
     PRETRAINED_AND_RANDOM,
     TARGET_ONLY,
     EvaluationCosts,
     EvaluationCounts,
+    HeadCosts,
     count_evaluation,
     count_prediction_tables,
     evaluation_disk,
@@ -301,7 +304,9 @@ class _MeasuredStudy:
         for seed in params.grid.pretrain_seeds:
             stages[f"pretrain@{name}-{seed}"] = pretraining
         for task in params.grid.tasks:
-            evaluation = self._forecast_evaluation(name, task, PRETRAINED_AND_RANDOM)
+            evaluation = self._add_intermediate(
+                self._forecast_evaluation(name, task, PRETRAINED_AND_RANDOM), name, task
+            )
             joined = name in params.grid.join_models and task in params.grid.join_tasks
             adapted = name in params.grid.adapt_models and task in params.grid.adapt_tasks
             for seed in params.grid.pretrain_seeds:
@@ -351,7 +356,13 @@ class _MeasuredStudy:
         seconds = forecast_pretraining(costs, self.models[name], self.params, self.data.corpus)
         token_bytes = self._extra_corpus_bytes * self._tokenizer(name).disk_bytes_per_byte
         memory_bytes = measured.memory_bytes + 2 * round(token_bytes)
-        return StageForecast(seconds, memory_bytes, costs.disk_bytes)
+        num_models = 1 + self._num_intermediate(name)
+        return StageForecast(seconds, memory_bytes, num_models * costs.disk_bytes)
+
+    def _num_intermediate(self, name: str) -> int:
+        """Return the number of checkpoints of a model that are kept on the way."""
+        is_kept = self.models[name].is_trained_by_loop
+        return len(self.params.grid.text_shares) if is_kept else 0
 
     def _forecast_adaptation(self, name: str, task: str) -> StageForecast:
         measured = self.measured["pretrain", name, ""]
@@ -369,10 +380,11 @@ class _MeasuredStudy:
     def _forecast_target_only(self, name: str, task: str) -> StageForecast:
         """Assume that the training reads the whole budget, as pretraining does."""
         pretraining = self._forecast_pretraining(name)
+        disk_bytes = self._training(name).disk_bytes
         costs = self._tokenizer(name)
         train_bytes = self._task(task).adapt_train_bytes
         seconds = costs.train.seconds(train_bytes) + train_bytes * costs.encode_seconds_per_byte
-        return replace(pretraining, seconds=pretraining.seconds + seconds)
+        return replace(pretraining, seconds=pretraining.seconds + seconds, disk_bytes=disk_bytes)
 
     def _count_evaluation(
         self, name: str, task: str, inits: tuple[Init, ...], *, finetuned: bool = True
@@ -412,6 +424,36 @@ class _MeasuredStudy:
             seconds,
             evaluation_memory(counts, costs, probe_memory_bytes=measured.memory_bytes),
             evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes),
+        )
+
+    def _add_intermediate(self, own: StageForecast, name: str, task: str) -> StageForecast:
+        """Return the forecast of an evaluation with that of the intermediate checkpoints."""
+        num_checkpoints = self._num_intermediate(name)
+        counts = self._count_evaluation(name, task, PRETRAINED, finetuned=False)
+        if not num_checkpoints or counts is None:
+            return own
+        repeated = select_intermediate_runs([one.run for one in counts.runs])
+        if not repeated:
+            return own
+        runs = tuple(one for one in counts.runs if one.run in repeated)
+        counts = replace(counts, runs=runs)
+        task_costs = self._task(task)
+        # What a process does once is in the forecast of its other runs.
+        costs = replace(
+            self._evaluation(name, task), load_seconds=0.0, finetune=HeadCosts(), setfit=HeadCosts()
+        )
+        seconds = evaluation_seconds(
+            counts,
+            costs,
+            self.models[name].evaluate,
+            answered_by=load_kind(self.params.tasks[task].kind).answered_by,
+            scoring_seconds=task_costs.scoring_seconds,
+        )
+        disk = evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes)
+        return replace(
+            own,
+            seconds=own.seconds + num_checkpoints * seconds,
+            disk_bytes=own.disk_bytes + num_checkpoints * disk,
         )
 
     def _forecast_joined(self, name: str, task: str) -> StageForecast:

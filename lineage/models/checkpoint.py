@@ -23,6 +23,9 @@ from lineage.models.public_tokenizer import check_token_ids
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
 
+# In the folder of a pretrained model, the folder of an earlier checkpoint; a share follows.
+INTERMEDIATE_PREFIX = "intermediate-"
+
 
 @dataclass(frozen=True)
 class _CheckpointConfig:

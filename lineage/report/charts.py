@@ -1,7 +1,7 @@
 """Charts with two axes, written by hand as `figures` are."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lineage.report.figures import (
@@ -80,11 +80,14 @@ def draw_label_panel(
     *,
     title: str,
     subtitle: str,
-    forecast: tuple[str, float, float] | None,
+    forecast: tuple[str, float, float] | None = None,
+    format_x: Callable[[float], str] = "{:,.0f}".format,
+    x_name: str = "labels",
 ) -> str:
     """Draw scores over the number of labels, with a name at the end of each line.
 
     `forecast` is a series with a further point (labels, score), which a dashed line joins.
+    `format_x` and `x_name` are for another quantity than labels, such as bytes of text.
     """
     ends = [] if forecast is None else [forecast]
     x_values = [*{x for one in series for x in one.x}, *(x for _, x, _ in ends)]
@@ -98,8 +101,11 @@ def draw_label_panel(
     y_scale = _fit_y_scale(y_values, floor)
     parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
     ticks = sorted({x for one in series for x in one.x})
-    for x, value in _drop_overlapping_ticks([(x_scale(math.log10(x)), x) for x in ticks]):
-        parts.append(draw_text(x, floor + 16, f"{value:,.0f}"))
+    room = max(TICK_LABEL_WIDTH, CHARACTER_WIDTH * max(len(format_x(x)) for x in ticks))
+    for x, value in _drop_overlapping_ticks(
+        [(x_scale(math.log10(x)), x) for x in ticks], room=room
+    ):
+        parts.append(draw_text(x, floor + 16, format_x(value)))
     for one in sorted(series, key=lambda one: one.bold):
         xs = [x_scale(math.log10(x)) for x in one.x]
         parts += _draw_line(one, xs, y_scale)
@@ -115,12 +121,12 @@ def draw_label_panel(
     described = "; ".join(
         f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
     )
-    numbers = ", ".join(f"{x:,.0f}" for x in ticks)
+    numbers = ", ".join(dict.fromkeys(format_x(x) for x in ticks))
     return wrap_svg(
         PLOT_WIDTH,
         PLOT_HEIGHT,
         parts,
-        title=f"{title}, scores with {numbers} labels: {described}",
+        title=f"{title}, scores with {numbers} {x_name}: {described}",
         css="panel",
     )
 

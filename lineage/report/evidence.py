@@ -26,6 +26,7 @@ from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.report import page, publication, versions
 from lineage.report.provenance import Provenance
+from lineage.results import INTERMEDIATE_TRIAL
 from lineage.tasks.base import load_kind
 
 EVIDENCE_DIR = "evidence"  # in the folder of a report
@@ -128,7 +129,8 @@ def write_evidence(
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.parent.name == "predictions":
             table = artifacts.read_table(path)
-            artifacts.write_table(target, table[table["trial"] == "chosen"])
+            is_shown = table["trial"].isin(("chosen", INTERMEDIATE_TRIAL))
+            artifacts.write_table(target, table[is_shown])
         else:
             shutil.copyfile(path, target)
 

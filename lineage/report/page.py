@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -13,7 +14,7 @@ from rich.table import Table
 from lineage.analysis.decision import Costs, Decision
 from lineage.analysis.disagreements import Disagreements
 from lineage.analysis.records import BASELINES, Analysis, Setting, System
-from lineage.report import curves, sentences, styles, tables, task_sections, tasks
+from lineage.report import curves, sentences, styles, tables, task_sections, tasks, text_curves
 from lineage.report.answers import build_answer_findings
 from lineage.report.decisions import (
     build_decision_lines,
@@ -55,11 +56,8 @@ def render_report(
         "main_figures": build_main_figures(analysis),
         "tasks": task_sections.build_task_tables(analysis, find_recommended(decisions)),
         "models": [styles.format_model_name(analysis, name) for name in analysis.grid.models],
-        "label_findings": curves.build_label_findings(analysis, decisions),
-        "cost_findings": curves.build_cost_findings(analysis, costs or {}),
-        "devices_note": curves.describe_devices(costs or {}),
+        **_build_curves(analysis, decisions, costs or {}),
         "answer_findings": build_answer_findings(analysis, decisions),
-        "loss_curves": curves.draw_loss_curves(analysis),
         "ngrams": tables.build_ngram_table(analysis),
         "ngram_findings": sentences.describe_ngram_comparisons(analysis.ngram_comparisons),
         "ngram_note": sentences.describe_ngram_models(analysis),
@@ -92,12 +90,29 @@ def render_report(
     }
 
 
+def _build_curves(
+    analysis: Analysis, decisions: Sequence[Decision], costs: Costs
+) -> dict[str, Any]:
+    """Return the sections with curves: over labels, over text, and over cost."""
+    return {
+        "label_findings": curves.build_label_findings(analysis, decisions),
+        "text_findings": text_curves.build_text_findings(analysis, decisions),
+        "text_table": text_curves.build_text_table(analysis),
+        "cost_findings": curves.build_cost_findings(analysis, costs),
+        "devices_note": curves.describe_devices(costs),
+        "loss_curves": curves.draw_loss_curves(analysis),
+    }
+
+
 def render_figures(analysis: Analysis, decisions: Sequence[Decision]) -> dict[str, str]:
     """Return the charts as SVG files, by name."""
     charts = {
         "scores": [panel for figure in build_main_figures(analysis) for panel in figure.panels],
         "label-curves": [
             finding.figure for finding in curves.build_label_findings(analysis, decisions)
+        ],
+        "text-curves": [
+            finding.figure for finding in text_curves.build_text_findings(analysis, decisions)
         ],
         "loss-curves": curves.draw_loss_curves(analysis),
     }

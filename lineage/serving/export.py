@@ -16,7 +16,7 @@ from lineage.errors import InputError
 from lineage.evaluation.saved_systems import MODEL_FOLDER, SystemRecord, locate_model
 from lineage.formats import bilm, huggingface, word2vec
 from lineage.models.base import Encoder
-from lineage.models.checkpoint import Checkpoint
+from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.models.elmo import ElmoModel
 from lineage.models.static import StaticVectors
 from lineage.models.weights import WEIGHTS_FILE
@@ -86,7 +86,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 def _copy_model(source: Path, target: Path, record: SystemRecord) -> None:
     """Copy a model; its weights only if a frozen head reads them."""
-    skipped = [MANIFEST_FILE]
+    skipped = [MANIFEST_FILE, f"{INTERMEDIATE_PREFIX}*"]
     if record.transfer != "frozen" or record.init == "random":
         skipped.append(WEIGHTS_FILE)
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(*skipped))

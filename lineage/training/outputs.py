@@ -1,6 +1,7 @@
 """Write the output of the stages that train language models."""
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def write_training(
     *,
     extra_files: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the model with the budget that it used, and its curve.
+    """Write the model with its intermediate checkpoints, the budget that it used, and its curve.
 
     `extra_files` are further JSON files of the model's folder.
     """
@@ -29,6 +30,8 @@ def write_training(
         checkpoint.save(draft, output.model)
         for name, content in files.items():
             write_json(draft / name, content)
+        for kept in output.intermediate_folders:
+            shutil.copytree(kept, draft / kept.name)
     curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
     write_curve(curve_path, output.curve)
     stage.metadata["curve_sha256"] = file_digest(curve_path)

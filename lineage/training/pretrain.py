@@ -35,6 +35,7 @@ from lineage.training.budget import (
     match_parameter_budget,
 )
 from lineage.training.curve import CurvePoint, LearningCurve
+from lineage.training.intermediate import IntermediateCheckpoints
 from lineage.training.loop import Objective, StepOutput, TrainPlan, train, validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.optimizers import (
@@ -46,7 +47,7 @@ from lineage.training.optimizers import (
 from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LR_SCHEDULES
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
-from lineage.training.state import RngState, TrainState
+from lineage.training.state import RngState, TrainState, read_counters
 
 if TYPE_CHECKING:
     from lineage.config.study import ModelConfig
@@ -101,6 +102,7 @@ class TrainOutput:
     budget_used: BudgetUsed
     status: str = "ok"
     reason: str = ""
+    intermediate_folders: tuple[Path, ...] = ()  # in the resume folder; of models that ended well
 
 
 def build_checkpoint(
@@ -163,6 +165,9 @@ def pretrain(
     training = build_training(
         checkpoint, tokens, validation_tokens, params, context.device, public_model=public_model
     )
+    intermediate = IntermediateCheckpoints(
+        checkpoint, params.grid.text_shares, context.checkpoint_dir
+    )
     return run_training(
         training.state,
         checkpoint,
@@ -170,6 +175,7 @@ def pretrain(
         training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
+        intermediate=intermediate,
     )
 
 
@@ -272,10 +278,12 @@ def run_training(
     *,
     corpus_bytes: int,
     best: BestWeights | None = None,
+    intermediate: IntermediateCheckpoints | None = None,
 ) -> TrainOutput:
     """Train according to a plan. A training that fails for good gives an output too.
 
     With `best` the training may end early, and the model has the weights with the lowest loss.
+    With `intermediate` it keeps checkpoints on the way.
     """
     model = state.model
     family = checkpoint.family
@@ -287,7 +295,9 @@ def run_training(
     flops_per_token = 0.0
     try:
         flops_per_token = mean_flops_per_token(checkpoint, phases, model)
-        train_language_model(state, objective, phases, plan, context, curve, best=best)
+        train_language_model(
+            state, objective, phases, plan, context, curve, best=best, intermediate=intermediate
+        )
     except EvaluationError as error:
         status = "failed"
         reason = str(error)
@@ -303,7 +313,10 @@ def run_training(
         train_flops=round(flops_per_token * counters.tokens),
         non_padding_token_share=counters.tokens / max(counters.tokens_with_padding, 1),
     )
-    return TrainOutput(model, curve, budget_used, status, reason)
+    kept_folders: tuple[Path, ...] = ()
+    if intermediate is not None and status == "ok":
+        kept_folders = tuple(intermediate.folders.values())
+    return TrainOutput(model, curve, budget_used, status, reason, kept_folders)
 
 
 def mean_flops_per_token(
@@ -336,18 +349,19 @@ def train_language_model(
     curve: LearningCurve,
     *,
     best: BestWeights | None = None,
+    intermediate: IntermediateCheckpoints | None = None,
 ) -> None:
     """Train to the end of the plan, from the last checkpoint if there is one, and fill `curve`.
 
     With `best` the training ends when validation no longer improves in its last phase, and the best
-    weights of that phase are restored.
+    weights of that phase are restored. With `intermediate` checkpoints are kept on the way.
 
     The last step of a phase saves no checkpoint, so the counters always tell to which phase a
     checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
     the end. A training that is told to end (SIGTERM) saves a checkpoint first. Raises
     EvaluationError if a loss is not finite.
     """
-    newest = _find_resume_point(context.checkpoint_dir)
+    newest = _find_resume_point(context.checkpoint_dir, plan, intermediate)
     if newest is not None:
         state.load(newest / "run")
         curve.load(newest)
@@ -357,8 +371,12 @@ def train_language_model(
             # MLflow's run may be another one, for example after a commit in between. Points are
             # not logged twice.
             _log_point(point, context.tracker)
+    if intermediate is not None:
+        intermediate.start(plan.progress(state.counters))
     with _hold_back_termination() as is_told_to_stop:
-        _train_phases(state, objective, phases, plan, context, curve, best, is_told_to_stop)
+        _train_phases(
+            state, objective, phases, plan, context, curve, best, intermediate, is_told_to_stop
+        )
     swap_averaged_weights(state.optimizer)
     if best is not None:
         best.restore()
@@ -372,6 +390,7 @@ def _train_phases(
     context: TrainContext,
     curve: LearningCurve,
     best: BestWeights | None,
+    intermediate: IntermediateCheckpoints | None,
     is_told_to_stop: Callable[[], bool],
 ) -> None:
     """Train from the state's place to the end, record points, and save checkpoints."""
@@ -392,6 +411,8 @@ def _train_phases(
                 swap_averaged_weights(state.optimizer)
                 if best.is_over:
                     break
+        if intermediate is not None:
+            intermediate.update(state, step.progress)
         seconds = time.monotonic() - start_time
         tokens_per_second = (step.counters.tokens - start_tokens) / max(seconds, 1e-9)
         context.report_progress(
@@ -427,11 +448,18 @@ def _hold_back_termination() -> Iterator[Callable[[], bool]]:
         signal.raise_signal(signal.SIGTERM)
 
 
-def _find_resume_point(checkpoint_dir: Path) -> Path | None:
-    """Return the newest resume point whose files are as they were written; delete damaged ones."""
+def _find_resume_point(
+    checkpoint_dir: Path, plan: TrainPlan, intermediate: IntermediateCheckpoints | None
+) -> Path | None:
+    """Return the newest resume point whose files are as they were written; delete damaged ones.
+
+    The intermediate checkpoints before it count as its files: they could not be written again.
+    """
     for folder in sorted(checkpoint_dir.glob("step-*"), key=_checkpoint_step, reverse=True):
         if is_intact(folder, RESUME_POINT):
-            return folder
+            progress = plan.progress(read_counters(folder / "run"))
+            if intermediate is None or intermediate.has_all_until(progress):
+                return folder
         print(
             f"{folder}: this resume point is damaged, so it is deleted, and the training goes on "
             "from an older one or from the start",

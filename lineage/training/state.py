@@ -19,6 +19,7 @@ from lineage.training.budget import TrainCounters
 # value waits for the GPU, and no batch is prepared meanwhile.
 FINITE_CHECK_INTERVAL = {"cpu": 1, "cuda": 64}
 
+STATE_FILE = "train_state.json"
 # The detached state from which the next BPTT batch continues: for each layer a tuple of tensors,
 # such as (output, cell).
 RecurrentState = tuple[tuple[torch.Tensor, ...], ...]
@@ -131,13 +132,13 @@ class TrainState:
         copies = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
         with create_artifact(folder, "checkpoint") as draft:
             save_file(copies, draft / "state.safetensors")
-            write_json(draft / "train_state.json", metadata)
+            write_json(draft / STATE_FILE, metadata)
 
     def load(self, folder: Path) -> None:
         """Read a saved state, and go on from there."""
         read_manifest(folder, "checkpoint")
         tensors = load_file(folder / "state.safetensors")
-        metadata = read_json(folder / "train_state.json")
+        metadata = read_json(folder / STATE_FILE)
         self.model.load_state_dict(_select_prefix(tensors, "model/"))
         self._load_optimizer(_select_prefix(tensors, "optimizer/"), metadata["optimizer_steps"])
         self._load_recurrent_state(_select_prefix(tensors, "recurrent_state/"))
@@ -166,6 +167,11 @@ class TrainState:
             for _, by_place in sorted(layers.items())
         )
         self.recurrent_state = states or None
+
+
+def read_counters(folder: Path) -> TrainCounters:
+    """Read the counters of a saved state."""
+    return TrainCounters(**read_json(folder / STATE_FILE)["counters"])
 
 
 def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

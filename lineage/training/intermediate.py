@@ -1,0 +1,59 @@
+"""Keep a model as it was when a share of its training budget had been read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lineage.artifacts import create_artifact, is_intact, write_json
+from lineage.models.base import Encoder
+from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
+from lineage.training.optimizers import swap_averaged_weights
+from lineage.training.state import TrainState
+
+
+class IntermediateCheckpoints:
+    """The intermediate checkpoints of one training, which wait in its resume folder.
+
+    Each one is written after the first step that reaches its share, before a resume point of that
+    step. So a training that goes on from a resume point finds all checkpoints of earlier shares,
+    and writes the later ones again.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, shares: Sequence[float], folder: Path) -> None:
+        """`shares` are shares of the budget; `folder` is that of the resume points."""
+        self.checkpoint = checkpoint
+        self.folders = {share: folder / f"{INTERMEDIATE_PREFIX}{share}" for share in sorted(shares)}
+        self.reached = 0.0  # the progress at the last call of `start` or `update`
+
+    def has_all_until(self, progress: float) -> bool:
+        """Tell whether the checkpoints of all shares up to this progress are here, undamaged."""
+        return all(
+            is_intact(folder, "model")
+            for share, folder in self.folders.items()
+            if share <= progress
+        )
+
+    def start(self, progress: float) -> None:
+        """Begin at this progress: the shares up to it have their checkpoints."""
+        self.reached = progress
+
+    def update(self, state: TrainState, progress: float) -> None:
+        """Save the model for each share that the last step has reached.
+
+        If the optimizer averages the weights, their averages are saved, as at the end. Raises
+        EvaluationError if a loss or gradient was not finite.
+        """
+        for share, folder in self.folders.items():
+            if self.reached < share <= progress:
+                self._save(state, share, folder)
+        self.reached = progress
+
+    def _save(self, state: TrainState, share: float, folder: Path) -> None:
+        model = state.model
+        assert isinstance(model, Encoder)
+        state.run_finite_checks()
+        swap_averaged_weights(state.optimizer)
+        with create_artifact(folder, "model", status="ok", reason="") as draft:
+            self.checkpoint.save(draft, model)
+            facts = {"text_share": share, "text_bytes": state.counters.text_bytes}
+            write_json(draft / "spent.json", facts)
+        swap_averaged_weights(state.optimizer)
