@@ -382,7 +382,7 @@ def list_outputs() -> list[tuple[str, str]]:
     found = []
     for stage, definition in read_yaml(ROOT / "dvc.yaml")["stages"].items():
         for output in definition.get("outs", ()):
-            path = output
+            path = output if isinstance(output, str) else next(iter(output))  # it has options
             for key in ("corpus", "task", "model", "seed"):
                 path = path.replace(f"${{item.{key}}}", key.upper())
             found.append((stage, path))

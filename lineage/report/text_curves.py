@@ -76,19 +76,16 @@ def describe_text_gain(curve: TextCurve, *, margin: float) -> str:
     text = "the last half of its text"
     if last.share != 0.5:
         text = f"its text after the first {100 * last.share:g} %"
+    change = f"{name} changed by {format_gain(last)} with {text}"
     if last.low is None or last.high is None:
-        points = format_difference(last.gain)
-        return f"{name} changed by {points} points with {text}; one item has no interval."
+        return f"{change}; a single item has no interval."
     if -margin < last.low and last.high < margin:
-        return (
-            f"{name} changed by {format_gain(last)} with {text}, which is within "
-            f"±{100 * margin:g} points: more text should bring little."
-        )
+        return f"{change}, which is within ±{100 * margin:g}: more text should bring little."
     if last.low > 0:
-        return f"{name} gained {format_gain(last)} with {text}: more text may help."
+        return f"{change}: more text may help."
     if last.high < 0:
-        return f"{name} lost {format_gain(last)} with {text}: more text may not help."
-    return f"{name} changed by {format_gain(last)} with {text}: too uncertain to tell."
+        return f"{change}: more text may not help."
+    return f"{change}: too uncertain to tell."
 
 
 def format_gain(last: TextGain) -> str:
