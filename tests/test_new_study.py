@@ -140,6 +140,15 @@ def test_the_grid_has_every_list_that_dvc_reads(home: Path) -> None:
     assert set(wanted) <= set(tree["grid"]) and len(wanted) > 5
 
 
+def test_words_without_a_tag_are_counted_in_one_message(home: Path) -> None:
+    sentence = "Ann B-PER\nmet O\nBen B-PER\nin O\nRome B-LOC\n\n"
+    Path("ner.conll").write_text(sentence * 40 + "late\n\n" + sentence + "again\n")
+    assert (
+        "ner.conll: 2 lines (241, 249): the first has 1 cells, and columns names 2: "
+        "tokens, ner" in refusal("ner=ner.conll")
+    )
+
+
 def test_validation_test_and_unlabelled_files(home: Path) -> None:
     for seed, split in enumerate(("train", "validation", "test")):
         make_tickets(200, seed=seed).to_json(f"{split}.jsonl", orient="records", lines=True)

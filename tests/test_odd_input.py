@@ -116,6 +116,18 @@ def test_an_invalid_cell_is_reported_by_file_row_and_column(
     assert str(error.value).endswith("or remove the row")
 
 
+def test_all_values_that_are_not_numbers_are_reported_in_one_message(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "text,label\n" + "".join(f"text {row},{'n/a' if row % 4 else row}\n" for row in range(24))
+    )
+    with pytest.raises(InputError) as error:
+        build_task(tmp_path, "text_regression", {}, files={"train": "t.csv", "test": "t.csv"})
+    assert str(error.value) == (
+        "task.files.train: t.csv: 18 rows (2, 3, 4, 6, 7, ...): column 'label': 'n/a' in the first "
+        "is not a finite number; correct the data, or remove these rows"
+    )
+
+
 def test_texts_are_refused_as_groups_or_labels_and_not_shown_in_messages(tmp_path: Path) -> None:
     """A column of texts that is named by mistake stays private in reports and errors."""
     texts = [

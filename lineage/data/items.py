@@ -474,8 +474,7 @@ def _make_items(
     try:
         table = kind.make_items(columns, task, where)
     except RowError as error:
-        before, row, after = error.args
-        raise RowError(before, rows[row], after) from None
+        raise error.renumber(lambda row: rows[row]) from None
     table.index = pd.Index([rows[row] for row in table.index])
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if len(table) < len(rows):
