@@ -447,6 +447,14 @@ def test_a_whole_number_in_a_cell_may_have_a_decimal_point(
         ("seed: " + 6000 * "9", "a number cannot be read"),
         ("a: " + 5000 * "[" + 5000 * "]", "nested"),
         ("a: " + 60 * "[" + 60 * "]", "nested more than 50 levels deep"),
+        (
+            "seed: 1\ngrid:\n  models: [gpt, bert\n  tasks: [queue]\n",
+            r"the '\[' at line 3, column 11, has no '\]' before line 4, column 8; add it, or the comma",
+        ),
+        (
+            "seed: 1\nbudget: {text_bytes: 5\n",
+            "the '{' at line 2, column 9, has no '}' before line 3, column 1; add it, or the comma",
+        ),
     ],
 )
 def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
@@ -455,6 +463,24 @@ def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
     with pytest.raises(InputError, match=message) as caught:
         parse_yaml(text, Path("params.yaml"))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("budget", "key"),
+    [
+        ("{corpus: general, text_bytes: 580,000}", "0"),
+        ("{corpus: general, max_epochs: 4,5}", "5"),
+        ("{corpus: general, max_epochs: 4,5e-3}", "0.005"),
+    ],
+)
+def test_a_key_that_is_a_number_may_follow_a_decimal_comma(budget: str, key: str) -> None:
+    tree = parse_yaml(
+        f"budget: {budget}\ncorpora: {{}}\ntasks: {{}}\ngrid: {{}}\nmodels: {{}}\n",
+        Path("params.yaml"),
+    )
+    message = f"budget: unknown key '{key}'; if it follows a comma in a number, write 0.002 with"
+    with pytest.raises(InputError, match=message):
+        parse_params(tree)
 
 
 def test_aliases_of_yaml_are_not_counted_again_and_again() -> None:
