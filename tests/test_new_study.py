@@ -111,7 +111,11 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     assert task["text"] == ["body"] and task["label"] == "queue"
     assert task["folds"] == 3 and task["max_words"] == 16
     assert tree["grid"]["adapt_models"] == []
-    corpus_line, task_line, *_ = tree["lines"]
+    corpus_line, task_line, folds_line, *_ = tree["lines"]
+    assert (
+        "in 3 folds; each fold trains on about 64 of 120 rows, since one part is tested and another "
+        "is validation; better add test=FILE"
+    ) in folds_line
     assert re.fullmatch(
         r"corpus: 60 files of plain text, \d+\.\d kB, one document per file \(guessed\), "
         r"language en \(guessed\)",
