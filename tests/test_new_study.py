@@ -144,6 +144,19 @@ def test_the_grid_has_every_list_that_dvc_reads(home: Path) -> None:
     assert set(wanted) <= set(tree["grid"]) and len(wanted) > 5
 
 
+def test_similar_and_rare_labels_cause_a_warning_each(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = make_tickets()
+    table.loc[[3, 4], "queue"] = ["Billing", "legal"]
+    table.to_csv("train.csv", index=False)
+    draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"])
+    similar, rare = capsys.readouterr().err.splitlines()
+    assert "tasks.queue.label: some labels" in similar and "'billing' (39)" in similar
+    assert "tasks.queue.label: train has 1 label" in rare and "'legal' (1)" in rare
+    assert "with folds" in rare
+
+
 def test_words_without_a_tag_are_counted_in_one_message(home: Path) -> None:
     sentence = "Ann B-PER\nmet O\nBen B-PER\nin O\nRome B-LOC\n\n"
     Path("ner.conll").write_text(sentence * 40 + "late\n\n" + sentence + "again\n")
