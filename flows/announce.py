@@ -12,7 +12,11 @@ from typing import Any
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.events import emit_event
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
 
 from flows.addresses import mlflow_run_url
 from lineage.runtime.settings import SUMMARY_FILE
@@ -42,7 +46,8 @@ def announce_run(study: Path) -> None:
     summary = json.loads(path.read_text(encoding="utf-8"))
     # Prefect's client raises errors of many kinds, and none of them may end the run.
     try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1}):  # by default a minute of them
+        # By default each of both takes a minute.
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: 10}):
             _create_artifacts(study, summary)
             _emit_changes(study, summary["decision_changes"])
     except Exception as error:

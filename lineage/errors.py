@@ -3,8 +3,10 @@
 import re
 import traceback
 import unicodedata
+from collections.abc import Sequence
 
 MAX_SHOWN_WIDTH = 20  # characters
+MAX_SHOWN_NUMBERS = 5  # of rows or lines with the same error
 UNSPACED_SCRIPTS = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
 )  # Thai, Lao, Burmese, Khmer
@@ -64,6 +66,12 @@ def shorten_value(value: object) -> str:
         if width_left < 0:
             return f"{text[:position]}..."
     return text
+
+
+def list_numbers(numbers: Sequence[int]) -> str:
+    """Return the first numbers of rows or lines: `5, 9, 16, 17, 24, ...`."""
+    more = ", ..." if len(numbers) > MAX_SHOWN_NUMBERS else ""
+    return ", ".join(map(str, numbers[:MAX_SHOWN_NUMBERS])) + more
 
 
 def is_short_name(text: str, *, is_label: bool = False) -> bool:

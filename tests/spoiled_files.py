@@ -118,6 +118,12 @@ def missing_label(folder, tree):
     table.to_csv(folder / "mood/train.csv", index=False)
 
 
+def missing_labels(folder, tree):
+    table = mood_reviews(60).astype(object)
+    table.loc[[4, 8, 59], "stars"] = None
+    table.to_csv(folder / "mood/train.csv", index=False)
+
+
 def blank_corpus(folder, tree):
     (folder / "c.jsonl").write_text('{"text": "  "}\n' * 30)
     set_value(tree, "corpora.general.sources", [{"files": "c.jsonl"}])
@@ -255,8 +261,15 @@ CASES = {
         "c.parquet has no column 'bodi'",
         "did you mean 'body'?; say text: COLUMN",
     ),
-    blank_text: ("mood/train.csv: row 17 (and 10 more)", "the text is blank"),
+    blank_text: (
+        "mood/train.csv: 11 rows (17, 31, 32, 33, 34, ...): column 'review': the text is blank",
+        "correct the data, or remove these rows",
+    ),
     missing_label: ("mood/train.csv: row 5", "the label is missing"),
+    missing_labels: (
+        "mood/train.csv: 3 rows (5, 9, 60): column 'stars': the label is missing",
+        "correct the data, or remove these rows",
+    ),
     blank_corpus: ("corpora.general", "0 usable documents of 30 read (30 blank)"),
     unknown_label: (
         "tasks.mood.files.test",
@@ -264,7 +277,9 @@ CASES = {
         "label '7' does not occur in train, which has 0, 1",
     ),
     single_label: ("tasks.mood.files.train", "every label is '1'"),
-    blank_second_text: ("mood/train.csv: row 51 (and 9 more)", "column 'other'", "blank"),
+    blank_second_text: (
+        "mood/train.csv: 10 rows (51, 52, 53, 54, 55, ...): column 'other': the text is blank",
+    ),
     missing_choice_column: ("mood/train.csv has no column 'three'",),
     choice_out_of_range: (
         "mood/train.csv: row 1",

@@ -137,7 +137,7 @@ def test_words_and_tags_on_a_line_must_be_separated_by_a_tab(tmp_path: Path) -> 
     """
     tagged, plain = "Ann went\tB-PER O\n" * 20, "Bob has gone .\n" * 9
     keys = TOKENS | {"columns": ["tokens", "ner"], "document_unit": "line"}
-    message = r"txt, line 1: it has 1 cells, and columns names 2: tokens, ner; document_unit is line, whose words and tags a tab parts"
+    message = r"txt: (20|9) lines \(1, 2, 3, 4, 5, ...\): the first has 1 cells, and columns names 2: tokens, ner; document_unit is line, whose words and tags a tab parts"
     with pytest.raises(InputError, match=message):
         build_task(tmp_path, "a.txt", tagged.replace("\t", " "), **keys)
     (tmp_path / "more.txt").write_text(plain)
@@ -293,7 +293,8 @@ def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
     assert task.info["counts"]["test"] == 19 and task.info["dropped"]["test"] == {"unusable": 1}
     assert task.splits["test"]["id"].iloc[-1] == "test-20"
     with pytest.raises(
-        InputError, match=r"row 19 \(and 4 more\): column 'tokens': every entry is blank"
+        InputError,
+        match=r"5 rows \(19, 20, 21, 22, 23\): column 'tokens': every entry is blank; correct",
     ):
         build_task(
             tmp_path,
@@ -309,3 +310,11 @@ def test_a_line_with_too_few_cells_is_named(tmp_path: Path) -> None:
         match=r"e\.conll, line 10: it has 2 cells, and columns names 3: tokens, pos, ner",
     ):
         build_task(tmp_path, "e.conll", format_sentences(SENTENCES[:2], " ") + "York O\n", **TOKENS)
+
+
+def test_all_lines_with_too_few_cells_are_counted_in_one_message(tmp_path: Path) -> None:
+    text = format_sentences(SENTENCES[:2], " ") + "York O\n\nin O\nParis NNP B-LOC\nin O\n"
+    with pytest.raises(
+        InputError, match=r"e\.conll: 3 lines \(10, 12, 14\): the first has 2 cells, and"
+    ):
+        build_task(tmp_path, "e.conll", text, **TOKENS)

@@ -111,7 +111,11 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     assert task["text"] == ["body"] and task["label"] == "queue"
     assert task["folds"] == 3 and task["max_words"] == 16
     assert tree["grid"]["adapt_models"] == []
-    corpus_line, task_line, *_ = tree["lines"]
+    corpus_line, task_line, folds_line, *_ = tree["lines"]
+    assert (
+        "in 3 folds; each fold trains on about 64 of 120 rows, since one part is tested and another "
+        "is validation; better add test=FILE"
+    ) in folds_line
     assert re.fullmatch(
         r"corpus: 60 files of plain text, \d+\.\d kB, one document per file \(guessed\), "
         r"language en \(guessed\)",
@@ -138,6 +142,28 @@ def test_the_grid_has_every_list_that_dvc_reads(home: Path) -> None:
     tree = draft_and_check(home, "queue=train.csv")
     wanted = re.findall(r"\$\{grid\.(\w+)\}", (ROOT / "dvc.yaml").read_text())
     assert set(wanted) <= set(tree["grid"]) and len(wanted) > 5
+
+
+def test_similar_and_rare_labels_cause_a_warning_each(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = make_tickets()
+    table.loc[[3, 4], "queue"] = ["Billing", "legal"]
+    table.to_csv("train.csv", index=False)
+    draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"])
+    similar, rare = capsys.readouterr().err.splitlines()
+    assert "tasks.queue.label: some labels" in similar and "'billing' (39)" in similar
+    assert "tasks.queue.label: train has 1 label" in rare and "'legal' (1)" in rare
+    assert "with folds" in rare
+
+
+def test_words_without_a_tag_are_counted_in_one_message(home: Path) -> None:
+    sentence = "Ann B-PER\nmet O\nBen B-PER\nin O\nRome B-LOC\n\n"
+    Path("ner.conll").write_text(sentence * 40 + "late\n\n" + sentence + "again\n")
+    assert (
+        "ner.conll: 2 lines (241, 249): the first has 1 cells, and columns names 2: "
+        "tokens, ner" in refusal("ner=ner.conll")
+    )
 
 
 def test_validation_test_and_unlabelled_files(home: Path) -> None:

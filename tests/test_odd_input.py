@@ -116,6 +116,18 @@ def test_an_invalid_cell_is_reported_by_file_row_and_column(
     assert str(error.value).endswith("or remove the row")
 
 
+def test_all_values_that_are_not_numbers_are_reported_in_one_message(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "text,label\n" + "".join(f"text {row},{'n/a' if row % 4 else row}\n" for row in range(24))
+    )
+    with pytest.raises(InputError) as error:
+        build_task(tmp_path, "text_regression", {}, files={"train": "t.csv", "test": "t.csv"})
+    assert str(error.value) == (
+        "task.files.train: t.csv: 18 rows (2, 3, 4, 6, 7, ...): column 'label': 'n/a' in the first "
+        "is not a finite number; correct the data, or remove these rows"
+    )
+
+
 def test_texts_are_refused_as_groups_or_labels_and_not_shown_in_messages(tmp_path: Path) -> None:
     """A column of texts that is named by mistake stays private in reports and errors."""
     texts = [
@@ -435,6 +447,14 @@ def test_a_whole_number_in_a_cell_may_have_a_decimal_point(
         ("seed: " + 6000 * "9", "a number cannot be read"),
         ("a: " + 5000 * "[" + 5000 * "]", "nested"),
         ("a: " + 60 * "[" + 60 * "]", "nested more than 50 levels deep"),
+        (
+            "seed: 1\ngrid:\n  models: [gpt, bert\n  tasks: [queue]\n",
+            r"the '\[' at line 3, column 11, has no '\]' before line 4, column 8; add it, or the comma",
+        ),
+        (
+            "seed: 1\nbudget: {text_bytes: 5\n",
+            "the '{' at line 2, column 9, has no '}' before line 3, column 1; add it, or the comma",
+        ),
     ],
 )
 def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
@@ -443,6 +463,24 @@ def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(
     with pytest.raises(InputError, match=message) as caught:
         parse_yaml(text, Path("params.yaml"))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("budget", "key"),
+    [
+        ("{corpus: general, text_bytes: 580,000}", "0"),
+        ("{corpus: general, max_epochs: 4,5}", "5"),
+        ("{corpus: general, max_epochs: 4,5e-3}", "0.005"),
+    ],
+)
+def test_a_key_that_is_a_number_may_follow_a_decimal_comma(budget: str, key: str) -> None:
+    tree = parse_yaml(
+        f"budget: {budget}\ncorpora: {{}}\ntasks: {{}}\ngrid: {{}}\nmodels: {{}}\n",
+        Path("params.yaml"),
+    )
+    message = f"budget: unknown key '{key}'; if it follows a comma in a number, write 0.002 with"
+    with pytest.raises(InputError, match=message):
+        parse_params(tree)
 
 
 def test_aliases_of_yaml_are_not_counted_again_and_again() -> None:

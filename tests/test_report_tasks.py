@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from lineage import results
 from lineage.analysis import build, cells
@@ -26,7 +28,7 @@ from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.result_rows import unknown_token_rows
 from lineage.evaluation.systems import EvalContext, EvalRun
-from lineage.report import publication, tasks
+from lineage.report import page, publication, tasks
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests import tiny
@@ -149,6 +151,29 @@ def test_the_folds_and_groups_of_a_task_are_shown(analysis: Analysis, tmp_path: 
     assert line["test set"] == folds
     assert f"; scored by {folds}." in md.partition("## small")[2].partition("\n|")[0]
     assert f"; scored by {folds}" in text
+
+
+def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
+    analysis: Analysis, tmp_path: Path
+) -> None:
+    build_table(90).to_csv(tmp_path / "train.csv", index=False)
+    task, data = build_task(tmp_path, files={"train": "train.csv"}, folds=3, validation_share=0.2)
+    num_train = len(data.split_items(seed=0, fold=0)[0].rows_N)
+    changed = with_task(analysis, task, data)
+    scores = [replace(one, label_count="all", train_examples=num_train) for one in changed.scores]
+    changed = replace(changed, scores=tuple(scores))
+    note = (
+        "Each fold trains on about 48 of the 90 labelled items, since one part is tested and "
+        "another is validation."
+    )
+    assert tasks.describe_task_data(changed, "small")[0] == note
+    for text in render_pages(changed).values():
+        assert note in text
+    stream = io.StringIO()
+    page.print_table(changed, [], Console(file=stream, width=200))
+    assert f"\nsmall: {note}\n" in stream.getvalue()
+    without_folds = tuple(replace(one, cross_validation=None) for one in changed.tasks)
+    assert note not in tasks.describe_task_data(replace(changed, tasks=without_folds), "small")
 
 
 def test_texts_that_a_model_truncated_are_reported_with_the_tasks(

@@ -160,7 +160,10 @@ def test_every_tag_scheme_is_converted_to_iob2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("corrupt", "message"), [
     (lambda t: t["tags"][2].append("O"), r"row 3: \d tokens in 'tokens' and \d tags in 'tags'; there must be a tag for each token"),
     (lambda t: t["tags"][2].__setitem__(1, "X-PER"), "row 3: column 'tags': tag 2 of .: 'X-PER' is neither O nor a letter of IOB"),
+    (lambda t: [t["tags"][row].append("O") for row in (2, 7, 9)], r"3 rows \(3, 8, 10\): the first has \d tokens in 'tokens' and \d tags in 'tags'; there"),
     (lambda t: t["tags"].__setitem__(4, None), "row 5: column 'tags': an entry is blank, or there are none"),
+    (lambda t: t["tags"].__setitem__(slice(4, 8), [None, None, [], None]), r"4 rows \(5, 6, 7, 8\): column 'tags': an entry is blank, or there are none"),
+    (lambda t: [t["tags"][row].__setitem__(1, " ") for row in (2, 7)], r"2 rows \(3, 8\): column 'tags': an entry is blank, or there are none"),
     (lambda t: t["tags"][2].__setitem__(1, "B-work of art"), "row 3: column 'tags': the tag 'B-work of art' has a space in it"),
     (lambda t: t["tokens"].__setitem__(3, str(t["tokens"][3])), "row 4: column 'tokens' holds a list written as text; write the words with spaces"),
     (lambda t: t["tags"].__setitem__(slice(None), [["O"] * len(some) for some in t["tokens"]]), "every tag is 'O'; there is nothing to learn"),

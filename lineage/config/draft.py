@@ -428,9 +428,13 @@ def _describe_task(plan: _TaskPlan) -> str:
 def _task_notes(plan: _TaskPlan) -> list[str]:
     notes = []
     if "folds" in plan.tree:
+        validation_share = plan.tree.get("validation_share", Task.validation_share)
+        num_train = plan.measures.num_train
+        num_learned = round((1 - 1 / FOLDS) * (1 - validation_share) * num_train)
         notes.append(
-            f"no test file was given, so each row is tested once, in {FOLDS} folds; better add "
-            "test=FILE"
+            f"no test file was given, so each row is tested once, in {FOLDS} folds; each fold "
+            f"trains on about {num_learned:,} of {num_train:,} rows, since one part is tested and "
+            "another is validation; better add test=FILE"
         )
     for split, count in plan.tree.get("limit", {}).items():
         notes.append(f"{count:,} rows of {split} are used, to save time; change 'limit' for more")

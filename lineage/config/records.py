@@ -21,6 +21,11 @@ from lineage.errors import InputError
 MAX_SEED = 2**31 - 1
 MAX_DEPTH = 50  # levels of a YAML file
 MAX_LAYERS = 1000
+# What the YAML parser was reading when a bracket was not closed -> the two brackets.
+CLOSING_BRACKETS = {
+    "while parsing a flow sequence": ("[", "]"),
+    "while parsing a flow mapping": ("{", "}"),
+}
 T = typing.TypeVar("T")
 
 
@@ -54,10 +59,7 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"{path}: a number cannot be read: {error}; correct it") from None
     except YAMLError as error:
-        reason = " ".join(str(error).split()).replace(' in "<unicode string>",', " at")
-        raise InputError(
-            f"{path}: not valid YAML: {reason}; correct the indentation or quotes there"
-        ) from error
+        raise InputError(f"{path}: not valid YAML: {_describe_yaml_error(error)}") from error
     if tree is not None and not isinstance(tree, dict):
         raise InputError(
             f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}"
@@ -65,6 +67,22 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
     if tree is not None and _is_too_deep(tree):
         raise InputError(f"{path}: nested more than {MAX_DEPTH} levels deep; correct the brackets")
     return tree or {}  # a file with only comments has no tree
+
+
+def _describe_yaml_error(error: Exception) -> str:
+    """Return what the parser misses, where, and what to do."""
+    context = getattr(error, "context", None)
+    if context in CLOSING_BRACKETS:
+        bracket, closing = CLOSING_BRACKETS[context]
+        start = error.context_mark  # type: ignore[attr-defined]
+        end = error.problem_mark  # type: ignore[attr-defined]
+        return (
+            f"the '{bracket}' at line {start.line + 1}, column {start.column + 1}, has no "
+            f"'{closing}' before line {end.line + 1}, column {end.column + 1}; add it, or the comma "
+            "that is missing between two entries"
+        )
+    reason = " ".join(str(error).split()).replace(' in "<unicode string>",', " at")
+    return f"{reason}; correct the indentation or quotes there"
 
 
 def _is_too_deep(tree: Any) -> bool:
@@ -82,8 +100,16 @@ def _is_too_deep(tree: Any) -> bool:
     return True
 
 
-def suggest_nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown word: its new name, the nearest known word, or all of them."""
+def suggest_nearest(word: str | float, known: Iterable[str]) -> str:
+    """Return a hint for an unknown word: its new name, the nearest known word, or all of them.
+
+    A word that is a number may be what follows a decimal comma: `{learning_rate: 0,002}`.
+    """
+    if type(word) in (int, float):
+        return (
+            "; if it follows a comma in a number, write 0.002 with a point in place of 0,002, and "
+            "580000 in place of 580,000"
+        )
     known = sorted(str(name) for name in known)
     for name in RENAMED.get(str(word), ()):
         if name in known:

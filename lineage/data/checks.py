@@ -153,6 +153,8 @@ def check_task_data(
         _check_text_length(name, key, limit, measures)
     _warn_unread_spans(measures, where)
     _warn_few_labels(name, params, measures)
+    for warning in measures.label_warnings:
+        print(f"{where}.label: {warning}", file=sys.stderr)
     if name in params.grid.adapt_tasks:
         _check_adaptation(task, measures, where)
     return {

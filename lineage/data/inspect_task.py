@@ -1,5 +1,6 @@
 """Inspect the files of a task: their format, the kind of task, its columns and lengths."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from lineage.tasks.column_guesses import (
 from lineage.tasks.columns import TableColumns, normalize_label
 
 MIN_SENTENCES = 3  # of a file with one word per line
+MIN_COLUMNS_SHARE = 0.9  # of its lines, which have the same number of columns
 MAX_WORDS_STEPS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 COVERED_SHARE = 0.95  # of the texts, which are not longer than max_words
 CONLL_COLUMNS = {
@@ -239,12 +241,11 @@ def find_conll_columns(path: Path) -> tuple[str, ...] | None:
         for line in lines
         if line.strip()
     ]
-    sizes = {len(row) for row in rows}
-    num_sentences = count_blocks(lines)
-    if len(sizes) != 1 or num_sentences < MIN_SENTENCES:
+    if not rows or count_blocks(lines) < MIN_SENTENCES:
         return None
-    (size,) = sizes
-    if size < 2:
+    size, count = Counter(map(len, rows)).most_common(1)[0]
+    # Some lines may lack a tag: reading the file names them.
+    if size < 2 or count < MIN_COLUMNS_SHARE * len(rows):
         return None
     others = tuple(f"column{place}" for place in range(2, size))
     return CONLL_COLUMNS.get(size, ("tokens", *others, "ner"))

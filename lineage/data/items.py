@@ -13,6 +13,7 @@ import pandas as pd
 from lineage.artifacts import file_digest
 from lineage.config.data import Task, extra_test_task
 from lineage.data.annotations import is_span_annotation
+from lineage.data.label_warnings import describe_doubtful_labels
 from lineage.data.labels import (
     LABEL_CHECKS,
     apply_label_map,
@@ -49,6 +50,7 @@ class TaskItems:
 
     splits: dict[str, pd.DataFrame]
     info: dict[str, Any]
+    label_warnings: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def build_items(
                 columns, split, read.tasks[split], kind, place, dropped[split]
             )
     splits = apply_label_map(splits, read.places, read.tasks, dropped, where)
+    label_warnings = describe_doubtful_labels(splits, read.task, kind)
     labels: list[str] = []
     if kind.answer_type is not None:
         label_columns = {split: read.tasks[split].label or "" for split in splits}
@@ -172,7 +175,7 @@ def build_items(
     if _has_character_spans(read, kind):
         info["character_spans"] = True
     _labels_to_ids(splits, labels, kind)
-    return TaskItems(splits, info)
+    return TaskItems(splits, info, label_warnings)
 
 
 def _has_character_spans(read: _ReadTask, kind: Kind) -> bool:
@@ -474,8 +477,7 @@ def _make_items(
     try:
         table = kind.make_items(columns, task, where)
     except RowError as error:
-        before, row, after = error.args
-        raise RowError(before, rows[row], after) from None
+        raise error.renumber(lambda row: rows[row]) from None
     table.index = pd.Index([rows[row] for row in table.index])
     table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
     if len(table) < len(rows):

@@ -157,7 +157,7 @@ def _check_labels(
         is_known = table["label"].isin(labels)
         if is_known.all():
             continue
-        too_many = _too_many_labels(labels, num_train)
+        too_many = too_many_labels(labels, num_train)
         problem, fix = _describe_unknown_labels(
             sort_labels(list(table["label"][~is_known])),
             labels,
@@ -247,14 +247,14 @@ def _list_some(names: Sequence[str], most: int = MAX_SHOWN_LABELS) -> str:
     return f"{', '.join(map(shorten_value, names[:most]))}{more}"
 
 
-def _too_many_labels(labels: Sequence[str], num_rows: int) -> bool:
+def too_many_labels(labels: Sequence[str], num_rows: int) -> bool:
     """Return whether there are too many for labels: they may be texts."""
     return len(labels) > min(MAX_LABELS, num_rows - 1)
 
 
 def _describe_labels(labels: Sequence[str], num_rows: int, most: int = MAX_SHOWN_LABELS) -> str:
     """Return some of the labels, or only their number if they may be texts."""
-    if _too_many_labels(labels, num_rows):
+    if too_many_labels(labels, num_rows):
         return f"{len(labels):,} of them in {num_rows:,} rows: are they labels?"
     return _list_some(labels, most)
 

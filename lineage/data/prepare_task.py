@@ -31,6 +31,7 @@ class TaskMeasures:
     longest_characters: int  # Chinese characters of such a text; each is a token
     numeric_tags: int  # see `lineage.data.labels.count_unread_spans`
     tags_without_scheme: int
+    label_warnings: list[str]
 
 
 def kind_digest(kind: Kind) -> str:
@@ -77,6 +78,7 @@ def prepare_task(
         longest_characters=max(map(_count_han, whole_texts), default=0),
         numeric_tags=items.info["numeric_tags"].get("train", 0),
         tags_without_scheme=items.info["tags_without_scheme"].get("train", 0),
+        label_warnings=items.label_warnings,
     )
     return asdict(measures)
 

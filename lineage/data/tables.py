@@ -19,7 +19,7 @@ import regex
 
 from lineage.config.data import parse_column_names
 from lineage.data.files import DELIMITERS, DataFiles, iter_json_rows, open_decompressed
-from lineage.errors import InputError
+from lineage.errors import InputError, list_numbers
 from lineage.tasks.columns import TableColumns
 
 ROWS_PER_BATCH = 500
@@ -292,8 +292,13 @@ def _check_cell_counts(
             yield [None] * len(names)
             continue
         if len(cells) != len(names):
+            others = [other for other, its_cells in rows if len(its_cells) not in (0, len(names))]
+            lines = f", line {number}: it"
+            if others:
+                shown = list_numbers([number, *others])
+                lines = f": {len(others) + 1:,} lines ({shown}): the first"
             raise InputError(
-                f"{place}, line {number}: it has {len(cells)} cells, and columns names "
+                f"{place}{lines} has {len(cells)} cells, and columns names "
                 f"{len(names)}: {', '.join(names)}; {hint}"
             )
         if is_first and _is_header(cells, names, f"{place}, line {number}"):

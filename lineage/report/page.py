@@ -149,6 +149,9 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
         f"- {line.task}, {line.labels}: {line.sentence}"
         for line in build_decision_lines(analysis, decisions)
     ]
+    for task in analysis.tasks:
+        if folds := tasks.describe_fold_training(analysis, task.task):
+            lines.append(f"{task.task}: {folds}")
     warning = sentences.summarize_ngram_comparisons(analysis.ngram_comparisons)
     if warning:
         lines.append(warning)

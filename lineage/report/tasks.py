@@ -168,6 +168,21 @@ def format_folds(analysis: Analysis, task: str) -> str:
     return text
 
 
+def describe_fold_training(analysis: Analysis, task: str) -> str:
+    """Tell why `all labels` are fewer than the labelled items; empty if the task has no folds."""
+    folded = [one for one in analysis.tasks if one.task == task and one.cross_validation]
+    most = max(
+        (one.train_examples for one in analysis.scores_of_task(task) if one.label_count == "all"),
+        default=0,
+    )
+    if not folded or not most:
+        return ""
+    return (
+        f"Each fold trains on about {most:,} of the {folded[0].splits['train'].items:,} labelled "
+        "items, since one part is tested and another is validation."
+    )
+
+
 def format_duplicates(splits: Mapping[str, SplitStats]) -> str:
     """Count duplicates: `3 of test`; `3 of test; by group 40 of test`; `3 within train`."""
     repeated = sum(one.duplicates_in_folds for one in splits.values())
@@ -268,6 +283,8 @@ def describe_task_data(analysis: Analysis, task: str) -> list[str]:
     """Return the notes on a task: its data, its settings, and how its scores are to be read."""
     notes = []
     summary = next((one for one in analysis.tasks if one.task == task), None)
+    if folds := describe_fold_training(analysis, task):
+        notes.append(folds)
     if summary is not None:
         notes += _data_notes(summary)
     for one in analysis.duplicate_label_counts:

@@ -229,8 +229,7 @@ class Predictor:
         try:
             items = self.kind.make_items(selected, self.task, self.place)
         except RowError as error:
-            before, row, after = error.args
-            raise RowError(before, self.num_rows + filled[row], after) from None
+            raise error.renumber(lambda row: self.num_rows + filled[row]) from None
         items.index = pd.Index([filled[row] for row in items.index])
         if "choices" in items:
             self._check_choices(items)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,7 +16,7 @@ from lineage.data.language import (
     truncate_pair_lengths,
     truncate_to_words,
 )
-from lineage.errors import InputError, display_width, shorten_value
+from lineage.errors import InputError, display_width, list_numbers, shorten_value
 
 TableColumns = dict[str, list[Any]]  # a user's table: values by column
 DECIMAL_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
@@ -34,24 +34,33 @@ STRINGIFIED_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)
 
 
 class RowError(InputError):
-    """An error in one row. Its arguments: the text before the number, the row from 0, the rest."""
+    """The same error in some rows. Its arguments: the place, the rows from 0, and the problem."""
 
     def __str__(self) -> str:
-        before, row, after = self.args
-        return f"{before}{row + 1}{after}"
+        where, rows, problem = self.args
+        if len(rows) == 1:
+            return f"{where}: row {rows[0] + 1}: {problem}; correct the data, or remove the row"
+        shown = list_numbers([row + 1 for row in rows])
+        return (
+            f"{where}: {len(rows):,} rows ({shown}): {problem}; correct the data, or remove these "
+            "rows"
+        )
+
+    def renumber(self, number: Callable[[int], int]) -> "RowError":
+        """Return the error with other numbers of its rows."""
+        where, rows, problem = self.args
+        return RowError(where, [number(row) for row in rows], problem)
 
 
-def row_error(row: int, where: str, problem: str, num_others: int = 0) -> RowError:
+def row_error(row: int, where: str, problem: str) -> RowError:
     """Return an error that names a row of the user's data; the message counts rows from 1."""
-    more = f" (and {num_others} more)" if num_others else ""
-    return RowError(
-        f"{where}: row ", row, f"{more}: {problem}; correct the data, or remove the row"
-    )
+    return RowError(where, [row], problem)
 
 
-def _check_all(valid: list[bool], where: str, problem: str) -> None:
+def check_rows(valid: Sequence[bool], where: str, problem: str) -> None:
+    """Raise one InputError that names all rows that are not valid."""
     if not all(valid):
-        raise row_error(valid.index(False), where, problem, valid.count(False) - 1)
+        raise RowError(where, [row for row, is_valid in enumerate(valid) if not is_valid], problem)
 
 
 def find_filled_rows(columns: TableColumns) -> list[int]:
@@ -86,7 +95,7 @@ def read_text_column(
 ) -> list[str]:
     """Return a column as clean texts. Raises InputError where one is missing or blank."""
     values = read_cells(columns, name, where)
-    _check_all([not is_blank(v) for v in values], where, f"column '{name}': the {noun} is blank")
+    check_rows([not is_blank(v) for v in values], where, f"column '{name}': the {noun} is blank")
     return values
 
 
@@ -105,7 +114,7 @@ def read_label_column(columns: TableColumns, name: str, where: str) -> list[str]
         not is_blank(value) and not (are_numbers and non_finite)
         for value, non_finite in zip(values, is_non_finite, strict=True)
     ]
-    _check_all(is_label, where, f"column '{name}': the label is missing")
+    check_rows(is_label, where, f"column '{name}': the label is missing")
     return _check_name_lengths(values, name, where, noun="label")
 
 
@@ -134,7 +143,7 @@ def read_group_column(columns: TableColumns, name: str | None, where: str) -> li
     groups = _check_name_lengths(groups, name, where, noun="group")
     if len({*groups}) > 1:
         problem = f"column '{name}': 'all' is the name of all groups together"
-        _check_all([group != "all" for group in groups], where, problem)
+        check_rows([group != "all" for group in groups], where, problem)
     return groups
 
 
@@ -144,7 +153,7 @@ def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) 
         f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} characters, and reports show it: "
         "it looks like a text (wide characters count as five)"
     )
-    _check_all([display_width(value) <= MAX_NAME_WIDTH for value in values], where, too_long)
+    check_rows([display_width(value) <= MAX_NAME_WIDTH for value in values], where, too_long)
     return values
 
 
@@ -169,16 +178,16 @@ def _parse_number(value: Any) -> float:
 def read_number_column(columns: TableColumns, name: str, where: str) -> list[float]:
     """Return a column as numbers. Raises InputError where a value is not a finite number."""
     numbers = []
-    for row, value in enumerate(columns[name]):
+    for value in columns[name]:
         try:
-            number = _parse_number(value)
+            numbers.append(_parse_number(value))
         except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise row_error(
-                row, where, f"column '{name}': '{shorten_value(value)}' is not a finite number"
-            )
-        numbers.append(number)
+            numbers.append(math.nan)
+    is_finite = [math.isfinite(number) for number in numbers]
+    if not all(is_finite):
+        first = shorten_value(columns[name][is_finite.index(False)])
+        which = " in the first" if is_finite.count(False) > 1 else ""
+        check_rows(is_finite, where, f"column '{name}': '{first}'{which} is not a finite number")
     return numbers
 
 
@@ -258,7 +267,7 @@ def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFra
     for name, column in zip(task.text, text_columns, strict=True):
         has_text = [not is_blank(text) for text in column]
         if has_text.count(False) > MAX_BLANK_SHARE * len(has_text):
-            _check_all(has_text, where, f"column '{name}': the text is blank")
+            check_rows(has_text, where, f"column '{name}': the text is blank")
     kept_rows = []
     truncated_texts = []
     is_cut = []

@@ -13,6 +13,8 @@ from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     MAX_BLANK_SHARE,
     TableColumns,
+    check_rows,
+    is_empty_cell,
     normalize_label,
     parse_list,
     read_group_column,
@@ -38,30 +40,34 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     if task.label is None:
         return _make_new_items(columns, task, where)
     columns, has_overlap = _convert_spans(columns, task, where)
+    no_entries = "an entry is blank, or there are none"
+    for name in (task.tokens, task.label):
+        is_filled = [not is_empty_cell(value) for value in columns[name]]
+        check_rows(is_filled, where, f"column '{name}': {no_entries}")
     tokens = [
         parse_list(value, row, task.tokens, where, allow_blank=True)
         for row, value in enumerate(columns[task.tokens])
     ]
     tags = [
-        [normalize_label(tag) for tag in parse_list(value, row, task.label, where)]
+        [
+            normalize_label(tag)
+            for tag in parse_list(value, row, task.label, where, allow_blank=True)
+        ]
         for row, value in enumerate(columns[task.label])
     ]
+    check_rows([all(row_tags) for row_tags in tags], where, f"column '{task.label}': {no_entries}")
     tokens = [
         _split_characters(*parts, task)
         for parts in zip(columns[task.tokens], tokens, tags, strict=True)
     ]
     _check_sentences(tokens, tags, where)
-    for row, (words, word_tags) in enumerate(zip(tokens, tags, strict=True)):
-        _check_row(row, words, word_tags, task, where)
+    for row, word_tags in enumerate(tags):
+        _check_tags(row, word_tags, task, where)
+    _check_lengths(tokens, tags, task, where)
     is_word = [[not is_blank(token) for token in words] for words in tokens]
     has_words = [any(flags) for flags in is_word]
     if has_words.count(False) > MAX_BLANK_SHARE * len(has_words):
-        raise row_error(
-            has_words.index(False),
-            where,
-            f"column '{task.tokens}': every entry is blank",
-            has_words.count(False) - 1,
-        )
+        check_rows(has_words, where, f"column '{task.tokens}': every entry is blank")
     items = pd.DataFrame(
         {
             "tokens": _select(tokens, is_word),
@@ -108,8 +114,8 @@ def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
     )
 
 
-def _check_row(row: int, words: list[str], tags: list[str], task: Task, where: str) -> None:
-    """Raise InputError where a tag has a space, or where words and tags differ in number."""
+def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
+    """Raise InputError where a tag has a space."""
     for tag in tags:
         if len(tag.split()) > 1:
             hint = ""
@@ -124,11 +130,19 @@ def _check_row(row: int, words: list[str], tags: list[str], task: Task, where: s
                 f"column '{task.label}': the tag '{shorten_value(tag)}' has a space in it; write "
                 f"tags without spaces{hint}",
             )
-    if len(words) != len(tags):
-        raise row_error(
-            row,
+
+
+def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
+    """Raise InputError where words and tags differ in number."""
+    sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
+    are_equal = [num_words == num_tags for num_words, num_tags in sizes]
+    if not all(are_equal):
+        num_words, num_tags = sizes[are_equal.index(False)]
+        start = "the first has " if are_equal.count(False) > 1 else ""
+        check_rows(
+            are_equal,
             where,
-            f"{len(words)} tokens in '{task.tokens}' and {len(tags)} tags in '{task.label}'; there "
+            f"{start}{num_words} tokens in '{task.tokens}' and {num_tags} tags in '{task.label}'; there "
             "must be a tag for each token",
         )
 
