@@ -3,7 +3,9 @@
 Usage: python -m tests.killed_training CASE RESUME_FOLDER OUT_FOLDER TEXT_BYTES.
 """
 
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,6 +17,7 @@ from lineage.training.devices import configure_torch
 from lineage.training.pretrain import TrainContext, pretrain
 from tests import tiny
 
+SHARES = (0.1, 0.25, 0.5, 0.75)  # of the budget, at which checkpoints are kept
 # The word table and the softmax have sparse gradients.
 SPARSE: dict[str, Any] = {
     "architecture": {"input_unit": "words", "softmax_samples": 20, "dropout": 0.1},
@@ -49,7 +52,8 @@ def main() -> None:
     budget = Budget(
         corpus="general", text_bytes=text_bytes, max_epochs=50, body_parameters=tiny.BODY_PARAMETERS
     )
-    params = Params(**{**vars(default_params), "budget": budget})
+    grid = replace(default_params.grid, text_shares=SHARES)
+    params = Params(**{**vars(default_params), "budget": budget, "grid": grid})
     overrides = SPARSE
     if name == case:
         overrides = {"architecture": tiny.dropout_config(name, 0.1)}
@@ -64,6 +68,8 @@ def main() -> None:
     outcome = pretrain(checkpoint, tokens, params, context)
     with create_artifact(out, "model", status=outcome.status) as draft:
         checkpoint.save(draft, outcome.model)
+        for folder in outcome.intermediate_folders:
+            shutil.copytree(folder, draft / folder.name)
     write_curve(out / "curve.parquet", outcome.curve)
     assert not {"torch._dynamo", "sympy"} & {*sys.modules}, (
         "training needs no compiler and no algebra, whose imports take seconds"

@@ -28,6 +28,7 @@ from lineage.training.optimizers import (
 from lineage.training.schedules import linear_schedule_with_warmup, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
 from tests import tiny
+from tests.killed_training import SHARES
 
 ROOT = Path(__file__).parent.parent
 
@@ -91,7 +92,8 @@ def test_a_training_that_is_killed_twice_ends_with_identical_files(
     final_run = start_training(name, resume, tmp_path / "killed", text_bytes)
     output, _ = final_run.communicate(timeout=240)
     assert final_run.returncode == 0 and num_lost_steps >= 2 and len(output.splitlines()) > 0
-    for file in ("model.safetensors", "config.json", "tokenizer.json"):
+    kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
+    for file in ("model.safetensors", "config.json", "tokenizer.json", *kept):
         assert file_digest(tmp_path / "whole" / file) == file_digest(tmp_path / "killed" / file)
     assert file_digest(tmp_path / "whole" / "curve.parquet") == file_digest(
         tmp_path / "killed" / "curve.parquet"
@@ -111,7 +113,8 @@ def test_a_training_that_is_told_to_end_loses_no_step(tmp_path: Path) -> None:
     assert newest_step(resume) == len(lines) + len(output.splitlines())
     final_run = start_training("gpt", resume, tmp_path / "stopped", 30_000)
     assert final_run.communicate(timeout=240) and final_run.returncode == 0
-    for file in ("model.safetensors", "curve.parquet"):
+    kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
+    for file in ("model.safetensors", "curve.parquet", *kept):
         assert file_digest(tmp_path / "whole" / file) == file_digest(tmp_path / "stopped" / file)
 
 
