@@ -399,6 +399,28 @@ def test_a_study_has_a_forecast_of_every_stage(
     assert reports[-1][0] == 1.0 and "tokenizer gpt" in {note for _, note in reports}
 
 
+def test_intermediate_checkpoints_are_in_the_forecast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both seeds are evaluated, frozen and with all labels, at both shares."""
+    params = prepare_study(tmp_path / "study", monkeypatch)
+    grid = dataclasses.replace(params.grid, text_shares=(0.25, 0.5), target_only_models=("gpt",))
+    params = dataclasses.replace(params, grid=grid)
+    monkeypatch.setattr(
+        "lineage.forecast.study.evaluation_seconds", lambda counts, *_, **__: len(counts.runs)
+    )
+    stages = forecast_study(
+        params, check_study(params), tmp_path / "study", probe_seconds=2.0
+    ).stages
+    model_bytes = stages["adapt@gpt-0-mood"].disk_bytes
+    assert stages["pretrain@gpt-0"].disk_bytes == 3 * model_bytes
+    assert stages["target_only@gpt-0-mood"].disk_bytes == model_bytes
+    own_runs = stages["evaluate_adapted@gpt-0-mood"].seconds
+    assert stages["evaluate@gpt-0-mood"].seconds == 2 * own_runs + 2 * 2
+    static_runs = 2 * own_runs  # word2vec has the same runs, pretrained and random-init
+    assert stages["evaluate@word2vec-0-mood"].seconds == static_runs
+
+
 def test_data_that_a_stage_has_taken_are_found_among_the_artifacts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
