@@ -16,6 +16,7 @@ from flows.cli import app
 from lineage.results import (
     COLUMN_DESCRIPTIONS,
     CURVE_COLUMNS,
+    INTERMEDIATE_COLUMNS,
     PREDICTION_COLUMNS,
     RESULT_COLUMNS,
 )
@@ -86,7 +87,7 @@ def test_a_stale_reference_page_is_found_and_written_again(
 
 
 def test_every_column_and_tag_is_described() -> None:
-    columns = {*RESULT_COLUMNS, *PREDICTION_COLUMNS, *CURVE_COLUMNS}
+    columns = {*RESULT_COLUMNS, *PREDICTION_COLUMNS, *INTERMEDIATE_COLUMNS, *CURVE_COLUMNS}
     assert set(COLUMN_DESCRIPTIONS) == columns
     own_tags = {name for name in common_tags("0") if not name.startswith("mlflow.")}
     assert own_tags <= set(TAG_DESCRIPTIONS)

@@ -19,6 +19,7 @@ from lineage.config.schema import reference
 from lineage.results import (
     COLUMN_DESCRIPTIONS,
     CURVE_COLUMNS,
+    INTERMEDIATE_COLUMNS,
     PREDICTION_COLUMNS,
     RESULT_COLUMNS,
     RESULT_KEY_COLUMNS,
@@ -267,9 +268,11 @@ def write_results() -> str:
         (
             "With `grid.text_shares` there are also predictions of intermediate checkpoints, in "
             "rows whose `trial` is `intermediate`. They are used for nothing but the curves of "
-            "scores over text read. Their columns `text_share` and `text_bytes` tell how much of "
-            "the pretraining budget the checkpoint had read."
+            "scores over text read. The table has two more columns then, which are empty in all "
+            "other rows:"
         ),
+        "",
+        *table(("column", "meaning"), _describe_columns(INTERMEDIATE_COLUMNS)),
         "",
         "## Columns of learning curves",
         "",
