@@ -171,6 +171,8 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = make_continued_project(tmp_path)
+    tree["grid"]["text_shares"] = [0.5]
+    write_params(tmp_path, tree)
     commands = [("sources",), ("corpus", "general"), ("task", "mood")]
     commands += [("contamination", "mood"), ("baselines", "mood")]
     for name in tree["grid"]["models"]:
@@ -227,6 +229,11 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     ]
     seeds = {score.system.model: [seed.pretrain_seed for seed in score.seeds] for score in scores}
     assert (seeds["as_it_is"], seeds["continued"]) == ([None], [0, 1])
+    curves = {curve.system.model: curve for curve in analysis.text_curves}
+    assert {*curves} == {*grid.models} - {"as_it_is"}, "only models that are trained here"
+    curve = curves["continued"]
+    assert curve.shares == (0.5, 1.0)
+    assert 0.5 * BUDGET_BYTES <= curve.text_bytes[0] < curve.text_bytes[1]
     rendered = page.render_report(analysis, [], model_descriptions=[])
     for kind, text in rendered.items():
         assert "not budget-matched, continued on the corpus" in text, kind

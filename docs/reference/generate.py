@@ -106,7 +106,10 @@ PARAMETERS = (
     ("tokenizer", "`tokenizer.*`"),
     (
         "pretrain",
-        "`seed`, `precision`, `threads`, `device`, `architecture.*`, `pretrain.*`, `budget.*`",
+        (
+            "`seed`, `precision`, `threads`, `device`, `architecture.*`, `pretrain.*`, "
+            "`budget.*`, and `text_shares` if the study has them"
+        ),
     ),
     (
         "target_only",
