@@ -68,10 +68,7 @@ def work(stage: Stage) -> None:
     )
     parent = tracking.open_parent_run(pipeline)
     changes = run_summary.find_changes(known_uses, decisions)
-    # The same pipeline again has its run in MLflow, whose note keeps what was new the first time.
-    pipeline_changes = run_summary.read_pipeline_changes(SUMMARY_FILE, pipeline)
-    if pipeline_changes is None:
-        pipeline_changes = changes.sentences
+    pipeline_changes = run_summary.keep_pipeline_changes(SUMMARY_FILE, pipeline, changes)
     with send_waiting(parent):
         outcomes = publish_champions(
             params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR

@@ -16,8 +16,8 @@ from lineage.report.run_summary import (
     KnownUse,
     build_run_summary,
     find_changes,
+    keep_pipeline_changes,
     read_known_uses,
-    read_pipeline_changes,
     write_run_summary,
 )
 from tests.study_rows import GRID, Study
@@ -114,9 +114,11 @@ def test_the_same_pipeline_again_keeps_what_it_changed(
     analysis: Analysis, decisions: list[Decision], tmp_path: Path
 ) -> None:
     path = tmp_path / "summary.json"
-    assert read_pipeline_changes(path, "p1") is None
+    changes = find_changes({}, decisions)
+    first = ["This is the first run."]
+    assert keep_pipeline_changes(path, "p1", changes) == first
     path.write_text("[]")
-    assert read_pipeline_changes(path, "p1") is None
+    assert keep_pipeline_changes(path, "p1", changes) == first
     summary = build_run_summary(
         analysis,
         decisions,
@@ -128,8 +130,8 @@ def test_the_same_pipeline_again_keeps_what_it_changed(
         mlflow_run_id="",
     )
     write_run_summary(path, summary)
-    assert read_pipeline_changes(path, "p1") == ["elmo: new"]
-    assert read_pipeline_changes(path, "p2") is None
+    assert keep_pipeline_changes(path, "p1", changes) == ["elmo: new"]
+    assert keep_pipeline_changes(path, "p2", changes) == first
 
 
 def test_scores_have_a_line_for_each_candidate(

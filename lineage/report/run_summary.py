@@ -183,13 +183,16 @@ def _score_lines(analysis: Analysis) -> list[ScoreLine]:
     return found
 
 
-def read_pipeline_changes(path: Path, pipeline: str) -> list[str] | None:
-    """Read from the last summary what this pipeline has changed; None if another one wrote it."""
+def keep_pipeline_changes(path: Path, pipeline: str, changes: Changes) -> list[str]:
+    """Return what this pipeline has changed: as the last summary says, if it wrote that.
+
+    The same pipeline again has the same run in MLflow, whose note keeps what was new at first.
+    """
     with contextlib.suppress(InputError, AttributeError):
         summary = artifacts.read_json(path)
         if summary.get("pipeline") == pipeline:
             return list(summary["pipeline_changes"])
-    return None
+    return changes.sentences
 
 
 def write_run_summary(path: Path, summary: RunSummary) -> None:
