@@ -133,7 +133,14 @@ def test_a_public_model_is_best_overall_and_does_not_replace_the_one_of_the_budg
     assert decision.overall_gain == pytest.approx(0.2)
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer.startswith("For sense, use the public model minilm: +20.0 points")
+    assert answer == (
+        "For sense, use the public model minilm: 20.0 points above the best under your budget."
+    )
+    sentence = describe_decision(decision)
+    public_sentence, own_sentence = sentence.split(" Under your budget, ")
+    assert public_sentence.startswith("Use the public model minilm, fine-tuned: 90.0 % (")
+    assert public_sentence.endswith("), 20.0 points above the best under your budget.")
+    assert own_sentence.startswith("use ELMo, fine-tuned: 70.0 % (")
     (line,) = build_decision_lines(analyze(cells), [decision])
     assert (line.overall, line.overall_gain) == ("minilm (fine-tuned) 90.0", "+20.0")
 

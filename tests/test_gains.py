@@ -130,6 +130,14 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
     counts = {line.name: line.counts for line in section.model_counts}
     assert (counts["ELMo"].worse, counts["ELMo"].equivalent, counts["ELMo"].better) == (1, 1, 0)
     assert (counts["GPT"].worse, counts["GPT"].equivalent, counts["GPT"].better) == (0, 1, 0)
+    assert section.finding == (
+        "With the most labels, no gain is shown for GPT. A loss is shown for ELMo in 1 of 2."
+    )
+    better = [replace(one, verdict="better") if one.task == "sense" else one for one in kept]
+    (section,) = tables.build_gain_sections(with_comparisons(study_analysis, better))
+    assert section.finding == (
+        "With the most labels, a gain is shown for GPT in 1 of 1 comparisons; ELMo in 1 of 2."
+    )
     names = []
     for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True):
         own = replace(one, first=replace(one.first, head=head))

@@ -92,8 +92,8 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
     analysis = build_results(folder, GRID, ReportParams())[1]
     (table,) = (record for record in build_crossover_views(analysis) if record.task == "sense")
     assert [line.system for line in table.lines if line.system.startswith("BERT")] == [
-        "BERT (not budget-matched), frozen",
-        "BERT (not budget-matched), fine-tuned",
+        "BERT (public), frozen",
+        "BERT (public), fine-tuned",
     ]
     assert all(cell for line in table.lines for cell in line.cells)
     other_comparisons = [

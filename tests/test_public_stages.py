@@ -297,14 +297,14 @@ def test_the_pages_mark_public_models_as_not_budget_matched(
     decisions = decide(analysis, {})
     pages = page.render_report(analysis, decisions, model_descriptions=descriptions)
     for kind, text in pages.items():
-        marked = [line for line in text.splitlines() if "other_bert (not budget-matched)" in line]
+        marked = [line for line in text.splitlines() if "other_bert (public)" in line]
         assert len(marked) > 10, kind
-    assert "other_bert (not budget-matched)" in pages["html"].partition("<h1>")[0], "at the top"
+    assert "other_bert (public)" in pages["html"].partition("<h1>")[0], "at the top"
     rows = [line for line in pages["md"].splitlines() if line.startswith("| other_")]
-    assert len(rows) > 10 and all("not budget-matched" in row for row in rows)
+    assert len(rows) > 10 and all("public" in row for row in rows)
     page.print_table(analysis, decisions, Console(width=160))
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|other_")]
-    assert printed and all("not budget-matched" in line for line in printed)
+    assert printed and all("(public)" in line for line in printed)
 
 
 def run_refused_sources(

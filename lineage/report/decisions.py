@@ -86,7 +86,7 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         overall = "the same"
         best = decision.overall.standing
         if best.system != use.system:
-            overall = f"{name_system(best.system)} {format_percent(best.mean)}"
+            overall = _name_with_cost(decision.overall)
             if decision.overall_gain is not None:
                 overall_gain = format_difference(decision.overall_gain)
     style = model_style(analysis, use.system.model)
@@ -166,28 +166,46 @@ def describe_forecast(decision: Decision) -> str:
 
 
 def describe_decision(decision: Decision) -> str:
-    """Return the decision as a sentence, with its certainty, its cost and its forecast."""
+    """Return the decision as one or two sentences, with certainty, cost and forecast."""
+    own = _describe_own(decision)
+    if decision.advice != "use a public model" or decision.overall is None:
+        return f"{own[0].upper()}{own[1:]}."
+    text = f"Use the public model {_describe_score(decision.overall, decision.metric)}"
+    if decision.overall_gain is not None:
+        text += f", {format_percent(decision.overall_gain)} points above the best under your budget"
+    if decision.overall.cost.seconds is not None:
+        text += f"; it takes {format_build_time(decision.overall.cost, ' to build')}"
+    if decision.overall_gain is None:  # nothing was trained under a budget
+        return f"{text}."
+    return f"{text}. Under your budget, {own}."
+
+
+def _describe_own(decision: Decision) -> str:
+    """Return what to use under the study's budget, as a clause."""
     use = decision.use.standing
-    unit = metric_unit(decision.metric)
     if not use.above_chance:
         return (
-            "Nothing is shown to be above chance; of each model's best system on validation, "
-            f"{name_system(use.system)} scores highest, {format_percent(use.mean)} {unit}."
+            "nothing is shown to be above chance; of each model's best system on validation, "
+            f"{name_system(use.system)} scores highest, {format_percent(use.mean)} "
+            f"{metric_unit(decision.metric)}"
         )
-    name = format_model(use.system.model)
-    detail = format_use(use.system)
-    if detail:
-        name += f", {detail}"
-    score = f"{format_percent(use.mean)} {unit}"
-    interval = format_interval(use)
-    if interval:
-        score += f" ({interval})"
-    text = f"Use {name}: {score}; {_describe_certainty(decision)}"
+    text = f"use {_describe_score(decision.use, decision.metric)}; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
         text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
     if decision.forecast is not None:
         text += f"; {describe_forecast(decision)} expected"
-    return f"{text}."
+    return text
+
+
+def _describe_score(choice: Choice, metric: str) -> str:
+    """Name a system with its score and interval: `ELMo, frozen: 93.1 % (91.3 to 94.9)`."""
+    standing = choice.standing
+    name = ", ".join(
+        part for part in (format_model(standing.system.model), format_use(standing.system)) if part
+    )
+    score = f"{format_percent(standing.mean)} {metric_unit(metric)}"
+    interval = format_interval(standing)
+    return f"{name}: {score} ({interval})" if interval else f"{name}: {score}"
 
 
 def _describe_certainty(decision: Decision) -> str:
@@ -268,10 +286,10 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
         gains = [one.overall_gain for one in group if one.overall_gain is not None]
         if not gains:
             return f"For {tasks}, use the public model {format_model(model)}."
-        points = join_with_and([format_difference(gain) for gain in gains])
+        points = join_with_and([format_percent(gain) for gain in gains])
         return (
-            f"For {tasks}, use the public model {format_model(model)}: {points} points from the best of your "
-            "budget."
+            f"For {tasks}, use the public model {format_model(model)}: {points} points above the best "
+            "under your budget."
         )
     if model == "tfidf":
         return f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more."

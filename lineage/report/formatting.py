@@ -8,8 +8,8 @@ from lineage.analysis.records import Comparison, Setting
 from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
 
-NOT_BUDGET_MATCHED = "not budget-matched"
-CONTINUED_ON_CORPUS = f"{NOT_BUDGET_MATCHED}, continued on the corpus"
+PUBLIC_MARK = "public"
+CONTINUED_MARK = f"{PUBLIC_MARK}, continued"
 NO_VALUE = "–"
 # metric -> the unit behind a value, as in 25.1 BLEU, and the heading of a column
 METRIC_UNITS = {
@@ -27,7 +27,7 @@ ACCURACY_UNITS = ("%", "% correct")
 UNMATCHED_NOTES = {
     ENSEMBLE_FAMILY: " (two budgets)",
     JOINED_FAMILY: " (two budgets)",
-    PUBLIC_FAMILY: f" ({NOT_BUDGET_MATCHED})",
+    PUBLIC_FAMILY: f" ({PUBLIC_MARK})",
 }
 INIT_NAMES = {
     "adapted": "adapted",

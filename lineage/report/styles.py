@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from lineage.analysis.records import TWO_BUDGET_FAMILIES, Analysis
 from lineage.report import figures
 from lineage.report.formatting import (
-    CONTINUED_ON_CORPUS,
-    NOT_BUDGET_MATCHED,
+    CONTINUED_MARK,
+    PUBLIC_MARK,
     format_model,
 )
 from lineage.results import PUBLIC_FAMILY
@@ -87,7 +87,7 @@ def format_unmatched_reason(analysis: Analysis, model: str) -> str:
     """Tell why a model is not budget-matched: `two budgets: there and back`; empty if it is."""
     if model in analysis.public_models:
         has_read_corpus = any(one.model == model and one.text_bytes for one in analysis.budget)
-        return CONTINUED_ON_CORPUS if has_read_corpus else NOT_BUDGET_MATCHED
+        return CONTINUED_MARK if has_read_corpus else PUBLIC_MARK
     if model in analysis.grid.ensembles:
         return f"two budgets: {' and '.join(analysis.grid.ensembles[model])}"
     if model in analysis.grid.two_budget_systems:  # its name tells whose budgets
@@ -96,7 +96,7 @@ def format_unmatched_reason(analysis: Analysis, model: str) -> str:
 
 
 def format_model_name(analysis: Analysis, model: str) -> str:
-    """Name a model, and why it is not budget-matched: `roberta (not budget-matched)`."""
+    """Name a model, and why it is not budget-matched: `roberta (public)`."""
     reason = format_unmatched_reason(analysis, model)
     name = format_model(model)
     return f"{name} ({reason})" if reason else name

@@ -322,8 +322,10 @@ def build_gain_sections(analysis: Analysis) -> list[GainSection]:
 
 
 def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
-    """Tell in how many comparisons at the most labels each model is better, and in how many worse."""
-    parts: list[str] = []
+    """Tell for which models a gain is shown at the most labels, and in how many comparisons."""
+    helped: dict[tuple[int, int], list[str]] = {}
+    not_shown: list[str] = []
+    worse: list[str] = []
     for model in analysis.grid.models:
         outcomes = [
             gain.outcome
@@ -334,15 +336,30 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
         ]
         if not outcomes:
             continue
+        num_better = outcomes.count("better")
         num_worse = outcomes.count("worse")
-        worse = f", worse in {num_worse}" if num_worse else ""
-        noun = " comparisons" if not parts else ""
-        verb = " is better" if not parts else ""
-        parts.append(
-            f"{format_model(model)}{verb} in {outcomes.count('better')} of {len(outcomes)}"
-            f"{noun}{worse}"
-        )
-    return f"With the most labels, {'; '.join(parts)}." if parts else ""
+        name = format_model(model)
+        if num_better:
+            helped.setdefault((num_better, len(outcomes)), []).append(name)
+        elif not num_worse:
+            not_shown.append(name)
+        if num_worse:
+            worse.append(f"{name} in {num_worse} of {len(outcomes)}")
+    sentences = []
+    if helped:
+        ordered = sorted(helped.items(), key=lambda pair: -pair[0][0] / pair[0][1])
+        noun = " comparisons"
+        groups = []
+        for (count, total), names in ordered:
+            groups.append(f"{join_with_and(names)} in {count} of {total}{noun}")
+            noun = ""
+        sentences.append(f"With the most labels, a gain is shown for {'; '.join(groups)}.")
+    if not_shown:
+        start = "No gain is shown" if helped else "With the most labels, no gain is shown"
+        sentences.append(f"{start} for {join_with_and(not_shown)}.")
+    if worse:
+        sentences.append(f"A loss is shown for {join_with_and(worse)}.")
+    return " ".join(sentences)
 
 
 def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:

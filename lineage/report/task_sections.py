@@ -212,12 +212,12 @@ class _TaskTableBuilder:
         return [self._line(own) for own in ordered]
 
     def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[float, int, int]:
-        """Sort by the score at the most labels; systems without one come last."""
-        score = own.get(self.largest)
+        """Sort by the score at the most labels that the system was run with."""
+        score = next(own[count] for count in reversed(self.train_examples) if count in own)
         system = next(iter(own.values())).system
         names = [*self.analysis.model_names, *BASELINES]
         place = names.index(system.model) if system.model in names else len(names)
-        mean = score.mean if score is not None and score.mean is not None else -2.0
+        mean = score.mean if score.mean is not None else -2.0
         return -mean, place, INIT_ORDER.index(system.init)
 
     def _line(self, own: Mapping[str, SystemScore]) -> TableLine:
