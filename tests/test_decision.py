@@ -122,14 +122,15 @@ def test_tfidf_is_recommended_where_it_is_best() -> None:
     assert answer == "For sense, use TF-IDF: no pretrained model is shown to be worth more."
 
 
-def test_a_public_model_is_best_overall_and_does_not_replace_the_one_of_the_budget() -> None:
+def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_is_named() -> None:
     *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
     public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
     cells = with_floor([*own, public])
     decision = decide_one(cells)
-    assert decision.use.standing.system.model == "elmo"
-    assert decision.overall is not None
-    assert decision.overall.standing.system.model == "minilm"
+    assert decision.under_budget is not None and decision.overall is not None
+    assert decision.under_budget.standing.system.model == "elmo"
+    assert decision.use == decision.overall
+    assert decision.use.standing.system.model == "minilm"
     assert decision.overall_gain == pytest.approx(0.2)
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
@@ -139,10 +140,11 @@ def test_a_public_model_is_best_overall_and_does_not_replace_the_one_of_the_budg
     sentence = describe_decision(decision)
     public_sentence, own_sentence = sentence.split(" Under your budget, ")
     assert public_sentence.startswith("Use the public model minilm, fine-tuned: 90.0 % (")
-    assert public_sentence.endswith("), 20.0 points above the best under your budget.")
+    assert "), 20.0 points above the best under your budget; no other model" in public_sentence
     assert own_sentence.startswith("use ELMo, fine-tuned: 70.0 % (")
     (line,) = build_decision_lines(analyze(cells), [decision])
-    assert (line.overall, line.overall_gain) == ("minilm (fine-tuned) 90.0", "+20.0")
+    assert (line.use, line.score) == ("minilm", "90.0")
+    assert line.alternative == "under your budget: ELMo (fine-tuned) 70.0"
 
 
 def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
@@ -152,7 +154,7 @@ def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
     decision = decide_one(cells)
     assert decision.advice == "pretrain on your text" and decision.overall is not None
     (line,) = build_decision_lines(analyze(cells), [decision])
-    assert (line.overall, line.overall_gain) == ("the same", "")
+    assert (line.use, line.alternative) == ("ELMo", "with public models: the same")
 
 
 def test_at_chance_nothing_is_recommended() -> None:
@@ -238,7 +240,7 @@ def test_public_models_alone_get_a_decision() -> None:
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == "For sense, use the public model minilm."
-    assert build_decision_lines(analyze(cells), [decision])[0].overall == "the same"
+    assert build_decision_lines(analyze(cells), [decision])[0].alternative == ""
 
 
 def test_few_items_show_no_system_to_be_as_good() -> None:

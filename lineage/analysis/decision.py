@@ -58,9 +58,10 @@ class Decision:
     label_count: str
     train_examples: int
     metric: str
-    use: Choice  # the best choice under the study's budget
+    use: Choice  # a public model if it is worth it, or else the best under the study's budget
     certainty: Certainty
     as_good: tuple[Choice, ...]  # others that may be the best, or are within the margin of it
+    under_budget: Choice | None  # None if nothing was trained under the budget
     overall: Choice | None  # if public checkpoints may be used; None without any
     overall_gain: float | None  # its lead over the best of the budget; None without one
     forecast: LabelForecast | None  # for the system to use, or for another one of its model
@@ -104,18 +105,19 @@ def _decide_setting(
     assert ranking is not None, "a setting has a ranking"
     use, certainty = choose(ranking, costs, margin=margin)
     forecast = _find_forecast(forecasts, ranking, use.system)
+    advice = _advise(budget, overall, use, forecast, costs, margin=margin)
+    under_budget = None if budget is None else _with_cost(use, budget, costs)
     overall_choice = None
     overall_gain = None
     if overall is not None:
-        best_overall, _ = choose(overall, costs, margin=margin)
+        best_overall, overall_certainty = choose(overall, costs, margin=margin)
         overall_choice = _with_cost(best_overall, overall, costs)
         if budget is not None:
             overall_gain = best_overall.mean - budget.best.mean
-    as_good = [
-        one
-        for one in ranking.standings
-        if one.system != use.system and is_as_good(one, margin=margin)
-    ]
+        if advice == "use a public model":
+            ranking = overall
+            use, certainty = best_overall, overall_certainty
+            forecast = _find_forecast(forecasts, overall, use.system)
     return Decision(
         task=ranking.task,
         label_count=ranking.label_count,
@@ -123,11 +125,22 @@ def _decide_setting(
         metric=ranking.metric,
         use=_with_cost(use, ranking, costs),
         certainty=certainty,
-        as_good=tuple(_with_cost(one, ranking, costs) for one in as_good),
+        as_good=_list_as_good(ranking, use.system, costs, margin=margin),
+        under_budget=under_budget,
         overall=overall_choice,
         overall_gain=overall_gain,
         forecast=forecast,
-        advice=_advise(budget, overall, use, forecast, costs, margin=margin),
+        advice=advice,
+    )
+
+
+def _list_as_good(
+    ranking: Ranking, chosen: System, costs: Costs, *, margin: float
+) -> tuple[Choice, ...]:
+    return tuple(
+        _with_cost(one, ranking, costs)
+        for one in ranking.standings
+        if one.system != chosen and is_as_good(one, margin=margin)
     )
 
 

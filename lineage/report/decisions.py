@@ -4,7 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lineage.analysis.decision import Choice, Decision, SystemCost
-from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, System
+from lineage.analysis.records import (
+    MEAN_TOLERANCE,
+    Analysis,
+    Ranking,
+    Standing,
+    System,
+)
 from lineage.analysis.settings import chance_level
 from lineage.report import figures
 from lineage.report.figures import IntervalRow
@@ -49,8 +55,8 @@ class DecisionLine:
     unit: str
     as_good: str
     cost: str
-    overall: str
-    overall_gain: str
+    # The best under the budget, if a public model is to be used, or else the best with public ones.
+    alternative: str
     next_step: str
     forecast: str
     sentence: str
@@ -80,15 +86,6 @@ def build_decision_lines(analysis: Analysis, decisions: Sequence[Decision]) -> l
 
 def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
     use = decision.use.standing
-    overall = ""
-    overall_gain = ""
-    if decision.overall is not None:
-        overall = "the same"
-        best = decision.overall.standing
-        if best.system != use.system:
-            overall = _name_with_cost(decision.overall)
-            if decision.overall_gain is not None:
-                overall_gain = format_difference(decision.overall_gain)
     style = model_style(analysis, use.system.model)
     return DecisionLine(
         task=decision.task,
@@ -102,12 +99,26 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         unit=metric_unit(decision.metric),
         as_good=_list_as_good(decision),
         cost=format_cost(decision.use.cost),
-        overall=overall,
-        overall_gain=overall_gain,
+        alternative=_describe_alternative(decision),
         next_step=NEXT_STEPS[decision.advice],
         forecast=describe_forecast(decision),
         sentence=describe_decision(decision),
     )
+
+
+def _describe_alternative(decision: Decision) -> str:
+    """Name the best of the other group, with or without public models; empty without one."""
+    if decision.overall is None:
+        return ""
+    if decision.advice == "use a public model":
+        own = decision.under_budget
+        return f"under your budget: {_name_with_cost(own)}" if own else ""
+    if decision.overall.standing.system == decision.use.standing.system:
+        return "with public models: the same"
+    gain = ""
+    if decision.overall_gain is not None:
+        gain = f" ({format_difference(decision.overall_gain)})"
+    return f"with public models: {_name_with_cost(decision.overall)}{gain}"
 
 
 def format_interval(standing: Standing) -> str:
@@ -167,34 +178,35 @@ def describe_forecast(decision: Decision) -> str:
 
 def describe_decision(decision: Decision) -> str:
     """Return the decision as one or two sentences, with certainty, cost and forecast."""
-    own = _describe_own(decision)
-    if decision.advice != "use a public model" or decision.overall is None:
-        return f"{own[0].upper()}{own[1:]}."
-    text = f"Use the public model {_describe_score(decision.overall, decision.metric)}"
-    if decision.overall_gain is not None:
-        text += f", {format_percent(decision.overall_gain)} points above the best under your budget"
-    if decision.overall.cost.seconds is not None:
-        text += f"; it takes {format_build_time(decision.overall.cost, ' to build')}"
-    if decision.overall_gain is None:  # nothing was trained under a budget
-        return f"{text}."
-    return f"{text}. Under your budget, {own}."
-
-
-def _describe_own(decision: Decision) -> str:
-    """Return what to use under the study's budget, as a clause."""
     use = decision.use.standing
     if not use.above_chance:
         return (
-            "nothing is shown to be above chance; of each model's best system on validation, "
+            "Nothing is shown to be above chance; of each model's best system on validation, "
             f"{name_system(use.system)} scores highest, {format_percent(use.mean)} "
-            f"{metric_unit(decision.metric)}"
+            f"{metric_unit(decision.metric)}."
         )
-    text = f"use {_describe_score(decision.use, decision.metric)}; {_describe_certainty(decision)}"
+    public = "the public model " if decision.advice == "use a public model" else ""
+    text = f"Use {public}{_describe_score(decision.use, decision.metric)}"
+    if public and decision.overall_gain is not None:
+        text += f", {format_percent(decision.overall_gain)} points above the best under your budget"
+    text += f"; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
         text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
     if decision.forecast is not None:
         text += f"; {describe_forecast(decision)} expected"
-    return text
+    if public and decision.under_budget is not None:
+        return f"{text}. {_describe_under_budget(decision.under_budget, decision.metric)}"
+    return f"{text}."
+
+
+def _describe_under_budget(choice: Choice, metric: str) -> str:
+    """Tell what to use where public models may not be used."""
+    if not choice.standing.above_chance:
+        return "Under your budget, nothing is shown to be above chance."
+    text = f"Under your budget, use {_describe_score(choice, metric)}"
+    if choice.cost.seconds is not None:
+        text += f"; it takes {format_build_time(choice.cost, ' to build')}"
+    return f"{text}."
 
 
 def _describe_score(choice: Choice, metric: str) -> str:

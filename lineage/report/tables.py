@@ -322,11 +322,32 @@ def build_gain_sections(analysis: Analysis) -> list[GainSection]:
 
 
 def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
-    """Tell for which models a gain is shown at the most labels, and in how many comparisons."""
+    """Tell for which models a gain is shown at the most labels, and in how many comparisons.
+
+    The models that others have pretrained come last. Nothing is said about pretraining models that
+    have learned less than a 5-gram model.
+    """
+    weak: list[str] = []
+    if summary.comparison_type == "pretraining":
+        weak = [one.model for one in analysis.ngram_comparisons if one.learned_less]
+    own = [
+        model
+        for model in analysis.grid.models
+        if model not in analysis.public_models and model not in weak
+    ]
+    sentences = _describe_model_gains(own, summary, "With the most labels")
+    if weak and sentences:
+        names = join_with_and([format_model(model) for model in weak])
+        sentences.append(f"Nothing follows about {names}, which learned less than a 5-gram model.")
+    sentences += _describe_model_gains(analysis.public_models, summary, "Of public models")
+    return " ".join(sentences)
+
+
+def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: str) -> list[str]:
     helped: dict[tuple[int, int], list[str]] = {}
     not_shown: list[str] = []
     worse: list[str] = []
-    for model in analysis.grid.models:
+    for model in models:
         outcomes = [
             gain.outcome
             for table in summary.tables
@@ -347,19 +368,17 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
             worse.append(f"{name} in {num_worse} of {len(outcomes)}")
     sentences = []
     if helped:
-        ordered = sorted(helped.items(), key=lambda pair: -pair[0][0] / pair[0][1])
-        noun = " comparisons"
-        groups = []
-        for (count, total), names in ordered:
+        groups: list[str] = []
+        for (count, total), names in sorted(helped.items(), key=lambda one: -one[0][0] / one[0][1]):
+            noun = " comparisons" if not groups else ""
             groups.append(f"{join_with_and(names)} in {count} of {total}{noun}")
-            noun = ""
-        sentences.append(f"With the most labels, a gain is shown for {'; '.join(groups)}.")
+        sentences.append(f"{start}, a gain is shown for {'; '.join(groups)}.")
     if not_shown:
-        start = "No gain is shown" if helped else "With the most labels, no gain is shown"
-        sentences.append(f"{start} for {join_with_and(not_shown)}.")
+        lead = "No gain is shown" if helped else f"{start}, no gain is shown"
+        sentences.append(f"{lead} for {join_with_and(not_shown)}.")
     if worse:
         sentences.append(f"A loss is shown for {join_with_and(worse)}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
