@@ -81,7 +81,8 @@ def test_chinese_text_with_one_tag_per_character_is_split_into_characters(
     assert task.splits["test"]["tokens"].iloc[0] == list(text.replace(" ", ""))
     assert task.info["blank_words"]["test"] == 30 * text.count(" ") and "B-X" in task.info["labels"]
     for language, words in (("en", text), ("zh", text + "!")):
-        with pytest.raises(InputError, match=r"row 1: \d tokens in 'tokens' and 8 tags in 'tags'"):
+        first = r"30 rows \(1, 2.*the first has \d tokens in 'tokens' and 8 tags in 'tags'"
+        with pytest.raises(InputError, match=first):
             build_task(tmp_path, [{"tokens": words, "tags": tags}] * 30, language=language)
 
 

@@ -127,7 +127,12 @@ def test_dvc_compares_two_commits_of_a_study(tmp_path: Path, analysis: Analysis)
 def test_artifacts_have_names_that_dvc_takes_and_paths_that_stages_write(tmp_path: Path) -> None:
     create_study(tmp_path / "tickets", (ROOT / "params.yaml").read_text(encoding="utf-8"))
     stages = read_yaml(package_file("dvc.yaml"))["stages"]
-    outputs = [out for definition in stages.values() for out in definition.get("outs", ())]
+    # An output with options is a mapping of its path to them.
+    outputs = [
+        out if isinstance(out, str) else next(iter(out))
+        for definition in stages.values()
+        for out in definition.get("outs", ())
+    ]
     with Repo(str(tmp_path / "tickets")) as repo:
         found = repo.artifacts.read()["dvc.yaml"]
     assert found.keys() == {"models", "tokenizers", "systems"}

@@ -149,6 +149,7 @@ def test_stages_run_on_workers_and_return_outputs_through_the_remote(
     assert (local_project.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_stage_runs_again_on_a_worker_if_only_its_input_has_changed(site: Site) -> None:
     for value in (51, 52):
         set_models(site.project, value=value)
