@@ -1,4 +1,4 @@
-"""Public checkpoints run through all stages, and the report marks them as not budget-matched."""
+"""Public checkpoints run through all stages, and the report marks them as public."""
 
 import copy
 import dataclasses

@@ -14,6 +14,7 @@ from lineage.report.publication import decision_records
 from lineage.report.run_summary import (
     NOTHING,
     KnownUse,
+    RunSummary,
     build_run_summary,
     find_changes,
     keep_pipeline_changes,
@@ -46,8 +47,8 @@ def before(tmp_path: Path, decisions: list[Decision]) -> dict[Setting, KnownUse]
 
 def summarize(
     analysis: Analysis, decisions: list[Decision], before: dict[Setting, KnownUse]
-) -> str:
-    summary = build_run_summary(
+) -> RunSummary:
+    return build_run_summary(
         analysis,
         decisions,
         changes=find_changes(before, decisions),
@@ -57,7 +58,6 @@ def summarize(
         mlflow_experiment_id="1",
         mlflow_run_id="a1",
     )
-    return summary.decision
 
 
 def test_the_same_results_again_are_no_change(
@@ -66,10 +66,10 @@ def test_the_same_results_again_are_no_change(
     assert set(before) == {one.setting for one in decisions}
     changes = find_changes(before, decisions)
     assert changes.decisions == changes.scores == ()
-    text = summarize(analysis, decisions, before)
+    text = summarize(analysis, decisions, before).decision
     assert "Nothing has changed." in text and str(REPORT) in text
     assert text.count(": Use ") == len(decisions)
-    assert "This is the first run." in summarize(analysis, decisions, {})
+    assert "This is the first run." in summarize(analysis, decisions, {}).decision
 
 
 def test_another_system_and_another_score_are_told_apart(
@@ -87,7 +87,7 @@ def test_another_system_and_another_score_are_told_apart(
     assert change.startswith(f"{first.task}, ") and change.endswith("instead of TF-IDF (50.0 %)")
     assert changes.scores[0].endswith(" %, before 25.0 %")
     assert [one.rpartition(": ")[2] for one in changes.scores[1:]] == ["new", "gone"]
-    text = summarize(analysis, decisions, old)
+    text = summarize(analysis, decisions, old).decision
     for one in changes.sentences:
         assert f"- {one}\n" in text
 
@@ -119,16 +119,7 @@ def test_the_same_pipeline_again_keeps_what_it_changed(
     assert keep_pipeline_changes(path, "p1", changes) == first
     path.write_text("[]")
     assert keep_pipeline_changes(path, "p1", changes) == first
-    summary = build_run_summary(
-        analysis,
-        decisions,
-        changes=find_changes({}, decisions),
-        pipeline="p1",
-        pipeline_changes=["elmo: new"],
-        report=REPORT,
-        mlflow_experiment_id="",
-        mlflow_run_id="",
-    )
+    summary = summarize(analysis, decisions, {})
     write_run_summary(path, summary)
     assert keep_pipeline_changes(path, "p1", changes) == ["elmo: new"]
     assert keep_pipeline_changes(path, "p2", changes) == first
@@ -137,16 +128,7 @@ def test_the_same_pipeline_again_keeps_what_it_changed(
 def test_scores_have_a_line_for_each_candidate(
     analysis: Analysis, decisions: list[Decision]
 ) -> None:
-    summary = build_run_summary(
-        analysis,
-        decisions,
-        changes=find_changes({}, decisions),
-        pipeline="p1",
-        pipeline_changes=["elmo: new"],
-        report=REPORT,
-        mlflow_experiment_id="",
-        mlflow_run_id="",
-    )
+    summary = summarize(analysis, decisions, {})
     shown = [(one.task, one.system, one.score) for one in summary.scores]
     for decision in decisions:
         score = f"{100 * decision.use.standing.mean:.1f} %"

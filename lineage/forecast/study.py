@@ -412,6 +412,14 @@ class _MeasuredStudy:
         counts = self._count_evaluation(name, task, inits, finetuned=finetuned)
         if counts is None:
             return StageForecast(costs.load_seconds, measured.memory_bytes, 0)
+        seconds, disk_bytes = self._measure_runs(counts, costs, name, task)
+        memory_bytes = evaluation_memory(counts, costs, probe_memory_bytes=measured.memory_bytes)
+        return StageForecast(seconds, memory_bytes, disk_bytes)
+
+    def _measure_runs(
+        self, counts: EvaluationCounts, costs: EvaluationCosts, name: str, task: str
+    ) -> tuple[float, int]:
+        """Return the seconds and the bytes on disk of these runs of a model on a task."""
         task_costs = self._task(task)
         seconds = evaluation_seconds(
             counts,
@@ -420,11 +428,8 @@ class _MeasuredStudy:
             answered_by=load_kind(self.params.tasks[task].kind).answered_by,
             scoring_seconds=task_costs.scoring_seconds,
         )
-        return StageForecast(
-            seconds,
-            evaluation_memory(counts, costs, probe_memory_bytes=measured.memory_bytes),
-            evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes),
-        )
+        disk = evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes)
+        return seconds, disk
 
     def _add_intermediate(self, own: StageForecast, name: str, task: str) -> StageForecast:
         """Return the forecast of an evaluation with that of the intermediate checkpoints."""
@@ -437,23 +442,15 @@ class _MeasuredStudy:
             return own
         runs = tuple(one for one in counts.runs if one.run in repeated)
         counts = replace(counts, runs=runs)
-        task_costs = self._task(task)
         # What a process does once is in the forecast of its other runs.
         costs = replace(
             self._evaluation(name, task), load_seconds=0.0, finetune=HeadCosts(), setfit=HeadCosts()
         )
-        seconds = evaluation_seconds(
-            counts,
-            costs,
-            self.models[name].evaluate,
-            answered_by=load_kind(self.params.tasks[task].kind).answered_by,
-            scoring_seconds=task_costs.scoring_seconds,
-        )
-        disk = evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes)
+        seconds, disk_bytes = self._measure_runs(counts, costs, name, task)
         return replace(
             own,
             seconds=own.seconds + num_checkpoints * seconds,
-            disk_bytes=own.disk_bytes + num_checkpoints * disk,
+            disk_bytes=own.disk_bytes + num_checkpoints * disk_bytes,
         )
 
     def _forecast_joined(self, name: str, task: str) -> StageForecast:
