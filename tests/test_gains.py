@@ -10,7 +10,7 @@ from rich.console import Console
 
 from lineage.analysis.build import build_results
 from lineage.analysis.gains import Method, summarize_gains
-from lineage.analysis.records import Analysis, Comparison, Setting
+from lineage.analysis.records import Analysis, Comparison, NgramComparison, Setting
 from lineage.analysis.settings import (
     baseline_is_near_chance,
     chance_level,
@@ -138,6 +138,15 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
     assert section.finding == (
         "With the most labels, a gain is shown for GPT in 1 of 1 comparisons; ELMo in 1 of 2."
     )
+    learned_less = NgramComparison("gpt", 2.1, 2.0, (), ("agreement",))
+    analysis = replace(with_comparisons(study_analysis, better), ngram_comparisons=(learned_less,))
+    (section,) = tables.build_gain_sections(analysis)
+    assert section.finding == (
+        "With the most labels, a gain is shown for ELMo in 1 of 2 comparisons. "
+        "Nothing follows about GPT, which learned less than a 5-gram model."
+    )
+    (section,) = tables.build_gain_sections(replace(analysis, public_models=("elmo",)))
+    assert section.finding == "Of public models, a gain is shown for ELMo in 1 of 2 comparisons."
     names = []
     for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True):
         own = replace(one, first=replace(one.first, head=head))
