@@ -1,16 +1,20 @@
 """The reports of real studies in reports/ follow from the results and predictions beside them."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lineage.analysis.records import System
 from lineage.artifacts import read_json
 from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
+from lineage.report.formatting import format_model, format_use
 from tests.checkout import ROOT
 
 MAX_PAGE_BYTES = 1_000_000
+LABEL_CHART = re.compile("<title>[^<]*, scores with [^<]* labels: [^<]*</title>")
 REPORTS = sorted(path.parent for path in (ROOT / "reports").glob(f"*/{EVIDENCE_DIR}"))
 
 
@@ -35,6 +39,11 @@ def test_a_committed_report_is_made_again_from_its_evidence(report: Path, tmp_pa
     shutil.copytree(report / EVIDENCE_DIR, tmp_path / EVIDENCE_DIR)
     page = rebuild_report(tmp_path)
     assert page.stat().st_size <= MAX_PAGE_BYTES
+    charts = LABEL_CHART.findall(page.read_text(encoding="utf-8"))
+    for decision in read_json(tmp_path / "decisions.json"):
+        system = decision["use"]["standing"]["system"]
+        name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
+        assert any(name in chart for chart in charts), f"no label chart shows {name}"
     assert read_decisions(tmp_path) == read_decisions(report)
     sentence = (tmp_path / "comparison.md").read_text(encoding="utf-8").splitlines()[2]
     assert sentence in (report / "comparison.md").read_text(encoding="utf-8"), (

@@ -136,19 +136,32 @@ def _choose_curve(analysis: Analysis, task: str, candidate: System) -> LabelCurv
     if not lines:
         return None
 
-    def rank(line: list[SystemScore]) -> tuple[int, bool, float]:
+    def rank(line: Sequence[SystemScore]) -> tuple[int, bool, float]:
         last = max(line, key=lambda score: score.train_examples)
         is_candidate = last.system.line_key == candidate.line_key
         return len(line), is_candidate, last.mean or 0.0
 
-    line = max(lines.values(), key=rank)
-    best = sorted(line, key=lambda score: score.train_examples)
+    return _build_label_curve(task, max(lines.values(), key=rank))
+
+
+def build_system_curve(analysis: Analysis, task: str, system: System) -> LabelCurve | None:
+    """Return the scores of one system at its numbers of labels; None without any."""
+    line = [
+        score
+        for score in analysis.scores_of_task(task)
+        if score.system.line_key == system.line_key and score.mean is not None
+    ]
+    return _build_label_curve(task, line) if line else None
+
+
+def _build_label_curve(task: str, line: Sequence[SystemScore]) -> LabelCurve:
+    ordered = sorted(line, key=lambda score: score.train_examples)
     return LabelCurve(
         task,
-        best[0].metric,
-        best[-1].system,
-        tuple(score.train_examples for score in best),
-        tuple(score.mean or 0.0 for score in best),
+        ordered[0].metric,
+        ordered[-1].system,
+        tuple(score.train_examples for score in ordered),
+        tuple(score.mean or 0.0 for score in ordered),
     )
 
 

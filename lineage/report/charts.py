@@ -3,12 +3,16 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lineage.report.figures import (
     BACKGROUND_COLOR,
+    CHARACTER_WIDTH,
+    NARROW_PANEL,
     TEXT_COLOR,
     LinearScale,
     LineSeries,
+    PanelSize,
     choose_ticks,
     dash_style,
     draw_marker,
@@ -28,12 +32,9 @@ CHART_RIGHT = 12
 CHART_TOP = 30
 CHART_BOTTOM = 40
 MAX_MARKED_POINTS = 12  # a curve with more points has no markers
-PLOT_WIDTH = 320
-PLOT_HEIGHT = 210
+PLOT_WIDTH = NARROW_PANEL.width  # of charts that have one size
+PLOT_HEIGHT = NARROW_PANEL.height
 PLOT_LEFT = 30
-CHARACTER_WIDTH = 6.2  # of names, about
-MAX_NAME = 21  # characters
-MAX_NAMES_WIDTH = 150  # of the names at the ends of lines
 PLOT_TOP = 34
 PLOT_BOTTOM = 24
 NAME_HEIGHT = 12
@@ -55,6 +56,16 @@ class CostPoint:
     color: str
     marker: str
     on_front: bool
+
+
+@dataclass(frozen=True)
+class LineName:
+    """The name of a line, and where the line ends."""
+
+    name: str
+    end: tuple[float, float]  # in pixels
+    color: str
+    bold: bool
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ def draw_label_panel(
     *,
     title: str,
     subtitle: str,
+    size: PanelSize,
     forecast: tuple[str, float, float] | None = None,
     format_x: Callable[[float], str] = "{:,.0f}".format,
     x_name: str = "labels",
@@ -93,13 +105,13 @@ def draw_label_panel(
     x_values = [*{x for one in series for x in one.x}, *(x for _, x, _ in ends)]
     y_values = [*(y for one in series for y in one.y), *(y for _, _, y in ends)]
     longest = max(len(one.name) for one in series)
-    right = PLOT_WIDTH - min(16 + CHARACTER_WIDTH * longest, MAX_NAMES_WIDTH)
-    floor = PLOT_HEIGHT - PLOT_BOTTOM
+    right = size.width - 16 - CHARACTER_WIDTH * min(longest, size.max_name)
+    floor = size.height - PLOT_BOTTOM
     x_scale = LinearScale(
         math.log10(min(x_values)), math.log10(max(x_values)), PLOT_LEFT + 8, right
     )
     y_scale = _fit_y_scale(y_values, floor)
-    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
+    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right, width=size.width)
     ticks = sorted({x for one in series for x in one.x})
     room = max(TICK_LABEL_WIDTH, CHARACTER_WIDTH * max(len(format_x(x)) for x in ticks))
     for x, value in _drop_overlapping_ticks(
@@ -116,15 +128,21 @@ def draw_label_panel(
                 f'y2="{y_scale(forecast[2])}" stroke="{one.color}" stroke-width="2" '
                 'stroke-dasharray="2 3"/>'
             )
-    labels = [(y_scale(one.y[-1]), shorten(one.name, MAX_NAME), one.bold) for one in series]
-    parts += _draw_names(labels, right + 8, floor)
+    names = []
+    for one in series:
+        end_of_line = (one.x[-1], one.y[-1])
+        if forecast is not None and one.name == forecast[0]:
+            end_of_line = forecast[1:]
+        start = (x_scale(math.log10(end_of_line[0])), y_scale(end_of_line[1]))
+        names.append(LineName(shorten(one.name, size.max_name), start, one.color, one.bold))
+    parts += _draw_names(names, right + 8, floor)
     described = "; ".join(
         f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
     )
     numbers = ", ".join(dict.fromkeys(format_x(x) for x in ticks))
     return wrap_svg(
-        PLOT_WIDTH,
-        PLOT_HEIGHT,
+        size.width,
+        size.height,
         parts,
         title=f"{title}, scores with {numbers} {x_name}: {described}",
         css="panel",
@@ -136,10 +154,12 @@ def _fit_y_scale(values: Sequence[float], floor: float) -> LinearScale:
     return LinearScale(min(values) - margin, max(values) + margin, floor, PLOT_TOP)
 
 
-def _draw_frame(y_scale: LinearScale, *, title: str, subtitle: str, right: float) -> list[str]:
+def _draw_frame(
+    y_scale: LinearScale, *, title: str, subtitle: str, right: float, width: float
+) -> list[str]:
     parts = [
         draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(PLOT_WIDTH, 13, subtitle, anchor="end"),
+        draw_text(width, 13, subtitle, anchor="end"),
     ]
     for tick in choose_ticks(y_scale.low, y_scale.high, count=4):
         y = y_scale(tick)
@@ -159,36 +179,42 @@ def _draw_line(series: LineSeries, xs: Sequence[float], y_scale: LinearScale) ->
     return parts
 
 
-def _draw_names(labels: Sequence[tuple[float, str, bool]], x: float, floor: float) -> list[str]:
-    """Draw names at the ends of lines, moved apart where they would overlap."""
-    ordered = sorted(labels)
+def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
+    """Draw names at the right, moved apart where they would overlap, with lines that lead there."""
+    ordered = sorted(names, key=lambda one: one.end[1])
     places: list[float] = []
-    for y, _, _ in ordered:
+    for one in ordered:
+        y = one.end[1]
         places.append(max(y, places[-1] + NAME_HEIGHT) if places else max(y, PLOT_TOP - 4))
-    excess = places[-1] - floor
+    limit = floor
     for number in reversed(range(len(places))):
-        if excess <= 0:
-            break
-        limit = floor if number == len(places) - 1 else places[number + 1] - NAME_HEIGHT
         places[number] = min(places[number], limit)
-    return [
-        draw_text(
-            x, y + 3.5, name, anchor="start", size=11, fill=TEXT_COLOR, weight=650 if bold else 400
+        limit = places[number] - NAME_HEIGHT
+    parts = []
+    for y, one in zip(places, ordered, strict=True):
+        parts.append(
+            f'<line x1="{one.end[0] + 5:.1f}" y1="{one.end[1]:.1f}" x2="{x - 3:.1f}" '
+            f'y2="{y:.1f}" stroke="{one.color}" stroke-width="0.8" stroke-opacity="0.45"/>'
         )
-        for y, (_, name, bold) in zip(places, ordered, strict=True)
-    ]
+        weight = 650 if one.bold else 400
+        parts.append(
+            draw_text(x, y + 3.5, one.name, anchor="start", size=11, fill=TEXT_COLOR, weight=weight)
+        )
+    return parts
 
 
-def draw_cost_panel(points: Sequence[CostPoint], *, title: str, subtitle: str) -> str:
+def draw_cost_panel(
+    points: Sequence[CostPoint], *, title: str, subtitle: str, size: PanelSize
+) -> str:
     """Draw scores over the time to build; a step line joins those that no cheaper one beats."""
-    right = PLOT_WIDTH - 8
-    floor = PLOT_HEIGHT - PLOT_BOTTOM
+    right = size.width - 8
+    floor = size.height - PLOT_BOTTOM
     low = math.log10(min(one.seconds for one in points))
     high = math.log10(max(one.seconds for one in points))
     margin = 0.12 * (high - low) or 0.3
     x_scale = LinearScale(low - margin, high + margin, PLOT_LEFT + 8, right - 40)
     y_scale = _fit_y_scale([one.score for one in points], floor)
-    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
+    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right, width=size.width)
     ticks: list[float] = [
         one for one in TIME_TICKS if low - margin <= math.log10(one) <= high + margin
     ]
@@ -198,34 +224,38 @@ def draw_cost_panel(points: Sequence[CostPoint], *, title: str, subtitle: str) -
     for x, seconds in _drop_overlapping_ticks(placed, room=44):
         parts.append(draw_text(x, floor + 16, format_seconds(seconds)))
     front = sorted((one for one in points if one.on_front), key=lambda one: one.seconds)
-    steps = []
-    for number, one in enumerate(front):
+    corners: list[tuple[float, float]] = []
+    for one in front:
         x = x_scale(math.log10(one.seconds))
-        if number:
-            steps.append(f"{x},{y_scale(front[number - 1].score)}")
-        steps.append(f"{x},{y_scale(one.score)}")
-    steps.append(f"{right},{y_scale(front[-1].score)}")
-    parts.append(f'<polyline points="{" ".join(steps)}" fill="none" {muted_style(1.2)}/>')
+        if corners:
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y_scale(one.score)))
+    corners.append((right, corners[-1][1]))
+    line = " ".join(f"{x},{y}" for x, y in corners)
+    parts.append(f'<polyline points="{line}" fill="none" {muted_style(1.2)}/>')
     marks = [(x_scale(math.log10(one.seconds)), y_scale(one.score)) for one in points]
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks]
+    taken += [_box_around(*pair) for pair in pairwise(corners)]  # no name lies on the line
+    taken.append((0, floor, size.width, size.height))  # nor on the numbers of the axis
     for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
         parts.append(draw_marker(one.marker, x, y, 4, f'fill="{one.color}"'))
-        parts.append(_draw_point_name(one, x, y, taken))
+        parts.append(_draw_point_name(one, x, y, taken, size.width))
     described = "; ".join(
         f"{one.name} {100 * one.score:.1f} in {format_seconds(one.seconds)}" for one in points
     )
     return wrap_svg(
-        PLOT_WIDTH, PLOT_HEIGHT, parts, title=f"{title}, score and cost: {described}", css="panel"
+        size.width, size.height, parts, title=f"{title}, score and cost: {described}", css="panel"
     )
 
 
-def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box]) -> str:
+def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box], edge: float) -> str:
     """Draw a name beside its point, where nothing else is drawn; the line is to its right."""
     width = CHARACTER_WIDTH * len(point.name)
-    places = [(x + 7, y - 6), (x + 7, y + 14), (x - 7 - width, y - 6), (x - 7 - width, y + 4)]
-    places += [(x + 7, y + 26), (x + 7, y - 18), (x - 7 - width, y + 16)]
+    left = x - 9 - width
+    places = [(x + 7, y - 6), (x + 7, y + 14), (x + 9, y + 4), (left, y - 6), (left, y + 4)]
+    places += [(x + 7, y + 26), (x + 7, y - 18), (left, y + 16)]
     boxes = [(left, base - 9, left + width, base + 2) for left, base in places]
-    free = [box for box in boxes if _is_free(box, taken)]
+    free = [box for box in boxes if _is_free(box, taken, edge)]
     chosen = (free or boxes)[0]
     taken.append(chosen)
     weight = 650 if point.on_front else 400
@@ -240,9 +270,16 @@ def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box]) -> 
     )
 
 
-def _is_free(box: Box, taken: Sequence[Box]) -> bool:
+def _box_around(start: tuple[float, float], end: tuple[float, float]) -> Box:
+    """Return the box of a line that is level or upright."""
+    left, right = sorted((start[0], end[0]))
+    top, bottom = sorted((start[1], end[1]))
+    return left - 1, top - 1, right + 1, bottom + 1
+
+
+def _is_free(box: Box, taken: Sequence[Box], edge: float) -> bool:
     left, top, right, bottom = box
-    if left < PLOT_LEFT or right > PLOT_WIDTH:
+    if left < PLOT_LEFT or right > edge:
         return False
     return all(
         right <= other[0] or left >= other[2] or bottom <= other[1] or top >= other[3]
@@ -277,7 +314,7 @@ def draw_class_scores(
             f'<line x1="{min(edges)}" x2="{max(edges)}" y1="{y}" y2="{y}" {grid_style(2)}/>'
         )
         for number, (x, system) in enumerate(zip(edges, systems, strict=True)):
-            lane = y + 5 * (number - (len(systems) - 1) / 2)  # so that equal scores are seen
+            lane = y + 3.5 * (number - (len(systems) - 1) / 2)  # so that equal scores are seen
             parts.append(draw_marker(system.marker, x, lane, 3.2, f'fill="{system.color}"'))
     described = "; ".join(
         f"{row.label} "
@@ -357,7 +394,7 @@ def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str)
     floor = PLOT_HEIGHT - PLOT_BOTTOM
     x_scale = LinearScale(low, 1.0, PLOT_LEFT + 8, right)
     y_scale = LinearScale(low, 1.0, floor, PLOT_TOP + 10)
-    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right)
+    parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right, width=PLOT_WIDTH)
     parts.append(
         f'<line x1="{x_scale(low)}" y1="{y_scale(low)}" x2="{x_scale(1.0)}" y2="{y_scale(1.0)}" '
         f"{muted_style(1)}{dash_style('2 3')}/>"

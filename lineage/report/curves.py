@@ -7,6 +7,7 @@ from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.crossover import (
     LabelCurve,
     build_label_curves,
+    build_system_curve,
     find_overtaking,
     labels_needed,
 )
@@ -21,7 +22,7 @@ from lineage.analysis.decision import (
 from lineage.analysis.records import Analysis, Ranking
 from lineage.report import charts
 from lineage.report.charts import CostPoint
-from lineage.report.figures import LineSeries
+from lineage.report.figures import LineSeries, PanelSize, choose_panel_size
 from lineage.report.formatting import (
     format_build_time,
     format_difference,
@@ -60,12 +61,32 @@ class Finding:
 def build_label_findings(analysis: Analysis, decisions: Sequence[Decision]) -> list[Finding]:
     """Return a panel for each task that has several numbers of labels."""
     recommended = find_largest_decisions(decisions)
+    curves_by_task = build_label_curves(analysis)
+    size = choose_panel_size(len(curves_by_task))
     found = []
-    for task, curves in build_label_curves(analysis).items():
+    for task, curves in curves_by_task.items():
         decision = recommended.get(task)
         best = decision.use.standing.system.model if decision is not None else ""
         sentence = describe_label_curves(curves, best=best)
-        found.append(Finding(task, sentence, _draw_label_panel(analysis, curves, decision)))
+        shown = [*curves, *_build_recommended_curves(analysis, task, curves, decisions)]
+        panel = _draw_label_panel(analysis, shown, decision, size)
+        found.append(Finding(task, sentence, panel))
+    return found
+
+
+def _build_recommended_curves(
+    analysis: Analysis, task: str, curves: Sequence[LabelCurve], decisions: Sequence[Decision]
+) -> list[LabelCurve]:
+    """Return the curves of recommended systems that no curve shows, such as SetFit."""
+    shown = {curve.system.line_key for curve in curves}
+    found = []
+    for decision in decisions:
+        system = decision.use.standing.system
+        if decision.task == task and system.line_key not in shown:
+            shown.add(system.line_key)
+            curve = build_system_curve(analysis, task, system)
+            if curve is not None:
+                found.append(curve)
     return found
 
 
@@ -80,7 +101,10 @@ def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]
 
 
 def _draw_label_panel(
-    analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None
+    analysis: Analysis,
+    curves: Sequence[LabelCurve],
+    decision: Decision | None,
+    size: PanelSize,
 ) -> str:
     best = decision.use.standing.system.model if decision is not None else ""
     uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}
@@ -111,6 +135,7 @@ def _draw_label_panel(
         series,
         title=curves[0].task,
         subtitle=heading if len(uses) != 1 else f"{heading}, {uses.pop()}",
+        size=size,
         forecast=forecast,
     )
 
@@ -162,7 +187,7 @@ def round_labels(count: float) -> str:
 
 def build_cost_findings(analysis: Analysis, costs: Costs) -> list[Finding]:
     """Return a panel for each task: the score of each model over the time it takes to build."""
-    found = []
+    drawn = []
     for ranking in largest_label_counts(analysis.rankings).values():
         widest = _with_public(analysis, ranking)
         choices = [
@@ -170,13 +195,14 @@ def build_cost_findings(analysis: Analysis, costs: Costs) -> list[Finding]:
             for one in widest.standings
         ]
         timed = [one for one in choices if one.cost.seconds]
-        if len(timed) < 2:
-            continue
-        front = pareto_front(timed)
-        panel = _draw_cost_panel(analysis, ranking, timed)
-        found.append(
-            Finding(ranking.task, describe_front(front, margin=analysis.equivalence_margin), panel)
-        )
+        if len(timed) > 1:
+            drawn.append((ranking, timed))
+    size = choose_panel_size(len(drawn))
+    found = []
+    for ranking, timed in drawn:
+        sentence = describe_front(pareto_front(timed), margin=analysis.equivalence_margin)
+        panel = _draw_cost_panel(analysis, ranking, timed, size)
+        found.append(Finding(ranking.task, sentence, panel))
     return found
 
 
@@ -224,7 +250,9 @@ def describe_front(front: Sequence[Choice], *, margin: float) -> str:
     return f"{cheapest}; {join_with_and(steps)}."
 
 
-def _draw_cost_panel(analysis: Analysis, ranking: Ranking, choices: Sequence[Choice]) -> str:
+def _draw_cost_panel(
+    analysis: Analysis, ranking: Ranking, choices: Sequence[Choice], size: PanelSize
+) -> str:
     front = pareto_front(choices)
     points = []
     for one in choices:
@@ -241,7 +269,7 @@ def _draw_cost_panel(analysis: Analysis, ranking: Ranking, choices: Sequence[Cho
             )
         )
     return charts.draw_cost_panel(
-        points, title=ranking.task, subtitle=metric_heading(ranking.metric)
+        points, title=ranking.task, subtitle=metric_heading(ranking.metric), size=size
     )
 
 

@@ -368,16 +368,14 @@ def build_main_figures(analysis: Analysis) -> list[MainFigure]:
     label_counts = [count for count in counts if count in present] or ["none"]
     found = []
     for count in label_counts:
-        panels = [
-            _draw_panel(analysis, ranking)
-            for ranking in widest.values()
-            if ranking.label_count in (count, "none")
-        ]
+        rankings = [one for one in widest.values() if one.label_count in (count, "none")]
+        width = figures.choose_panel_size(len(rankings)).width
+        panels = [_draw_panel(analysis, ranking, width) for ranking in rankings]
         found.append(MainFigure(count, tuple(panels)))
     return found
 
 
-def _draw_panel(analysis: Analysis, ranking: Ranking) -> str:
+def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
     rows = []
     band = None
     tfidf = None
@@ -406,6 +404,7 @@ def _draw_panel(analysis: Analysis, ranking: Ranking) -> str:
         band=band,
         reference=tfidf,
         chance=chance_level(analysis, ranking.setting),
+        width=width,
     )
 
 

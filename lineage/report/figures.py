@@ -35,8 +35,9 @@ MUTED_COLOR = "var(--muted, #5c6672)"
 STRIP_WIDTH = 204
 STRIP_HEIGHT = 22
 STRIP_PADDING = 10
-PANEL_WIDTH = 320
 PANEL_LEFT = 92
+PANEL_LEFT_MAX = 132  # where names are long
+CHARACTER_WIDTH = 6.2  # of names, about
 PANEL_RIGHT = 48
 PANEL_TOP = 26
 PANEL_LINE = 20
@@ -49,6 +50,25 @@ OUTLINES = {
     "diamond": ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
     "cross": ((-1, -1), (0, -0.4), (1, -1), (0.4, 0), (1, 1), (0, 0.4), (-1, 1), (-0.4, 0)),
 }
+
+
+@dataclass(frozen=True)
+class PanelSize:
+    """The size of a panel in pixels, and of the names in it in characters."""
+
+    width: int
+    height: int  # of one with two axes
+    max_name: int  # characters of a name at the end of a line
+
+
+NARROW_PANEL = PanelSize(320, 210, 21)
+WIDE_PANEL = PanelSize(460, 280, 32)
+MAX_WIDE_PANELS = 2
+
+
+def choose_panel_size(num_panels: int) -> PanelSize:
+    """Return wide panels for a section that has one or two, and narrow ones for more."""
+    return WIDE_PANEL if num_panels <= MAX_WIDE_PANELS else NARROW_PANEL
 
 
 @dataclass(frozen=True)
@@ -173,6 +193,7 @@ def draw_interval_panel(
     band: tuple[float, float] | None,
     reference: float | None,
     chance: float,
+    width: int = NARROW_PANEL.width,
 ) -> str:
     """Draw a task: a line per model, the reference as a line with its interval, chance dashed.
 
@@ -185,11 +206,12 @@ def draw_interval_panel(
     if low - chance < CHANCE_DISTANCE * (high - low):
         low = min(low, chance)
     margin = 0.04 * (high - low) or 0.01
-    scale = LinearScale(low - margin, high + margin, PANEL_LEFT, PANEL_WIDTH - PANEL_RIGHT)
+    left = _room_for_names([row.name for row in rows])
+    scale = LinearScale(low - margin, high + margin, left, width - PANEL_RIGHT)
     bottom = PANEL_TOP + PANEL_LINE * len(rows)
     parts = [
         draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(PANEL_WIDTH, 13, subtitle, anchor="end"),
+        draw_text(width, 13, subtitle, anchor="end"),
     ]
     for tick in choose_ticks(scale.low, scale.high, count=4):
         x = scale(tick)
@@ -211,16 +233,22 @@ def draw_interval_panel(
                 f'stroke="{MUTED_COLOR}" stroke-width="1.2"{dash_style(dashes)}/>'
             )
     for place, row in enumerate(rows):
-        parts += _draw_interval_row(row, scale, PANEL_TOP + PANEL_LINE * (place + 0.5))
-    return wrap_svg(PANEL_WIDTH, bottom + 18, parts, title=_describe_rows(title, rows), css="panel")
+        parts += _draw_interval_row(row, scale, PANEL_TOP + PANEL_LINE * (place + 0.5), width)
+    return wrap_svg(width, bottom + 18, parts, title=_describe_rows(title, rows), css="panel")
 
 
-def _draw_interval_row(row: IntervalRow, scale: LinearScale, y: float) -> list[str]:
+def _room_for_names(names: Sequence[str]) -> float:
+    """Return the width of the names at the left of a panel, in pixels."""
+    longest = max(len(name) for name in names)
+    return min(max(PANEL_LEFT, 8 + CHARACTER_WIDTH * longest), PANEL_LEFT_MAX)
+
+
+def _draw_interval_row(row: IntervalRow, scale: LinearScale, y: float, width: int) -> list[str]:
     fill = row.color if row.filled else BACKGROUND_COLOR
     weight = 650 if row.is_best else 400
     parts = [
         draw_text(0, y + 4, row.name, anchor="start", size=12, fill=TEXT_COLOR, weight=weight),
-        draw_text(PANEL_WIDTH, y + 4, row.text, anchor="end", size=11, weight=weight),
+        draw_text(width, y + 4, row.text, anchor="end", size=11, weight=weight),
     ]
     if row.interval:
         low, high = (scale(edge) for edge in row.interval)
@@ -259,8 +287,9 @@ def draw_forest(rows: Sequence[EffectRow], *, title: str, subtitle: str) -> str:
     for row in rows:
         values += [row.mean, *row.dots, *(row.interval or ())]
     margin = 0.05 * (max(values) - min(values)) or 0.01
+    left = _room_for_names([f"  {row.name}" for row in rows])
     scale = LinearScale(
-        min(values) - margin, max(values) + margin, PANEL_LEFT, FOREST_WIDTH - FOREST_RIGHT
+        min(values) - margin, max(values) + margin, left, FOREST_WIDTH - FOREST_RIGHT
     )
     groups = list(dict.fromkeys(row.group for row in rows))
     bottom = PANEL_TOP + PANEL_LINE * (len(rows) + len(groups))

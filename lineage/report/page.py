@@ -22,6 +22,7 @@ from lineage.report.decisions import (
     describe_runs,
     summarize_decisions,
 )
+from lineage.report.figures import MAX_WIDE_PANELS
 from lineage.report.formatting import format_epochs, format_seconds, format_si, format_system
 from lineage.report.notes import format_notes
 from lineage.report.provenance import Provenance
@@ -54,6 +55,7 @@ def render_report(
         "runs_note": describe_runs(analysis),
         "ngram_warning": sentences.summarize_ngram_comparisons(analysis.ngram_comparisons),
         "main_figures": build_main_figures(analysis),
+        "max_wide_panels": MAX_WIDE_PANELS,
         "tasks": task_sections.build_task_tables(analysis, find_recommended(decisions)),
         "models": [styles.format_model_name(analysis, name) for name in analysis.grid.models],
         **_build_curves(analysis, decisions, costs or {}),

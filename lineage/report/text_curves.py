@@ -7,7 +7,7 @@ from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, TextCurve, TextGain
 from lineage.report import charts
 from lineage.report.curves import Finding, find_largest_decisions
-from lineage.report.figures import LineSeries
+from lineage.report.figures import LineSeries, PanelSize, choose_panel_size
 from lineage.report.formatting import (
     format_difference,
     format_model,
@@ -42,13 +42,15 @@ class TextTable:
 def build_text_findings(analysis: Analysis, decisions: Sequence[Decision]) -> list[Finding]:
     """Return a panel for each task with curves, and what its last text has brought."""
     recommended = find_largest_decisions(decisions)
+    curves_by_task = _group_by_task(analysis)
+    size = choose_panel_size(len(curves_by_task))
     found = []
-    for task, curves in _group_by_task(analysis).items():
+    for task, curves in curves_by_task.items():
         decision = recommended.get(task)
         best = decision.use.standing.system.model if decision is not None else ""
         shown = choose_described_curve(curves, best=best)
         sentence = describe_text_gain(shown, margin=analysis.equivalence_margin)
-        found.append(Finding(task, sentence, _draw_text_panel(analysis, curves, shown)))
+        found.append(Finding(task, sentence, _draw_text_panel(analysis, curves, shown, size)))
     return found
 
 
@@ -96,7 +98,9 @@ def format_gain(last: TextGain) -> str:
     return f"{points} ({format_difference(last.low)} to {format_difference(last.high)})"
 
 
-def _draw_text_panel(analysis: Analysis, curves: Sequence[TextCurve], shown: TextCurve) -> str:
+def _draw_text_panel(
+    analysis: Analysis, curves: Sequence[TextCurve], shown: TextCurve, size: PanelSize
+) -> str:
     uses = {format_use(curve.system) for curve in curves}
     series = []
     for curve in curves:
@@ -119,6 +123,7 @@ def _draw_text_panel(analysis: Analysis, curves: Sequence[TextCurve], shown: Tex
         series,
         title=shown.task,
         subtitle=heading if len(uses) != 1 else f"{heading}, {uses.pop()}",
+        size=size,
         format_x=lambda count: format_si(count, "B"),
         x_name="of text",
     )
