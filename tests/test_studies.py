@@ -91,6 +91,17 @@ def test_study_defaults_override_family_defaults_and_a_model_overrides_both() ->
     assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
 
 
+def test_study_defaults_of_adaptation_leave_out_static_vectors() -> None:
+    tree = {
+        "defaults": {"adapt": {"learning_rate": 0.0123}},
+        "models": {},
+        "grid": {"models": ["word2vec", "gpt"]},
+    }
+    models = resolve_tree(tree, "params.yaml")["models"]
+    assert models["gpt"]["adapt"]["learning_rate"] == 0.0123
+    assert parse_model_config("word2vec", models["word2vec"], "models.word2vec").adapt is None
+
+
 def resolve_evaluation(name: str, evaluate: dict[str, Any], **shared: Any) -> EvaluateSettings:
     """Return the block `evaluate` of a model that a study resolves, also a second time."""
     tree = {"defaults": {"evaluate": shared}, "models": {name: {"evaluate": evaluate}}}

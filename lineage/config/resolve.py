@@ -3,8 +3,8 @@
 A model's block is, from the weakest to the strongest: the defaults of its family, the block
 `defaults` of params.yaml, the entry that it is `like`, and its own keys. Maps merge key by key;
 lists and single values replace. A public checkpoint has its own tokenizer, whatever `defaults` say
-of tokenizers. A study that sets a key of DEFAULT_TRIAL_KEYS has no default trials
-of it.
+of tokenizers, and static vectors are not adapted, whatever they say of `adapt`. A study that sets a
+key of DEFAULT_TRIAL_KEYS has no default trials of it.
 """
 
 import copy
@@ -88,6 +88,8 @@ def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
     shared = dict(shared or {})
     if family == PUBLIC_FAMILY:
         shared.pop("tokenizer", None)
+    if "adapt" not in defaults:  # static vectors have no language model to adapt
+        shared.pop("adapt", None)
     for level in (shared, block):
         merged = merge_trees(merge_trees(merged, level), _without_default_trials(level))
     return merged
