@@ -26,7 +26,7 @@ MAX_READERS = 8  # threads that read files at the same time
 
 @dataclass(frozen=True)
 class _StoredFile:
-    """A file of an output: where it lies, and its digest."""
+    """A file of an output: its path and its digest."""
 
     output: str  # the path in dvc.lock
     path: Path

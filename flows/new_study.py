@@ -61,7 +61,7 @@ def draft_study(
     `tasks`: NAME=PATTERN[,KEY=VALUE ...], where a key is validation, test or unlabelled (more
     files), text (twice for two texts), label (columns; with words and tags, text names the words)
     or kind. An example: queue=train.csv,test=test.csv,text=body,label=queue
-    `public_model`: the folder of a public checkpoint. Without it, one that lies in the Hub's cache
+    `public_model`: the folder of a public checkpoint. Without it, one in the Hub's cache
     is proposed.
     """
     if not corpus:

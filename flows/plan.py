@@ -142,7 +142,7 @@ def init_dvc(root: Path) -> None:
 
 
 def let_dvc_use_git(root: Path, *, has_git: bool) -> None:
-    """Let DVC compare versions if a study lies in a git repository; without one DVC must not try.
+    """Let DVC compare versions if a study is in a git repository; without one DVC must not try.
 
     Raises InputError for settings that DVC cannot read.
     """

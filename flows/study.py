@@ -231,7 +231,7 @@ def is_running(root: Path) -> bool:
 
 
 def check_can_commit(root: Path) -> None:
-    """Raise InputError unless the study lies in a git repository."""
+    """Raise InputError unless the study is in a git repository."""
     if not _lies_in_git(root):
         raise InputError(
             f"--commit: {root} is not in a git repository; run `git init` there, or leave "

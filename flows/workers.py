@@ -105,7 +105,7 @@ class WorkerReport:
 def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1) -> StageResult:
     """Have a worker of the stage's pool run it, and take its result from the DVC remote.
 
-    `run_count` says how often Prefect has tried this run: each try requests its stages anew. Raises
+    `run_count` says how often Prefect has tried this run: each try requests its stages again. Raises
     WorkersUnreachableError.
     """
     cached = _pull_result(node, context=context)

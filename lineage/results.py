@@ -38,7 +38,7 @@ NoteKind = Literal[
     "trial",  # {number, of, settings}: the hyperparameters that validation chose
     "not_converged",  # the iterations after which the fit of a linear probe was ended
     "truncated",  # {share, max_positions, effect}: texts that were longer than the model reads
-    "answers_cut_off",  # {count, of}: questions whose answer lies beyond max_words
+    "answers_cut_off",  # {count, of}: questions whose answer is beyond max_words
     "unreadable_words",  # how many words have no token that is read
     "unknown_words",  # {count, of, items, effect}
     "bleu_signature",  # sacrebleu's

@@ -211,7 +211,7 @@ def write_results_csv(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_results_csv(path: Path) -> list[Row]:
-    """Read what `write_results_csv` wrote, with None for missing values."""
+    """Read the file of `write_results_csv`, with None for missing values."""
     numbers = {**dict.fromkeys(results.INTEGER_COLUMNS, "Int64"), "value": "Float64"}
     types = {name: numbers.get(name, "str") for name in results.RESULT_COLUMNS}
     missing = {name: [""] for name in numbers}

@@ -1,6 +1,6 @@
 """The decision of a setting: which system to use, what it costs, and what to do next.
 
-The rules stand in docs/explanation/statistics.md. They are pure functions of the rankings, the
+The rules are in docs/explanation/statistics.md. They are pure functions of the rankings, the
 forecasts and the costs.
 """
 

@@ -166,7 +166,7 @@ class Task:
     group: str | None = None
     # The data's labels -> the task's. A list names 0, 1, ...; null leaves such items out.
     label_map: dict[str, str | None] | dict[int, str | None] | tuple[str | None, ...] | None = None
-    # Cross-validation, split anew with each fine-tuning seed: for small data that has only train.
+    # Cross-validation, split again with each fine-tuning seed: for small data that has only train.
     folds: int | None = None
     # Further test sets: a name -> the keys that differ from the task's own.
     extra_test_sets: dict[str, dict[str, Any]] = field(default_factory=dict)

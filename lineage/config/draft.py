@@ -86,7 +86,7 @@ def draft_params(
 ) -> StudyDraft:
     """Compose params.yaml, and check it like the stage `sources`. Raises InputError.
 
-    `language` is what the user has said. `public` has been checked. Relative files are looked up in `root`. Prepared data is
+    `language` is the user's choice. `public` has been checked. Relative files are looked up in `root`. Prepared data is
     kept below the current folder, as by a stage.
     """
     is_guessed = language is None

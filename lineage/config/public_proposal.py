@@ -21,7 +21,7 @@ from lineage.models.public_tokenizer import load_public_tokenizer
 
 @dataclass(frozen=True)
 class PublicProposal:
-    """A public checkpoint that the user has named, or that lies in the Hub's cache."""
+    """A public checkpoint that the user has named, or one in the Hub's cache."""
 
     name: str  # the key under `models`
     keys: Mapping[str, str]  # from, and the revision of a repository

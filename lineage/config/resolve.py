@@ -34,7 +34,7 @@ def family_names() -> list[str]:
 
 
 def family_of(name: str, block: Tree) -> str:
-    """Return the name of a model's family: what it says, or that of its own key."""
+    """Return the name of a model's family: the one it names, or its own key."""
     if "family" in block:
         return str(block["family"])
     return PUBLIC_FAMILY if "from" in block else name

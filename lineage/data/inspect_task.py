@@ -160,7 +160,7 @@ def _describe_training_file(
 
 
 def _check_label_folders(files: DataFiles, where: str) -> None:
-    """Raise InputError unless each text file lies in a folder that may be its label."""
+    """Raise InputError unless each text file is in a folder that may be its label."""
     folders = {path.parent for path in files.paths}
     parents = {folder.parent for folder in folders}
     if len(parents) > 1:
@@ -196,7 +196,7 @@ def _check_names_fit(
     files: DataFiles,
     where: str,
 ) -> None:
-    """Raise InputError if names of columns do not fit what stands below them."""
+    """Raise InputError if names of columns do not fit the values below them."""
     if "columns" in keys:
         if not choice.has_tags:
             raise InputError(

@@ -164,7 +164,7 @@ def join_words(tokens: Sequence[str], language: str) -> str:
 def spaces_before_words(tokens: Sequence[str], language: str) -> list[int]:
     """Return how many spaces, 0 or 1, stand before each word in running text.
 
-    In a language without spaces one stands between two runs of letters or digits, which would
+    In a language without spaces one is between two runs of letters or digits, which would
     merge without it (New York). Two single characters have none: a text that was given in
     characters (2, 0, 2, 6) has lost its spaces, and mostly had none there.
     """

@@ -307,7 +307,7 @@ def _row_unit(task: Task, files: DataFiles) -> Literal["line", "spaced", "senten
 
 
 def list_data_files(folder: Path) -> DataFiles:
-    """Return all files of a folder in the Hub's layout: the card too decides what is read."""
+    """Return all files of a folder in the Hub's layout: the card too decides which files are read."""
     paths = match_data_files("**/*", folder)
     names = tuple(path.relative_to(folder).as_posix() for path in paths)
     return DataFiles(tuple(paths), names, "", "")

@@ -231,7 +231,7 @@ def _read_separated_rows(
 
 
 def _is_row_boundary(line: str, table_format: TextTableFormat) -> bool:
-    """Return whether a line is blank, or stands between documents of sentences."""
+    """Return whether a line is blank, or separates documents of sentences."""
     if not line.strip():
         return True
     return table_format.is_sentence and line.startswith(DOCUMENT_BOUNDARIES)

@@ -87,7 +87,7 @@ class TaskData:
     def split_items(self, *, seed: int, fold: int | None) -> list[SplitItems]:
         """Return train first, then the scored parts.
 
-        With folds `seed` is that of the repetition: each assigns the items to folds anew.
+        With folds `seed` is that of the repetition: each assigns the items to folds again.
         """
         if fold is not None:
             return self._fold_parts(seed=seed, fold=fold)

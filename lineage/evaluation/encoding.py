@@ -346,7 +346,7 @@ def encode_word_in_context(
 
 
 def _touches_cut(pieces_P2: np.ndarray, encoded: Encoding, tokenizer: Tokenizer) -> bool:
-    """Tell whether a word lies at the edge where the text is cut, and may have lost pieces."""
+    """Tell whether a word is at the edge where the text is cut, and may have lost pieces."""
     if tokenizer.direction == "forward":
         return bool(pieces_P2[:, 0].max() >= len(encoded.ids) - 2)
     return bool(pieces_P2[:, 0].min() <= 1)

@@ -36,5 +36,5 @@ def write_ngram_bits(path: Path, bits: Sequence[NgramBits]) -> None:
 
 
 def read_ngram_bits(path: Path) -> tuple[NgramBits, ...]:
-    """Read what `write_ngram_bits` wrote. Raises InputError if it is missing or malformed."""
+    """Read the file of `write_ngram_bits`. Raises InputError if it is missing or malformed."""
     return parse_record(NgramBitsFile, artifacts.read_json(path), str(path)).models

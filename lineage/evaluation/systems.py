@@ -267,7 +267,7 @@ class EncoderUnderTest:
         self.feature_seconds_per_item = 0.0
 
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
-        """Build the model anew, so that fine-tuning in one run does not affect another.
+        """Build the model again, so that fine-tuning in one run does not affect another.
 
         `finetune_settings` give the dropout.
         """

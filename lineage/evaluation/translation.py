@@ -43,7 +43,7 @@ from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.sentence_scores import MAX_LOGITS_PER_BATCH
 from lineage.training.state import RngState, TrainState
 
-# In pretraining this token stands between documents, so a target begins and ends with it.
+# In pretraining this token separates documents, so a target begins and ends with it.
 END_TOKEN = "<|endoftext|>"
 LANGUAGES = ("source", "target")
 

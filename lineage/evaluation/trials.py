@@ -85,7 +85,7 @@ class RunPredictions:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read the files of `save`."""
         facts = read_json(folder / "run.json")
         return cls(
             read_table(folder / "predictions.parquet"),

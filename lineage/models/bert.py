@@ -164,7 +164,7 @@ def bert_scores(
 def describe_mechanism(
     architecture: ContextualizerConfig, pretrain: MaskedLmPretrainSettings
 ) -> dict[str, str]:
-    """Describe what the switches change."""
+    """Describe the changes by the switches."""
     direction, predicted, pooled = {
         "bidirectional": ("both sides at once", "masked LM", "[CLS]"),
         "left_to_right": ("left to right", "next token", "last token"),

@@ -323,7 +323,7 @@ def context2vec_scores(
 def describe_mechanism(
     architecture: Context2vecConfig, pretrain: Context2vecPretrainSettings
 ) -> dict[str, str]:
-    """Describe what the average of the other words changes."""
+    """Describe the change by the average of the other words."""
     if architecture.context_encoder == "lstm":
         return {}
     return {

@@ -32,7 +32,7 @@ class NegativeSamplingSettings:
 
 
 class GensimSentences:
-    """The sentences as lists of words, which is what gensim reads."""
+    """The sentences as lists of words, as gensim reads them."""
 
     def __init__(
         self,

@@ -533,7 +533,7 @@ def lacks_lm_head(config: PublicConfig) -> bool:
 def describe_mechanism(
     architecture: PublicConfig, pretrain: ContinuedPretrainSettings
 ) -> dict[str, str]:
-    """Describe what is known of a folder's model."""
+    """Describe a folder's model as far as it is known."""
     info = architecture.checkpoint_info
     if info is None:
         return {}

@@ -228,7 +228,7 @@ def independent_lm_losses(
 
 
 def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    """Describe what a single direction changes."""
+    """Describe the change by a single direction."""
     if architecture.directions == "bidirectional":
         return {}
     changes = {"contextualizer": "LSTM", "transfer": "frozen, the top"}

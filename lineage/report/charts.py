@@ -235,7 +235,7 @@ def draw_cost_panel(
     parts.append(f'<polyline points="{line}" fill="none" {muted_style(1.2)}/>')
     marks = [(x_scale(math.log10(one.seconds)), y_scale(one.score)) for one in points]
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks]
-    taken += [_box_around(*pair) for pair in pairwise(corners)]  # no name lies on the line
+    taken += [_box_around(*pair) for pair in pairwise(corners)]  # no name covers the line
     taken.append((0, floor, size.width, size.height))  # nor on the numbers of the axis
     for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
         parts.append(draw_marker(one.marker, x, y, 4, f'fill="{one.color}"'))

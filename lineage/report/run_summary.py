@@ -103,7 +103,7 @@ class Changes:
 
 
 def find_changes(before: Mapping[Setting, KnownUse], decisions: Sequence[Decision]) -> Changes:
-    """Compare the decisions with what `read_known_uses` found before the run."""
+    """Compare the decisions with the result of `read_known_uses` before the run."""
     changed = []
     scores = []
     for one in decisions:

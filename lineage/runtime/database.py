@@ -39,7 +39,7 @@ def find_database() -> Path | None:
 def lock_store() -> Iterator[None]:
     """Let only one of the processes that share a store write.
 
-    The lock lies beside the database, since workers on this machine share it too.
+    The lock is next to the database, since workers on this machine share it too.
     """
     database = find_database()
     if database is None:

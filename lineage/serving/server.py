@@ -2,7 +2,7 @@
 
 The server is that of `mlflow models serve`, in this process, and the same class answers. By itself
 it repeats the data of a request in its messages, and answers 500 to JSON that Python cannot parse,
-so a guard stands before it.
+so a guard checks it first.
 """
 
 import json
@@ -45,7 +45,7 @@ class ServedModel:
 def serve(task: str, *, system: str | None, port: int) -> None:
     """Answer requests with the champion of a task, or with a system of the study.
 
-    It returns when the process is told to end. Raises InputError.
+    It returns when the process gets SIGTERM. Raises InputError.
     """
     with _listen(port) as listener:
         served = load_champion(task) if system is None else load_saved_system(task, system)

@@ -7,7 +7,7 @@
     attractor   -> preposition noun | relative noun verb
     opinion     -> subject copula [negation] [intensifier] polar [polar]
 
-A determiner stands only before subjects. Determiners, nouns, relatives and auxiliaries (or the
+A determiner is only before subjects. Determiners, nouns, relatives and auxiliaries (or the
 copula) show number; the head of the subject, not the nearer noun, rules the relative and the
 auxiliary. All open-class words of a sentence belong to its topic or to the topic's field, except
 for a few generic ones. The adjective follows its noun, so predicting it requires knowing which

@@ -358,7 +358,7 @@ def train_language_model(
 
     The last step of a phase saves no checkpoint, so the counters always tell to which phase a
     checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
-    the end. A training that is told to end (SIGTERM) saves a checkpoint first. Raises
+    the end. A training that gets SIGTERM saves a checkpoint first. Raises
     EvaluationError if a loss is not finite.
     """
     newest = _find_resume_point(context.checkpoint_dir, plan, intermediate)
