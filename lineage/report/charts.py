@@ -118,23 +118,19 @@ def draw_label_panel(
         [(x_scale(math.log10(x)), x) for x in ticks], room=room
     ):
         parts.append(draw_text(x, floor + 16, format_x(value)))
+    names = []
     for one in sorted(series, key=lambda one: one.bold):
         xs = [x_scale(math.log10(x)) for x in one.x]
         parts += _draw_line(one, xs, y_scale)
+        end = (xs[-1], y_scale(one.y[-1]))
         if forecast is not None and one.name == forecast[0]:
-            end = x_scale(math.log10(forecast[1]))
+            start = end
+            end = (x_scale(math.log10(forecast[1])), y_scale(forecast[2]))
             parts.append(
-                f'<line x1="{xs[-1]}" y1="{y_scale(one.y[-1])}" x2="{end}" '
-                f'y2="{y_scale(forecast[2])}" stroke="{one.color}" stroke-width="2" '
-                'stroke-dasharray="2 3"/>'
+                f'<line x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}" '
+                f'stroke="{one.color}" stroke-width="2" stroke-dasharray="2 3"/>'
             )
-    names = []
-    for one in series:
-        end_of_line = (one.x[-1], one.y[-1])
-        if forecast is not None and one.name == forecast[0]:
-            end_of_line = forecast[1:]
-        start = (x_scale(math.log10(end_of_line[0])), y_scale(end_of_line[1]))
-        names.append(LineName(shorten(one.name, size.max_name), start, one.color, one.bold))
+        names.append(LineName(shorten(one.name, size.max_name), end, one.color, one.bold))
     parts += _draw_names(names, right + 8, floor)
     described = "; ".join(
         f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
