@@ -14,7 +14,9 @@ def work(stage: Stage) -> None:
     params = read_recorded_params()
     results_dir = Path("artifacts/results")
     check_result_files(results_dir)
-    table, analysis = build_results(results_dir, params.grid, params.report, params.tasks)
+    table, analysis = build_results(
+        results_dir, params.grid, params.report, params.tasks, params.continued_models
+    )
     write_results_csv(Path("reports/results.csv"), table)
     write_analysis(Path("reports/results.json"), analysis)
 

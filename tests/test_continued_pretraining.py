@@ -15,7 +15,7 @@ from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.cells import normalize_seeds
 from lineage.analysis.records import System
-from lineage.config.params import Budget, Params, ReportParams, read_params
+from lineage.config.params import Budget, Params, ReportParams, parse_params, read_params
 from lineage.models import public as family
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_tokenizer import load_public_tokenizer
@@ -164,6 +164,16 @@ def make_continued_project(folder: Path) -> dict[str, Any]:
     tree["grid"] |= {"pretrain_seeds": [0, 1], "finetune_seeds": [0]}
     write_params(folder, tree)
     return tree
+
+
+def test_the_same_checkpoint_as_it_is_is_found_for_a_continued_one(tmp_path: Path) -> None:
+    tree = make_continued_project(tmp_path)
+    assert parse_params(tree).continued_models == {"continued": "as_it_is"}
+    tree["grid"] |= {"models": ["gpt", "continued"]}
+    assert parse_params(tree).continued_models == {}, "its baseline is not in the grid"
+    tree["grid"] |= {"models": ["gpt", "as_it_is", "continued"]}
+    tree["models"]["as_it_is"] = tree["models"]["as_it_is"] | {"from": "another"}
+    assert parse_params(tree).continued_models == {}, "it is another checkpoint"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.gains import Method, summarize_gains
 from lineage.analysis.records import Analysis, Comparison, NgramComparison, Setting
@@ -280,3 +281,27 @@ def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
     text = render_pages(analysis)["md"]
     assert "## What the general text adds" in text
     assert "| GPT, target text only, frozen |" in text
+
+
+@pytest.mark.parametrize(("continued", "plain"), [("bert", "gpt"), ("gpt", "bert")])
+def test_a_public_model_that_read_the_corpus_is_compared_with_itself_before(
+    tmp_path: Path, continued: str, plain: str
+) -> None:
+    """bert is 0.6 logits better than gpt, so one is a gain of the other and the other a loss."""
+    folder = Study(tmp_path).write()
+    for path in folder.glob("*/evaluate*"):
+        if path.suffix == ".parquet" and path.stem.split("-")[1] in (continued, plain):
+            artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
+    before = build_results(folder, GRID, ReportParams())[1].comparisons
+    analysis = build_results(folder, GRID, ReportParams(), continued_models={continued: plain})[1]
+    found = [one for one in analysis.comparisons if one.comparison_type == "continuation"]
+    assert tuple(one for one in analysis.comparisons if one not in found) == before
+    assert {(one.first.model, one.second.model) for one in found} == {(continued, plain)}
+    verdicts = {one.verdict for one in found} - {"no significant difference"}
+    assert verdicts == {"better" if continued == "bert" else "worse"}
+    section = tables.build_gain_sections(analysis)[-1]
+    word = "gain" if continued == "bert" else "loss"
+    name = format_model(continued)
+    assert section.added == "continued pretraining"
+    assert section.finding.startswith(f"With the most labels, a {word} is shown for {name} in ")
+    assert section.finding.endswith(" comparisons.")

@@ -84,11 +84,16 @@ Row = dict[str, Any]
 
 
 def build_results(
-    results_dir: Path, grid: Grid, report: ReportParams, tasks: Mapping[str, Task] | None = None
+    results_dir: Path,
+    grid: Grid,
+    report: ReportParams,
+    tasks: Mapping[str, Task] | None = None,
+    continued_models: Mapping[str, str] | None = None,
 ) -> tuple[pd.DataFrame, Analysis]:
     """Return all result rows and the analysis, from `artifacts/results`.
 
-    `tasks` are those of params.yaml, which name metrics and benchmarks. Raises InputError.
+    `tasks` are those of params.yaml, which name metrics and benchmarks; `continued_models` are
+    those of `Params`. Raises InputError.
     """
     split = report.split
     tasks = tasks or {}
@@ -110,7 +115,7 @@ def build_results(
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
-    comparisons = run_comparisons(plan_comparisons(cells, grid))
+    comparisons = run_comparisons(plan_comparisons(cells, grid, continued_models))
     rankings = _rank_settings(cells, grid)
     analysis = Analysis(
         split=split,

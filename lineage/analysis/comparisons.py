@@ -262,13 +262,20 @@ def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
     return True
 
 
-def plan_comparisons(cells: list[ResultCell], grid: Grid) -> list[PlannedComparison]:
-    """Plan all comparisons within settings. See `ComparisonType`."""
+def plan_comparisons(
+    cells: list[ResultCell], grid: Grid, continued_models: Mapping[str, str] | None = None
+) -> list[PlannedComparison]:
+    """Plan all comparisons within settings. See `ComparisonType`.
+
+    `continued_models` are those of `Params.continued_models`.
+    """
     planned = []
     for group in group_by_setting(cells).values():
         scored = [cell for cell in group if cell.item_scores]
         for a, b in combinations(scored, 2):
             pair = _plan_pair(a, b, grid)
+            if pair is None and continued_models:
+                pair = _plan_continuation(a, b, continued_models)
             if pair:
                 planned.append(pair)
     return planned
@@ -296,6 +303,17 @@ def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | 
         return None
     if a.system.init == b.system.init and a.system.method == b.system.method:
         return PlannedComparison("models", a, b)
+    return None
+
+
+def _plan_continuation(
+    a: ResultCell, b: ResultCell, continued_models: Mapping[str, str]
+) -> PlannedComparison | None:
+    """Compare a public checkpoint that continued on the corpus with the same one as it is."""
+    for one, other in ((a, b), (b, a)):
+        is_continued = continued_models.get(one.system.model) == other.system.model
+        if is_continued and _same_trained_usage(one, other):
+            return PlannedComparison("continuation", one, other)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Gains of pretraining, of adaptation and of general text: their comparisons over all settings together."""
+"""Gains of pretraining, adaptation, general text and continued pretraining, over all settings."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from lineage.analysis.records import Analysis, Comparison, Outcome, Setting
 from lineage.analysis.settings import baseline_is_near_chance, comparison_outcome
 
-GainType = Literal["pretraining", "adaptation", "general_text"]
+GainType = Literal["pretraining", "adaptation", "general_text", "continuation"]
 TRANSFER_ORDER = ("frozen", "finetuned", "setfit", "zero_shot")
 BILSTM_HEADS = ("bilstm", "bilstm_crf")
 

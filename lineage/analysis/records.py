@@ -34,6 +34,7 @@ ComparisonType = Literal[
     "pretraining",  # a pretrained model with its random-init baseline
     "adaptation",  # an adapted model with the same model before adaptation
     "general_text",  # an adapted model with the same model pretrained on the target's text alone
+    "continuation",  # a public checkpoint that continued on the corpus with the same one as it is
     "models",  # two models that are used in the same way
     "ablation",  # a model with the model that differs from it in one setting
     "ensemble",  # an ensemble with one of its members

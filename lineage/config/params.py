@@ -279,6 +279,25 @@ class Params:
         return self.adapt.text_bytes or self.budget.text_bytes
 
     @property
+    def continued_models(self) -> dict[str, str]:
+        """The public checkpoints of the grid that continue on the corpus -> the same one as it is.
+
+        Those without such an entry in the grid are left out.
+        """
+        as_it_is: dict[tuple[Any, Any], str] = {}
+        continued: dict[str, tuple[Any, Any]] = {}
+        for name in self.grid.models:
+            block = self.models[name]
+            if "from" not in block:
+                continue
+            source = (block["from"], block.get("revision"))
+            if (block.get("pretrain") or {}).get("continue_on_corpus"):
+                continued[name] = source
+            else:
+                as_it_is[source] = name
+        return {name: as_it_is[source] for name, source in continued.items() if source in as_it_is}
+
+    @property
     def compute_settings(self) -> dict[str, Any]:
         """The settings that change the bytes of every stage that trains."""
         return {

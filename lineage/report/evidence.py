@@ -153,7 +153,7 @@ def rebuild_report(folder: Path) -> Path:
     facts_file = evidence / FACTS_FILE
     facts = parse_record(ReportFacts, artifacts.read_json(facts_file), str(facts_file))
     table, analysis = build_results(
-        evidence / RESULTS_DIR, params.grid, params.report, params.tasks
+        evidence / RESULTS_DIR, params.grid, params.report, params.tasks, params.continued_models
     )
     write_results_csv(folder / "results.csv", table)
     write_report(folder, analysis, facts)

@@ -64,6 +64,8 @@ GAIN_DEFINITIONS = {
     "labels.",
     "adaptation": "Adaptation goes on with pretraining on the task's own text, without its labels.",
     "general_text": "The baseline has read the task's text alone, and no general text before.",
+    "continuation": "The baseline is the same public checkpoint as it is, which has not read the "
+    "corpus.",
 }
 # For each type of gain: what was added, the model that has it, and its baseline.
 GAIN_NAMES = {
@@ -73,6 +75,11 @@ GAIN_NAMES = {
         "the general text",
         "an adapted model",
         "the same model pretrained on the target's text alone",
+    ),
+    "continuation": (
+        "continued pretraining",
+        "a public checkpoint that continued on the corpus",
+        "the same checkpoint as it is",
     ),
 }
 
@@ -339,7 +346,9 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     if weak and sentences:
         names = join_with_and([format_model(model) for model in weak])
         sentences.append(f"Nothing follows about {names}, which learned less than a 5-gram model.")
-    sentences += _describe_model_gains(analysis.public_models, summary, "Of public models")
+    is_continuation = summary.comparison_type == "continuation"  # of public models only
+    start = "With the most labels" if is_continuation else "Of public models"
+    sentences += _describe_model_gains(analysis.public_models, summary, start)
     return " ".join(sentences)
 
 
@@ -377,7 +386,10 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
         lead = "No gain is shown" if helped else f"{start}, no gain is shown"
         sentences.append(f"{lead} for {join_with_and(not_shown)}.")
     if worse:
-        sentences.append(f"A loss is shown for {join_with_and(worse)}.")
+        if not sentences:
+            worse[0] += " comparisons"
+        lead = "A loss is shown" if sentences else f"{start}, a loss is shown"
+        sentences.append(f"{lead} for {join_with_and(worse)}.")
     return sentences
 
 
@@ -441,7 +453,7 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
         baseline=baseline,
         # A line of a task's table has one baseline: that of an adapted model is the same before.
         intervals_note=""
-        if summary.comparison_type == "general_text"
+        if summary.comparison_type in ("general_text", "continuation")
         else " The tables of the tasks have the intervals.",
         kind_counts=tuple(kinds),
         model_counts=tuple(models),
