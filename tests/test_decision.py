@@ -68,7 +68,7 @@ def test_a_clear_winner_is_recommended_whatever_it_costs() -> None:
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "clear")
     assert decision.as_good == () and decision.advice == "pretrain on your text"
     assert describe_decision(decision) == (
-        "Use ELMo, fine-tuned: 90.0 % (88.3 to 91.7); no other model may be as good; "
+        "Use ELMo, fine-tuned: 90.0 % (88.3 to 91.7); all others are shown to score lower; "
         "it takes 83 min to build."
     )
 
@@ -135,16 +135,16 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == (
-        "For sense, use the public model minilm: 20.0 points above the best under your budget."
+        "For sense, use the public model minilm: 20.0 points above the best without public weights."
     )
     sentence = describe_decision(decision)
-    public_sentence, own_sentence = sentence.split(" Under your budget, ")
+    public_sentence, own_sentence = sentence.split(" Without public weights, ")
     assert public_sentence.startswith("Use the public model minilm, fine-tuned: 90.0 % (")
-    assert "), 20.0 points above the best under your budget; no other model" in public_sentence
+    assert "), 20.0 points above the best without public weights; all others" in public_sentence
     assert own_sentence.startswith("use ELMo, fine-tuned: 70.0 % (")
     (line,) = build_decision_lines(analyze(cells), [decision])
     assert (line.use, line.score) == ("minilm", "90.0")
-    assert line.alternative == "under your budget: ELMo (fine-tuned) 70.0"
+    assert line.alternative == "without public weights: ELMo (fine-tuned) 70.0"
 
 
 def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
@@ -154,7 +154,7 @@ def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
     decision = decide_one(cells)
     assert decision.advice == "pretrain on your text" and decision.overall is not None
     (line,) = build_decision_lines(analyze(cells), [decision])
-    assert (line.use, line.alternative) == ("ELMo", "with public models: the same")
+    assert (line.use, line.alternative) == ("ELMo", "with public weights: the same")
 
 
 def test_at_chance_nothing_is_recommended() -> None:
@@ -292,7 +292,7 @@ def test_more_labels_come_first_if_they_bring_more_than_the_choice_of_a_model(
     costs = costs_of(cells, elmo=100.0, tfidf=1.0)
     decision = decide_one(cells, costs, label_forecasts=(forecast,))
     assert decision.advice == advice
-    assert "100 more labels: +5.0 points" in describe_decision(decision)
+    assert "100 more labels should bring +5.0 points" in describe_decision(decision)
     other = forecast_for(cells[0].system, label_counts=(25, 50, 90))
     assert decide_one(cells, costs, label_forecasts=(other,)).forecast is None, (
         "it is for another number of labels"
@@ -472,8 +472,7 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
     )
     decision = decide_one(cells, label_forecasts=forecasts)
     assert decision.forecast == forecasts[1]
-    assert "100 more labels, frozen: +5.0 points (+4.0 to +6.0) expected" in describe_decision(
-        decision
-    )
+    expected = "100 more labels should bring ELMo (frozen) +5.0 points (+4.0 to +6.0)"
+    assert expected in describe_decision(decision)
     with_own = decide_one(cells, label_forecasts=(*forecasts, forecast_for(own, gain=0.01)))
-    assert "100 more labels: +1.0 points" in describe_decision(with_own)
+    assert "100 more labels should bring +1.0 points" in describe_decision(with_own)

@@ -55,7 +55,7 @@ class DecisionLine:
     unit: str
     as_good: str
     cost: str
-    # The best under the budget, if a public model is to be used, or else the best with public ones.
+    # The best without public weights, if a public model is to be used, or else the best with them.
     alternative: str
     next_step: str
     forecast: str
@@ -112,13 +112,13 @@ def _describe_alternative(decision: Decision) -> str:
         return ""
     if decision.advice == "use a public model":
         own = decision.under_budget
-        return f"under your budget: {_name_with_cost(own)}" if own else ""
+        return f"without public weights: {_name_with_cost(own)}" if own else ""
     if decision.overall.standing.system == decision.use.standing.system:
-        return "with public models: the same"
+        return "with public weights: the same"
     gain = ""
     if decision.overall_gain is not None:
         gain = f" ({format_difference(decision.overall_gain)})"
-    return f"with public models: {_name_with_cost(decision.overall)}{gain}"
+    return f"with public weights: {_name_with_cost(decision.overall)}{gain}"
 
 
 def format_interval(standing: Standing) -> str:
@@ -161,19 +161,22 @@ def _name_with_cost(choice: Choice) -> str:
 
 
 def describe_forecast(decision: Decision) -> str:
-    """Tell what as many labels again should bring: `240 more labels: +3.5 points (2.1 to 3.9)`."""
+    """Tell what as many labels again should bring.
+
+    Such as `240 more labels should bring +3.5 points (+2.1 to +3.9)`.
+    """
     forecast = decision.forecast
     if forecast is None:
         return ""
-    more = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels"
+    text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels should bring"
     if forecast.system != decision.use.standing.system:
-        more += f", {format_use(forecast.system)}"
+        text += f" {name_system(forecast.system)}"
     if forecast.gain_high < SMALLEST_GAIN:
-        return f"{more}: no gain"
+        return f"{text} no gain"
     low = format_difference(forecast.gain_low)
     high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
-    return f"{more}: {gain} points ({low} to {high})"
+    return f"{text} {gain} points ({low} to {high})"
 
 
 def describe_decision(decision: Decision) -> str:
@@ -188,12 +191,13 @@ def describe_decision(decision: Decision) -> str:
     public = "the public model " if decision.advice == "use a public model" else ""
     text = f"Use {public}{_describe_score(decision.use, decision.metric)}"
     if public and decision.overall_gain is not None:
-        text += f", {format_percent(decision.overall_gain)} points above the best under your budget"
+        gain = format_percent(decision.overall_gain)
+        text += f", {gain} points above the best without public weights"
     text += f"; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
         text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
     if decision.forecast is not None:
-        text += f"; {describe_forecast(decision)} expected"
+        text += f"; {describe_forecast(decision)}"
     if public and decision.under_budget is not None:
         return f"{text}. {_describe_under_budget(decision.under_budget, decision.metric)}"
     return f"{text}."
@@ -202,8 +206,8 @@ def describe_decision(decision: Decision) -> str:
 def _describe_under_budget(choice: Choice, metric: str) -> str:
     """Tell what to use where public models may not be used."""
     if not choice.standing.above_chance:
-        return "Under your budget, nothing is shown to be above chance."
-    text = f"Under your budget, use {_describe_score(choice, metric)}"
+        return "Without public weights, nothing is shown to be above chance."
+    text = f"Without public weights, use {_describe_score(choice, metric)}"
     if choice.cost.seconds is not None:
         text += f"; it takes {format_build_time(choice.cost, ' to build')}"
     return f"{text}."
@@ -225,7 +229,7 @@ def _describe_certainty(decision: Decision) -> str:
     if decision.certainty == "alone":
         return "there is nothing to compare it with"
     if decision.certainty == "clear":
-        return "no other model may be as good"
+        return "all others are shown to score lower"
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
         if _is_highest(decision):
@@ -301,7 +305,7 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
         points = join_with_and([format_percent(gain) for gain in gains])
         return (
             f"For {tasks}, use the public model {format_model(model)}: {points} points above the best "
-            "under your budget."
+            "without public weights."
         )
     if model == "tfidf":
         return f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more."

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from lineage.analysis.cells import split_test_set
 from lineage.analysis.decision import Costs, Decision
 from lineage.analysis.disagreements import Disagreements
 from lineage.analysis.records import BASELINES, Analysis, Setting, System
@@ -52,6 +53,7 @@ def render_report(
         "analysis": analysis,
         "answer": summarize_decisions(analysis, decisions),
         "decisions": build_decision_lines(analysis, decisions),
+        "labelled_tasks": _list_labelled_tasks(decisions),
         "runs_note": describe_runs(analysis),
         "ngram_warning": sentences.summarize_ngram_comparisons(analysis.ngram_comparisons),
         "main_figures": build_main_figures(analysis),
@@ -123,6 +125,12 @@ def render_figures(analysis: Analysis, decisions: Sequence[Decision]) -> dict[st
         for name, drawn in charts.items()
         for number, svg in enumerate(drawn, start=1)
     }
+
+
+def _list_labelled_tasks(decisions: Sequence[Decision]) -> list[str]:
+    """Return the tasks that `lineage predict` answers: those with labels, without extra test sets."""
+    names = [split_test_set(one.task)[0] for one in decisions if one.label_count != "none"]
+    return list(dict.fromkeys(names))
 
 
 def find_recommended(decisions: Sequence[Decision]) -> dict[Setting, System]:
