@@ -440,10 +440,13 @@ def _study_root() -> Path:
 
 def _run_with_prefect(options: "RunOptions") -> int:
     from flows.servers import run_environment, start_temporary_prefect, wait_for_prefect
-    from flows.study import check_places
+    from flows.study import check_places, hold_run_lock
 
     root = _study_root()
-    check_places(root)  # before the server is started
+    # What can be refused at once is refused before the server is started.
+    check_places(root)
+    with hold_run_lock(root):
+        pass
     # Prefect reads its settings when it is imported.
     for name, value in run_environment(root).items():
         os.environ.setdefault(name, value)
@@ -452,9 +455,10 @@ def _run_with_prefect(options: "RunOptions") -> int:
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
         )
     is_temporary = start_temporary_prefect(root)
-    from flows.run import start_helpers
+    from flows.run import check_parameters, start_helpers
 
     with start_helpers(root):  # they import what stages need while the server starts
+        check_parameters(root)
         from flows.flow import run_with_prefect
 
         wait_for_prefect(root)

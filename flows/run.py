@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 from typing import get_args
@@ -171,6 +173,24 @@ def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
 
         refresh_parameter_records(read_params())
     return nodes, find_stale_stages(nodes, read_stale_reasons(root))
+
+
+def check_parameters(root: Path) -> None:
+    """Raise InputError if params.yaml is wrong. A file that `sources` has recorded is not read again.
+
+    Another process reads it, since that imports torch.
+    """
+    if not _params_have_changed(root):
+        return
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(_read_parameters).result()
+
+
+def _read_parameters() -> None:
+    from lineage.config.checks import check_study
+    from lineage.config.params import read_params
+
+    check_study(read_params())
 
 
 def _params_have_changed(root: Path) -> bool:

@@ -318,7 +318,9 @@ def _data_notes(task: TaskSummary) -> list[str]:
             notes.append(f"{unusable} {split} items were dropped: {DROP_REASONS[UNUSABLE_ITEMS]}.")
     train = task.splits.get("train")
     if train is not None and (omitted := train.dropped.get("limit")):
-        notes.append(f"{omitted:,} more train items are there, left out by the limit in params.yaml.")
+        notes.append(
+            f"{omitted:,} more train items are there, left out by the limit in params.yaml."
+        )
     for name, text in DATA_NOTES.items():
         for split, stats in task.splits.items():
             if count := getattr(stats, name):
