@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
-from lineage.config.resolved import resolved_values
+from lineage.config.resolved import format_params, resolved_values
 from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
 from lineage.evaluation.settings import EvaluateSettings
@@ -47,6 +48,16 @@ def test_every_ready_made_study_is_valid_and_has_the_lists_that_dvc_reads(name: 
     assert set(tree["grid"]) >= GRID_KEYS
     params = parse_params(tree, "params.yaml")
     assert set(check_study(params)) == {*params.models}
+
+
+@pytest.mark.parametrize("name", ["few-labels", "variants", "wiki-full"])
+def test_the_printed_parameters_of_a_study_read_back(name: str, tmp_path: Path) -> None:
+    """So `lineage params > params.yaml` writes every default out, and changes nothing."""
+    path = tmp_path / "params.yaml"
+    path.write_text(format_params(REPOSITORY / f"studies/{name}.yaml"), encoding="utf-8")
+    printed = path.read_text(encoding="utf-8")
+    assert set(check_study(parse_params(read_yaml(path)))) == {*read_yaml(path)["models"]}
+    assert format_params(path) == printed
 
 
 def test_an_entry_with_like_inherits_and_overrides_the_keys_of_another_entry() -> None:

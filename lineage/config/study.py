@@ -250,7 +250,8 @@ def _check_family_options(family: Family, block: Mapping[str, Any], where: str) 
         value: Any = block
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None and not is_supported:
+        is_default = value is None or value == "forward"  # `lineage params` prints both
+        if not is_default and not is_supported:
             raise InputError(f"{where}.{key}: {family.name} {reason}; remove the key")
 
 
