@@ -373,15 +373,7 @@ def _evaluate_head(
     assert run.finetune_seed is not None
     scored = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[1:]
 
-    earlier_seconds: list[float] = []
-
-    def start(trial_settings: HyperparameterTrials) -> StartedHead:
-        head = start_head(encoder, run, trial_settings, problem)
-        if head.training is not None:
-            # A process that repeats the run starts the same trainings in the same order.
-            folder = resume_point.folder / str(len(earlier_seconds))
-            earlier_seconds.append(head.training.resume(replace(resume_point, folder=folder)))
-        return head
+    start = _HeadStarter(encoder, run, problem, resume_point)
 
     def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
         return _predict_part(context, run, head, answer, problem.validation, trial=trial)
@@ -418,9 +410,31 @@ def _evaluate_head(
         pd.concat(curves, ignore_index=True),
         head.notes,
         chosen_trial,
-        seconds=sum(earlier_seconds),
+        seconds=sum(start.earlier_seconds),
         items_per_second=1 / seconds_per_item,
     )
+
+
+class _HeadStarter:
+    """Starts the heads of a run, each where an earlier process has saved it, if one has."""
+
+    def __init__(
+        self, encoder: EncoderUnderTest, run: EvalRun, problem: HeadProblem, point: ResumePoint
+    ) -> None:
+        self._encoder = encoder
+        self._run = run
+        self._problem = problem
+        self._point = point
+        self.earlier_seconds: list[float] = []  # that earlier processes have spent, by training
+
+    def __call__(self, settings: HyperparameterTrials) -> StartedHead:
+        """Start a head with these settings."""
+        head = start_head(self._encoder, self._run, settings, self._problem)
+        if head.training is not None:
+            # A process that repeats the run starts the same trainings in the same order.
+            folder = self._point.folder / str(len(self.earlier_seconds))
+            self.earlier_seconds.append(head.training.resume(replace(self._point, folder=folder)))
+        return head
 
 
 def _chosen_settings(
