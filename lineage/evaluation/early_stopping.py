@@ -219,7 +219,9 @@ class ValidatedTraining(Generic[ModelT]):
 
     def keep_best(self) -> None:
         """Load the best weights so far, and mark their point of the curve. Call it last."""
-        assert not self._saved_curve, "it ends where it ended when it was saved, or later"
+        # On a GPU, rivals that are trained again may differ and drop it earlier than the last time.
+        while self._saved_curve:
+            self._repeat_validation()
         kept = len(self.curve) - 1
         if self.stopper is not None:
             kept = self.stopper.best_index
