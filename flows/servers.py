@@ -34,7 +34,8 @@ from flows.locks import hold_lock
 from flows.run import default_jobs
 from flows.study import check_can_commit, is_running
 from lineage.errors import InputError
-from lineage.runtime.database import check_database
+from lineage.runtime.database import check_database, find_database
+from lineage.runtime.provenance import get_pipeline_id
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     STATE_DIR,
@@ -278,6 +279,7 @@ def start_mlflow(study: Path) -> str:
         message = check_database()
         if message:
             print(message)
+        _create_missing_database()
         port = _choose_port("LINEAGE_MLFLOW_PORT", MLFLOW_PORT)
         command = ["mlflow", "server", "--backend-store-uri", store]
         command += ["--host", HOST, "--port", str(port), "--workers", "1"]
@@ -285,6 +287,23 @@ def start_mlflow(study: Path) -> str:
         no_jobs = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         _start_server(study, "mlflow", command, environment=no_jobs, port=port)
     return f"http://{HOST}:{port}"
+
+
+def _create_missing_database() -> None:
+    """Create MLflow's database: its server would do so in place, and a kill would leave a half.
+
+    Raises InputError.
+    """
+    database = find_database()
+    if database is None or database.is_file():
+        return
+    # Imported here: MLflow takes seconds.
+    from lineage.runtime import tracking
+
+    try:
+        tracking.connect(get_pipeline_id())
+    except tracking.STORE_ERRORS as error:
+        raise InputError(f"tracking_uri: {tracking.describe_store_error(error)}") from error
 
 
 def _worker_name(pool: str) -> str:

@@ -139,6 +139,7 @@ def load_context(
     elif model_dir.is_relative_to("artifacts/adapted") and text_bytes is not None:
         pretrained_bytes = read_text_bytes(source_dir)
         text_bytes = None if pretrained_bytes is None else pretrained_bytes + text_bytes
+    runtime = read_runtime_settings()
     return EvalContext(
         checkpoint=checkpoint,
         task=TaskData.load(task_dir, split=params.report.split),
@@ -146,9 +147,10 @@ def load_context(
         pretrain_seed=int(seed),
         text_bytes=text_bytes,
         precision=params.precision,
-        device=select_device(params.device, read_runtime_settings().device_index),
+        device=select_device(params.device, runtime.device_index),
         tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None,
         failure_reason=read_manifest(model_dir, "model")["reason"],
+        checkpoint_seconds=runtime.checkpoint_seconds,
     )
 
 
@@ -184,7 +186,7 @@ def evaluate(
     with stage.show_progress("results", 1.0) as report:
 
         def report_and_save(done: float, note: str) -> None:
-            # A run begins, so the runs before it are in the resume folder.
+            # A run begins, or a training was saved: what was before it is in the resume folder.
             stage.save_elapsed_seconds(cache_dir)
             report(done, note)
 

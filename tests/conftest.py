@@ -58,6 +58,12 @@ def project(finished_project: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def without_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let stages of this process wait until MLflow has everything, on a busy machine too."""
+    monkeypatch.setattr("lineage.runtime.recorder.MAX_WAIT_SECONDS", 120.0)
+
+
+@pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build every checkpoint with initial weights, as if they were trained ones."""
     # Tests of processes do not need torch, so it is imported here.

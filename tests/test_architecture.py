@@ -29,7 +29,8 @@ FLOWS_MAY_IMPORT = {
     "lineage.config.records",
     "lineage.runtime.settings",
 }
-# Commands that look at the user's parameters and data, which import the library when they run.
+# Commands that look at the user's parameters, data or database, which import the library when they
+# run.
 COMMANDS_MAY_IMPORT = {
     "flows.cli": {
         "lineage.config.resolved",
@@ -47,6 +48,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.forecast.records",
         "lineage.forecast.study",
     },
+    "flows.servers": {"lineage.runtime.tracking"},
     "flows.new_study": {
         "lineage.config.data",
         "lineage.config.draft",

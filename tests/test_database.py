@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from flows import servers
 from lineage.runtime import tracking
 from lineage.runtime.database import check_database
 from lineage.runtime.settings import EXPERIMENT_NAME
+from tests.toy_project import free_port
 
 OPEN_RUN = """
 import sys
@@ -150,6 +152,25 @@ def test_a_database_that_is_just_being_created_is_waited_for(
     complete.start()
     assert check_database() == ""
     complete.join()
+
+
+def test_a_server_begins_with_a_complete_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would create one in place, and a kill in that second would leave a half."""
+    experiments = []
+
+    def note_experiment(*_: object, **__: object) -> None:
+        client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+        experiments.append(client.get_experiment_by_name(EXPERIMENT_NAME))
+
+    monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
+    monkeypatch.setenv("LINEAGE_MLFLOW_PORT", str(free_port()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(servers, "_start_server", note_experiment)
+    servers.start_mlflow(tmp_path)
+    (experiment,) = experiments
+    assert experiment.tags[tracking.NOTE_TAG] == tracking.EXPERIMENT_NOTE
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from lineage.evaluation.bilstm_probe import (
 )
 from lineage.evaluation.early_stopping import (
     CurvePoint,
+    ResumePoint,
     ValidatedTraining,
     Validation,
     count_max_steps,
@@ -57,6 +58,7 @@ from lineage.models.batch import Batch
 from lineage.randomness import generator
 from lineage.report.notes import format_notes
 from lineage.results import CURVE_COLUMNS
+from lineage.training.loop import StepOutput
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.state import RngState, TrainState
 from tests import tiny
@@ -543,6 +545,59 @@ def test_trainings_that_take_turns_give_what_each_gives_alone(
         expected = one.model.state_dict()
         for name, tensor in other.model.state_dict().items():
             assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize(("method", "family"), METHODS_AND_FAMILIES)
+@pytest.mark.parametrize("num_saved", [1, 4, 6])
+def test_a_training_that_goes_on_in_another_process_gives_what_it_gives_at_once(
+    method: str,
+    family: str,
+    num_saved: int,
+    task: TaskData,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever advances it sees the same validations one by one."""
+    monkeypatch.setattr("lineage.evaluation.early_stopping.MAX_SAVE_SHARE", math.inf)
+    whole = start_training(method, task, family, 0.02)
+    num_whole = count_steps(whole)
+    whole.train_to_end()
+    assert len(whole.curve) > 6
+    saves: list[int] = []
+    point = ResumePoint(tmp_path / "training", 0.0, lambda: saves.append(1))
+    stopped = start_training(method, task, family, 0.02)
+    assert stopped.resume(point) == 0.0
+    stopped.advance(num_saved)
+    assert len(saves) == num_saved
+    resumed = start_training(method, task, family, 0.02)
+    num_resumed = count_steps(resumed)
+    assert resumed.resume(point) > 0.0
+    for number in range(1, num_saved + 1):
+        resumed.advance(1)
+        assert resumed.curve == whole.curve[:number]
+        assert num_resumed == [], "these steps are not repeated"
+    resumed.train_to_end()
+    assert len(num_resumed) == len(num_whole) - stopped.state.counters.steps
+    for training in (whole, resumed):
+        training.keep_best()
+    assert resumed.curve == whole.curve
+    expected = whole.model.state_dict()
+    for name, tensor in resumed.model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def count_steps(training: ValidatedTraining[Any]) -> list[int]:
+    """Return a list that grows with each step of a training."""
+    numbers: list[int] = []
+    steps = training._steps
+
+    def count() -> Iterator[StepOutput]:
+        for step in steps:
+            numbers.append(step.step)
+            yield step
+
+    training._steps = count()
+    return numbers
 
 
 @pytest.mark.parametrize(("method", "family"), METHODS_AND_FAMILIES)

@@ -63,7 +63,7 @@ def test_ten_runs_leave_no_open_files_and_little_on_disk(
     assert project_processes(project) == []
 
 
-@pytest.mark.slow  # failed once in 17 runs, in the stage report of one study; not explained
+@pytest.mark.slow
 def test_two_studies_share_a_cache_at_the_same_time(tmp_path: Path) -> None:
     projects = []
     for name in ("first", "second"):

@@ -1,5 +1,9 @@
-"""The quick replacements of DVC functions give the same dvc.lock bytes and params.yaml values."""
+"""The replacements of DVC functions give the same dvc.lock bytes and params.yaml values.
 
+Studies that share a cache see each other's files when they are complete.
+"""
+
+import contextlib
 import copy
 import dataclasses
 import os
@@ -10,6 +14,8 @@ import dvc.dependency.param
 import dvc.dvcfile
 import pytest
 from dvc.fs import LocalFileSystem
+from dvc.repo import Repo
+from dvc.stage.cache import _get_stage_hash
 from dvc.utils.serialize import dumps_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -230,3 +236,39 @@ def test_importing_the_plan_replaces_the_functions_of_dvc() -> None:
     assert plan.quick_dvc is quick_dvc
     assert dvc.dvcfile.modify_yaml is quick_dvc.modify_lock_file
     assert dvc.dependency.param.read_param_file is quick_dvc.read_param_keys
+
+
+def test_a_file_in_the_cache_stays_when_another_study_stores_it_too(tmp_path: Path) -> None:
+    """DVC tries to clone it first, which most file systems cannot."""
+    output = tmp_path / "output"
+    cached = tmp_path / "cached"
+    for path in (output, cached):
+        path.write_text("the same bytes")
+    with contextlib.suppress(OSError):
+        FS.fs.reflink(str(output), str(cached))
+    assert cached.read_text() == "the same bytes"
+    assert {path.name for path in tmp_path.iterdir()} == {"output", "cached"}
+
+
+def test_a_run_that_another_study_is_just_storing_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").write_text("stages: {copy: {cmd: cp in out, deps: [in], outs: [out]}}")
+    for name in ("in", "out"):
+        Path(name).write_text(name)
+    with Repo.init(no_scm=True) as repo, repo.lock:
+        (stage,) = repo.stage.collect("copy")
+        stage.save_deps()
+        folder = Path(repo.stage_cache._get_cache_dir(_get_stage_hash(stage)))
+        folder.mkdir(parents=True)
+        assert repo.stage_cache._load(stage) is None
+        draft = folder / ".a-draft.tmp"
+        draft.write_text("")
+        assert repo.stage_cache._load(stage) is None
+        stage.save_outs()
+        stage.commit()
+        repo.stage_cache.save(stage)
+        draft.write_text("cmd: cp")
+        assert repo.stage_cache._load(stage)["cmd"] == "cp in out"
+        assert draft.is_file()

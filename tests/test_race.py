@@ -1,9 +1,11 @@
 """Of several learning rates, the best after five validations goes on to the end."""
 
+import contextlib
 import dataclasses
 import gc
+import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -313,16 +315,28 @@ def evaluate_tiny_gpt(
     task: TaskData,  # noqa: F811
     cache_dir: Path,
     settings: EvaluateSettings,
+    *,
+    checkpoint_seconds: float = math.inf,
+    report_progress: Callable[[float, str], None] = lambda *_: None,
 ) -> EvaluationOutput:
     """Evaluate an untrained tiny GPT with a BiLSTM probe and fine-tuning, on all labels."""
     data = TaskData(task.info | {"probes": ["bilstm"]}, task.splits)
-    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    cache_dir.mkdir()
+    context = EvalContext(
+        tiny.checkpoint("gpt"),
+        data,
+        settings,
+        0,
+        1000,
+        "fp32",
+        tiny.CPU,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    cache_dir.mkdir(exist_ok=True)
     return evaluate_runs(
         context,
         [*list_runs(data.info, ("random",), ("all",), (3,))],
         cache_dir=cache_dir,
-        report_progress=lambda *_: None,
+        report_progress=report_progress,
     )
 
 
@@ -334,6 +348,42 @@ def raced_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def raced(task: TaskData, raced_dir: Path) -> EvaluationOutput:  # noqa: F811
     return evaluate_tiny_gpt(task, raced_dir, SETTINGS)
+
+
+def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
+    task: TaskData,  # noqa: F811
+    raced: EvaluationOutput,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lineage.evaluation.early_stopping.MAX_SAVE_SHARE", math.inf)
+    num_reports = 0
+
+    def stop_at_times(done: float, note: str) -> None:
+        """Every save is reported, and the beginning of each run."""
+        nonlocal num_reports
+        num_reports += 1
+        if num_reports % 7 == 0:
+            raise KeyboardInterrupt
+
+    def evaluate() -> EvaluationOutput | None:
+        with contextlib.suppress(KeyboardInterrupt):
+            return evaluate_tiny_gpt(
+                task, tmp_path, SETTINGS, checkpoint_seconds=0.0, report_progress=stop_at_times
+            )
+        return None
+
+    for _ in range(50):
+        output = evaluate()
+        if output is not None:
+            break
+    assert num_reports > 30
+    assert output is not None
+    assert output.rows == raced.rows
+    pd.testing.assert_frame_equal(output.predictions, raced.predictions)
+    pd.testing.assert_frame_equal(output.curves, raced.curves)
+    assert all(cost.seconds > 0.1 for cost in output.costs.values())
+    assert [*tmp_path.glob("*.trainings")] == []
 
 
 def test_the_chosen_head_is_the_one_that_its_trial_gives_alone(

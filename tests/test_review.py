@@ -68,7 +68,9 @@ class Pages:
 
 
 @pytest.fixture
-def pages(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pages]:
+def pages(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_time_limit: None
+) -> Iterator[Pages]:
     """Serve a finished study in which a stage has failed since."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:

@@ -17,6 +17,8 @@ from lineage.runtime import recorder, tracking
 from lineage.runtime.provenance import Dataset, get_pipeline_id
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 
+pytestmark = pytest.mark.usefixtures("without_time_limit")
+
 
 @pytest.mark.parametrize("address", ["sqlite:///here.db", None])
 def test_a_relative_tracking_uri_is_resolved_against_the_study(

@@ -25,15 +25,17 @@ from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from lineage.runtime.tracking import MlflowTracker, ModelScore, RankedSystem
 
+pytestmark = pytest.mark.usefixtures("without_time_limit")
 REPOSITORY = Path(__file__).resolve().parent.parent
 WRITER_SCRIPT = """
 import sys
+from lineage.runtime import recorder
 from lineage.runtime.provenance import Dataset
-from lineage.runtime.recorder import track_stage
+recorder.MAX_WAIT_SECONDS = 120.0  # a busy machine may need long to create the database
 stage = sys.argv[1]
 data = Dataset("artifacts/corpora/general", "ab" * 32)
 about = {"budget": {"text_bytes": 4000, "max_epochs": 4}, "finetune_seeds": [0, 1]}
-with track_stage(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
+with recorder.track_stage(stage, parameters=about, tags={"family": stage[-3:]}, datasets=[data]) as run:
     for step in range(1200):
         run.log_metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
         if step % 500 == 0:

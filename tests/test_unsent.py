@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,12 +17,25 @@ import pytest
 from mlflow import MlflowClient
 
 from lineage.runtime import journal, recorder, sender, tracking
-from lineage.runtime.settings import EXPERIMENT_NAME
+from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from tests.toy_project import free_port, wait_until
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_CALL_SECONDS = 0.010
 MAX_STAGE_SECONDS = 5.0
 STEPS = 300
+TRAIN_WITHOUT_MLFLOW = f"""
+import sys
+import time
+sys.modules["mlflow"] = None  # importing it fails
+from lineage.runtime import recorder
+start_time = time.monotonic()
+with recorder.track_stage("pretrain@gpt-0", parameters={{"seed": 7}}, tags={{}}) as run:
+    for step in range({STEPS}):
+        run.log_metrics({{"loss": 1.0}}, step=step, text_bytes=2048 * step)
+    run.log_summary({{"score": 0.5}})
+print(time.monotonic() - start_time)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -124,9 +138,9 @@ def train(stage: str, *, pause_seconds: float = 0.0) -> tuple[float, float]:
     return sorted(call_seconds)[-STEPS // 100], total
 
 
-def logged_values(port: int) -> dict[str, dict[str, list[int]]]:
+def logged_values() -> dict[str, dict[str, list[int]]]:
     """Return the steps of each metric, by stage, of all finished runs of stages."""
-    client = MlflowClient(f"http://127.0.0.1:{port}")
+    client = MlflowClient(resolve_tracking_uri())
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
     found: dict[str, dict[str, list[int]]] = {}
     for run in client.search_runs([experiment.experiment_id]):
@@ -161,7 +175,22 @@ ALL_VALUES = {
 }
 
 
-@pytest.mark.parametrize("serve", [silent_server, failing_server])
+def nobody(port: int) -> contextlib.AbstractContextManager[None]:
+    """Do not listen at all."""
+    return contextlib.nullcontext()
+
+
+def publish_in_seconds() -> float:
+    """Publish a score, and return how long that took."""
+    start_time = time.monotonic()
+    parent = tracking.open_parent_run("a-pipeline")
+    with sender.send_waiting(parent):
+        parent.log_summary({"score": 1.0})
+        parent.end("FINISHED")
+    return time.monotonic() - start_time
+
+
+@pytest.mark.parametrize("serve", [silent_server, failing_server, nobody])
 def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
     serve: object, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,17 +201,49 @@ def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
         long_call, total = train("pretrain@gpt-0")
         assert long_call < MAX_CALL_SECONDS
         assert total < MAX_STAGE_SECONDS + 0.5
-        start_time = time.monotonic()
-        parent = tracking.open_parent_run("a-pipeline")
-        with sender.send_waiting(parent):
-            parent.log_summary({"score": 1.0})
-            parent.end("FINISHED")
-        assert time.monotonic() - start_time < MAX_STAGE_SECONDS, "publish does not wait either"
+        assert publish_in_seconds() < MAX_STAGE_SECONDS, "publish does not wait either"
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 3 and all(line.startswith("tracking: ") for line in lines)
     assert "pretrain@gpt-0 goes on without MLflow, which gets its values later" in lines[0]
     assert "the values of 1 stage wait in .lineage/unsent; the next run sends them" in lines[2]
     assert len(journal.list_waiting()) == 1
+
+
+@pytest.mark.parametrize("lock", ["EXCLUSIVE", "IMMEDIATE"])
+def test_a_stage_does_not_wait_long_for_a_database_that_another_process_has_locked(
+    lock: str, in_study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
+    assert tracking.open_parent_run("a-pipeline").run_id
+    with contextlib.closing(sqlite3.connect(in_study / "mlflow.db")) as other:
+        other.execute(f"BEGIN {lock}")
+        long_call, total = train("pretrain@gpt-0")
+        assert long_call < MAX_CALL_SECONDS
+        assert total < MAX_STAGE_SECONDS + 0.5
+        assert publish_in_seconds() < MAX_STAGE_SECONDS, "publish does not wait either"
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 3 and all(line.startswith("tracking: ") for line in lines)
+    assert "another process has locked it for 4 s" in lines[0]
+    send_everything()
+    assert logged_values() == {"pretrain@gpt-0": ALL_VALUES}
+
+
+def test_a_stage_goes_on_where_mlflow_cannot_be_imported(
+    in_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
+    answer = subprocess.run(
+        [sys.executable, "-c", TRAIN_WITHOUT_MLFLOW],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(answer.stdout) < 1.0
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("tracking: MLflow cannot be imported, and gets the values of this stage")
+    send_everything()
+    assert logged_values() == {"pretrain@gpt-0": ALL_VALUES}
 
 
 @pytest.mark.slow
@@ -200,7 +261,7 @@ def test_every_value_is_there_once_when_the_server_answers_again(
     with mlflow_server(tmp_path, port) as server:
         train("pretrain@gpt-2")
         send_everything()
-        assert set(logged_values(port)) == {f"pretrain@gpt-{number}" for number in range(3)}
+        assert set(logged_values()) == {f"pretrain@gpt-{number}" for number in range(3)}
         vanish = threading.Timer(1.0, lambda: os.killpg(server.pid, signal.SIGKILL))
         vanish.start()
         long_call, total = train("pretrain@gpt-3", pause_seconds=0.01)
@@ -209,7 +270,7 @@ def test_every_value_is_there_once_when_the_server_answers_again(
     assert len(journal.list_waiting()) == 1
     with mlflow_server(tmp_path, port):
         send_everything()
-        assert logged_values(port) == {f"pretrain@gpt-{number}": ALL_VALUES for number in range(4)}
+        assert logged_values() == {f"pretrain@gpt-{number}": ALL_VALUES for number in range(4)}
 
 
 def test_a_journal_of_a_stage_that_died_is_read_to_its_last_whole_line(in_study: Path) -> None:
@@ -255,6 +316,7 @@ def test_a_journal_is_sent_by_one_process_at_a_time(in_study: Path) -> None:
     writer.close()
 
 
+@pytest.mark.usefixtures("without_time_limit")
 def test_a_full_disk_ends_the_journal_and_not_the_stage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -5,16 +5,27 @@ validation decides, for every system alike.
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
 from torch import nn
 
+from lineage.artifacts import (
+    create_artifact,
+    is_intact,
+    read_json,
+    read_table,
+    write_json,
+    write_table,
+)
 from lineage.evaluation.settings import BilstmProbeSettings, EarlyStopping, FinetuneSettings
+from lineage.models.weights import read_tensors, save_tensors
 from lineage.training.loop import Objective, TrainPlan, train
 from lineage.training.samplers import BatchSampler
 from lineage.training.state import TrainState
@@ -22,6 +33,8 @@ from lineage.training.state import TrainState
 NUM_VALIDATIONS = 20  # in a training that does not stop early
 MAX_STEPS_BETWEEN_VALIDATIONS = 1000
 MIN_LOSS_DROP = 0.05  # of the training loss before the first validation
+RESUME_POINT = "started_head"  # the kind of artifact
+MAX_SAVE_SHARE = 0.05  # of the time of a training, for saving it
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
@@ -112,6 +125,15 @@ class EarlyStopper:
         return self.num_since_improvement >= self.patience
 
 
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a training is saved, so that a process that ends loses little of it."""
+
+    folder: Path
+    interval_seconds: float  # between two saves
+    on_save: Callable[[], None]
+
+
 class ValidatedTraining(Generic[ModelT]):
     """A training that ends when validation stops improving, and keeps the best weights.
 
@@ -148,6 +170,10 @@ class ValidatedTraining(Generic[ModelT]):
         self._validate = validate
         self._after_step = after_step
         self._best_weights: dict[str, torch.Tensor] = {}
+        self._resume_point: ResumePoint | None = None
+        self._saved_curve: list[CurvePoint] = []  # its points that are still to be repeated
+        self._seconds = 0.0  # that training has taken, also in earlier processes
+        self._next_save = math.inf  # in these seconds
         # Nothing here refers to `self`: such a cycle would keep a dropped model in memory.
         plan = TrainPlan(
             progress=lambda counters: counters.steps / num_steps,
@@ -165,6 +191,21 @@ class ValidatedTraining(Generic[ModelT]):
         has_stopped = self.stopper is not None and self.stopper.is_over
         return has_stopped or self.state.counters.steps == self.num_steps
 
+    def resume(self, point: ResumePoint) -> float:
+        """Go on from what an earlier process has saved there, if anything, and save there too.
+
+        The validations that are known are repeated one by one, without training. So whoever asks
+        for them decides as before. Return the seconds that the earlier process has spent. Call it
+        before the first step.
+        """
+        self._resume_point = point
+        if is_intact(point.folder, RESUME_POINT):
+            curve = read_table(point.folder / "curve.parquet")
+            self._saved_curve = [CurvePoint(*row) for row in curve.itertuples(index=False)]
+            self._seconds = float(read_json(point.folder / "clock.json")["seconds"])
+        self._next_save = self._seconds + point.interval_seconds
+        return self._seconds
+
     def advance(self, num_validations: int) -> None:
         """Train for so many more validations, or to the end. Raises EvaluationError if it fails."""
         for _ in range(num_validations):
@@ -178,6 +219,9 @@ class ValidatedTraining(Generic[ModelT]):
 
     def keep_best(self) -> None:
         """Load the best weights so far, and mark their point of the curve. Call it last."""
+        # On a GPU, rivals that are trained again may differ and drop it earlier than the last time.
+        while self._saved_curve:
+            self._repeat_validation()
         kept = len(self.curve) - 1
         if self.stopper is not None:
             kept = self.stopper.best_index
@@ -185,6 +229,10 @@ class ValidatedTraining(Generic[ModelT]):
         self.curve[kept] = replace(self.curve[kept], is_kept=True)
 
     def _train_to_next_validation(self) -> None:
+        if self._saved_curve:
+            self._repeat_validation()
+            return
+        start_time = time.monotonic()
         interval = steps_between_validations(self.num_steps)
         steps_left = self.num_steps - self.state.counters.steps
         losses: list[torch.Tensor] = []
@@ -197,6 +245,41 @@ class ValidatedTraining(Generic[ModelT]):
         if self._validate is not None:
             validation = self._validate()
         self._add_point(validation, float(torch.stack(losses).mean()))
+        self._seconds += time.monotonic() - start_time
+        if self._seconds >= self._next_save:
+            self._save()
+
+    def _repeat_validation(self) -> None:
+        """Repeat a known validation; after the last one, load what was saved with it."""
+        point = self._saved_curve.pop(0)
+        self.curve.append(point)
+        if self.stopper is not None:
+            validation = Validation(point.validation_score, point.validation_loss)
+            self.stopper.update(validation, point.train_loss)
+        if self._saved_curve:
+            return
+        assert self._resume_point is not None
+        folder = self._resume_point.folder
+        self.state.load(folder / "run")
+        tensors = read_tensors(folder / "best.safetensors")
+        device = self.state.device
+        self._best_weights = {name: tensor.to(device) for name, tensor in tensors.items()}
+        if self._after_step is not None:
+            self._after_step(self.state.counters.steps, self.num_steps)
+
+    def _save(self) -> None:
+        """Save the training after a validation."""
+        assert self._resume_point is not None
+        start_time = time.monotonic()
+        with create_artifact(self._resume_point.folder, RESUME_POINT) as draft:
+            self.state.save(draft / "run")
+            save_tensors(self._best_weights, draft / "best.safetensors")
+            write_table(draft / "curve.parquet", curve_frame(self.curve))
+            write_json(draft / "clock.json", {"seconds": self._seconds})
+        self._resume_point.on_save()
+        # Large models take seconds to save.
+        pause = (time.monotonic() - start_time) / MAX_SAVE_SHARE
+        self._next_save = self._seconds + max(self._resume_point.interval_seconds, pause)
 
     def _add_point(self, validation: Validation, train_loss: float) -> None:
         """Add a point to the curve, and copy the weights if they are the best so far."""

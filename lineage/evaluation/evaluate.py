@@ -1,6 +1,7 @@
 """Evaluate one stage's systems on one task: every init, transfer, label count, seed and fold.
 
-Finished runs are cached outside the stage's outputs, so that a killed evaluation repeats none.
+Finished runs are cached outside the stage's outputs, so that a killed evaluation repeats none. A
+training that takes long is saved on its way, see `ResumePoint`.
 Frozen features are computed once for each encoder and shared.
 """
 
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, NumberAnswer, SpanAnswer, make_answer
-from lineage.evaluation.early_stopping import curve_frame
+from lineage.evaluation.early_stopping import ResumePoint, curve_frame
 from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.result_rows import (
     EXTRA_COLUMNS,
@@ -65,6 +67,7 @@ from lineage.tasks.base import load_kind
 
 CACHED_RUN = "evaluated_run"  # the kind of artifact
 SYSTEM_DIR = "system"  # in the folder of a cached run
+TRAININGS_SUFFIX = ".trainings"  # of the folder of those that a run has not finished
 
 
 class RunCost(NamedTuple):
@@ -173,7 +176,9 @@ def evaluate_runs(
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     costs: dict[EvalRun, RunCost] = {}
     for number, run in enumerate(runs):
-        report_progress(number / len(runs), f"{run.init} {run.transfer} {run.label_count or ''}")
+        note = f"{run.init} {run.transfer} {run.label_count or ''}"
+        report = partial(report_progress, number / len(runs), note)
+        report()
         if run.init != encoder.init:  # frees the features of the previous encoder
             encoder = EncoderUnderTest(context, run.init, scratch_dir=cache_dir)
         missing = context.missing_note(run.init)
@@ -186,6 +191,7 @@ def evaluate_runs(
                 run,
                 cache_dir,
                 chosen_trials.get(run.selection_key),
+                report,
                 is_saved=_is_saved(run, runs, context),
             )
         except AllTrialsFailedError as error:
@@ -287,11 +293,18 @@ def _load_or_evaluate(
     run: EvalRun,
     cache_dir: Path,
     chosen_trial: int | None,
+    on_save: Callable[[], None],
     *,
     is_saved: bool,
 ) -> RunPredictions:
-    """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails."""
+    """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails.
+
+    `on_save` is called when a training has been saved.
+    """
     folder = cache_dir / _run_digest(run)
+    resume_point = ResumePoint(
+        folder.with_suffix(TRAININGS_SUFFIX), encoder.context.checkpoint_seconds, on_save
+    )
     if folder.exists() and not is_intact(folder, CACHED_RUN):
         print(f"{folder}: this finished run is damaged, so it is repeated", file=sys.stderr)
         shutil.rmtree(folder)
@@ -299,8 +312,10 @@ def _load_or_evaluate(
         start = time.monotonic()
         with create_artifact(folder, CACHED_RUN) as draft:
             system_dir = draft / SYSTEM_DIR if is_saved else None
-            predictions = _evaluate_run(encoder, run, system_dir, chosen_trial)
-            replace(predictions, seconds=time.monotonic() - start).save(draft)
+            predictions = _evaluate_run(encoder, run, system_dir, chosen_trial, resume_point)
+            seconds = predictions.seconds + time.monotonic() - start
+            replace(predictions, seconds=seconds).save(draft)
+    shutil.rmtree(resume_point.folder, ignore_errors=True)
     return RunPredictions.load(folder)
 
 
@@ -310,9 +325,16 @@ def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 def _evaluate_run(
-    encoder: EncoderUnderTest, run: EvalRun, system_dir: Path | None, chosen_trial: int | None
+    encoder: EncoderUnderTest,
+    run: EvalRun,
+    system_dir: Path | None,
+    chosen_trial: int | None,
+    resume_point: ResumePoint,
 ) -> RunPredictions:
-    """Answer every scored split with the system of a run."""
+    """Answer every scored split with the system of a run.
+
+    The seconds of the answer are those of earlier processes.
+    """
     answered_by = encoder.context.kind.answered_by
     if answered_by == "sentence_probability":
         return RunPredictions(_evaluate_sentence_probabilities(encoder, run))
@@ -320,7 +342,7 @@ def _evaluate_run(
         return RunPredictions(_evaluate_word_vectors(encoder, run))
     if answered_by == "translator":
         return RunPredictions(_evaluate_translation(encoder, run, system_dir))
-    return _evaluate_head(encoder, run, system_dir, chosen_trial)
+    return _evaluate_head(encoder, run, system_dir, chosen_trial, resume_point)
 
 
 def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
@@ -333,7 +355,11 @@ def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
 
 
 def _evaluate_head(
-    encoder: EncoderUnderTest, run: EvalRun, system_dir: Path | None, chosen_trial: int | None
+    encoder: EncoderUnderTest,
+    run: EvalRun,
+    system_dir: Path | None,
+    chosen_trial: int | None,
+    resume_point: ResumePoint,
 ) -> RunPredictions:
     """Fit a head and predict with it.
 
@@ -347,8 +373,7 @@ def _evaluate_head(
     assert run.finetune_seed is not None
     scored = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[1:]
 
-    def start(trial_settings: HyperparameterTrials) -> StartedHead:
-        return start_head(encoder, run, trial_settings, problem)
+    start = _HeadStarter(encoder, run, problem, resume_point)
 
     def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
         return _predict_part(context, run, head, answer, problem.validation, trial=trial)
@@ -385,8 +410,31 @@ def _evaluate_head(
         pd.concat(curves, ignore_index=True),
         head.notes,
         chosen_trial,
+        seconds=sum(start.earlier_seconds),
         items_per_second=1 / seconds_per_item,
     )
+
+
+class _HeadStarter:
+    """Starts the heads of a run, each where an earlier process has saved it, if one has."""
+
+    def __init__(
+        self, encoder: EncoderUnderTest, run: EvalRun, problem: HeadProblem, point: ResumePoint
+    ) -> None:
+        self._encoder = encoder
+        self._run = run
+        self._problem = problem
+        self._point = point
+        self.earlier_seconds: list[float] = []  # that earlier processes have spent, by training
+
+    def __call__(self, settings: HyperparameterTrials) -> StartedHead:
+        """Start a head with these settings."""
+        head = start_head(self._encoder, self._run, settings, self._problem)
+        if head.training is not None:
+            # A process that repeats the run starts the same trainings in the same order.
+            folder = self._point.folder / str(len(self.earlier_seconds))
+            self.earlier_seconds.append(head.training.resume(replace(self._point, folder=folder)))
+        return head
 
 
 def _chosen_settings(

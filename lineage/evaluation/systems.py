@@ -4,6 +4,7 @@ Shapes: N items, M answers of the items, L layers, D width, S width of a static 
 V words.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,6 +109,7 @@ class EvalContext:
     failure_reason: str = ""
     # The model whose trained static vectors are joined with this one's frozen features.
     static_context: "EvalContext | None" = None
+    checkpoint_seconds: float = math.inf  # between two saves of a training
 
     @cached_property
     def kind(self) -> Kind:

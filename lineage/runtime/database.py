@@ -26,7 +26,7 @@ REVISION = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
 EARLIER_REVISION = re.compile(r'^down_revision = "(\w+)"', re.MULTILINE)
 QUIET_SECONDS = 3.0  # without a change, after which a database is not being created any more
 POLL_SECONDS = 0.2
-LOCK_SECONDS = 20.0  # that SQLite waits for another process
+LOCK_SECONDS = 4.0  # that SQLite waits for another process: less than a stage waits for MLflow
 
 
 def find_database() -> Path | None:
@@ -50,6 +50,21 @@ def lock_store() -> Iterator[None]:
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def check_unlocked(database: Path) -> None:
+    """Raise TimeoutError if another process keeps the database locked.
+
+    MLflow itself would wait for that process several times.
+    """
+    if not database.is_file():
+        return
+    try:
+        with contextlib.closing(_connect(database)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            raise TimeoutError(f"another process has locked it for {LOCK_SECONDS:.0f} s") from None
 
 
 def check_database() -> str:

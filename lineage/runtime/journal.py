@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lineage.runtime.database import find_database
 from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import STATE_DIR, read_runtime_settings
 
@@ -26,7 +25,6 @@ POLL_SECONDS = 0.1  # between two looks for new lines
 END = "end"  # the last event
 # How long a stage waits for MLflow, all in all. What is not sent by then is sent later.
 MAX_WAIT_SECONDS = 5.0
-MAX_DATABASE_SECONDS = 60.0  # if the store is a file of this machine: others may be writing to it
 
 Event = tuple[str, dict[str, Any]]  # the name of a method, and its arguments
 
@@ -86,11 +84,6 @@ def store_digest() -> str:
     """
     address = read_runtime_settings().tracking_uri or ""
     return hashlib.sha256(address.rpartition("@")[2].encode()).hexdigest()[:16]
-
-
-def max_wait_seconds() -> float:
-    """Return how long a stage may wait for the store."""
-    return MAX_WAIT_SECONDS if find_database() is None else MAX_DATABASE_SECONDS
 
 
 class JournalWriter:

@@ -23,10 +23,10 @@ from typing import Any, Protocol
 from lineage.errors import describe_failure
 from lineage.runtime.journal import (
     END,
+    MAX_WAIT_SECONDS,
     JournalWriter,
     current_ms,
     describe_stage_run,
-    max_wait_seconds,
 )
 from lineage.runtime.provenance import Dataset, common_tags, get_pipeline_id
 
@@ -117,7 +117,7 @@ class StageTracker:
     def __init__(self, journal: JournalWriter, sender: Sender) -> None:
         self._journal: JournalWriter | None = journal
         self._sender = sender
-        self._seconds_left = max_wait_seconds()
+        self._seconds_left = MAX_WAIT_SECONDS
         self.training_failed = False
 
     @property
@@ -207,11 +207,17 @@ class _LocalSender:
 
     def _send(self) -> None:
         os.environ.setdefault(TIMEOUT_VARIABLE, SENDER_SECONDS)
-        # Imported here: MLflow takes seconds, and with a recorder it is not needed.
-        from lineage.runtime import sender
-
         try:
+            # Imported here: MLflow takes seconds, and with a recorder it is not needed.
+            from lineage.runtime import sender
+
             sender.send_journal(self._path, on_run=self._set_run)
+        except ImportError as error:
+            print(
+                "tracking: MLflow cannot be imported, and gets the values of this stage later: "
+                f"{error}",
+                file=sys.stderr,
+            )
         finally:
             self._run_is_known.set()
             self._has_ended.set()

@@ -87,7 +87,7 @@ def send_waiting(parent: MlflowTracker) -> Iterator[None]:
         thread.start()
     yield
     if parent.run_id:
-        thread.join(journal.max_wait_seconds())
+        thread.join(journal.MAX_WAIT_SECONDS)
     num_waiting = len(journal.list_waiting())
     if num_waiting:
         stages = "1 stage wait" if num_waiting == 1 else f"{num_waiting} stages wait"

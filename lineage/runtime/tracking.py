@@ -33,6 +33,7 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from lineage.runtime.database import (
+    check_unlocked,
     find_database,
     lock_store,
     remove_companions,
@@ -405,9 +406,11 @@ def connect(pipeline: str) -> Store:
     A broken one is set aside.
     """
     database = find_database()
+    # Asked before the lock is taken: a store that is silent must not hold up other stages.
     if database is None:
-        # Asked before the lock is taken: a server that is silent must not hold up other stages.
         MlflowClient(resolve_tracking_uri()).get_experiment_by_name(EXPERIMENT_NAME)
+    else:
+        check_unlocked(database)
     with lock_store():
         if database is not None:
             message = set_aside_if_broken(database)
