@@ -1,10 +1,11 @@
 """Run DVC with four of its functions replaced: `python -m flows.quick_dvc ARGUMENTS`.
 
-Two are replaced for speed. For each stage that has run, DVC reads the whole of dvc.lock, with comments and line breaks, and
-writes it again. For each stage that it compares, it reads params.yaml again and walks through it
-once for every key. In a graph of 387 stages that took 14 s a stage and a minute a plan. Here
-dvc.lock keeps the text of the stages that did not change, byte for byte as DVC would write it, and
-params.yaml is read once. Anything that these functions do not expect is left to DVC's own.
+Two are replaced for speed. For each stage that has run, DVC reads the whole of dvc.lock, with
+comments and line breaks, and writes it again. For each stage that it compares, it reads params.yaml
+again and walks through it once for every key. In a graph of 387 stages that took 14 s a stage and a
+minute a plan. Here dvc.lock keeps the text of the stages that did not change, byte for byte as DVC
+would write it, and params.yaml is read once. Anything that these functions do not expect is left to
+DVC's own.
 
 Two are replaced so that studies can share a cache at the same time: DVC shows other processes files
 that are not complete. A plain `dvc repro` does without any of the four.
