@@ -167,11 +167,7 @@ def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     study = open_study(root)
     nodes = _read_valid_graph(_stage_context(study))
     if not is_running(root) and _params_have_changed(root):
-        # Imported here: it imports torch, and is seldom needed.
-        from lineage.config.params import read_params
-        from lineage.config.source_records import refresh_parameter_records
-
-        refresh_parameter_records(read_params())
+        _refresh_records()
     return nodes, find_stale_stages(nodes, read_stale_reasons(root))
 
 
@@ -183,14 +179,16 @@ def check_parameters(root: Path) -> None:
     if not _params_have_changed(root):
         return
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(_read_parameters).result()
+        pool.submit(_refresh_records).result()
 
 
-def _read_parameters() -> None:
-    from lineage.config.checks import check_study
+def _refresh_records() -> None:
+    """Check params.yaml, and write its records again. Raises InputError."""
+    # Imported here: it imports torch, and is seldom needed.
     from lineage.config.params import read_params
+    from lineage.config.source_records import refresh_parameter_records
 
-    check_study(read_params())
+    refresh_parameter_records(read_params())
 
 
 def _params_have_changed(root: Path) -> bool:

@@ -110,7 +110,6 @@ def build_results(
     )
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
     ranked_systems = _best_systems_by_setting(cells, grid)
-    dataset_stats = read_all_dataset_stats(results_dir, grid)
     contamination = read_contamination(results_dir, grid)
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
@@ -130,24 +129,34 @@ def build_results(
         published_benchmarks=tuple(
             find_benchmark_scores(grid_tasks, table, best_systems=ranked_systems, split=split)
         ),
-        trials=count_trials(table),
-        ceilings=tuple(_list_ceilings(table)),
         duplicate_label_counts=tuple(duplicate_label_counts),
-        tasks=tuple(build_task_summaries(dataset_stats, grid_tasks, table, split=split)),
         contamination=tuple(count_contaminated_items(contamination)),
         clean_scores=tuple(build_clean_scores(clean_rows, ranked_systems)),
-        unknown_token_shares=tuple(unknown_token_shares(table, split)),
-        swap_consistency=tuple(swap_consistency(table, split)),
-        failures=tuple(list_failures(table)),
-        convergence_controls=tuple(list_controls(table, split)),
         finetune_curves=tuple(read_finetune_curves(results_dir, grid)),
         confidence_level=statistics.CONFIDENCE_LEVEL,
         equivalence_margin=statistics.EQUIVALENCE_MARGIN,
+        **_table_fields(results_dir, grid, grid_tasks, table, split=split),
         **_language_model_fields(results_dir, grid, table, comparisons, all_cells, split=split),
     )
     if len(clean_rows):
         table = results.sort_results(pd.concat([table, clean_rows]))
     return table, analysis
+
+
+def _table_fields(
+    results_dir: Path, grid: Grid, tasks: Mapping[str, Task], table: pd.DataFrame, *, split: str
+) -> dict[str, Any]:
+    """Return the fields of the analysis that follow from the rows and the counts of the data."""
+    dataset_stats = read_all_dataset_stats(results_dir, grid)
+    return {
+        "tasks": tuple(build_task_summaries(dataset_stats, tasks, table, split=split)),
+        "ceilings": tuple(_list_ceilings(table)),
+        "unknown_token_shares": tuple(unknown_token_shares(table, split)),
+        "swap_consistency": tuple(swap_consistency(table, split)),
+        "trials": count_trials(table),
+        "failures": tuple(list_failures(table)),
+        "convergence_controls": tuple(list_controls(table, split)),
+    }
 
 
 def _language_model_fields(
