@@ -40,7 +40,8 @@ def test_a_committed_report_is_made_again_from_its_evidence(report: Path, tmp_pa
     page = rebuild_report(tmp_path)
     assert page.stat().st_size <= MAX_PAGE_BYTES
     charts = LABEL_CHART.findall(page.read_text(encoding="utf-8"))
-    for decision in read_json(tmp_path / "decisions.json"):
+    decisions = read_json(tmp_path / "decisions.json")
+    for decision in (one for one in decisions if one["label_count"] != "none"):
         system = decision["use"]["standing"]["system"]
         name = f"{format_model(system['model'])} {format_use(System(**system))}".strip()
         assert any(name in chart for chart in charts), f"no label chart shows {name}"

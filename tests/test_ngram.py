@@ -248,14 +248,14 @@ def test_the_report_draws_no_conclusion_from_a_model_that_has_learned_less() -> 
     assert summarize_ngram_comparisons([more]) == ""
     warning = summarize_ngram_comparisons([less, more])
     assert warning.endswith(
-        "has learned less than a 5-gram model of the same text, so nothing follows about "
-        "pretraining it."
+        "GPT is not shown to have learned more than a 5-gram model of the same text, so nothing "
+        "follows about pretraining it."
     )
     (sentence,) = describe_ngram_comparisons([less, more])
     assert sentence == (
-        "GPT has learned less than a 5-gram model of the same text. It needs 2.100 bits per byte "
-        "of held-out text, the 5-gram model 2.000. On blimp it is not significantly better. No "
-        "conclusion about pretraining GPT follows from this study."
+        "GPT is not shown to have learned more than a 5-gram model of the same text. It needs 2.100 "
+        "bits per byte of held-out text, the 5-gram model 2.000. On blimp it is not significantly "
+        "better. No conclusion about pretraining GPT follows from this study."
     )
     own = NgramBits("kneser_ney", "bits_per_byte", 1.95, 9000, 5_000_000)
     analysis = build_analysis(ngram_comparisons=(less, more), ngram_bits=(own, *BITS))

@@ -49,13 +49,14 @@ def describe_ablation_models(analysis: Analysis) -> str:
 
 
 def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[str]:
-    """Tell which pretrained models have learned less than a 5-gram model of the same text."""
+    """Tell which pretrained models are not shown to have learned more than a 5-gram model."""
     findings = []
     for one in comparisons:
         if not one.learned_less:
             continue
+        name = format_model(one.model)
         sentences = [
-            f"{format_model(one.model)} has learned less than a 5-gram model of the same text."
+            f"{name} is not shown to have learned more than a 5-gram model of the same text."
         ]
         if one.has_more_bits:
             sentences.append(
@@ -65,23 +66,21 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
         if one.is_never_better:
             tasks = join_with_and(one.not_better_tasks)
             sentences.append(f"On {tasks} it is not significantly better.")
-        sentences.append(
-            f"No conclusion about pretraining {format_model(one.model)} follows from this study."
-        )
+        sentences.append(f"No conclusion about pretraining {name} follows from this study.")
         findings.append(" ".join(sentences))
     return findings
 
 
 def summarize_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> str:
-    """Name in a sentence the models that have learned less than a 5-gram model, if there are any."""
+    """Name in a sentence the models that may have learned no more than a 5-gram model, if any."""
     names = [format_model(one.model) for one in comparisons if one.learned_less]
     if not names:
         return ""
-    verb = "has" if len(names) == 1 else "have"
+    verb = "is" if len(names) == 1 else "are"
     pronoun = "it" if len(names) == 1 else "them"
     return (
-        f"{join_with_and(names)} {verb} learned less than a 5-gram model of the same text, so "
-        f"nothing follows about pretraining {pronoun}."
+        f"{join_with_and(names)} {verb} not shown to have learned more than a 5-gram model of the "
+        f"same text, so nothing follows about pretraining {pronoun}."
     )
 
 

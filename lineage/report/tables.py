@@ -345,7 +345,9 @@ def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     sentences = _describe_model_gains(own, summary, "With the most labels")
     if weak and sentences:
         names = join_with_and([format_model(model) for model in weak])
-        sentences.append(f"Nothing follows about {names}, which learned less than a 5-gram model.")
+        sentences.append(
+            f"Nothing follows about {names}: not shown to have learned more than a 5-gram model."
+        )
     is_continuation = summary.comparison_type == "continuation"  # of public models only
     start = "With the most labels" if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
