@@ -190,7 +190,7 @@ def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
     for y, one in zip(places, ordered, strict=True):
         parts.append(
             f'<line x1="{one.end[0] + 5:.1f}" y1="{one.end[1]:.1f}" x2="{x - 3:.1f}" '
-            f'y2="{y:.1f}" stroke="{one.color}" stroke-width="0.8" stroke-opacity="0.45"/>'
+            f'y2="{y:.1f}" stroke="{one.color}" stroke-width="0.8" stroke-opacity="0.6" stroke-dasharray="1 3"/>'
         )
         weight = 650 if one.bold else 400
         parts.append(
