@@ -172,7 +172,8 @@ def find_orphans(study: Study) -> list[str]:
     commands = []
     for process in study.processes():
         with contextlib.suppress(psutil.Error):
-            commands.append(" ".join(process.cmdline()))
+            age = time.time() - process.create_time()
+            commands.append(f"{' '.join(process.cmdline())} (for {age:.0f} s)")
     return commands
 
 
@@ -207,15 +208,16 @@ def main() -> int:
                 orphans = find_orphans(study)
             found = digest_results(study.folder)
             different = {key for key in {*expected, *found} if expected.get(key) != found.get(key)}
-            problems += [f"study {num_studies}: {key} differs" for key in sorted(different)]
-            problems += [f"study {num_studies}: left behind: {command}" for command in orphans]
+            own = [f"study {num_studies}: {key} differs" for key in sorted(different)]
+            own += [f"study {num_studies}: left behind: {command}" for command in orphans]
             print(
                 f"study {num_studies}: {study.num_runs} runs, {len(different)} files differ, "
                 f"{len(orphans)} orphans",
                 flush=True,
             )
-    for problem in problems:
-        print(problem)
+            for problem in own:
+                print(problem, flush=True)
+            problems += own
     kinds = ", ".join(f"{kind} {counts[kind]}" for kind in TARGETS)
     print(
         f"kills: {counts.total()} ({kinds}); studies: {num_studies}; problems: {len(problems)}; "

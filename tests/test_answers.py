@@ -38,7 +38,7 @@ def test_confusions_are_shares_of_each_label() -> None:
     shares = count_confusions(LABELS, ANSWERS, ["a", "b", "c"])
     np.testing.assert_allclose(shares, [[4 / 6, 2 / 6, 0], [0, 1, 0], [1, 0, 0]])
     assert describe_confusions(["a", "b", "c"], shares) == (
-        "Most often, c is read as a: 100 % of its items."
+        "Most often, label c is read as a: 100 % of its items."
     )
     right = count_confusions(LABELS, LABELS, ["a", "b", "c"])
     assert describe_confusions(["a", "b", "c"], right) == "No label is read as another."
@@ -64,9 +64,9 @@ def test_calibration_tells_on_which_side_the_confidence_is(
 def test_the_weakest_label_is_named() -> None:
     classes = [ClassScore("x", 40.0, (0.9, 0.2)), ClassScore("y", 7.0, (0.6, 0.9))]
     assert describe_classes(classes, place=0, name="m") == (
-        "m is weakest on y: F1 60.0, with 7 in the test set."
+        "m is weakest on label y: F1 60.0, with 7 in the test set."
     )
-    assert "weakest on x: F1 20.0" in describe_classes(classes, place=1, name="m")
+    assert "weakest on label x: F1 20.0" in describe_classes(classes, place=1, name="m")
 
 
 def test_the_answers_of_a_study_are_those_of_its_predictions(tmp_path: Path) -> None:

@@ -13,24 +13,31 @@ from lineage.analysis.labels import forecast_labels, predict_doubled
 from lineage.analysis.ranking import rank_setting
 from lineage.analysis.records import (
     Analysis,
+    Comparison,
     LabelForecast,
     Setting,
     System,
+    TaskSummary,
     read_analysis,
     write_analysis,
 )
+from lineage.analysis.settings import OmittedMethod
+from lineage.data.dataset_stats import SplitStats
 from lineage.report.costs import build_costs
 from lineage.report.curves import describe_devices, describe_front
 from lineage.report.decisions import (
     build_decision_lines,
     build_main_figures,
     describe_decision,
+    describe_hints,
     format_cost,
     summarize_decisions,
 )
+from lineage.report.formatting import format_percent, printed_gap
 from lineage.results import PUBLIC_FAMILY
 from tests.study_rows import GRID, build_analysis
 from tests.test_comparisons import build_cell
+from tests.test_ngram import compare_on
 from tests.test_ranking import build_cells
 
 SETTING = Setting("sense", "100")
@@ -109,8 +116,8 @@ def test_a_system_that_may_be_far_behind_is_not_chosen_for_its_price() -> None:
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "open")
     assert [one.standing.system.model for one in decision.as_good] == ["gpt"]
     sentence = describe_decision(decision)
-    assert "it scores highest and is the best with P = 0." in sentence
-    assert "but GPT (fine-tuned) may be better" in sentence
+    assert "it scores highest (P = 0." in sentence
+    assert " of being the best), but GPT (fine-tuned) may be as good" in sentence
 
 
 def test_tfidf_is_recommended_where_it_is_best() -> None:
@@ -119,7 +126,93 @@ def test_tfidf_is_recommended_where_it_is_best() -> None:
     assert decision.use.standing.system.model == "tfidf"
     assert (decision.certainty, decision.advice) == ("clear", "use TF-IDF")
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer == "For sense, use TF-IDF: no pretrained model is shown to be worth more."
+    assert (
+        answer == "For the task sense, use TF-IDF: no pretrained model is shown to be worth more."
+    )
+
+
+def test_methods_that_were_not_run_limit_what_is_said() -> None:
+    """ELMo is fine-tuned with 100 labels only, and frozen with 100 and all."""
+    elmo, tfidf = with_floor(build_cells(elmo=0.6, tfidf=0.8))[:2]
+    frozen = dataclasses.replace(elmo.system, transfer="frozen")
+    fewer = [dataclasses.replace(tfidf), dataclasses.replace(elmo)]
+    all_labels = [
+        dataclasses.replace(elmo, system=frozen, label_count="all", train_examples=400),
+        dataclasses.replace(tfidf, label_count="all", train_examples=400),
+    ]
+    fewer.append(dataclasses.replace(elmo, system=frozen))
+    rankings = [*rank_setting(fewer, []), *rank_setting(all_labels, [])]
+    stats = SplitStats(400, dropped={"limit": 1600, "blank": 3})
+    task = TaskSummary(
+        "sense", "text_classification", True, 128, "words", False, False, {"train": stats}, None, ()
+    )
+    analysis = build_analysis([*fewer, *all_labels], rankings=tuple(rankings), tasks=(task,))
+    with_100, with_all = decide(analysis, {})
+    assert with_100.omitted == () and with_100.unused_labels == 0
+    assert with_all.omitted == (OmittedMethod("finetuned", "linear", "all"),)
+    assert with_all.unused_labels == 1600
+    assert "; all others are shown to score lower" in describe_decision(with_100)
+    assert "; all others that were run with so many labels are" in describe_decision(with_all)
+    assert describe_hints(with_all) == [
+        "1,600 more labelled items are there: raise the task's limit.",
+        "Not run with so many labels: fine-tuned.",
+    ]
+    assert summarize_decisions(analysis, [with_100, with_all]) == (
+        "For the task sense, use TF-IDF: no pretrained model is shown to be worth more (none was "
+        "fine-tuned with all labels of sense)."
+    )
+
+
+def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
+    analysis = analyze(with_floor(build_cells(elmo=0.9, gpt=0.6)))
+    (comparison,) = compare_with_counting(analysis, "no significant difference")
+    open_analysis = dataclasses.replace(analysis, comparisons=(comparison,))
+    (decision,) = decide(open_analysis, {})
+    assert decision.advice == "nothing above a 5-gram model"
+    assert summarize_decisions(open_analysis, [decision]) == (
+        "For the task sense, no model is shown to be better than a 5-gram model, which only counts."
+    )
+    (line,) = build_decision_lines(open_analysis, [decision])
+    assert (line.use, line.next_step) == ("ELMo", "Let models read more text")
+    (better,) = compare_with_counting(analysis, "better")
+    (decision,) = decide(dataclasses.replace(analysis, comparisons=(better,)), {})
+    assert decision.advice == "pretrain on your text"
+
+
+def compare_with_counting(analysis: Analysis, verdict: str) -> tuple[Comparison]:
+    """Return a comparison of the best system with a 5-gram model."""
+    best = analysis.rankings[0].best.system
+    counting = System("kneser_ney", "kneser_ney", *["none"] * 6)
+    one = dataclasses.replace(
+        compare_on("sense", "elmo", verdict), label_count="100", first=best, second=counting
+    )
+    return (one,)
+
+
+def test_what_a_public_model_loses_by_reading_on_is_said_where_it_is_shown() -> None:
+    *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
+    public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
+    analysis = analyze(with_floor([*own, public]))
+    continued = dataclasses.replace(public.system, model="gpt")
+    for verdict, difference, words in (
+        ("worse", -0.04, " loses 4.0 points."),
+        ("better", 0.03, " gains 3.0 points."),
+        ("no significant difference", -0.02, "without public weights."),
+    ):
+        comparison = dataclasses.replace(
+            compare_on("sense", "gpt", verdict),
+            comparison_type="continuation",
+            label_count="100",
+            first=continued,
+            second=public.system,
+            difference=difference,
+        )
+        changed = dataclasses.replace(analysis, comparisons=(comparison,))
+        assert summarize_decisions(changed, decide(changed, {})).endswith(words)
+
+
+def test_a_gap_is_that_of_the_scores_as_printed() -> None:
+    assert format_percent(printed_gap(0.74578, 0.61344)) == "13.3", "74.6 - 61.3, and not 13.2"
 
 
 def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_is_named() -> None:
@@ -135,7 +228,7 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == (
-        "For sense, use the public model minilm: 20.0 points above the best without public weights."
+        "For the task sense, use the public model minilm: 20.0 points above the best without public weights."
     )
     sentence = describe_decision(decision)
     public_sentence, own_sentence = sentence.split(" Without public weights, ")
@@ -165,7 +258,7 @@ def test_at_chance_nothing_is_recommended() -> None:
         "Nothing is shown to be above chance; of each model's best system on validation, ELMo"
     )
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer == "For sense, nothing is shown to be above chance."
+    assert answer == "For the task sense, nothing is shown to be above chance."
 
 
 def plant(name: str, num_right: int, *, num_items: int = 4000, public: bool = False) -> ResultCell:
@@ -239,7 +332,7 @@ def test_public_models_alone_get_a_decision() -> None:
     assert decision.use.standing.system.model == "minilm" and decision.overall_gain is None
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
-    assert answer == "For sense, use the public model minilm."
+    assert answer == "For the task sense, use the public model minilm."
     assert build_decision_lines(analyze(cells), [decision])[0].alternative == ""
 
 
@@ -456,7 +549,7 @@ def test_the_front_has_the_systems_that_no_cheaper_one_beats() -> None:
         "ELMo is the cheapest; ELMo takes 100 s for +20.0 points."
     ), "a gain within the margin is not worth a sentence"
     assert describe_front([cheap], margin=0.02) == (
-        "ELMo is the cheapest; no other scores 2 points more."
+        "ELMo is the cheapest, and no other scores higher."
     )
 
 
@@ -472,7 +565,7 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
     )
     decision = decide_one(cells, label_forecasts=forecasts)
     assert decision.forecast == forecasts[1]
-    expected = "100 more labels should bring ELMo (frozen) +5.0 points (+4.0 to +6.0)"
+    expected = "100 more labels should bring ELMo (frozen) +5.0 points (+4.0 to +6.0), to 75.0"
     assert expected in describe_decision(decision)
     with_own = decide_one(cells, label_forecasts=(*forecasts, forecast_for(own, gain=0.01)))
     assert "100 more labels should bring +1.0 points" in describe_decision(with_own)

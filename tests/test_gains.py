@@ -108,6 +108,19 @@ def test_a_table_has_the_differences_at_the_largest_label_count(study_analysis: 
             assert ("▲" in cell.text) == (own.verdict == "better")
 
 
+def test_a_method_that_was_run_with_fewer_labels_is_named(study_analysis: Analysis) -> None:
+    kept = [
+        one
+        for one in study_analysis.comparisons
+        if one.comparison_type == "pretraining"
+        and (one.first.transfer, one.label_count) != ("finetuned", "all")
+    ]
+    (section,) = tables.build_gain_sections(with_comparisons(study_analysis, kept))
+    assert section.finding.startswith("With the most labels of each method (fine-tuned: 100), ")
+    assert any("fine-tuned, 100 labels" in figure for figure in section.figures)
+    assert not any("frozen, " in figure for figure in section.figures)
+
+
 def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis: Analysis) -> None:
     """Two models are compared at the largest label count; all kinds of BiLSTM are one method."""
     verdicts = {
@@ -146,6 +159,7 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
         "With the most labels, a gain is shown for ELMo in 1 of 2 comparisons. "
         "Nothing follows about GPT: not shown to have learned more than a 5-gram model."
     )
+    assert section.has_weak_models
     (section,) = tables.build_gain_sections(replace(analysis, public_models=("elmo",)))
     assert section.finding == "Of public models, a gain is shown for ELMo in 1 of 2 comparisons."
     names = []

@@ -21,8 +21,10 @@ from lineage.models.base import LanguageModelFamily
 from lineage.report.sentences import (
     describe_ngram_comparisons,
     describe_ngram_models,
+    describe_weak_pairs,
     summarize_ngram_comparisons,
 )
+from lineage.report.tables import build_ngram_table
 from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import VALIDATION_BATCHES, to_validation_settings
@@ -240,6 +242,26 @@ def test_a_model_that_is_better_on_no_minimal_pairs_has_learned_less() -> None:
     assert not found["gpt"].learned_less
     assert found["gpt"].better_tasks == ("agreement",)
     assert found["gpt"].bits_per_byte is None, "its pretraining has failed"
+
+
+def test_bits_per_byte_decide_where_both_models_have_them() -> None:
+    """Minimal pairs are few: no significant difference there is no evidence of equality."""
+    one = NgramComparison("elmo", 1.45, 1.49, (), ("blimp",))
+    assert one.is_never_better and not one.learned_less
+    assert summarize_ngram_comparisons([one]) == "" and describe_ngram_comparisons([one]) == []
+    assert describe_weak_pairs([one]) == (
+        "ELMo predicts held-out text better than a 5-gram model, but on blimp it is not "
+        "significantly better."
+    )
+    less = NgramComparison("gpt", 2.1, 2.0, (), ("blimp",))
+    assert describe_weak_pairs([less]) == "", "it is among those that have learned less"
+    (line, worse) = build_ngram_table(build_analysis(ngram_comparisons=(one, less)))
+    assert not line.has_more_bits and not line.has_weak_pairs
+    assert worse.has_more_bits and not worse.has_weak_pairs
+    (bert,) = build_ngram_table(
+        build_analysis(ngram_comparisons=(NgramComparison("bert", None, None, (), ("blimp",)),))
+    )
+    assert bert.has_weak_pairs and not bert.has_more_bits
 
 
 def test_the_report_draws_no_conclusion_from_a_model_that_has_learned_less() -> None:

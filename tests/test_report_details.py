@@ -14,7 +14,9 @@ from lineage.analysis.records import Analysis, DuplicateLabelCount, LossCurve, S
 from lineage.config.params import ReportParams
 from lineage.data.dataset_stats import SplitStats
 from lineage.report import curves, figures, publication, styles, tasks
+from lineage.report.decisions import build_main_figures
 from lineage.report.formatting import format_comparison, format_system
+from lineage.report.task_sections import build_task_tables
 from lineage.results import Note
 from tests.study_rows import GRID, Study, build_analysis, render_pages
 
@@ -161,12 +163,47 @@ def test_settings_that_a_study_left_out_are_named(tmp_path: Path) -> None:
     counts = ["100", "1000", "all"]
     methods = [("frozen", "linear", counts), ("finetuned", "linear", ["100", "all"])]
     own = scores_of("mood", methods)
-    note = "Not run: fine-tuned with 1000 labels"
+    note = "Not run: fine-tuned with 1,000 labels"
     assert tasks.describe_task_data(build_analysis(own), "mood") == [f"{note}."]
     other = scores_of("names", [("frozen", "bilstm_crf", ["all"])])
     both = build_analysis([*own, *other])
     assert tasks.describe_task_data(both, "mood") == [f"{note}, a BiLSTM probe."]
     assert not tasks.describe_task_data(both, "names")
+
+
+def test_a_table_has_the_systems_with_the_most_labels_first(tmp_path: Path) -> None:
+    """A score with 100 labels is not ranked among those with all."""
+    analysis = small_analysis(tmp_path)
+    kept = tuple(
+        one
+        for one in analysis.scores
+        if (one.system.transfer, one.label_count) != ("finetuned", "all")
+    )
+    analysis = replace(analysis, scores=kept)
+    table = next(one for one in build_task_tables(analysis, {}) if one.name == "sentiment")
+    has_all = [line.cells[-1] is not None for line in table.lines]
+    assert True in has_all and False in has_all
+    assert has_all == sorted(has_all, reverse=True)
+    for group in (True, False):
+        own = [line for line in table.lines if (line.cells[-1] is not None) == group]
+        means = [line.cells[-1 if group else 0].value for line in own]  # type: ignore[union-attr]
+        assert means == sorted(means, reverse=True)  # type: ignore[type-var]
+
+
+def test_the_main_figure_shows_the_other_systems_of_a_model(tmp_path: Path) -> None:
+    analysis = small_analysis(tmp_path)
+    (figure,) = [one for one in build_main_figures(analysis) if one.label_count == "all"]
+    panel = figure.panels[0]
+    ranking = [
+        one for one in analysis.rankings if (one.task, one.label_count) == ("sentiment", "all")
+    ][-1]
+    models = [one.system.model for one in ranking.standings]
+    others = [
+        one
+        for one in analysis.scores_of(Setting("sentiment", "all"))
+        if one.system.model in models and one.system.init != "random"
+    ]
+    assert panel.count('r="2.2"') == len(others) - len(models) > 0
 
 
 def build_cells(task: str, available: int, label_counts: list[str]) -> list[cells.ResultCell]:

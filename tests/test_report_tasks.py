@@ -115,7 +115,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     unlabelled = ["new one", "", build_table(43)["text"].iloc[42], "another"]
     pd.DataFrame({"text": unlabelled}).to_csv(tmp_path / "more.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv", "unlabelled": "more.csv"}
-    line, _, _ = render_task(analysis, tmp_path, files=files, max_words=5)
+    line, md, _ = render_task(analysis, tmp_path, files=files, max_words=5)
     assert (line["train"], line["validation"], line["test"]) == ("36", "4, from train", "25")
     assert line["unlabelled"] == "2"
     assert line["dropped"] == (
@@ -124,6 +124,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert line["test set"] == "given" and line["kind"] == "text classification"
     assert line["metric"] == "% correct"
     assert line["max length"] == "5 words: 20 of test" and line["duplicates in train"] != "none"
+    assert "80% of the texts are longer than 5 words, and are cut there for every model." in md
     limit = {"train": 10, "test": 6}
     line, _, _ = render_task(
         analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh"
@@ -198,7 +199,7 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
         "BERT: N% of the texts were longer than N tokens, and cut"
     ]
     for text in render_pages(changed).values():
-        assert f"small, as models could read it: {line.notes[0]}." in text
+        assert f"small, within its maximum length: {line.notes[0]}." in text
 
 
 def test_tasks_without_truncation_or_folds_have_a_line_too(analysis: Analysis) -> None:

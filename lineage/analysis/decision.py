@@ -5,10 +5,12 @@ forecasts and the costs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from lineage.analysis.cells import split_test_set
 from lineage.analysis.records import Analysis, LabelForecast, Ranking, Setting, Standing, System
+from lineage.analysis.settings import OmittedMethod, find_omitted_methods
 from lineage.evaluation.metrics import RANKING_METRICS
 
 Certainty = Literal[
@@ -19,6 +21,7 @@ Certainty = Literal[
 ]
 Advice = Literal[
     "nothing above chance",
+    "nothing above a 5-gram model",
     "use a public model",
     "label more first",
     "use TF-IDF",
@@ -66,6 +69,8 @@ class Decision:
     overall_gain: float | None  # its lead over the best of the budget; None without one
     forecast: LabelForecast | None  # for the system to use, or for another one of its model
     advice: Advice
+    omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
+    unused_labels: int = 0  # labelled training items that the task's limit leaves out
 
     @property
     def setting(self) -> Setting:
@@ -81,16 +86,45 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
     """Decide every setting, under the budget if something was trained for it."""
     overall = {one.setting: one for one in analysis.rankings if one.scope == "overall"}
     budget = {one.setting: one for one in analysis.rankings if one.scope == "budget"}
-    return [
-        _decide_setting(
+    decisions = []
+    for setting in dict.fromkeys(one.setting for one in analysis.rankings):
+        decision = _decide_setting(
             budget.get(setting),
             overall.get(setting),
             costs,
             analysis.label_forecasts,
             margin=analysis.equivalence_margin,
         )
-        for setting in dict.fromkeys(one.setting for one in analysis.rankings)
+        if decision.advice == "pretrain on your text" and _counting_does_as_well(analysis, setting):
+            decision = replace(decision, advice="nothing above a 5-gram model")
+        omitted = [
+            one
+            for one in find_omitted_methods(analysis, setting.task)
+            if one.label_count == setting.label_count
+        ]
+        unused_labels = _count_unused_labels(analysis, setting)
+        decisions.append(replace(decision, omitted=tuple(omitted), unused_labels=unused_labels))
+    return decisions
+
+
+def _counting_does_as_well(analysis: Analysis, setting: Setting) -> bool:
+    """Return whether no system is shown to be better than a 5-gram model, which only counts."""
+    verdicts = [
+        one.verdict
+        for one in analysis.comparisons
+        if one.comparison_type == "kneser_ney" and one.setting == setting
     ]
+    return bool(verdicts) and "better" not in verdicts
+
+
+def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
+    """Return how many labelled training items a limit leaves out, with all labels of a task."""
+    task, extra_test_set = split_test_set(setting.task)
+    if setting.label_count != "all" or extra_test_set:
+        return 0
+    summary = next((one for one in analysis.tasks if one.task == task), None)
+    train = None if summary is None else summary.splits.get("train")
+    return 0 if train is None else train.dropped.get("limit", 0)
 
 
 def _decide_setting(

@@ -31,6 +31,7 @@ class TaskEffect:
     """The effect on one task."""
 
     task: str
+    label_count: str
     difference: float
     baseline_near_chance: bool
 
@@ -108,7 +109,7 @@ def build_effects(analysis: Analysis, summary: GainSummary) -> list[Effect]:
 
 def _task_effect(analysis: Analysis, comparison: Comparison) -> TaskEffect:
     near_chance = baseline_is_near_chance(analysis, comparison)
-    return TaskEffect(comparison.task, comparison.difference, near_chance)
+    return TaskEffect(comparison.task, comparison.label_count, comparison.difference, near_chance)
 
 
 def _pool(comparisons: Sequence[Comparison]) -> PooledMean:

@@ -380,8 +380,14 @@ class NgramComparison:
 
     @property
     def learned_less(self) -> bool:
-        """Return whether counting 5-grams does as well or better, by either measure."""
-        return self.has_more_bits or self.is_never_better
+        """Return whether the model is not shown to have learned more than counted 5-grams.
+
+        Bits per byte decide where both have them: they are over all of the held-out text, and minimal
+        pairs are few.
+        """
+        if self.bits_per_byte is not None and self.ngram_bits_per_byte is not None:
+            return self.has_more_bits
+        return self.is_never_better
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,35 @@ def baseline_is_near_chance(analysis: Analysis, comparison: Comparison) -> bool:
 
 
 @dataclass(frozen=True)
+class OmittedMethod:
+    """A way of using models that a study has for a task, but not with this number of labels."""
+
+    transfer: str
+    head: str
+    label_count: str
+
+
+def find_omitted_methods(analysis: Analysis, task: str) -> list[OmittedMethod]:
+    """Return the methods that lack some of the numbers of labels that others have."""
+    trained = [
+        one
+        for one in analysis.scores_of_task(task)
+        if one.system.init != "none" and one.label_count != "none"
+    ]
+    label_counts = dict.fromkeys(one.label_count for one in trained)
+    counts_by_method: dict[tuple[str, str], set[str]] = {}
+    for one in trained:
+        method = (one.system.transfer, one.system.head)
+        counts_by_method.setdefault(method, set()).add(one.label_count)
+    return [
+        OmittedMethod(*method, count)
+        for method, own_counts in counts_by_method.items()
+        for count in label_counts
+        if count not in own_counts
+    ]
+
+
+@dataclass(frozen=True)
 class CollapsedRun:
     """A fine-tuned run that is at chance while its siblings, of other seeds, are not."""
 

@@ -548,7 +548,7 @@ def describe_mechanism(
     if info.causal:
         objective = "next token"
     elif info.new_lm_head or not info.has_lm_head:
-        objective = "not known, since it has no head"
+        objective = "unknown (it has no head)"
     corpus = ""
     if pretrain.continue_on_corpus:
         corpus = ", then masked LM" if info.new_lm_head else ", then"

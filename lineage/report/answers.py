@@ -14,7 +14,7 @@ from lineage.report.styles import model_style
 MIN_CLASSES_FOR_FINDING = 2
 MAX_SHOWN_CLASSES = 16
 SMALL_CALIBRATION_ERROR = 0.03
-SMALL_SPREAD = 0.01  # of F1 over the labels
+SMALL_SPREAD = 0.02  # of F1 over the labels
 SMALLEST_CONFUSION = 0.005  # it would be printed as 0 %
 
 
@@ -127,7 +127,7 @@ def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) ->
     if best.f1[place] - worst.f1[place] < SMALL_SPREAD:
         return f"{name} finds all labels about equally well."
     return (
-        f"{name} is weakest on {worst.label}: F1 {format_percent(worst.f1[place])}, "
+        f"{name} is weakest on label {worst.label}: F1 {format_percent(worst.f1[place])}, "
         f"with {worst.count:,.0f} in the test set."
     )
 
@@ -143,7 +143,7 @@ def describe_confusions(labels: Sequence[str], shares: Sequence[Sequence[float]]
     share, label, answer = max(confusions, default=(0.0, "", ""))
     if share < SMALLEST_CONFUSION:
         return "No label is read as another."
-    return f"Most often, {label} is read as {answer}: {100 * share:.0f} % of its items."
+    return f"Most often, label {label} is read as {answer}: {100 * share:.0f} % of its items."
 
 
 def describe_calibration(calibration: Calibration, *, name: str) -> str:

@@ -38,6 +38,7 @@ PLOT_LEFT = 30
 PLOT_TOP = 34
 PLOT_BOTTOM = 24
 NAME_HEIGHT = 12
+NAME_MARK_WIDTH = 10  # of the mark before the name of a line
 CLASS_LINE = 23
 CLASS_LEFT = 96
 CLASS_RIGHT = 46
@@ -64,8 +65,7 @@ class LineName:
 
     name: str
     end: tuple[float, float]  # in pixels
-    color: str
-    bold: bool
+    series: LineSeries
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,17 @@ def draw_label_panel(
     `format_x` and `x_name` are for another quantity than labels, such as bytes of text.
     """
     ends = [] if forecast is None else [forecast]
-    x_values = [*{x for one in series for x in one.x}, *(x for _, x, _ in ends)]
+    x_values = {*(x for one in series for x in one.x), *(x for _, x, _ in ends)}
     y_values = [*(y for one in series for y in one.y), *(y for _, _, y in ends)]
     longest = max(len(one.name) for one in series)
-    right = size.width - 16 - CHARACTER_WIDTH * min(longest, size.max_name)
+    right = size.width - 16 - NAME_MARK_WIDTH - CHARACTER_WIDTH * min(longest, size.max_name)
     floor = size.height - PLOT_BOTTOM
     x_scale = LinearScale(
         math.log10(min(x_values)), math.log10(max(x_values)), PLOT_LEFT + 8, right
     )
     y_scale = _fit_y_scale(y_values, floor)
     parts = _draw_frame(y_scale, title=title, subtitle=subtitle, right=right, width=size.width)
-    ticks = sorted({x for one in series for x in one.x})
+    ticks = sorted(x_values)
     room = max(TICK_LABEL_WIDTH, CHARACTER_WIDTH * max(len(format_x(x)) for x in ticks))
     for x, value in _drop_overlapping_ticks(
         [(x_scale(math.log10(x)), x) for x in ticks], room=room
@@ -130,7 +130,7 @@ def draw_label_panel(
                 f'<line x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}" '
                 f'stroke="{one.color}" stroke-width="2" stroke-dasharray="2 3"/>'
             )
-        names.append(LineName(shorten(one.name, size.max_name), end, one.color, one.bold))
+        names.append(LineName(shorten(one.name, size.max_name), end, one))
     parts += _draw_names(names, right + 8, floor)
     described = "; ".join(
         f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
@@ -168,11 +168,17 @@ def _draw_line(series: LineSeries, xs: Sequence[float], y_scale: LinearScale) ->
     width = "2.2" if series.bold else "1.3"
     points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
     style = f'fill="none" stroke="{series.color}" stroke-width="{width}"'
+    style += dash_style("5 3" if series.hollow else "")
     parts = [f'<polyline points="{points}" {style}/>']
     for x, y in zip(xs, series.y, strict=True):
         radius = 3.4 if series.bold else 2.4
-        parts.append(draw_marker(series.marker, x, y_scale(y), radius, f'fill="{series.color}"'))
+        parts.append(draw_marker(series.marker, x, y_scale(y), radius, _mark_style(series)))
     return parts
+
+
+def _mark_style(series: LineSeries) -> str:
+    fill = BACKGROUND_COLOR if series.hollow else series.color
+    return f'fill="{fill}" stroke="{series.color}" stroke-width="1.2"'
 
 
 def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
@@ -190,11 +196,15 @@ def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
     for y, one in zip(places, ordered, strict=True):
         parts.append(
             f'<line x1="{one.end[0] + 5:.1f}" y1="{one.end[1]:.1f}" x2="{x - 3:.1f}" '
-            f'y2="{y:.1f}" stroke="{one.color}" stroke-width="0.8" stroke-opacity="0.6" stroke-dasharray="1 3"/>'
+            f'y2="{y:.1f}" stroke="{one.series.color}" stroke-width="1" stroke-dasharray="1 2.5"/>'
         )
-        weight = 650 if one.bold else 400
+        parts.append(draw_marker(one.series.marker, x + 3, y, 3, _mark_style(one.series)))
+        weight = 650 if one.series.bold else 400
+        start = x + NAME_MARK_WIDTH
         parts.append(
-            draw_text(x, y + 3.5, one.name, anchor="start", size=11, fill=TEXT_COLOR, weight=weight)
+            draw_text(
+                start, y + 3.5, one.name, anchor="start", size=11, fill=TEXT_COLOR, weight=weight
+            )
         )
     return parts
 

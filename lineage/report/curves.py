@@ -30,6 +30,7 @@ from lineage.report.formatting import (
     format_use,
     join_with_and,
     metric_heading,
+    printed_gap,
 )
 from lineage.report.styles import model_style
 
@@ -56,6 +57,7 @@ class Finding:
     task: str
     sentence: str
     figure: str  # SVG
+    has_forecast: bool = False
 
 
 def build_label_findings(analysis: Analysis, decisions: Sequence[Decision]) -> list[Finding]:
@@ -67,10 +69,11 @@ def build_label_findings(analysis: Analysis, decisions: Sequence[Decision]) -> l
     for task, curves in curves_by_task.items():
         decision = recommended.get(task)
         best = decision.use.standing.system.model if decision is not None else ""
-        sentence = describe_label_curves(curves, best=best)
         shown = [*curves, *_build_recommended_curves(analysis, task, curves, decisions)]
+        sentence = describe_label_curves(shown, best=best)
         panel = _draw_label_panel(analysis, shown, decision, size)
-        found.append(Finding(task, sentence, panel))
+        has_forecast = decision is not None and decision.forecast is not None
+        found.append(Finding(task, sentence, panel, has_forecast=has_forecast))
     return found
 
 
@@ -108,7 +111,8 @@ def _draw_label_panel(
 ) -> str:
     best = decision.use.standing.system.model if decision is not None else ""
     uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}
-    series = []
+    series: list[LineSeries] = []
+    seen: set[str] = set()
     for curve in curves:
         style = model_style(analysis, curve.system.model)
         name = format_model(curve.system.model)
@@ -120,10 +124,12 @@ def _draw_label_panel(
                 style.color,
                 curve.train_examples,
                 curve.scores,
+                hollow=curve.system.model in seen,
                 marker=style.marker,
                 bold=curve.system.model in (best, "tfidf"),
             )
         )
+        seen.add(curve.system.model)
     forecast = None
     if decision is not None and decision.forecast is not None:
         end = decision.forecast
@@ -143,15 +149,16 @@ def _draw_label_panel(
 def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
     """Tell how many labels the recommended model saves, read off the means; empty without TF-IDF.
 
-    With TF-IDF recommended, tell from how many labels it leads.
+    With TF-IDF recommended, tell with how many labels it leads. A model may have several curves,
+    one for each of its systems; the first with most numbers of labels is compared.
     """
-    by_model = {curve.system.model: curve for curve in curves}
-    tfidf = by_model.pop("tfidf", None)
+    tfidf = next((curve for curve in curves if curve.system.model == "tfidf"), None)
     if tfidf is None or len(tfidf.scores) < 2:
         return ""
-    if best not in by_model:
-        return _describe_tfidf_lead(tfidf, list(by_model.values()))
-    curve = by_model[best]
+    own = [curve for curve in curves if curve.system.model == best]
+    if best == "tfidf" or not own:
+        return _describe_tfidf_lead(tfidf, [curve for curve in curves if curve is not tfidf])
+    curve = max(own, key=lambda one: len(one.scores))
     name = f"{format_model(best)}, {format_use(curve.system)},"
     crossing = find_overtaking(curve, tfidf)
     if crossing is None:
@@ -171,13 +178,22 @@ def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
 
 
 def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str:
-    crossings = [find_overtaking(tfidf, other) for other in others]
-    known = [crossing for crossing in crossings if crossing is not None]
-    if len(known) < len(crossings) or not known:
+    """Tell at which of the numbers of labels TF-IDF scores at least as high as all that is shown."""
+    highest: dict[int, float] = {}
+    for curve in others:
+        for count, score in zip(curve.train_examples, curve.scores, strict=True):
+            highest[count] = max(highest.get(count, score), score)
+    leads: list[str] = []
+    trails: list[str] = []
+    for count, score in zip(tfidf.train_examples, tfidf.scores, strict=True):
+        if count in highest:
+            own = leads if score >= highest[count] else trails
+            own.append(f"{count:,}")
+    if not leads:
         return ""
-    if max(known) <= tfidf.train_examples[0]:
+    if not trails:
         return "TF-IDF leads at every number of labels."
-    return f"TF-IDF leads from about {round_labels(max(known))} labels on."
+    return f"TF-IDF leads with {join_with_and(leads)} labels, but not with {join_with_and(trails)}."
 
 
 def round_labels(count: float) -> str:
@@ -241,10 +257,12 @@ def describe_front(front: Sequence[Choice], *, margin: float) -> str:
         gain = one.standing.mean - last.standing.mean
         if gain >= margin:
             name = format_model(one.standing.system.model)
-            points = format_difference(gain)
+            points = format_difference(printed_gap(one.standing.mean, last.standing.mean))
             steps.append(f"{name} takes {format_build_time(one.cost)} for {points} points")
             last = one
     cheapest = f"{format_model(front[0].standing.system.model)} is the cheapest"
+    if len(front) == 1:
+        return f"{cheapest}, and no other scores higher."
     if not steps:
         return f"{cheapest}; no other scores {100 * margin:g} points more."
     return f"{cheapest}; {join_with_and(steps)}."

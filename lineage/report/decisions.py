@@ -15,8 +15,10 @@ from lineage.analysis.settings import chance_level
 from lineage.report import figures
 from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
+    TRANSFER_NAMES,
     format_build_time,
     format_difference,
+    format_head,
     format_label_count,
     format_model,
     format_percent,
@@ -26,6 +28,7 @@ from lineage.report.formatting import (
     metric_heading,
     metric_unit,
     plural,
+    printed_gap,
 )
 from lineage.report.styles import model_style
 
@@ -33,10 +36,11 @@ SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
+    "nothing above a 5-gram model": "Let models read more text",
     "use a public model": "Use the public model",
     "label more first": "Label more before you choose a model",
     "use TF-IDF": "Use TF-IDF",
-    "pretrain on your text": "Use it as trained",
+    "pretrain on your text": "Use {model}",
 }
 
 
@@ -58,7 +62,7 @@ class DecisionLine:
     # The best without public weights, if a public model is to be used, or else the best with them.
     alternative: str
     next_step: str
-    forecast: str
+    hints: str  # a forecast, labels that are there already, and methods that were not run
     sentence: str
 
 
@@ -100,8 +104,8 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         as_good=_list_as_good(decision),
         cost=format_cost(decision.use.cost),
         alternative=_describe_alternative(decision),
-        next_step=NEXT_STEPS[decision.advice],
-        forecast=describe_forecast(decision),
+        next_step=NEXT_STEPS[decision.advice].format(model=format_model(use.system.model)),
+        hints=" ".join(describe_hints(decision)),
         sentence=describe_decision(decision),
     )
 
@@ -168,7 +172,8 @@ def describe_forecast(decision: Decision) -> str:
     forecast = decision.forecast
     if forecast is None:
         return ""
-    text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels should bring"
+    verb = "should" if forecast.gain_low >= SMALLEST_GAIN else "may"
+    text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels {verb} bring"
     if forecast.system != decision.use.standing.system:
         text += f" {name_system(forecast.system)}"
     if forecast.gain_high < SMALLEST_GAIN:
@@ -176,7 +181,23 @@ def describe_forecast(decision: Decision) -> str:
     low = format_difference(forecast.gain_low)
     high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
-    return f"{text} {gain} points ({low} to {high})"
+    reached = format_percent(forecast.scores[-1] + forecast.gain)
+    return f"{text} {gain} points ({low} to {high}), to {reached}"
+
+
+def describe_hints(decision: Decision) -> list[str]:
+    """Tell what more labels should bring, where some are, and which methods were not run."""
+    hints = []
+    if forecast := describe_forecast(decision):
+        hints.append(f"{forecast}.")
+    if decision.unused_labels:
+        hints.append(
+            f"{decision.unused_labels:,} more labelled items are there: raise the task's limit."
+        )
+    if decision.omitted:
+        methods = [TRANSFER_NAMES[one.transfer] + format_head(one.head) for one in decision.omitted]
+        hints.append(f"Not run with so many labels: {join_with_and(methods)}.")
+    return hints
 
 
 def describe_decision(decision: Decision) -> str:
@@ -191,8 +212,7 @@ def describe_decision(decision: Decision) -> str:
     public = "the public model " if decision.advice == "use a public model" else ""
     text = f"Use {public}{_describe_score(decision.use, decision.metric)}"
     if public and decision.overall_gain is not None:
-        gain = format_percent(decision.overall_gain)
-        text += f", {gain} points above the best without public weights"
+        text += f", {_format_lead(decision)} points above the best without public weights"
     text += f"; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
         text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
@@ -229,7 +249,10 @@ def _describe_certainty(decision: Decision) -> str:
     if decision.certainty == "alone":
         return "there is nothing to compare it with"
     if decision.certainty == "clear":
-        return "all others are shown to score lower"
+        others = (
+            "all others that were run with so many labels" if decision.omitted else "all others"
+        )
+        return f"{others} are shown to score lower"
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
         if _is_highest(decision):
@@ -237,8 +260,8 @@ def _describe_certainty(decision: Decision) -> str:
         return _describe_cheapest(decision)
     chance = ""
     if use.probability_best is not None:
-        chance = f" and is the best with P = {use.probability_best:.2f}"
-    return f"it scores highest{chance}, but {names} may be better"
+        chance = f" (P = {use.probability_best:.2f} of being the best)"
+    return f"it scores highest{chance}, but {names} may be as good"
 
 
 def _describe_cheapest(decision: Decision) -> str:
@@ -289,31 +312,63 @@ def _answer_key(decision: Decision) -> tuple[str, str]:
     if decision.advice == "use a public model":
         assert decision.overall is not None
         return decision.advice, decision.overall.standing.system.model
-    if decision.advice == "nothing above chance":
+    if decision.advice in ("nothing above chance", "nothing above a 5-gram model"):
         return decision.advice, ""
     return "use", decision.use.standing.system.model
 
 
 def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decision]) -> str:
-    tasks = join_with_and([one.task for one in group])
+    noun = "task" if len(group) == 1 else "tasks"
+    tasks = f"the {noun} {join_with_and([one.task for one in group])}"
     if advice == "nothing above chance":
         return f"For {tasks}, nothing is shown to be above chance."
-    if advice == "use a public model":
-        gains = [one.overall_gain for one in group if one.overall_gain is not None]
-        if not gains:
-            return f"For {tasks}, use the public model {format_model(model)}."
-        points = join_with_and([format_percent(gain) for gain in gains])
+    if advice == "nothing above a 5-gram model":
         return (
-            f"For {tasks}, use the public model {format_model(model)}: {points} points above the best "
-            "without public weights."
+            f"For {tasks}, no model is shown to be better than a 5-gram model, which only counts."
         )
+    if advice == "use a public model":
+        answer = f"For {tasks}, use the public model {format_model(model)}"
+        gains = [_format_lead(one) for one in group if one.overall_gain is not None]
+        if gains:
+            answer += f": {join_with_and(gains)} points above the best without public weights"
+        return f"{answer}.{_describe_continuation(analysis, group)}"
     if model == "tfidf":
-        return f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more."
+        answer = f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more"
+        frozen_only = [
+            one.task for one in group if any(m.transfer == "finetuned" for m in one.omitted)
+        ]
+        if frozen_only:
+            answer += f" (none was fine-tuned with all labels of {join_with_and(frozen_only)})"
+        return f"{answer}."
     named = []
     for one in group:
         notes = [*_describe_lead(analysis, one), *_describe_equals(one)]
         named.append(f"{one.task} ({'; '.join(notes)})" if notes else one.task)
     return f"Use {format_model(model)}, pretrained on your text, for {join_with_and(named)}."
+
+
+def _format_lead(decision: Decision) -> str:
+    """Format the lead of the best public system over the best without public weights."""
+    assert decision.overall is not None and decision.overall_gain is not None
+    best = decision.overall.standing.mean
+    return format_percent(printed_gap(best, best - decision.overall_gain))
+
+
+def _describe_continuation(analysis: Analysis, group: Sequence[Decision]) -> str:
+    """Tell what the public models lose or gain by reading the corpus; empty if nothing is shown."""
+    uses = {(one.setting, one.use.standing.system) for one in group}
+    text = ""
+    for one in analysis.comparisons:
+        is_of_group = (one.setting, one.second) in uses
+        if one.comparison_type != "continuation" or not is_of_group:
+            continue
+        if one.verdict in ("better", "worse"):
+            verb = "gains" if one.verdict == "better" else "loses"
+            points = format_percent(abs(one.difference))
+            text += (
+                f" On {one.task}, continuing its pretraining on your text {verb} {points} points."
+            )
+    return text
 
 
 def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
@@ -323,7 +378,7 @@ def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
         return []
     if not tfidf.above_chance:
         return ["TF-IDF is at chance"]
-    lead = decision.use.standing.mean - tfidf.mean
+    lead = printed_gap(decision.use.standing.mean, tfidf.mean)
     direction = "above" if lead >= 0 else "below"
     return [f"{format_percent(abs(lead))} points {direction} TF-IDF"]
 
@@ -353,9 +408,11 @@ def describe_runs(analysis: Analysis) -> str:
     pretrainings = plural(len(grid.pretrain_seeds), "pretraining run")
     finetunings = plural(len(grid.finetune_seeds), "fine-tuning seed")
     text = (
-        f"{pretrainings} of each model and {finetunings}. Intervals cover other {analysis.split} "
-        "items, and not how another pretraining would turn out."
+        f"{pretrainings} of each model and {finetunings}. Intervals are for other {analysis.split} "
+        "items; they do not cover how another pretraining would turn out."
     )
+    if analysis.public_models:
+        text += " Nobody knows what public checkpoints have read; they may have read these items."
     generated = [one.task for one in analysis.tasks if one.generated]
     if generated and len(generated) == len(analysis.tasks):
         text = f"All tasks are generated: their scores say nothing about real text. {text}"
@@ -382,10 +439,10 @@ def build_main_figures(analysis: Analysis) -> list[MainFigure]:
 def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
     rows = []
     band = None
-    tfidf = None
+    reference = None
     for standing in _in_grid_order(analysis, ranking.standings):
         if standing.system.family == "tfidf":
-            tfidf = standing.mean
+            reference = standing.mean
             band = _interval(standing)
         style = model_style(analysis, standing.system.model)
         rows.append(
@@ -393,6 +450,7 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
                 name=format_model(standing.system.model),
                 detail=format_use(standing.system),
                 value=standing.mean,
+                others=_other_scores(analysis, ranking, standing),
                 interval=_interval(standing),
                 color=style.color,
                 marker=style.marker,
@@ -401,15 +459,56 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
                 is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
             )
         )
+    counting = _counting_row(analysis, ranking)
+    if counting is not None:
+        rows.append(counting)
+        reference = counting.value
+        band = counting.interval
     return figures.draw_interval_panel(
         rows,
         title=ranking.task,
         subtitle=metric_heading(ranking.metric),
         band=band,
-        reference=tfidf,
+        reference=reference,
         chance=chance_level(analysis, ranking.setting),
         width=width,
     )
+
+
+def _counting_row(analysis: Analysis, ranking: Ranking) -> IntervalRow | None:
+    """Return the row of the 5-gram model, the reference on minimal pairs; None on other tasks."""
+    for score in analysis.scores_of(ranking.setting):
+        if score.system.model != "kneser_ney" or score.mean is None:
+            continue
+        style = model_style(analysis, score.system.model)
+        interval = None
+        if score.ci_low is not None and score.ci_high is not None:
+            interval = (score.ci_low, score.ci_high)
+        return IntervalRow(
+            name=format_model(score.system.model),
+            detail="",
+            value=score.mean,
+            others=(),
+            interval=interval,
+            color=style.color,
+            marker=style.marker,
+            filled=True,
+            text=format_percent(score.mean),
+            is_best=False,
+        )
+    return None
+
+
+def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> list[float]:
+    """Return the scores of the other trained systems of a model in the same setting."""
+    return [
+        score.mean
+        for score in analysis.scores_of(ranking.setting)
+        if score.system.model == standing.system.model
+        and score.system != standing.system
+        and score.system.init != "random"
+        and score.mean is not None
+    ]
 
 
 def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[Standing]:

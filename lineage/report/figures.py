@@ -177,6 +177,7 @@ class IntervalRow:
     name: str
     detail: str
     value: float
+    others: Sequence[float]  # the scores of the model's other systems, as small dots
     interval: tuple[float, float] | None
     color: str
     marker: str
@@ -199,7 +200,7 @@ def draw_interval_panel(
 
     Chance is left out where it is so far away that the scores would lie on top of each other.
     """
-    values = [value for row in rows for value in (row.value, *(row.interval or ()))]
+    values = [value for row in rows for value in (row.value, *row.others, *(row.interval or ()))]
     values += [*(band or ())]
     low = min(values)
     high = max(values)
@@ -256,6 +257,8 @@ def _draw_interval_row(row: IntervalRow, scale: LinearScale, y: float, width: in
             f'<line x1="{low}" x2="{high}" y1="{y:.1f}" y2="{y:.1f}" stroke="{row.color}" '
             'stroke-width="1.8"/>'
         )
+    style = f'fill="{row.color}" fill-opacity=".7"'
+    parts += [draw_marker("circle", scale(other), y, 2.2, style) for other in row.others]
     style = f'fill="{fill}" stroke="{row.color}" stroke-width="1.6"'
     parts.append(draw_marker(row.marker, scale(row.value), y, 4, style))
     return parts
@@ -279,6 +282,7 @@ class EffectRow:
     color: str
     marker: str
     text: str
+    is_weak: bool  # nothing follows about the model: its mark is open
 
 
 def draw_forest(rows: Sequence[EffectRow], *, title: str, subtitle: str) -> str:
@@ -331,9 +335,10 @@ def _draw_effect_row(row: EffectRow, scale: LinearScale, y: float) -> list[str]:
             'stroke-width="1.8"/>'
         )
     if len(row.dots) > 1:
-        style = f'fill="{row.color}" fill-opacity=".45"'
-        parts += [draw_marker("circle", scale(dot), y, 1.8, style) for dot in row.dots]
-    style = f'fill="{row.color}" stroke="{row.color}" stroke-width="1.2"'
+        style = f'fill="{row.color}" fill-opacity=".7"'
+        parts += [draw_marker("circle", scale(dot), y, 2.2, style) for dot in row.dots]
+    fill = BACKGROUND_COLOR if row.is_weak else row.color
+    style = f'fill="{fill}" stroke="{row.color}" stroke-width="1.4"'
     parts.append(draw_marker(row.marker, scale(row.mean), y, 4, style))
     return parts
 

@@ -116,10 +116,10 @@ def format_label_count(label_count: str, *, train_examples: int = 0) -> str:
     if label_count == "none":
         return "no labels"
     if label_count == "all":
-        return f"all {train_examples} labels" if train_examples else "all labels"
+        return f"all {train_examples:,} labels" if train_examples else "all labels"
     if 0 < train_examples < int(label_count):
-        return f"{label_count} labels (there are {train_examples})"
-    return f"{label_count} labels"
+        return f"{int(label_count):,} labels (there are {train_examples:,})"
+    return f"{int(label_count):,} labels"
 
 
 def format_setting(setting: Setting, *, train_examples: int = 0) -> str:
@@ -151,6 +151,11 @@ def format_difference(value: float) -> str:
     if text in ("+0.0", "-0.0"):
         return "0.0"
     return text.replace("-", "−")
+
+
+def printed_gap(high: float, low: float) -> float:
+    """Return the difference of two scores as they are printed, so that readers find no other."""
+    return round(high, 3) - round(low, 3)
 
 
 def format_comparison(comparison: Comparison) -> str:

@@ -55,16 +55,13 @@ def render_report(
         "decisions": build_decision_lines(analysis, decisions),
         "labelled_tasks": _list_labelled_tasks(decisions),
         "runs_note": describe_runs(analysis),
-        "ngram_warning": sentences.summarize_ngram_comparisons(analysis.ngram_comparisons),
         "main_figures": build_main_figures(analysis),
         "max_wide_panels": MAX_WIDE_PANELS,
         "tasks": task_sections.build_task_tables(analysis, find_recommended(decisions)),
         "models": [styles.format_model_name(analysis, name) for name in analysis.grid.models],
         **_build_curves(analysis, decisions, costs or {}),
+        **_build_ngram_section(analysis),
         "answer_findings": build_answer_findings(analysis, decisions),
-        "ngrams": tables.build_ngram_table(analysis),
-        "ngram_findings": sentences.describe_ngram_comparisons(analysis.ngram_comparisons),
-        "ngram_note": sentences.describe_ngram_models(analysis),
         "adaptation": tables.build_adaptation_table(analysis),
         "comparisons": tables.build_comparison_table(analysis),
         "budget": tables.build_budget_table(analysis),
@@ -105,6 +102,17 @@ def _build_curves(
         "cost_findings": curves.build_cost_findings(analysis, costs),
         "devices_note": curves.describe_devices(costs),
         "loss_curves": curves.draw_loss_curves(analysis),
+    }
+
+
+def _build_ngram_section(analysis: Analysis) -> dict[str, Any]:
+    """Return the section that compares language models with a 5-gram model."""
+    return {
+        "ngram_warning": sentences.summarize_ngram_comparisons(analysis.ngram_comparisons),
+        "ngrams": tables.build_ngram_table(analysis),
+        "ngram_findings": sentences.describe_ngram_comparisons(analysis.ngram_comparisons),
+        "weak_pairs": sentences.describe_weak_pairs(analysis.ngram_comparisons),
+        "ngram_note": sentences.describe_ngram_models(analysis),
     }
 
 

@@ -32,6 +32,8 @@ REPORTED_PACKAGES = (
     "prefect",
 )
 MAX_CHANGED_FILES = 8  # that are named
+# Stages may have run on other machines.
+FACT_NAMES = {"python": "report made with Python", "versions": "and packages"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Provenance:
     def facts(self) -> dict[str, str]:
         """Return the lines that head the section, by name."""
         return {
-            name.replace("_", " "): value
+            FACT_NAMES.get(name, name.replace("_", " ")): value
             for name, value in vars(self).items()
             if isinstance(value, str)
         }

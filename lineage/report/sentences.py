@@ -71,6 +71,26 @@ def describe_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> list[s
     return findings
 
 
+def describe_weak_pairs(comparisons: Sequence[NgramComparison]) -> str:
+    """Name the models that read better than a 5-gram model, but judge no pairs better.
+
+    Empty without any.
+    """
+    weak = [one for one in comparisons if one.is_never_better and not one.learned_less]
+    if not weak:
+        return ""
+    names = join_with_and([format_model(one.model) for one in weak])
+    verb = "predicts" if len(weak) == 1 else "predict"
+    pronoun = "it is" if len(weak) == 1 else "they are"
+    tasks = join_with_and(
+        list(dict.fromkeys(task for one in weak for task in one.not_better_tasks))
+    )
+    return (
+        f"{names} {verb} held-out text better than a 5-gram model, but on {tasks} {pronoun} not "
+        "significantly better."
+    )
+
+
 def summarize_ngram_comparisons(comparisons: Sequence[NgramComparison]) -> str:
     """Name in a sentence the models that may have learned no more than a 5-gram model, if any."""
     names = [format_model(one.model) for one in comparisons if one.learned_less]

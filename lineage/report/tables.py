@@ -131,6 +131,8 @@ class GainSection:
     finding: str
     definition: str
     has_several_tasks: bool  # of a kind
+    has_near_chance: bool  # a gain is over a baseline at chance
+    has_weak_models: bool
     figures: tuple[str, ...]  # SVG, one for each kind of task
     kind_counts: tuple[GainCountLine, ...]
     model_counts: tuple[GainCountLine, ...]
@@ -254,7 +256,8 @@ class NgramLine:
     bits_per_byte: str
     ngram_bits_per_byte: str
     minimal_pairs: str
-    learned_less: bool
+    has_more_bits: bool
+    has_weak_pairs: bool  # they alone decide, and they show nothing
 
 
 @dataclass(frozen=True)
@@ -331,27 +334,56 @@ def build_gain_sections(analysis: Analysis) -> list[GainSection]:
 def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     """Tell for which models a gain is shown at the most labels, and in how many comparisons.
 
-    The models that others have pretrained come last. Nothing is said about pretraining models that
-    have learned less than a 5-gram model.
+    The models that others have pretrained come last. Nothing is said about own models that are not
+    shown to have learned more than a 5-gram model.
     """
-    weak: list[str] = []
-    if summary.comparison_type == "pretraining":
-        weak = [one.model for one in analysis.ngram_comparisons if one.learned_less]
+    compared = {model for table in summary.tables for model in table.models}
+    weak = [model for model in find_weak_models(analysis) if model in compared]
     own = [
         model
         for model in analysis.grid.models
         if model not in analysis.public_models and model not in weak
     ]
-    sentences = _describe_model_gains(own, summary, "With the most labels")
+    most_labels = _describe_most_labels(summary)
+    sentences = _describe_model_gains(own, summary, most_labels)
     if weak and sentences:
         names = join_with_and([format_model(model) for model in weak])
         sentences.append(
             f"Nothing follows about {names}: not shown to have learned more than a 5-gram model."
         )
     is_continuation = summary.comparison_type == "continuation"  # of public models only
-    start = "With the most labels" if is_continuation else "Of public models"
+    start = most_labels if is_continuation else "Of public models"
     sentences += _describe_model_gains(analysis.public_models, summary, start)
     return " ".join(sentences)
+
+
+def find_weak_models(analysis: Analysis) -> list[str]:
+    """Return own models that are not shown to have learned more than a 5-gram model."""
+    return [
+        one.model
+        for one in analysis.ngram_comparisons
+        if one.learned_less and one.model not in analysis.public_models
+    ]
+
+
+def _describe_most_labels(summary: GainSummary) -> str:
+    """Tell with how many labels the comparisons are: `With the most labels (fine-tuned: 100)`.
+
+    Methods are named that were not run with as many labels as the first one.
+    """
+    own: dict[str, list[str]] = {}
+    most: dict[str, int] = {}
+    for table in summary.tables:
+        for line in table.lines:
+            most[line.setting.task] = max(most.get(line.setting.task, 0), line.train_examples)
+    for table in summary.tables:
+        for line in table.lines:
+            if line.train_examples < most[line.setting.task] and line.train_examples:
+                own.setdefault(format_method(table.method), []).append(f"{line.train_examples:,}")
+    if not own:
+        return "With the most labels"
+    parts = [f"{name}: {join_with_and([*dict.fromkeys(counts)])}" for name, counts in own.items()]
+    return f"With the most labels of each method ({'; '.join(parts)})"
 
 
 def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: str) -> list[str]:
@@ -382,7 +414,8 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
         groups: list[str] = []
         for (count, total), names in sorted(helped.items(), key=lambda one: -one[0][0] / one[0][1]):
             noun = " comparisons" if not groups else ""
-            groups.append(f"{join_with_and(names)} in {count} of {total}{noun}")
+            each = " each" if len(names) > 1 else ""
+            groups.append(f"{join_with_and(names)} in {count} of {total}{noun}{each}")
         sentences.append(f"{start}, a gain is shown for {'; '.join(groups)}.")
     if not_shown:
         lead = "No gain is shown" if helped else f"{start}, no gain is shown"
@@ -418,6 +451,7 @@ def _draw_effects(analysis: Analysis, summary: GainSummary) -> tuple[str, ...]:
 def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
     pooled = effect.pooled
     style = model_style(analysis, effect.model)
+    is_weak = effect.model in find_weak_models(analysis)
     text = format_difference(pooled.mean)
     interval = None
     if pooled.low is not None and pooled.high is not None:
@@ -427,7 +461,7 @@ def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
     if any(task.baseline_near_chance for task in effect.tasks):
         text += " °"
     return EffectRow(
-        group=format_method(effect.method),
+        group=_name_effect_group(effect),
         name=format_model(effect.model),
         mean=pooled.mean,
         interval=interval,
@@ -435,7 +469,15 @@ def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
         color=style.color,
         marker=style.marker,
         text=text,
+        is_weak=is_weak,
     )
+
+
+def _name_effect_group(effect: Effect) -> str:
+    """Name the method, with its number of labels if that is not all: `fine-tuned, 100 labels`."""
+    name = format_method(effect.method)
+    counts = {one.label_count for one in effect.tasks} - {"all", "none"}
+    return f"{name}, {join_with_and(sorted(counts))} labels" if counts else name
 
 
 def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
@@ -445,11 +487,15 @@ def _gain_section(analysis: Analysis, summary: GainSummary) -> GainSection:
         for one in summary.model_counts
     ]
     added, model, baseline = GAIN_NAMES[summary.comparison_type]
+    effects = build_effects(analysis, summary)
+    weak = find_weak_models(analysis)
     return GainSection(
         added=added,
         finding=describe_gains(analysis, summary),
         definition=GAIN_DEFINITIONS[summary.comparison_type],
-        has_several_tasks=any(len(effect.tasks) > 1 for effect in build_effects(analysis, summary)),
+        has_several_tasks=any(len(effect.tasks) > 1 for effect in effects),
+        has_near_chance=any(one.baseline_near_chance for effect in effects for one in effect.tasks),
+        has_weak_models=any(effect.model in weak for effect in effects),
         figures=_draw_effects(analysis, summary),
         model=model,
         baseline=baseline,
@@ -643,7 +689,8 @@ def build_ngram_table(analysis: Analysis) -> list[NgramLine]:
             bits_per_byte=format_bits(one.bits_per_byte),
             ngram_bits_per_byte=format_bits(one.ngram_bits_per_byte),
             minimal_pairs=_format_minimal_pairs(one),
-            learned_less=one.learned_less,
+            has_more_bits=one.has_more_bits,
+            has_weak_pairs=one.learned_less and not one.has_more_bits,
         )
         for one in analysis.ngram_comparisons
     ]

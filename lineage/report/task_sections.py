@@ -211,14 +211,16 @@ class _TaskTableBuilder:
         ordered = sorted(by_system.values(), key=self._line_order)
         return [self._line(own) for own in ordered]
 
-    def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[float, int, int]:
-        """Sort by the score at the most labels that the system was run with."""
-        score = next(own[count] for count in reversed(self.train_examples) if count in own)
-        system = next(iter(own.values())).system
+    def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[int, float, int, int]:
+        """Sort by the most labels that a system was run with, and then by its score with them."""
+        label_counts = [*reversed(self.train_examples)]
+        most = next(place for place, count in enumerate(label_counts) if count in own)
+        score = own[label_counts[most]]
+        system = score.system
         names = [*self.analysis.model_names, *BASELINES]
         place = names.index(system.model) if system.model in names else len(names)
         mean = score.mean if score.mean is not None else -2.0
-        return -mean, place, INIT_ORDER.index(system.init)
+        return most, -mean, place, INIT_ORDER.index(system.init)
 
     def _line(self, own: Mapping[str, SystemScore]) -> TableLine:
         cells = [self._cell(own[n]) if n in own else None for n in self.train_examples]
@@ -226,7 +228,7 @@ class _TaskTableBuilder:
         system = score.system
         return TableLine(
             model=system.model,
-            name=format_model(system.model),
+            name=self._name(system.model),
             init=system.init,
             unmatched_reason=format_unmatched_reason(self.analysis, system.model),
             usage=format_usage(self.analysis, score),
@@ -236,6 +238,12 @@ class _TaskTableBuilder:
             cells=tuple(cells),
             strip=self._strip(own[self.largest]) if self.largest in own else "",
         )
+
+    def _name(self, model: str) -> str:
+        """Name a model; a pair of sentences has no majority class, but a coin."""
+        if model == "majority" and self.scores[0].kind == "minimal_pairs":
+            return "chance"
+        return format_model(model)
 
     def _cell(self, score: SystemScore) -> TableCell:
         return TableCell(

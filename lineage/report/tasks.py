@@ -11,6 +11,7 @@ from lineage.analysis.records import (
     SwapConsistency,
     TaskSummary,
 )
+from lineage.analysis.settings import find_omitted_methods
 from lineage.config.data import SPLITS
 from lineage.data.dataset_stats import SplitStats
 from lineage.report.formatting import (
@@ -56,6 +57,7 @@ DATA_NOTES = {
         "names such as I-PER in `label_map`."
     ),
 }
+MIN_TRUNCATED_SHARE = 0.1  # from which on the task's own section mentions it
 UNUSABLE_ITEMS = "unusable"  # the reason of items that cannot be used
 DROP_REASONS = {
     "unusable": "empty or not distinguishable",
@@ -321,6 +323,7 @@ def _data_notes(task: TaskSummary) -> list[str]:
         notes.append(
             f"{omitted:,} more train items are there, left out by the limit in params.yaml."
         )
+    notes += _truncation_note(task)
     for name, text in DATA_NOTES.items():
         for split, stats in task.splits.items():
             if count := getattr(stats, name):
@@ -331,6 +334,18 @@ def _data_notes(task: TaskSummary) -> list[str]:
             f"In {folds.missing_a_label} of {folds.training_sets} folds train lacks a label."
         )
     return notes
+
+
+def _truncation_note(task: TaskSummary) -> list[str]:
+    """Tell if many scored texts are cut; the table of the data has all counts."""
+    stats = task.splits.get("test") or task.splits.get("train")
+    if not task.max_words or stats is None or not stats.items:
+        return []
+    share = stats.truncated / stats.items
+    if share < MIN_TRUNCATED_SHARE:
+        return []
+    words = f"{task.max_words} {task.unit}"
+    return [f"{share:.0%} of the texts are longer than {words}, and are cut there for every model."]
 
 
 def _swap_notes(swaps: Sequence[SwapConsistency]) -> list[str]:
@@ -362,24 +377,16 @@ def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
     They are those without some of its label counts, and BiLSTM probes if only other tasks have
     them.
     """
-    trained = [
-        one
-        for one in analysis.scores_of_task(task)
-        if one.system.init != "none" and one.label_count != "none"
+    missing = [
+        f"{TRANSFER_NAMES[one.transfer]}{format_head(one.head)} with "
+        f"{format_label_count(one.label_count)}"
+        for one in find_omitted_methods(analysis, task)
     ]
-    label_counts = dict.fromkeys(one.label_count for one in trained)
-    counts_by_method: dict[tuple[str, str], set[str]] = {}
-    for one in trained:
-        method = (one.system.transfer, one.system.head)
-        counts_by_method.setdefault(method, set()).add(one.label_count)
-    missing = []
-    for (transfer, head), own_counts in counts_by_method.items():
-        for count in label_counts:
-            if count not in own_counts:
-                name = TRANSFER_NAMES[transfer] + format_head(head)
-                missing.append(f"{name} with {format_label_count(count)}")
     bilstm_tasks = {one.task for one in analysis.scores if one.system.head.startswith("bilstm")}
-    has_linear = ("frozen", "linear") in counts_by_method
+    has_linear = any(
+        (one.system.transfer, one.system.head) == ("frozen", "linear")
+        for one in analysis.scores_of_task(task)
+    )
     if bilstm_tasks and task not in bilstm_tasks and has_linear:
         missing.append("a BiLSTM probe")
     return [f"Not run: {', '.join(missing)}."] if missing else []
