@@ -205,10 +205,13 @@ def _success_outcome(log: str, name: str) -> Outcome:
 def _stage_exit_status(exits: Path, log: str) -> int:
     """Return the stage's own exit code, since DVC turns every failure into 255.
 
-    It is 1 if the stage never began, or if DVC failed after it.
+    It is 1 if the stage never began, or if DVC failed after it. A stage whose parent process was
+    killed may have ended well itself; then it is what DVC was told.
     """
     if exits.is_file():
-        return int(json.loads(exits.read_text())["code"]) or 1
+        own_status = int(json.loads(exits.read_text())["code"])
+        if own_status:
+            return own_status
     reported = re.findall(r"exited with (-?\d+)", log)
     return int(reported[-1]) if reported else 1
 

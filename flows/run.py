@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import get_args
@@ -174,12 +174,35 @@ def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
 def check_parameters(root: Path) -> None:
     """Raise InputError if params.yaml is wrong. A file that `sources` has recorded is not read again.
 
-    Another process reads it, since that imports torch.
+    Another process reads it, since that imports torch. It ends by itself if this one is killed, which
+    a pool's process would not.
     """
     if not _params_have_changed(root):
         return
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        pool.submit(_refresh_records).result()
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_problem, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        problem = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
+    process.join()
+    if problem:
+        raise InputError(problem)
+
+
+def _send_problem(sender: Connection) -> None:
+    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
+    problem = ""
+    try:
+        _refresh_records()
+    except InputError as error:
+        problem = str(error)
+    with contextlib.suppress(BrokenPipeError):  # the run has been killed
+        sender.send(problem)
 
 
 def _refresh_records() -> None:

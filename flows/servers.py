@@ -225,7 +225,7 @@ def start_temporary_prefect(study: Path) -> bool:
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "flows.temporary_server", HOST, str(port)],
+            [sys.executable, "-m", "flows.temporary_server", HOST, str(port), str(os.getpid())],
             env={**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,

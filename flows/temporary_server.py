@@ -1,6 +1,7 @@
 """Serve Prefect's API until the process that started it ends: `python -m flows.temporary_server`.
 
-The arguments are the host and the port. A run that is killed can end nothing itself.
+The arguments are the host, the port and the number of that process, which may have been killed before
+this one asks for its parent. A run that is killed can end nothing itself.
 """
 
 import os
@@ -14,7 +15,7 @@ POLL_SECONDS = 1.0
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent is another one than at the start."""
+    """End this process when another one is its parent."""
     while os.getppid() == parent:
         time.sleep(POLL_SECONDS)
     os._exit(0)
@@ -22,8 +23,8 @@ def end_with_parent(parent: int) -> None:
 
 def main() -> None:
     """Serve until the end."""
-    host, port = sys.argv[1:]
-    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
+    host, port, parent = sys.argv[1:]
+    threading.Thread(target=end_with_parent, args=(int(parent),), daemon=True).start()
     uvicorn.run(
         "prefect.server.api.server:create_app",
         factory=True,

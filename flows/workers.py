@@ -247,15 +247,17 @@ def _await_worker(
 
 
 def _ask_server(question: Callable[[], Answer], node: StageNode, context: StageContext) -> Answer:
-    """Return the server's answer. Ask again for a minute while the server is away.
+    """Return the server's answer. Ask again for a minute while the server is away, or starts.
 
-    Raises WorkersUnreachableError.
+    A server that starts answers 503 for a moment. Raises WorkersUnreachableError.
     """
     deadline = time.monotonic() + NO_SERVER_SECONDS
     while True:
         try:
             return question()
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:
+            if isinstance(error, httpx.HTTPStatusError) and not error.response.is_server_error:
+                raise
             if time.monotonic() > deadline:
                 raise WorkersUnreachableError(
                     f"the Prefect server at {os.environ['PREFECT_API_URL']} has not answered for "
@@ -302,7 +304,7 @@ def _await_final_state(
                 last_seen = time.monotonic()
     finally:
         if not has_ended:
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx.HTTPError):
                 client.set_flow_run_state(run_id, Cancelling(), force=True)
 
 

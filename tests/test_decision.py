@@ -120,6 +120,13 @@ def test_a_system_that_may_be_far_behind_is_not_chosen_for_its_price() -> None:
     assert " of being the best), but GPT (fine-tuned) may be as good" in sentence
 
 
+def test_of_equal_scores_the_cheapest_is_recommended() -> None:
+    """Ten items cannot show that two systems are equal, and all are right here."""
+    cells = with_floor(build_cells(num_items=10, elmo=1.0, gpt=1.0, tfidf=1.0))
+    decision = decide_one(cells, costs_of(cells, elmo=100.0, gpt=50.0, tfidf=1.0))
+    assert (decision.use.standing.system.model, decision.certainty) == ("tfidf", "open")
+
+
 def test_tfidf_is_recommended_where_it_is_best() -> None:
     cells = with_floor(build_cells(elmo=0.6, tfidf=0.8))
     decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows import plan, view
@@ -323,6 +324,21 @@ def test_the_run_after_a_killed_one_waits_for_its_stages_and_removes_what_it_lef
     assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
     assert project_processes(project) == []
     assert not list(folder.glob("lineage-*")), left_behind
+
+
+def checks_parameters(process: psutil.Process) -> bool:
+    """Return whether a process is the one in which a run checks params.yaml."""
+    return any("spawn_main" in word for word in process.cmdline())
+
+
+def test_a_run_that_is_killed_while_parameters_are_checked_leaves_no_process(
+    new_project: Project,
+) -> None:
+    run = new_project.start("run")
+    wait_until(lambda: any(map(checks_parameters, psutil.Process(run.pid).children())))
+    run.kill()
+    run.communicate()
+    wait_until(lambda: project_processes(new_project) == [])
 
 
 def test_commands_that_start_or_end_servers_wait_for_each_other(new_project: Project) -> None:

@@ -147,7 +147,9 @@ def test_a_question_to_the_server_is_repeated_until_it_has_been_away_too_long(
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
-    errors = iter([httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])
+    request = httpx.Request("POST", "http://127.0.0.1:1/api/task_runs/")
+    starting = httpx.HTTPStatusError("503", request=request, response=httpx.Response(503))
+    errors = iter([httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), starting])
 
     def ask() -> str:
         for error in errors:
@@ -157,6 +159,12 @@ def test_a_question_to_the_server_is_repeated_until_it_has_been_away_too_long(
     assert workers._ask_server(ask, NODE, StageContext(tmp_path)) == "an answer"
     log = tmp_path / ".lineage" / "logs" / "make-a.log"
     assert log.read_text() == "waiting for the Prefect server\n"
+
+    def ask_wrongly() -> str:
+        raise httpx.HTTPStatusError("422", request=request, response=httpx.Response(422))
+
+    with pytest.raises(httpx.HTTPStatusError, match="422"):
+        workers._ask_server(ask_wrongly, NODE, StageContext(tmp_path))
 
     def ask_in_vain() -> str:
         raise httpx.ConnectError("refused")

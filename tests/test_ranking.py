@@ -16,15 +16,17 @@ from tests.test_comparisons import build_cell
 ITEMS = 600
 
 
-def build_cells(seed: int = 0, *, runs: int = 3, **shares: float) -> list[ResultCell]:
+def build_cells(
+    seed: int = 0, *, runs: int = 3, num_items: int = ITEMS, **shares: float
+) -> list[ResultCell]:
     """Return a cell per model that is correct in this share of items; items differ in difficulty."""
     rng = np.random.default_rng(seed)
-    difficulty_N = rng.random(ITEMS)
+    difficulty_N = rng.random(num_items)
     cells = []
     for name, share in shares.items():
-        noise_RN = 0.3 * rng.standard_normal((runs, ITEMS))
+        noise_RN = 0.3 * rng.standard_normal((runs, num_items))
         rank_RN = np.argsort(np.argsort(difficulty_N + noise_RN, axis=1), axis=1)
-        cell = build_cell(name, (rank_RN < share * ITEMS).astype(float))
+        cell = build_cell(name, (rank_RN < share * num_items).astype(float))
         if name == "tfidf":
             cell.system = dataclasses.replace(cell.system, transfer="none", head="none")
         cells.append(cell)

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.records import Analysis, LabelForecast, Ranking, Setting, Standing, System
+from lineage.analysis.records import (
+    MEAN_TOLERANCE,
+    Analysis,
+    LabelForecast,
+    Ranking,
+    Setting,
+    Standing,
+    System,
+)
 from lineage.analysis.settings import OmittedMethod, find_omitted_methods
 from lineage.evaluation.metrics import RANKING_METRICS
 
@@ -198,7 +206,8 @@ def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, 
     """Choose the cheapest system that is shown to be at most `margin` below the best.
 
     Of systems that take about as long to build, it is the highest score. If none is shown to be so
-    close to the best, it is the highest score that is above chance, or the highest of all.
+    close to the best, it is the highest score that is above chance, or the highest of all; the
+    cheapest of equal scores.
     """
     if len(ranking.standings) == 1:
         return ranking.best, "alone"
@@ -207,7 +216,9 @@ def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, 
         return ranking.best, "open"
     close = [one for one in above_chance if one.behind_low >= -margin]
     if not close:
-        return above_chance[0], "open"
+        highest = above_chance[0].mean
+        ties = [one for one in above_chance if highest - one.mean <= MEAN_TOLERANCE]
+        return min(ties, key=lambda one: _seconds(one, ranking, costs)), "open"
     shortest = min(_seconds(one, ranking, costs) for one in close)
     chosen = next(
         one for one in close if _seconds(one, ranking, costs) <= SAME_COST_FACTOR * shortest
