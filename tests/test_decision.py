@@ -29,7 +29,7 @@ from lineage.report.decisions import (
     build_decision_lines,
     build_main_figures,
     describe_decision,
-    describe_hints,
+    describe_limits,
     format_cost,
     summarize_decisions,
 )
@@ -160,7 +160,7 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
     assert with_all.unused_labels == 1600
     assert "; all others are shown to score lower" in describe_decision(with_100)
     assert "; all others that were run with so many labels are" in describe_decision(with_all)
-    assert describe_hints(with_all) == [
+    assert describe_limits(with_all) == [
         "1,600 more labelled items are there: raise the task's limit.",
         "Not run with so many labels: fine-tuned.",
     ]
@@ -181,6 +181,9 @@ def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
     )
     (line,) = build_decision_lines(open_analysis, [decision])
     assert (line.use, line.next_step) == ("ELMo", "Let models read more text")
+    assert line.sentence.startswith(
+        "No model is shown to be better than a 5-gram model, which only counts; ELMo, fine-tuned: 90.0 % ("
+    )
     (better,) = compare_with_counting(analysis, "better")
     (decision,) = decide(dataclasses.replace(analysis, comparisons=(better,)), {})
     assert decision.advice == "pretrain on your text"

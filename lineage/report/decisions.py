@@ -62,7 +62,8 @@ class DecisionLine:
     # The best without public weights, if a public model is to be used, or else the best with them.
     alternative: str
     next_step: str
-    hints: str  # a forecast, labels that are there already, and methods that were not run
+    forecast: str
+    limits: str  # labels that are there already, and methods that were not run
     sentence: str
 
 
@@ -105,7 +106,8 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         cost=format_cost(decision.use.cost),
         alternative=_describe_alternative(decision),
         next_step=NEXT_STEPS[decision.advice].format(model=format_model(use.system.model)),
-        hints=" ".join(describe_hints(decision)),
+        forecast=describe_forecast(decision),
+        limits=" ".join(describe_limits(decision)),
         sentence=describe_decision(decision),
     )
 
@@ -185,19 +187,17 @@ def describe_forecast(decision: Decision) -> str:
     return f"{text} {gain} points ({low} to {high}), to {reached}"
 
 
-def describe_hints(decision: Decision) -> list[str]:
-    """Tell what more labels should bring, where some are, and which methods were not run."""
-    hints = []
-    if forecast := describe_forecast(decision):
-        hints.append(f"{forecast}.")
+def describe_limits(decision: Decision) -> list[str]:
+    """Tell where more labels are, and which methods were not run."""
+    limits = []
     if decision.unused_labels:
-        hints.append(
+        limits.append(
             f"{decision.unused_labels:,} more labelled items are there: raise the task's limit."
         )
     if decision.omitted:
         methods = [TRANSFER_NAMES[one.transfer] + format_head(one.head) for one in decision.omitted]
-        hints.append(f"Not run with so many labels: {join_with_and(methods)}.")
-    return hints
+        limits.append(f"Not run with so many labels: {join_with_and(methods)}.")
+    return limits
 
 
 def describe_decision(decision: Decision) -> str:
@@ -208,6 +208,11 @@ def describe_decision(decision: Decision) -> str:
             "Nothing is shown to be above chance; of each model's best system on validation, "
             f"{name_system(use.system)} scores highest, {format_percent(use.mean)} "
             f"{metric_unit(decision.metric)}."
+        )
+    if decision.advice == "nothing above a 5-gram model":
+        return (
+            "No model is shown to be better than a 5-gram model, which only counts; "
+            f"{_describe_score(decision.use, decision.metric)}; {_describe_certainty(decision)}."
         )
     public = "the public model " if decision.advice == "use a public model" else ""
     text = f"Use {public}{_describe_score(decision.use, decision.metric)}"

@@ -161,10 +161,12 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
             count -= 1
             table = _mean_table(analysis, remaining[:count], console)
         console.print(table)
+        heading = " or ".join(dict.fromkeys(task.heading for task in remaining[:count]))
+        console.print(f"{heading}, mean over seeds; * is the one to use\n", style="italic")
         remaining = remaining[count:]
     lines = [summarize_decisions(analysis, decisions)]
     lines += [
-        f"- {line.task}, {line.labels}: {line.sentence}"
+        f"- {line.task}, {line.labels}: {line.sentence} {line.limits}".rstrip()
         for line in build_decision_lines(analysis, decisions)
     ]
     for task in analysis.tasks:
@@ -194,11 +196,9 @@ def _mean_table(
     console: Console,
 ) -> Table:
     """Return a table of these tasks next to each other."""
-    headings = dict.fromkeys(task.heading for task in tasks)
     table = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2,
         pad_edge=False,
-        caption=f"{' or '.join(headings)}, mean over seeds; * is the one to use",
     )
     table.add_column("", no_wrap=True)
     means: dict[str, dict[tuple[str, str], str]] = {}
