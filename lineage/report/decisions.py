@@ -417,7 +417,7 @@ def describe_runs(analysis: Analysis) -> str:
         "items; they do not cover how another pretraining would turn out."
     )
     if analysis.public_models:
-        text += " Nobody knows what public checkpoints have read; they may have read these items."
+        text += " What public checkpoints have read is unknown, and may include these items."
     generated = [one.task for one in analysis.tasks if one.generated]
     if generated and len(generated) == len(analysis.tasks):
         text = f"All tasks are generated: their scores say nothing about real text. {text}"
