@@ -60,6 +60,10 @@ def misspelt_key(folder, tree):
     set_value(tree, "budget.text_byte", 5)
 
 
+def block_of_models_at_the_top(folder, tree):
+    set_value(tree, "evaluate.finetune.epochs", 5)
+
+
 def misspelt_task_key(folder, tree):
     set_value(tree, "tasks.mood.lable", "stars")
 
@@ -188,6 +192,7 @@ CASES = {
     no_label_key: ("tasks.mood", "'label' is missing"),
     key_of_another_kind: ("tasks.mood.good", "does not use it"),
     misspelt_key: ("budget", "unknown key 'text_byte'", "did you mean 'text_bytes'?"),
+    block_of_models_at_the_top: ("'evaluate' is a block of models", "defaults: {evaluate: ...}"),
     misspelt_task_key: ("tasks.mood", "unknown key 'lable'", "did you mean 'label'?"),
     missing_key: ("budget", "'body_parameters' is missing"),
     mistyped_key: ("budget.text_bytes", "expected a whole number, found 'many'"),

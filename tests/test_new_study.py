@@ -419,6 +419,18 @@ def test_options_name_kind_and_columns(home: Path) -> None:
     assert "guessed" not in tree["lines"][1]
 
 
+def test_metadata_in_objects_is_neither_text_nor_label(home: Path) -> None:
+    table = make_tickets()[["body", "queue"]]
+    metadata = [{"part": ["a", "b"][row % 2], "note": f"row {row}"} for row in range(len(table))]
+    table["about"] = metadata
+    table["kind"] = [{"part": value["part"]} for value in metadata]
+    table.to_json("train.jsonl", orient="records", lines=True)
+    task = draft_and_check(home, "tickets=train.jsonl")
+    assert task["tasks"]["tickets"]["text"] == ["body"]
+    assert task["tasks"]["tickets"]["label"] == "queue"
+    assert "or about" not in (home / "studies/new/params.yaml").read_text()
+
+
 def test_a_given_language_is_no_guess(home: Path) -> None:
     make_tickets().to_csv("train.csv", index=False)
     draft = draft_study(Path("new"), ["texts/*.txt"], ["queue=train.csv"], "de")
@@ -520,6 +532,9 @@ def test_tables_without_a_recognisable_label(home: Path) -> None:
     table[["body", "queue"]].to_csv("train.csv", index=False, header=False)
     assert "looks like a row, not like the names" in refusal("queue=train.csv")
     assert "there is no column 'labels'" in refusal("queue=train.csv,label=labels")
+    table[["body"]].assign(label="open").to_csv("train.csv", index=False)
+    message = refusal("queue=train.csv")
+    assert "column 'label' is named like a label, but has the same value in all rows" in message
     Path("lines.txt").write_text("\n".join(table["body"]))
     assert "has no columns of words and tags" in refusal("queue=lines.txt")
 

@@ -455,6 +455,10 @@ def test_a_whole_number_in_a_cell_may_have_a_decimal_point(
             "seed: 1\nbudget: {text_bytes: 5\n",
             "the '{' at line 2, column 9, has no '}' before line 3, column 1; add it, or the comma",
         ),
+        (
+            "defaults: {}\nseed: 1\ndefaults: {tokenizer: {vocab_size: 800}}\n",
+            "the key 'defaults' at line 3 stands twice in its block; join both, or remove one",
+        ),
     ],
 )
 def test_a_file_of_parameters_that_no_parser_takes_is_refused_in_one_sentence(

@@ -8,6 +8,7 @@ torch, and every message must read `where: what; what to do`.
 
 import dataclasses
 import difflib
+import re
 import sys
 import types
 import typing
@@ -26,6 +27,7 @@ CLOSING_BRACKETS = {
     "while parsing a flow sequence": ("[", "]"),
     "while parsing a flow mapping": ("{", "}"),
 }
+DUPLICATE_KEY = re.compile('found duplicate key "(.*?)"')
 T = typing.TypeVar("T")
 
 
@@ -80,6 +82,13 @@ def _describe_yaml_error(error: Exception) -> str:
             f"the '{bracket}' at line {start.line + 1}, column {start.column + 1}, has no "
             f"'{closing}' before line {end.line + 1}, column {end.column + 1}; add it, or the comma "
             "that is missing between two entries"
+        )
+    mark = getattr(error, "problem_mark", None)
+    duplicate = DUPLICATE_KEY.match(getattr(error, "problem", None) or "")
+    if duplicate and mark:
+        return (
+            f"the key '{duplicate[1]}' at line {mark.line + 1} stands twice in its block; join "
+            "both, or remove one"
         )
     reason = " ".join(str(error).split()).replace(' in "<unicode string>",', " at")
     return f"{reason}; correct the indentation or quotes there"

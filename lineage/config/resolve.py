@@ -24,6 +24,8 @@ Tree = Mapping[str, Any]
 MODELS_DIR = Path(lineage.models.__path__[0])
 # The key of each method that its default trials vary.
 DEFAULT_TRIAL_KEYS = {"linear_probe": "l2", "finetune": "learning_rate", "setfit": "l2"}
+# Blocks of a model that the study has no block of the same name for, as it has `adapt`.
+MODEL_ONLY_BLOCKS = ("tokenizer", "architecture", "pretrain", "evaluate")
 FAMILY_LINE = re.compile(r"^FAMILY\b.*=", re.MULTILINE)
 
 
@@ -57,6 +59,12 @@ def resolve_tree(tree: Tree, where: str) -> dict[str, Any]:
     What is misshapen stays as it is, so that validation can report it. Raises InputError.
     """
     check_version(tree, where)
+    for key in MODEL_ONLY_BLOCKS:
+        if key in tree:
+            raise InputError(
+                f"{where}: '{key}' is a block of models; write it under 'defaults' for all of "
+                f"them, as defaults: {{{key}: ...}}, or under one of 'models'"
+            )
     resolved = dict(tree)
     shared = resolved.pop("defaults", {})
     for key in ("corpora", "tasks", "models"):

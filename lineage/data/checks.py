@@ -155,6 +155,8 @@ def check_task_data(
     _warn_few_labels(name, params, measures)
     for warning in measures.label_warnings:
         print(f"{where}.label: {warning}", file=sys.stderr)
+    for warning in measures.repeat_warnings:
+        print(f"{where}.files: {warning}", file=sys.stderr)
     if name in params.grid.adapt_tasks:
         _check_adaptation(task, measures, where)
     return {

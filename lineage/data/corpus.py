@@ -104,8 +104,8 @@ def split_corpus(
         dropped_note = f" ({', '.join(dropped)})" if dropped else ""
         raise InputError(
             f"{where}: {len(table)} usable documents of {documents.num_read} read{dropped_note} "
-            "cannot be split into train, valid and test; add text, or set what a document of a "
-            ".txt file is: 'document_unit: blank_line'"
+            "cannot be split into train, validation and test; add text, or break it into more "
+            "documents, one per line (document_unit in params.yaml says what a document is)"
         )
     keys = [hashlib.blake2b(f"{seed} {text}".encode()).digest() for text in table["text"]]
     order = sorted(range(len(table)), key=keys.__getitem__)

@@ -10,6 +10,7 @@ from lineage.config.data import Task
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.language import byte_count, check_script
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
+from lineage.data.splits import describe_repeats
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.runtime.code import code_digest
 from lineage.tasks.base import Kind, load_kind
@@ -32,6 +33,7 @@ class TaskMeasures:
     numeric_tags: int  # see `lineage.data.labels.count_unread_spans`
     tags_without_scheme: int
     label_warnings: list[str]
+    repeat_warnings: list[str]
 
 
 def kind_digest(kind: Kind) -> str:
@@ -79,6 +81,7 @@ def prepare_task(
         numeric_tags=items.info["numeric_tags"].get("train", 0),
         tags_without_scheme=items.info["tags_without_scheme"].get("train", 0),
         label_warnings=items.label_warnings,
+        repeat_warnings=describe_repeats(items.info),
     )
     return asdict(measures)
 

@@ -7,6 +7,7 @@ Shapes: N items.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,8 @@ from lineage.config.data import Task
 from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
+
+MIN_REPEATED_SHARE = 0.1  # of the items of a split, from which on repeats cause a warning
 
 
 def nested_stratified_subset(
@@ -199,6 +202,26 @@ def count_repeats_in_folds(
     texts = _item_texts(splits["train"], task, kind)
     units = splits["train"]["group"] if task.group else texts.index.to_series()
     return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
+
+
+def describe_repeats(facts: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each split many of whose texts may be both learned and scored.
+
+    `facts` is what task.json says.
+    """
+    endings = {
+        "duplicates_of_train": "train has too, word for word, so they are learned and then scored; "
+        "remove them from train or from here",
+        "duplicates_in_folds": "occur several times, so copies may be in both parts of a fold; "
+        "keep one of each",
+    }
+    warnings = []
+    for stat, ending in endings.items():
+        for split, count in facts[stat].items():
+            num_items = facts["counts"][split]
+            if count and count >= MIN_REPEATED_SHARE * num_items:
+                warnings.append(f"{split} has {count:,} of {num_items:,} texts that {ending}")
+    return warnings
 
 
 def _item_texts(table: pd.DataFrame, task: Task, kind: Kind) -> "pd.Series[Any]":

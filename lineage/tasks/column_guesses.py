@@ -94,6 +94,11 @@ class Column:
         return bool(self.filled) and all(isinstance(value, list | tuple) for value in self.filled)
 
     @cached_property
+    def holds_objects(self) -> bool:
+        """True if a value is an object, as metadata in a jsonl may be."""
+        return any(isinstance(value, dict) for value in self.filled)
+
+    @cached_property
     def texts(self) -> list[str]:
         """The values that are there, as texts; whole numbers without a decimal point."""
         return [normalize_label(str(value).strip()) for value in self.filled]
@@ -136,7 +141,7 @@ class Column:
     @cached_property
     def is_categorical(self) -> bool:
         """True if the values may be labels: few distinct ones, each of a few words."""
-        if self.is_list or self.is_identifier or self.is_amount:
+        if self.is_list or self.holds_objects or self.is_identifier or self.is_amount:
             return False
         most = min(MAX_LABELS, max(2, len(self.texts) // MIN_ROWS_PER_LABEL))
         are_short = self.mean_words <= MAX_LABEL_WORDS
@@ -145,7 +150,9 @@ class Column:
     @cached_property
     def is_text(self) -> bool:
         """True if the values may be texts."""
-        if self.is_list or self.is_numeric or self.is_identifier or self.is_categorical:
+        if self.is_list or self.holds_objects or self.is_numeric or self.is_identifier:
+            return False
+        if self.is_categorical:
             return False
         return self.num_distinct > 1
 
@@ -378,6 +385,7 @@ def _choose_label(
             if column.is_amount and (column.has_fractions or column.name.lower() in named)
         ]
     if not candidates:
+        _check_not_constant(rest, task, where)
         needed = "like a label (one with few distinct values)"
         if requested.kind in NUMBER_KINDS:
             needed = "like a score (one with numbers)"
@@ -386,6 +394,17 @@ def _choose_label(
             f"its columns are {list_names(columns)}; name it, as label=COLUMN, or use a table that has one"
         )
     return _pick_label(candidates, task, where)
+
+
+def _check_not_constant(columns: Iterable[Column], task: str, where: str) -> None:
+    """Raise InputError for a column with the name of a label and one value."""
+    for column in columns:
+        if column.num_distinct == 1 and column.name.lower() in _names_in(LABEL_NAMES, task):
+            raise InputError(
+                f"{where}: column '{column.name}' is named like a label, but has the same value in "
+                "all rows, so there is nothing to learn; name another column, as label=COLUMN, or "
+                "use a table with several labels"
+            )
 
 
 def _names_in(groups: Iterable[Iterable[str]], task: str) -> set[str]:
