@@ -257,8 +257,10 @@ def predict(
                 raise InputError("--list: name a task with --task")
             print_systems(task)
             return
-        if file is None or out is None:
-            raise InputError("lineage predict: name a file to label, and with -o the file to write")
+        if file is None:
+            raise InputError("lineage predict: name a file to label")
+        if out is None:
+            raise InputError("lineage predict: name the file to write with -o, such as -o OUT.csv")
         summary = predict_file(
             file,
             out,

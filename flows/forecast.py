@@ -138,7 +138,10 @@ def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
             def run(name: str) -> float:
                 result = run_stage(name, context=context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
                 if not result.succeeded:
-                    raise InputError(f"forecast: a stage without work failed: {result.message}")
+                    raise InputError(
+                        "the forecast cannot be made, since a stage without work did not end well; if "
+                        f"the machine is busy, try again later: {result.message}"
+                    )
                 return result.seconds
 
             run(names[0])  # creates MLflow's store

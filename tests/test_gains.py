@@ -25,6 +25,7 @@ from lineage.report.formatting import (
     format_model,
     format_percent,
 )
+from lineage.report.task_sections import build_task_tables
 from tests.study_rows import FAMILIES, GRID, Study, render_pages
 
 OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
@@ -193,6 +194,15 @@ def test_a_comparison_has_no_outcome_if_both_systems_are_at_chance(
         study_analysis = with_scores(study_analysis, init, above_chance=init in above)
     expected = verdict if above else "both at chance"
     assert comparison_outcome(study_analysis, comparison) == expected
+    analysis = with_comparisons(study_analysis, [comparison])
+    table = next(one for one in build_task_tables(analysis, {}) if one.name == comparison.task)
+    marks = {
+        cell.vs_baseline.verdict
+        for line in table.lines
+        for cell in line.cells
+        if cell is not None and cell.vs_baseline is not None
+    }
+    assert marks == {expected}
 
 
 def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(

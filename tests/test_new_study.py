@@ -118,7 +118,7 @@ def test_a_csv_and_a_folder_of_texts(home: Path) -> None:
     ) in folds_line
     assert re.fullmatch(
         r"corpus: 60 files of plain text, \d+\.\d kB, one document per file \(guessed\), "
-        r"language en \(guessed\)",
+        r"language en \(guessed from the letters; --language sets another\)",
         corpus_line,
     )
     assert task_line == (

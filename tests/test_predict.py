@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from lineage.config.data import Task
-from lineage.config.records import parse_record
+from lineage.config.records import parse_record, read_yaml
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
@@ -37,6 +37,7 @@ from lineage.serving.predict import Predictor, predict_file
 from lineage.serving.systems import KeptSystem, choose_system, format_systems, write_systems
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.user_project import write_params
 
 NUM_ITEMS = {"train": 30, "validation": 12, "test": 23}
 SETTINGS = EvaluateSettings(
@@ -500,6 +501,21 @@ def test_the_command_lists_the_systems_of_a_study_and_predicts_with_one(
     found = pd.read_csv("o.csv")
     assert list(found) == ["text", "prediction", "p bad", "p good", "p odd"]
     assert found["prediction"].isna().tolist() == [False, True, False]
-    for arguments in (["--list"], ["new.txt"], ["new.txt", "-o", "o.csv"]):
+    for arguments in (["--list"], ["new.txt"], ["new.txt", "-o", "o.csv"], ["-o", "o.csv"]):
         refused = run(*arguments)
         assert refused.exit_code == 2 and len(refused.stderr.splitlines()) == 1
+    assert (
+        "--task: name one of the study's tasks: sentiment, " in run("new.txt", "-o", "o.csv").stderr
+    )
+    tree = read_yaml(Path("params.yaml"))
+    one_task = {
+        "tasks": ["sentiment"],
+        "adapt_models": [],
+        "adapt_tasks": [],
+        "join_tasks": [],
+        "join_models": [],
+    }
+    tree["grid"] |= one_task
+    write_params(tmp_path, tree)
+    assert run("--system", "tfidf", "new.txt", "-o", "one.csv").exit_code == 0
+    pd.testing.assert_frame_equal(pd.read_csv("one.csv"), found)

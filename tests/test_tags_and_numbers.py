@@ -548,5 +548,5 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
         for row in result_rows
     }
     assert rows["majority"].status == "not_applicable"
-    assert "no pearson, since all" in format_notes(rows["majority"].reason)
+    assert "pearson is not defined where all" in format_notes(rows["majority"].reason)
     assert rows["tfidf"].value is not None and rows["tfidf"].value > 0.7

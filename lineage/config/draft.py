@@ -383,7 +383,7 @@ def _summary(
 ) -> list[str]:
     """Return lines that tell the user the findings and guesses."""
     corpus = params.corpora[CORPUS_NAME]
-    mark = " (guessed)" if is_guessed else ""
+    mark = " (guessed from the letters; --language sets another)" if is_guessed else ""
     lines = []
     for found, source in zip(corpora, corpus.sources, strict=True):
         language = source.language or corpus.language

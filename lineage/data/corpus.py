@@ -101,9 +101,10 @@ def split_corpus(
     num_heldout = num_valid + num_test
     if len(table) <= num_heldout:
         dropped = [f"{count} {reason}" for reason, count in documents.dropped.items() if count]
+        noun = "document" if len(table) == 1 else "documents"
         dropped_note = f" ({', '.join(dropped)})" if dropped else ""
         raise InputError(
-            f"{where}: {len(table)} usable documents of {documents.num_read} read{dropped_note} "
+            f"{where}: {len(table)} usable {noun} of {documents.num_read} read{dropped_note} "
             "cannot be split into train, validation and test; add text, or break it into more "
             "documents, one per line (document_unit in params.yaml says what a document is)"
         )

@@ -404,9 +404,12 @@ def _check_header(names: list[str], name: str, where: str) -> None:
         )
     delimiters = [sign for sign in (";", "\t", "|", ",") if sign in names[0]]
     if len(names) == 1 and delimiters:
+        file = Path(name).name
         raise InputError(
             f"{where}: {name}: its first line has one column, with {delimiters[0]!r} in its name; "
-            "separate the columns of a csv with commas, those of a tsv with tabs"
+            "separate the columns of a csv with commas, those of a tsv with tabs. This converts it: "
+            f"python -c \"import pandas; pandas.read_csv('{file}', sep={delimiters[0]!r})"
+            f".to_csv('{Path(file).stem}-commas.csv', index=False)\""
         )
     repeated = [column for column in names if column and names.count(column) > 1]
     if repeated:

@@ -95,7 +95,7 @@ _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
     "no_training_labels": lambda _: "there are no training labels to fit a classifier to",
     "no_majority": NO_MAJORITY.__getitem__,
     "undefined_metric": lambda metric: (
-        f"no {metric}, since all labels are the same, or all predictions"
+        f"{metric.replace('_', ' ')} is not defined where all labels are the same, or all predictions"
     ),
     "constant_cosines": _format_constant_cosines,
     "no_clean_items": lambda _: "all of its items are contaminated",

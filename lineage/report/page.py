@@ -162,7 +162,10 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
             table = _mean_table(analysis, remaining[:count], console)
         console.print(table)
         heading = " or ".join(dict.fromkeys(task.heading for task in remaining[:count]))
-        console.print(f"{heading}, mean over seeds; * is the one to use\n", style="italic")
+        cells = [cell for task in remaining[:count] for line in task.lines for cell in line.cells]
+        has_star = any(cell is not None and cell.is_recommended for cell in cells)
+        legend = "; * is the one to use" if has_star else ""
+        console.print(f"{heading}, mean over seeds{legend}\n", style="italic")
         remaining = remaining[count:]
     lines = [summarize_decisions(analysis, decisions)]
     lines += [

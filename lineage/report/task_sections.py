@@ -18,6 +18,7 @@ from lineage.analysis.records import (
 from lineage.analysis.settings import (
     baseline_is_near_chance,
     chance_level,
+    comparison_outcome,
     find_collapsed_runs,
     fine_tuned_scores,
 )
@@ -42,6 +43,8 @@ from lineage.report.formatting import (
 )
 from lineage.report.styles import Style, format_unmatched_reason, model_style
 from lineage.report.tasks import describe_task_data, format_folds
+
+MAJORITY_NAMES = {"minimal_pairs": "chance", "text_regression": "mean score"}
 
 
 @dataclass(frozen=True)
@@ -240,9 +243,9 @@ class _TaskTableBuilder:
         )
 
     def _name(self, model: str) -> str:
-        """Name a model; a pair of sentences has no majority class, but a coin."""
-        if model == "majority" and self.scores[0].kind == "minimal_pairs":
-            return "chance"
+        """Name a model, or the simplest answer to tasks that have no classes."""
+        if model == "majority":
+            return MAJORITY_NAMES.get(self.scores[0].kind, format_model(model))
         return format_model(model)
 
     def _cell(self, score: SystemScore) -> TableCell:
@@ -286,10 +289,12 @@ class _TaskTableBuilder:
         comparison = self.baselines.get((score.system, score.setting))
         if comparison is None:
             return None
+        outcome = comparison_outcome(self.analysis, comparison)
+        is_at_chance = outcome == "both at chance"
         return BaselineDifference(
             difference=format_difference(comparison.difference),
-            verdict=comparison.verdict,
-            text=format_verdict(comparison),
+            verdict=outcome,
+            text=outcome if is_at_chance else format_verdict(comparison),
             interval=format_comparison(comparison),
             near_chance=baseline_is_near_chance(self.analysis, comparison),
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lineage.artifacts import read_json
 from lineage.config.data import Task
-from lineage.config.params import read_recorded_params
+from lineage.config.params import read_recorded_params, recorded_params_file
 from lineage.config.records import parse_record
 from lineage.data.annotations import spans_to_iob2
 from lineage.data.items import name_generated_columns
@@ -65,16 +65,13 @@ def predict_file(
 
     `system` is a name, or the folder of an exported system, which needs no study; without it, the
     system that the report recommends predicts. `text_columns` replace the names of the task's
-    columns of text. Return a sentence that says what was done. Raises InputError.
+    columns of text. A study with one task needs no name of it. Return a sentence that says what was
+    done. Raises InputError.
     """
     if system is not None and (Path(system) / RECORD_FILE).is_file():
         opened = open_exported(Path(system))
-    elif task is not None:
-        opened = _open_in_study(task, system, label_count)
     else:
-        raise InputError(
-            "--task: name a task of the study, or with --system the folder of an exported system"
-        )
+        opened = _open_in_study(task, system, label_count)
     kind = opened.kind
     new_task = describe_new_items(opened.task, kind, text_columns or [])
     source = open_input(
@@ -114,8 +111,18 @@ def open_exported(folder: Path) -> OpenedSystem:
     return OpenedSystem(KeptSystem(folder, read_record(folder)), task)
 
 
-def _open_in_study(task: str, system: str | None, label_count: str | None) -> OpenedSystem:
+def _open_in_study(task: str | None, system: str | None, label_count: str | None) -> OpenedSystem:
+    if task is None and not recorded_params_file().is_file():
+        raise InputError(
+            "--task: name a task of the study, or with --system the folder of an exported system"
+        )
     params = read_recorded_params()
+    if task is None:
+        if len(params.grid.tasks) > 1:
+            raise InputError(
+                f"--task: name one of the study's tasks: {', '.join(params.grid.tasks)}"
+            )
+        (task,) = params.grid.tasks
     kept = choose_system(list_systems(params, task), system, label_count)
     check_files(kept)
     return OpenedSystem(
