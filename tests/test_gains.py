@@ -151,7 +151,7 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
     better = [replace(one, verdict="better") if one.task == "sense" else one for one in kept]
     (section,) = tables.build_gain_sections(with_comparisons(study_analysis, better))
     assert section.finding == (
-        "With the most labels, a gain is shown for GPT in 1 of 1 comparisons; ELMo in 1 of 2."
+        "With the most labels, a gain is shown for GPT° in 1 of 1 comparisons; ELMo in 1 of 2."
     )
     learned_less = NgramComparison("gpt", 2.1, 2.0, (), ("agreement",))
     analysis = replace(with_comparisons(study_analysis, better), ngram_comparisons=(learned_less,))

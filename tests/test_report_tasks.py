@@ -124,7 +124,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert line["test set"] == "given" and line["kind"] == "text classification"
     assert line["metric"] == "% correct"
     assert line["max length"] == "5 words: 20 of test" and line["duplicates in train"] != "none"
-    assert "80% of the texts are longer than 5 words, and are cut there for every model." in md
+    assert "80% of the test texts are longer than 5 words, and are cut there for every model." in md
     limit = {"train": 10, "test": 6}
     line, _, _ = render_task(
         analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh"

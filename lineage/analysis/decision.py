@@ -79,6 +79,7 @@ class Decision:
     advice: Advice
     omitted: tuple[OmittedMethod, ...] = ()  # methods that were not run with this number of labels
     unused_labels: int = 0  # labelled training items that the task's limit leaves out
+    counting_score: float | None = None  # of a 5-gram model, if nothing is shown to be better
 
     @property
     def setting(self) -> Setting:
@@ -104,7 +105,10 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
             margin=analysis.equivalence_margin,
         )
         if decision.advice == "pretrain on your text" and _counting_does_as_well(analysis, setting):
-            decision = replace(decision, advice="nothing above a 5-gram model")
+            counting_score = _find_counting_score(analysis, setting)
+            decision = replace(
+                decision, advice="nothing above a 5-gram model", counting_score=counting_score
+            )
         omitted = [
             one
             for one in find_omitted_methods(analysis, setting.task)
@@ -123,6 +127,13 @@ def _counting_does_as_well(analysis: Analysis, setting: Setting) -> bool:
         if one.comparison_type == "kneser_ney" and one.setting == setting
     ]
     return bool(verdicts) and "better" not in verdicts
+
+
+def _find_counting_score(analysis: Analysis, setting: Setting) -> float | None:
+    for score in analysis.scores_of(setting):
+        if score.system.model == "kneser_ney":
+            return score.mean
+    return None
 
 
 def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:

@@ -168,21 +168,16 @@ def _draw_line(series: LineSeries, xs: Sequence[float], y_scale: LinearScale) ->
     width = "2.2" if series.bold else "1.3"
     points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
     style = f'fill="none" stroke="{series.color}" stroke-width="{width}"'
-    style += dash_style("5 3" if series.hollow else "")
+    style += dash_style("5 3" if series.dashed else "")
     parts = [f'<polyline points="{points}" {style}/>']
     for x, y in zip(xs, series.y, strict=True):
         radius = 3.4 if series.bold else 2.4
-        parts.append(draw_marker(series.marker, x, y_scale(y), radius, _mark_style(series)))
+        parts.append(draw_marker(series.marker, x, y_scale(y), radius, f'fill="{series.color}"'))
     return parts
 
 
-def _mark_style(series: LineSeries) -> str:
-    fill = BACKGROUND_COLOR if series.hollow else series.color
-    return f'fill="{fill}" stroke="{series.color}" stroke-width="1.2"'
-
-
 def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
-    """Draw names at the right, moved apart where they would overlap, with lines that lead there."""
+    """Draw names with marks at the right, in the order of the ends, moved apart where they overlap."""
     ordered = sorted(names, key=lambda one: one.end[1])
     places: list[float] = []
     for one in ordered:
@@ -194,11 +189,7 @@ def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
         limit = places[number] - NAME_HEIGHT
     parts = []
     for y, one in zip(places, ordered, strict=True):
-        parts.append(
-            f'<line x1="{one.end[0] + 5:.1f}" y1="{one.end[1]:.1f}" x2="{x - 3:.1f}" '
-            f'y2="{y:.1f}" stroke="{one.series.color}" stroke-width="1" stroke-dasharray="1 2.5"/>'
-        )
-        parts.append(draw_marker(one.series.marker, x + 3, y, 3, _mark_style(one.series)))
+        parts.append(draw_marker(one.series.marker, x + 3, y, 3, f'fill="{one.series.color}"'))
         weight = 650 if one.series.bold else 400
         start = x + NAME_MARK_WIDTH
         parts.append(

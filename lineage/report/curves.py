@@ -111,6 +111,7 @@ def _draw_label_panel(
 ) -> str:
     best = decision.use.standing.system.model if decision is not None else ""
     uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}
+    most_labels = max(curve.train_examples[-1] for curve in curves)
     series: list[LineSeries] = []
     seen: set[str] = set()
     for curve in curves:
@@ -118,13 +119,15 @@ def _draw_label_panel(
         name = format_model(curve.system.model)
         if len(uses) > 1:
             name = f"{name} {format_use(curve.system)}".strip()
+        if curve.train_examples[-1] < most_labels:
+            name += f", {curve.train_examples[-1]:,}"
         series.append(
             LineSeries(
                 name,
                 style.color,
                 curve.train_examples,
                 curve.scores,
-                hollow=curve.system.model in seen,
+                dashed=curve.system.model in seen,
                 marker=style.marker,
                 bold=curve.system.model in (best, "tfidf"),
             )
@@ -201,10 +204,18 @@ def round_labels(count: float) -> str:
     return f"{float(f'{count:.2g}'):,.0f}"
 
 
-def build_cost_findings(analysis: Analysis, costs: Costs) -> list[Finding]:
-    """Return a panel for each task: the score of each model over the time it takes to build."""
+def build_cost_findings(
+    analysis: Analysis, decisions: Sequence[Decision], costs: Costs
+) -> list[Finding]:
+    """Return a panel for each task: the score of each model over the time it takes to build.
+
+    A task in which nothing is better than counting 5-grams has nothing to buy, and no panel.
+    """
     drawn = []
+    nothing = {one.setting for one in decisions if one.advice == "nothing above a 5-gram model"}
     for ranking in largest_label_counts(analysis.rankings).values():
+        if ranking.setting in nothing:
+            continue
         widest = _with_public(analysis, ranking)
         choices = [
             Choice(one, costs.get((one.system, ranking.setting), SystemCost()))

@@ -33,6 +33,7 @@ from lineage.report.formatting import (
 from lineage.report.styles import model_style
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
+NO_FORECAST = "No forecast for more labels: it was run with fewer than three numbers of labels"
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
@@ -94,7 +95,7 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
     style = model_style(analysis, use.system.model)
     return DecisionLine(
         task=decision.task,
-        labels=format_label_count(decision.label_count, train_examples=decision.train_examples),
+        labels=_name_label_count(decision),
         label_count=decision.label_count,
         use=format_model(use.system.model),
         detail=format_use(use.system),
@@ -106,10 +107,17 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         cost=format_cost(decision.use.cost),
         alternative=_describe_alternative(decision),
         next_step=NEXT_STEPS[decision.advice].format(model=format_model(use.system.model)),
-        forecast=describe_forecast(decision),
+        forecast=describe_forecast(decision) or (NO_FORECAST if decision.forecast else ""),
         limits=" ".join(describe_limits(decision)),
         sentence=describe_decision(decision),
     )
+
+
+def _name_label_count(decision: Decision) -> str:
+    """Name a number of labels: `all 600 labels`; `2,000 labels` where a limit leaves others out."""
+    if decision.unused_labels:
+        return f"{decision.train_examples:,} labels"
+    return format_label_count(decision.label_count, train_examples=decision.train_examples)
 
 
 def _describe_alternative(decision: Decision) -> str:
@@ -150,9 +158,11 @@ def _list_as_good(decision: Decision) -> str:
     """Name the systems that are as good, and what they cost beside the recommended one."""
     if decision.certainty == "alone":
         return "nothing to compare with"
-    if not decision.as_good:
-        return "none"
     names = [_name_with_cost(one) for one in decision.as_good]
+    if decision.counting_score is not None:
+        names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
+    if not names:
+        return "none"
     if len(names) > MAX_NAMES:
         return f"{len(names)} others, such as {names[0]}"
     return join_with_and(names)
@@ -174,6 +184,9 @@ def describe_forecast(decision: Decision) -> str:
     forecast = decision.forecast
     if forecast is None:
         return ""
+    use = decision.use.standing
+    if forecast.system != use.system and forecast.scores[-1] + forecast.gain < use.mean:
+        return ""  # it says nothing about the system to use
     verb = "should" if forecast.gain_low >= SMALLEST_GAIN else "may"
     text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels {verb} bring"
     if forecast.system != decision.use.standing.system:
@@ -221,8 +234,8 @@ def describe_decision(decision: Decision) -> str:
     text += f"; {_describe_certainty(decision)}"
     if decision.use.cost.seconds is not None:
         text += f"; it takes {format_build_time(decision.use.cost, ' to build')}"
-    if decision.forecast is not None:
-        text += f"; {describe_forecast(decision)}"
+    if forecast := describe_forecast(decision):
+        text += f"; {forecast}"
     if public and decision.under_budget is not None:
         return f"{text}. {_describe_under_budget(decision.under_budget, decision.metric)}"
     return f"{text}."
@@ -296,7 +309,10 @@ def _is_highest(decision: Decision) -> bool:
 
 
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:
-    """Answer the question of the report: what to use for which task, at the most labels."""
+    """Answer the question of the report: what to use for which task, at the most labels.
+
+    It says so where another model is to be used with fewer labels.
+    """
     largest: dict[str, Decision] = {}
     for one in decisions:
         known = largest.get(one.task)
@@ -307,9 +323,17 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
     groups: dict[tuple[str, str], list[Decision]] = {}
     for one in largest.values():
         groups.setdefault(_answer_key(one), []).append(one)
-    return " ".join(
-        _answer(analysis, advice, model, group) for (advice, model), group in groups.items()
-    )
+    others = {(one.task, one.use.standing.system.model) for one in decisions}
+    answers = []
+    for (advice, model), group in groups.items():
+        used = {(one.task, one.use.standing.system.model) for one in group}
+        tasks = {one.task for one in group}
+        has_other_uses = any(one not in used for one in others if one[0] in tasks)
+        answer = _answer(analysis, advice, model, group)
+        if has_other_uses:
+            answer = f"With the most labels, {answer[0].lower()}{answer[1:]}"
+        answers.append(answer)
+    return " ".join(answers)
 
 
 def _answer_key(decision: Decision) -> tuple[str, str]:
@@ -339,11 +363,8 @@ def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decisio
         return f"{answer}.{_describe_continuation(analysis, group)}"
     if model == "tfidf":
         answer = f"For {tasks}, use TF-IDF: no pretrained model is shown to be worth more"
-        frozen_only = [
-            one.task for one in group if any(m.transfer == "finetuned" for m in one.omitted)
-        ]
-        if frozen_only:
-            answer += f" (none was fine-tuned with all labels of {join_with_and(frozen_only)})"
+        if any(method.transfer == "finetuned" for one in group for method in one.omitted):
+            answer += " (with so many labels, none was fine-tuned)"
         return f"{answer}."
     named = []
     for one in group:

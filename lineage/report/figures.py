@@ -97,6 +97,7 @@ class LineSeries:
     x: Sequence[float]
     y: Sequence[float]
     hollow: bool = False
+    dashed: bool = False  # with filled markers
     marker: str = "circle"
     bold: bool = False
 
@@ -282,7 +283,6 @@ class EffectRow:
     color: str
     marker: str
     text: str
-    is_weak: bool  # nothing follows about the model: its mark is open
 
 
 def draw_forest(rows: Sequence[EffectRow], *, title: str, subtitle: str) -> str:
@@ -337,8 +337,7 @@ def _draw_effect_row(row: EffectRow, scale: LinearScale, y: float) -> list[str]:
     if len(row.dots) > 1:
         style = f'fill="{row.color}" fill-opacity=".7"'
         parts += [draw_marker("circle", scale(dot), y, 2.2, style) for dot in row.dots]
-    fill = BACKGROUND_COLOR if row.is_weak else row.color
-    style = f'fill="{fill}" stroke="{row.color}" stroke-width="1.4"'
+    style = f'fill="{row.color}" stroke="{row.color}" stroke-width="1.2"'
     parts.append(draw_marker(row.marker, scale(row.mean), y, 4, style))
     return parts
 

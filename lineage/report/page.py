@@ -99,7 +99,7 @@ def _build_curves(
         "label_findings": curves.build_label_findings(analysis, decisions),
         "text_findings": text_curves.build_text_findings(analysis, decisions),
         "text_table": text_curves.build_text_table(analysis),
-        "cost_findings": curves.build_cost_findings(analysis, costs),
+        "cost_findings": curves.build_cost_findings(analysis, decisions, costs),
         "devices_note": curves.describe_devices(costs),
         "loss_curves": curves.draw_loss_curves(analysis),
     }

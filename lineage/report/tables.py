@@ -61,11 +61,10 @@ from lineage.report.task_sections import loss_did_not_fall
 GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
 GAIN_DEFINITIONS = {
     "pretraining": "The baseline is the same network with random weights, trained on the same "
-    "labels.",
+    "labels, if there are any.",
     "adaptation": "Adaptation goes on with pretraining on the task's own text, without its labels.",
     "general_text": "The baseline has read the task's text alone, and no general text before.",
-    "continuation": "The baseline is the same public checkpoint as it is, which has not read the "
-    "corpus.",
+    "continuation": "The baseline is the same public checkpoint before it went on with the corpus.",
 }
 # For each type of gain: what was added, the model that has it, and its baseline.
 GAIN_NAMES = {
@@ -391,19 +390,23 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
     not_shown: list[str] = []
     worse: list[str] = []
     for model in models:
-        outcomes = [
-            gain.outcome
+        gains = [
+            gain
             for table in summary.tables
             for line in table.lines
             for name, gain in zip(table.models, line.gains, strict=True)
             if name == model and gain is not None
         ]
-        if not outcomes:
+        if not gains:
             continue
+        outcomes = [gain.outcome for gain in gains]
+        better = [gain for gain in gains if gain.outcome == "better"]
         num_better = outcomes.count("better")
         num_worse = outcomes.count("worse")
         name = format_model(model)
         if num_better:
+            if all(gain.baseline_near_chance for gain in better):
+                name += "°"
             helped.setdefault((num_better, len(outcomes)), []).append(name)
         elif not num_worse:
             not_shown.append(name)
@@ -462,14 +465,13 @@ def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
         text += " °"
     return EffectRow(
         group=_name_effect_group(effect),
-        name=format_model(effect.model),
+        name=format_model(effect.model) + (" ‡" if is_weak else ""),
         mean=pooled.mean,
         interval=interval,
         dots=[task.difference for task in effect.tasks],
         color=style.color,
         marker=style.marker,
         text=text,
-        is_weak=is_weak,
     )
 
 

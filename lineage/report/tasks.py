@@ -345,7 +345,9 @@ def _truncation_note(task: TaskSummary) -> list[str]:
     if share < MIN_TRUNCATED_SHARE:
         return []
     words = f"{task.max_words} {task.unit}"
-    return [f"{share:.0%} of the texts are longer than {words}, and are cut there for every model."]
+    return [
+        f"{share:.0%} of the test texts are longer than {words}, and are cut there for every model."
+    ]
 
 
 def _swap_notes(swaps: Sequence[SwapConsistency]) -> list[str]:
