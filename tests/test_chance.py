@@ -130,7 +130,7 @@ def test_a_lead_among_choices_must_be_above_the_majority_and_above_chance(
     (decision,) = decide(analysis, {})
     assert decision.advice == "nothing above chance"
     answer = summarize_decisions(analysis, [decision])
-    assert answer == "For small, nothing is shown to be above chance."
+    assert answer == "For the task small, nothing is shown to be above chance."
     html = render_pages(analysis)["html"]
     assert "the dotted one chance" in html, "the page must name the chance line"
 

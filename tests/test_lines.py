@@ -32,7 +32,7 @@ from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import make_project, run_stage, write_params
+from tests.user_project import make_project, run_stage, without_repeat_warnings, write_params
 
 TREC = [
     ("DESC:manner", "How did serfdom develop : in Russia ?"),
@@ -524,6 +524,7 @@ def test_the_stages_read_such_files_and_an_extra_test_set_in_another_format(
                                                     | {"ENTY:cremat": "ENTY"}}}}  # fmt: skip
     write_params(tmp_path, params)
     for command in (("sources",), ("task", "mood")):
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert (code, without_repeat_warnings(message)) == (0, "")
     counts = artifacts.read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]
     assert (counts["test"], counts["test-fine"], counts["unlabelled"]) == (81, 27, 300)

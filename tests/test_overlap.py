@@ -17,7 +17,7 @@ from lineage.data.contamination import NgramIndex
 from lineage.data.language import split_words
 from lineage.report.notes import format_reason
 from tests.study_rows import GRID, Study, render_pages, write_overlap
-from tests.user_project import make_project, run_stage, write_params
+from tests.user_project import make_project, run_stage, without_repeat_warnings, write_params
 
 # 16 words without punctuation
 LONG = "The river rose by a metre overnight , and nobody in the old town slept until it fell ."
@@ -122,7 +122,8 @@ def test_the_stage_searches_the_corpus_and_the_unlabelled_text(
         ("contamination", "mood"),
         ("contamination", "folded"),
     ):
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        assert (code, without_repeat_warnings(message)) == (0, "")
     mood_overlap, folded_overlap = (
         artifacts.read_table(
             tmp_path / f"artifacts/results/contamination/contamination-{name}.parquet"

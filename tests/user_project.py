@@ -105,6 +105,12 @@ def tracking_uri() -> str:
     return f"sqlite:///{folder}/mlflow.db"
 
 
+def without_repeat_warnings(stderr: str) -> str:
+    """Leave out the warnings of repeated texts, which files of a few lines have."""
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if " texts that train has too" not in line)
+
+
 def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
     """Run `python -m stages.NAME ARGUMENTS` in this process; return exit code and stderr."""
     import importlib

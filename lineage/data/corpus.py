@@ -106,7 +106,8 @@ def split_corpus(
         raise InputError(
             f"{where}: {len(table)} usable {noun} of {documents.num_read} read{dropped_note} "
             "cannot be split into train, validation and test; add text, or break it into more "
-            "documents, one per line (document_unit in params.yaml says what a document is)"
+            "documents, one per line (in params.yaml, document_unit: blank_line or file says what a "
+            "document of a .txt file is)"
         )
     keys = [hashlib.blake2b(f"{seed} {text}".encode()).digest() for text in table["text"]]
     order = sorted(range(len(table)), key=keys.__getitem__)

@@ -43,8 +43,7 @@ from lineage.report.formatting import (
 )
 from lineage.report.styles import Style, format_unmatched_reason, model_style
 from lineage.report.tasks import describe_task_data, format_folds
-
-MAJORITY_NAMES = {"minimal_pairs": "chance", "text_regression": "mean score"}
+from lineage.tasks.base import load_kind
 
 
 @dataclass(frozen=True)
@@ -244,8 +243,11 @@ class _TaskTableBuilder:
 
     def _name(self, model: str) -> str:
         """Name a model, or the simplest answer to tasks that have no classes."""
-        if model == "majority":
-            return MAJORITY_NAMES.get(self.scores[0].kind, format_model(model))
+        kind = load_kind(self.scores[0].kind)
+        if model == "majority" and kind.answered_by == "sentence_probability":
+            return "chance"
+        if model == "majority" and kind.answer_type == "number":
+            return "mean score"
         return format_model(model)
 
     def _cell(self, score: SystemScore) -> TableCell:
