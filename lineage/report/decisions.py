@@ -187,7 +187,8 @@ def describe_forecast(decision: Decision) -> str:
     use = decision.use.standing
     if forecast.system != use.system and forecast.scores[-1] + forecast.gain < use.mean:
         return ""  # it says nothing about the system to use
-    verb = "should" if forecast.gain_low >= SMALLEST_GAIN else "may"
+    is_sure = forecast.gain_low >= SMALLEST_GAIN or forecast.gain_high < SMALLEST_GAIN
+    verb = "should" if is_sure else "may"
     text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels {verb} bring"
     if forecast.system != decision.use.standing.system:
         text += f" {name_system(forecast.system)}"

@@ -169,7 +169,8 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
         remaining = remaining[count:]
     lines = [summarize_decisions(analysis, decisions)]
     lines += [
-        f"- {line.task}, {line.labels}: {line.sentence} {line.limits}".rstrip()
+        f"- {line.task}, {line.labels}: {line.sentence} "
+        f"{line.limits if line.label_count == 'all' else ''}".rstrip()
         for line in build_decision_lines(analysis, decisions)
     ]
     for task in analysis.tasks:
