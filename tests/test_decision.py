@@ -577,7 +577,7 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
     assert decision.forecast == forecasts[1]
     assert "more labels" not in describe_decision(decision), "75 % is less than there is now"
     (line,) = build_decision_lines(analyze(cells), [decision])
-    assert line.forecast.startswith("No forecast for more labels")
+    assert line.forecast == "Too few label counts for a forecast"
     higher = forecast_for(frozen, scores=(0.8, 0.85, 0.88))
     changed = decide_one(cells, label_forecasts=(higher,))
     expected = "100 more labels should bring ELMo (frozen) +5.0 points (+4.0 to +6.0), to 93.0"

@@ -33,7 +33,7 @@ from lineage.report.formatting import (
 from lineage.report.styles import model_style
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
-NO_FORECAST = "No forecast for more labels: it was run with fewer than three numbers of labels"
+NO_FORECAST = "Too few label counts for a forecast"
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
