@@ -335,10 +335,10 @@ def test_a_run_that_is_killed_while_parameters_are_checked_leaves_no_process(
     new_project: Project,
 ) -> None:
     run = new_project.start("run")
-    wait_until(lambda: any(map(checks_parameters, psutil.Process(run.pid).children())))
+    wait_until(lambda: any(map(checks_parameters, psutil.Process(run.pid).children())), seconds=60)
     run.kill()
     run.communicate()
-    wait_until(lambda: project_processes(new_project) == [])
+    wait_until(lambda: project_processes(new_project) == [], seconds=60)
 
 
 def test_commands_that_start_or_end_servers_wait_for_each_other(new_project: Project) -> None:
