@@ -328,7 +328,10 @@ def test_the_run_after_a_killed_one_waits_for_its_stages_and_removes_what_it_lef
 
 def checks_parameters(process: psutil.Process) -> bool:
     """Return whether a process is the one in which a run checks params.yaml."""
-    return any("spawn_main" in word for word in process.cmdline())
+    try:
+        return any("spawn_main" in word for word in process.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def test_a_run_that_is_killed_while_parameters_are_checked_leaves_no_process(
