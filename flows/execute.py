@@ -205,8 +205,8 @@ def _success_outcome(log: str, name: str) -> Outcome:
 def _stage_exit_status(exits: Path, log: str) -> int:
     """Return the stage's own exit code, since DVC turns every failure into 255.
 
-    It is 1 if the stage never began, or if DVC failed after it. A stage whose parent process was
-    killed may have ended well itself; then it is what DVC was told.
+    It is 1 if the stage never began, or if DVC failed after it. A stage may end well although
+    its parent process was killed; then it is the code that DVC was told.
     """
     if exits.is_file():
         own_status = int(json.loads(exits.read_text())["code"])

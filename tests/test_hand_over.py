@@ -19,7 +19,12 @@ import pytest
 from prefect.states import Pending
 
 from flows import processes, run, workers
-from flows.execute import StageContext, StageResult, WorkersUnreachableError
+from flows.execute import (
+    StageContext,
+    StageResult,
+    WorkersUnreachableError,
+    _stage_exit_status,
+)
 from flows.plan import StageNode
 
 RUN = uuid4()
@@ -140,6 +145,18 @@ def test_a_stage_that_is_killed_is_tried_three_times_and_each_try_is_reported(
         f"make@a: killed by signal 9 (out of memory?); a worker tries it again ({attempt} of 3)"
         for attempt in (2, 3)
     ]
+
+
+@pytest.mark.parametrize(("own", "status"), [(0, 137), (2, 2), (None, 137)])
+def test_a_stage_whose_parent_was_killed_counts_as_killed(
+    own: int | None, status: int, tmp_path: Path
+) -> None:
+    """The stage itself may have ended well meanwhile."""
+    exits = tmp_path / "exits.json"
+    if own is not None:
+        exits.write_text(json.dumps({"code": own}))
+    log = "Killed\nERROR: failed to reproduce 'ngram': failed to run: python -m x, exited with 137"
+    assert _stage_exit_status(exits, log) == status
 
 
 def test_a_question_to_the_server_is_repeated_until_it_has_been_away_too_long(
