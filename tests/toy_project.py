@@ -305,9 +305,9 @@ def make_project(folder: Path) -> Project:
     )
     # Toy stages do not need torch.
     forkserver = (REPOSITORY / "lineage" / "runtime" / "forkserver.py").read_text()
-    (root / "lineage" / "runtime" / "forkserver.py").write_text(
-        re.sub(r'"stages": \(.*?\),', '"stages": ("json",),', forkserver, flags=re.DOTALL)
-    )
+    for lists in (r'("stages": )\(.*?\)', r"(MODULES_FOR_LATER = )\(.*?\)"):
+        forkserver = re.sub(lists, r'\1("json",)', forkserver, flags=re.DOTALL)
+    (root / "lineage" / "runtime" / "forkserver.py").write_text(forkserver)
     shutil.copy(REPOSITORY / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore"):
         (root / name).parent.mkdir(exist_ok=True)

