@@ -7,12 +7,14 @@ import contextlib
 import copy
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dvc.dependency.param
 import dvc.dvcfile
 import pytest
+from dvc.exceptions import DvcException
 from dvc.fs import LocalFileSystem
 from dvc.repo import Repo
 from dvc.stage.cache import _get_stage_hash
@@ -111,6 +113,41 @@ def test_unchanged_stages_are_neither_parsed_nor_written(
     assert lock_folder.write(text, {"two": {"cmd": "y"}}, quick=True) == expected
     assert written == [{"stages": {"two": {"cmd": "y"}}}]
     assert not any((lock_folder.root / ".dvc/tmp").iterdir())
+
+
+@given(entries=ENTRIES)
+@settings(max_examples=30, deadline=None)
+def test_dvc_lock_has_the_entries_that_dvc_reads(
+    tmp_path_factory: pytest.TempPathFactory, entries: dict[str, Any]
+) -> None:
+    repo = Repo.init(str(tmp_path_factory.mktemp("lock")), no_scm=True)
+    path = Path(repo.root_dir) / "dvc.lock"
+    for entry in entries.values():
+        entry["params"] = {"params.yaml": {"key": entry["params"]}}  # DVC refuses other forms
+    path.write_text(dumps_yaml({"schema": "2.0", "stages": entries}), encoding="utf-8")
+    lock_file = dvc.dvcfile.Lockfile(repo, str(path))
+    read = quick_dvc.load_lock_file(lock_file)
+    assert isinstance(read["stages"], quick_dvc.LockEntries)
+    assert {**read, "stages": dict(read["stages"])} == quick_dvc.dvc_load_lock_file(lock_file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "schema: '2.0'\nstages:\n  one: {cmd: x}\n", "schema: '2.0'\nstages:\n<<<<<<< HEAD\n"],
+)
+def test_a_dvc_lock_in_another_form_is_read_by_dvc(tmp_path: Path, text: str) -> None:
+    repo = Repo.init(str(tmp_path), no_scm=True)
+    lock_file = dvc.dvcfile.Lockfile(repo, str(tmp_path / "dvc.lock"))
+    assert quick_dvc.load_lock_file(lock_file) == {}, "there is none"
+    (tmp_path / "dvc.lock").write_text(text)
+
+    def read(load: Callable[[Any], Any]) -> Any:
+        try:
+            return load(lock_file)
+        except DvcException as error:
+            return repr(error)
+
+    assert read(quick_dvc.load_lock_file) == read(quick_dvc.dvc_load_lock_file)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ starts a stage through a shell, and its children do not take over folder, enviro
 and streams.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -23,9 +24,11 @@ import select
 import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NoReturn
 
 ADDRESS_VARIABLE = "LINEAGE_FORKSERVER"  # the environment variable that holds the socket's path
 # By the package of the modules that are run.
@@ -207,16 +210,44 @@ def main() -> None:
     command, first, *rest = sys.argv[1:]
     if command == "serve":
         request = _Server(first, parent=int(rest[0])).serve()
-        if request is None:
-            return
-        module = request.module
-        arguments = request.arguments
-    else:
-        module = first
-        arguments = rest
-        _run_remotely(module, arguments)
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if request is not None:
+            _run_in_child(request)
+        return
+    _run_remotely(first, rest)
+    sys.argv = [first, *rest]
+    runpy.run_module(first, run_name="__main__", alter_sys=True)
+
+
+def _run_in_child(request: RunRequest) -> NoReturn:
+    """Run the module of a request, and end this process as Python would.
+
+    Only the memory is not tidied up, since that takes 0.3 s with so many modules.
+    """
+    exit_status = 0
+    sys.argv = [request.module, *request.arguments]
+    try:
+        runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        exit_status = _to_exit_status(end.code)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        exit_status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
+    atexit._run_exitfuncs()
+    with suppress(OSError):  # nobody reads any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_status)
+
+
+def _to_exit_status(code: object) -> int:
+    """Return the exit status that `sys.exit(code)` means. A text is printed."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    print(code, file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
