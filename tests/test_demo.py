@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTEXTS = {"ulmfit": "left", "gpt": "left", "elmo": "both", "bert": "both"}
 STATIC = "word2vec"
 FIVE_FAMILIES = pytest.param({}, id="five families", marks=pytest.mark.slow)
-# One static family and one language model; one seed, all labels, two thirds of the text.
+# One static family and one language model; one seed, fewer labels, two thirds of the text.
 TWO_FAMILIES = pytest.param(
     {
         "grid__models": [STATIC, "ulmfit"],
@@ -46,6 +46,8 @@ TWO_FAMILIES = pytest.param(
         "grid__label_counts": ["all"],
         "grid__adapt_models": ["ulmfit"],
         "budget__text_bytes": 2_000_000,
+        "tasks__sentiment__limit": {"train": 240, "validation": 100},
+        "tasks__sense__limit": {"train": 240, "validation": 100},
         "defaults__evaluate__finetune__epochs": 3,
         # No claim depends on the CRF.
         "defaults__evaluate__bilstm_probe": {"epochs": 1, "min_steps": None},
