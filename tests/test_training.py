@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,29 @@ def newest_step(resume: Path) -> int:
     return max((int(path.name[5:]) for path in resume.glob("step-*")), default=0)
 
 
+@pytest.fixture(scope="module")
+def finished_training(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that trains a model without an interruption, and returns its folder."""
+
+    @cache
+    def train_once(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        child = start_training(name, folder / "none", folder / "whole", count_bytes(name))
+        child.communicate(timeout=240)
+        assert child.returncode == 0
+        return folder / "whole"
+
+    return train_once
+
+
+def count_bytes(name: str) -> int:
+    """Return how much text a training reads: about 280 steps for gpt.
+
+    Where steps are fast, the kills need 80 of them.
+    """
+    return 30_000 if name == "gpt" else 60_000
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -67,13 +92,10 @@ def newest_step(resume: Path) -> int:
     ],
 )
 def test_a_training_that_is_killed_twice_ends_with_identical_files(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, finished_training: Callable[[str], Path]
 ) -> None:
-    # For gpt these are about 280 steps; where steps are fast, the kills need 80 of them.
-    text_bytes = 30_000 if name == "gpt" else 60_000
-    uninterrupted = start_training(name, tmp_path / "none", tmp_path / "whole", text_bytes)
-    uninterrupted.communicate(timeout=240)
-    assert uninterrupted.returncode == 0
+    text_bytes = count_bytes(name)
+    whole = finished_training(name)
     resume = tmp_path / "resume"
     num_lost_steps = 0
     for steps_to_wait in (5, 9):
@@ -94,28 +116,29 @@ def test_a_training_that_is_killed_twice_ends_with_identical_files(
     assert final_run.returncode == 0 and num_lost_steps >= 2 and len(output.splitlines()) > 0
     kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
     for file in ("model.safetensors", "config.json", "tokenizer.json", *kept):
-        assert file_digest(tmp_path / "whole" / file) == file_digest(tmp_path / "killed" / file)
-    assert file_digest(tmp_path / "whole" / "curve.parquet") == file_digest(
+        assert file_digest(whole / file) == file_digest(tmp_path / "killed" / file)
+    assert file_digest(whole / "curve.parquet") == file_digest(
         tmp_path / "killed" / "curve.parquet"
     )
 
 
-def test_a_training_that_is_told_to_end_loses_no_step(tmp_path: Path) -> None:
-    uninterrupted = start_training("gpt", tmp_path / "none", tmp_path / "whole", 30_000)
-    assert uninterrupted.communicate(timeout=240) and uninterrupted.returncode == 0
+def test_a_training_that_is_told_to_end_loses_no_step(
+    tmp_path: Path, finished_training: Callable[[str], Path]
+) -> None:
+    whole = finished_training("gpt")
     resume = tmp_path / "resume"
-    running = start_training("gpt", resume, tmp_path / "stopped", 30_000)
+    running = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))
     assert running.stdout is not None
     lines = [running.stdout.readline() for _ in range(20)]
     running.send_signal(signal.SIGTERM)
     output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert newest_step(resume) == len(lines) + len(output.splitlines())
-    final_run = start_training("gpt", resume, tmp_path / "stopped", 30_000)
+    final_run = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))
     assert final_run.communicate(timeout=240) and final_run.returncode == 0
     kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
     for file in ("model.safetensors", "curve.parquet", *kept):
-        assert file_digest(tmp_path / "whole" / file) == file_digest(tmp_path / "stopped" / file)
+        assert file_digest(whole / file) == file_digest(tmp_path / "stopped" / file)
 
 
 def build_state(name: str, **overrides: dict[str, object]) -> tuple[TrainState, object]:
