@@ -107,7 +107,9 @@ def test_a_second_run_repeats_only_sources_and_publish_and_leaves_the_lock_file(
         "sources",
         "publish",
     }
-    assert demo.status == "?? dvc.lock\n"
+    assert demo.status == "?? dvc.lock\n?? reports/metrics.json\n?? reports/plots/\n", (
+        "git versions what DVC compares"
+    )
 
 
 def test_every_training_uses_its_budget_and_takes_enough_steps(demo: Demo) -> None:
