@@ -308,6 +308,79 @@ def test_every_format_of_input_and_output_gives_the_same_answers(
         pd.testing.assert_frame_equal(answers[0], other)
 
 
+@pytest.fixture
+def tagger(tmp_path: Path) -> Evaluated:
+    """TF-IDF for sentences in files with one word per line, and the file of the test items."""
+    task, _, test = prepare_case("tags", tmp_path)
+    files = {}
+    for split in NUM_ITEMS:
+        rows = pd.read_json(tmp_path / f"{split}.jsonl", lines=True)
+        sentences = [
+            "".join(f"{word} X {tag}\n" for word, tag in zip(row.words, row.tags, strict=True))
+            for row in rows.itertuples()
+        ]
+        files[split] = f"{split}.conll"
+        (tmp_path / files[split]).write_text("-DOCSTART- X O\n\n" + "\n".join(sentences))
+    task = dataclasses.replace(task, files=files, columns=("words", "pos", "tags"))
+    items = build_items("x", task, load_kind(task.kind), seed=1, root=tmp_path, where="task")
+    kept, predictions = evaluate_tfidf(task, TaskData(items.info, items.splits), tmp_path / "kept")
+    return Evaluated(task, tmp_path, test, {"tfidf": kept}, {"tfidf": predictions}, [], None)
+
+
+def test_a_file_with_one_word_per_line_is_read_as_those_of_the_task(
+    tagger: Evaluated, tmp_path: Path
+) -> None:
+    stored = tagger.predictions["tfidf"]
+    expected = stored[stored["split"] == "test"]["prediction"].tolist()
+    found = predict_lines(tagger, tmp_path, tmp_path / "test.conll", out="a.jsonl")
+    assert found["words"].tolist() == tagger.test["words"].tolist()
+    assert found["prediction"].tolist() == expected
+    (tmp_path / "test.txt").write_text((tmp_path / "test.conll").read_text())
+    words = [line.split(" ")[0] for line in (tmp_path / "test.conll").read_text().split("\n")]
+    (tmp_path / "words.iob").write_text("\n".join(words))
+    for name in ("test.txt", "words.iob"):
+        found = predict_lines(tagger, tmp_path, tmp_path / name, out="b.jsonl")
+        assert found["prediction"].tolist() == expected, name
+    predict_file(
+        tmp_path / "test.conll", tmp_path / "c.conll", task=None, system=str(tmp_path / "tfidf")
+    )
+    lines = (tmp_path / "c.conll").read_text().split("\n")
+    assert [line.split("\t")[:3] for line in lines if line] == [
+        line.split(" ")
+        for line in (tmp_path / "test.conll").read_text().split("\n")
+        if line and not line.startswith("-DOCSTART-")
+    ]
+    sentences = "\n".join(lines).strip().split("\n\n")
+    tags = [" ".join(line.split("\t")[3] for line in one.split("\n")) for one in sentences]
+    assert tags == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("new.conll", b"a X O\nb X\n", "new.conll, line 2: it has 2 cells"),
+        ("new.conll", b"", "new.conll is empty"),
+        ("new.conll", b"a X O\n\xff X O\n", "new.conll is not UTF-8"),
+    ],
+)
+def test_a_wrong_file_with_one_word_per_line_is_refused(
+    name: str, content: bytes, message: str, tagger: Evaluated, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        predict_lines(tagger, tmp_path, tmp_path / name)
+
+
+def test_texts_in_lines_are_not_taken_for_one_word_per_line(
+    tagger: Evaluated, tmp_path: Path
+) -> None:
+    (tmp_path / "new.txt").write_text("three words here\nand two\n" * 5)
+    found = predict_lines(tagger, tmp_path, tmp_path / "new.txt")
+    assert len(found) == 10
+    with pytest.raises(InputError, match=r"must end in \.csv"):
+        predict_lines(tagger, tmp_path, tmp_path / "new.txt", out="a.conll")
+
+
 def test_types_of_a_parquet_file_are_kept(evaluated_texts: Evaluated, tmp_path: Path) -> None:
     table = pd.DataFrame(
         {

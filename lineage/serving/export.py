@@ -21,7 +21,7 @@ from lineage.models.elmo import ElmoModel
 from lineage.models.static import StaticVectors
 from lineage.models.weights import WEIGHTS_FILE
 from lineage.serving.models import locate_trained_model
-from lineage.serving.predict import TASK_FILE, describe_new_items
+from lineage.serving.predict import TASK_FILE, describe_new_items, list_word_columns
 from lineage.serving.systems import KeptSystem, check_files, choose_system, list_systems
 from lineage.tasks.base import load_kind
 
@@ -98,6 +98,9 @@ def _describe_columns(task: Task, record: SystemRecord) -> dict[str, Any]:
     new_task = describe_new_items(task, kind, [])
     keys = ("kind", "language", "csv_quoting", "symmetric", "max_words", *kind.input_columns)
     values = asdict(new_task)
+    if word_columns := list_word_columns(task):
+        values["columns"] = word_columns
+        keys = (*keys, "columns")
     # A task must name its data; that of an exported one is not there.
     return {key: values[key] for key in keys} | {"files": {"test": "new"}}
 

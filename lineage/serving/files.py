@@ -1,7 +1,8 @@
 """Read a user's file in chunks of rows, with all its columns, and write it with further columns.
 
-Formats are those of `lineage.data.files`, by suffix. A chunk is a table of columns as lists. Memory
-does not grow with the file, except that of a .json that is one list.
+Formats are those of `lineage.data.files`, by suffix, and CoNLL columns where the task's own files
+have them. A chunk is a table of columns as lists. Memory does not grow with the file, except that
+of a .json that is one list.
 """
 
 import contextlib
@@ -31,12 +32,20 @@ from lineage.data.files import (
     open_decompressed,
     read_column_names,
 )
+from lineage.data.inspect_task import find_conll_columns
 from lineage.data.sources import DataTable
+from lineage.data.tables import (
+    COMMENT_PREFIXES,
+    DOCUMENT_BOUNDARIES,
+    TextTableFormat,
+    read_text_table,
+)
 from lineage.errors import InputError
 from lineage.tasks.columns import TableColumns
 
 ROWS_PER_CHUNK = 2048
 OUTPUT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+WORD_SUFFIX = ".conll"  # of a file with one word per line
 PLACE = "FILE"  # the argument of the commands, for messages
 COLUMN_HINT = "; name the column that holds it with --text-column"
 
@@ -49,6 +58,7 @@ class InputFile:
     suffix: str  # without the compression
     names: tuple[str, ...]
     csv_quoting: bool = True
+    text_format: TextTableFormat | None = None  # of a file with one word per line
 
     @property
     def place(self) -> str:
@@ -58,17 +68,26 @@ class InputFile:
     @property
     def files(self) -> DataFiles:
         """The file as the reader of a task's files knows it."""
-        suffix = self.suffix
+        suffix = self.suffix if self.suffix in FORMATS else ".txt"
         return DataFiles((self.path,), (self.place,), FORMATS[suffix], suffix, self.csv_quoting)
 
     def check(self, wanted: Sequence[str]) -> None:
         """Raise InputError if the file is empty, damaged, not UTF-8 or lacks a wanted column."""
-        table = DataTable(self.files, PLACE, "line", missing_column_hint=COLUMN_HINT)
+        table = DataTable(
+            self.files,
+            PLACE,
+            "line",
+            text_format=self.text_format,
+            missing_column_hint=COLUMN_HINT,
+        )
         # The column of a txt has the name that the task asks for.
-        table.check(["text"] if self.suffix == ".txt" else wanted)
+        table.check(["text"] if table.is_plain_text else wanted)
 
     def iter_chunks(self, rows_per_chunk: int) -> Iterator[TableColumns]:
         """Yield all columns, so many rows at a time. Raises InputError that names a line."""
+        if self.text_format is not None:
+            yield from read_text_table(self.files, self.text_format, self.names, PLACE)
+            return
         if self.suffix == ".parquet":
             for batch in self.open_parquet().iter_batches(rows_per_chunk):
                 yield batch.to_pydict()
@@ -124,14 +143,22 @@ class InputFile:
             yield tuple(row.get(name) for name in self.names)
 
 
-def open_input(path: Path, *, text_column: str, csv_quoting: bool = True) -> InputFile:
+def open_input(
+    path: Path, *, text_column: str, csv_quoting: bool = True, word_columns: Sequence[str] = ()
+) -> InputFile:
     """Return a file with the names of its columns; a txt has one, `text_column`, and no header.
 
-    Raises InputError for a file that is missing, empty, damaged or of an unknown format.
+    `word_columns` are the columns of the task's own files, if these have one word per line; then
+    the file may have the same columns, or the words alone. Raises InputError for a file that is
+    missing, empty, damaged or of an unknown format.
     """
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; correct the path")
     suffix = data_suffix(path)
+    if word_columns and _has_word_per_line(path, suffix, len(word_columns)):
+        columns = (text_column,) if _count_cells(path) == 1 else tuple(word_columns)
+        text_format = TextTableFormat(columns, "sentence")
+        return InputFile(path, suffix, columns, text_format=text_format)
     if suffix not in FORMATS:
         raise InputError(f"{path}: its format is not known by its name; known: {KNOWN_FORMATS}")
     file = InputFile(path, suffix, (text_column,), csv_quoting)
@@ -146,6 +173,29 @@ def open_input(path: Path, *, text_column: str, csv_quoting: bool = True) -> Inp
         mode = file.files.csv_quoting_mode
         names = dict.fromkeys(read_column_names(path, path.name, PLACE, quoting=mode))
     return replace(file, names=tuple(names))
+
+
+def _has_word_per_line(path: Path, suffix: str, num_columns: int) -> bool:
+    """Return whether a file looks like a task's files that have one word per line.
+
+    A file whose name tells no format must be such a file.
+    """
+    if suffix not in FORMATS:
+        return True
+    if suffix not in (".txt", ".tsv"):
+        return False
+    found = find_conll_columns(path)
+    return found is not None and len(found) == num_columns
+
+
+def _count_cells(path: Path) -> int:
+    """Return how many cells the first line with a word has; 0 if there is none."""
+    no_words = (*COMMENT_PREFIXES, *DOCUMENT_BOUNDARIES)
+    with open_decompressed(path) as stream:
+        for line in io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace"):
+            if line.strip() and not line.startswith(no_words):
+                return len(line.split())
+    return 0
 
 
 class _Writer:
@@ -185,7 +235,11 @@ def create_output(
             )
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    writers: dict[str, type[_Writer]] = {".jsonl": _JsonWriter, ".parquet": _ParquetWriter}
+    writers: dict[str, type[_Writer]] = {
+        ".jsonl": _JsonWriter,
+        ".parquet": _ParquetWriter,
+        WORD_SUFFIX: _WordWriter,
+    }
     writer = writers.get(path.suffix, _CsvWriter)(draft, path, source, new_fields)
     try:
         yield writer
@@ -198,10 +252,12 @@ def create_output(
 
 def check_output(path: Path, source: InputFile) -> None:
     """Raise InputError if a file of this name cannot be written. It needs no reading."""
-    if path.suffix not in OUTPUT_SUFFIXES:
+    suffixes: tuple[str, ...] = OUTPUT_SUFFIXES
+    if source.text_format is not None:
+        suffixes = (*suffixes, WORD_SUFFIX)
+    if path.suffix not in suffixes:
         raise InputError(
-            f"{path}: its name must end in {', '.join(OUTPUT_SUFFIXES[:-1])} or "
-            f"{OUTPUT_SUFFIXES[-1]}"
+            f"{path}: its name must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}"
         )
     if path.exists() and path.samefile(source.path):
         raise InputError(f"{path}: this is the input file; give the output another name")
@@ -248,6 +304,29 @@ class _JsonWriter(_Writer):
 def _without_nan(value: Any) -> Any:
     """Return None for a number that is missing, since JSON has no NaN."""
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+class _WordWriter(_Writer):
+    """Writes one word per line with its cells and its tag, and a blank line after a sentence.
+
+    The tags of a sentence are the last new column.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.stream = self.draft.open("w", encoding="utf-8")
+
+    def write(self, columns: TableColumns) -> None:
+        *_, tag_column = self.new_fields
+        tags = [cell.split(" ") for cell in columns[tag_column]]
+        cells = [columns[name] for name in self.source.names]
+        for sentence in zip(*cells, tags, strict=True):
+            for word in zip(*sentence, strict=True):
+                self.stream.write("\t".join(word) + "\n")
+            self.stream.write("\n")
+
+    def close(self) -> None:
+        self.stream.close()
 
 
 class _ParquetWriter(_Writer):

@@ -75,7 +75,10 @@ def predict_file(
     kind = opened.kind
     new_task = describe_new_items(opened.task, kind, text_columns or [])
     source = open_input(
-        file, text_column=_single_column(new_task, kind, file), csv_quoting=new_task.csv_quoting
+        file,
+        text_column=_single_column(new_task, kind, file),
+        csv_quoting=new_task.csv_quoting,
+        word_columns=list_word_columns(opened.task),
     )
     check_output(out, source)
     source.check(list_input_columns(new_task, kind))
@@ -182,6 +185,12 @@ def _single_column(task: Task, kind: Kind, file: Path) -> str:
             "these columns as csv, tsv, jsonl or parquet"
         )
     return columns[0]
+
+
+def list_word_columns(task: Task) -> tuple[str, ...]:
+    """Return the columns of a task's files with one word per line; none if it has no such files."""
+    has_word_per_line = task.tokens is not None and task.document_unit != "line"
+    return task.columns if has_word_per_line and isinstance(task.columns, tuple) else ()
 
 
 @dataclass
