@@ -454,6 +454,11 @@ def test_code_outside_lineage_tasks_does_not_mention_task_kinds() -> None:
         assert not texts & kinds, path
 
 
+def test_every_module_that_is_listed_as_a_kind_is_one() -> None:
+    for name in list_kinds():
+        assert load_kind(name).name == name
+
+
 def test_a_kind_whose_key_is_not_in_the_list_of_column_keys_is_refused() -> None:
     """The columns of other keys are not read."""
     with pytest.raises(AssertionError, match="word_sense: add 'subject' to COLUMN_KEYS"):

@@ -41,7 +41,8 @@ COLUMN_KEYS = (
     "words",
     "group",
 )
-SUPPORT_MODULES = ("base", "columns")  # modules of this package that are not kinds
+# Modules of this package that are not kinds.
+SUPPORT_MODULES = ("base", "column_guesses", "columns")
 UNKNOWN_WORDS_HINT = (
     "raise its tokenizer.vocab_size, or use a family that reads the letters of words, such as "
     "fasttext or elmo"
