@@ -15,7 +15,7 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.masked_lm_batches import choose_mask_positions, mask_tokens
-from lineage.training.samplers import iterate_batches
+from lineage.training.samplers import CausalWindows, iterate_batches
 from lineage.training.settings import MaskReplacement
 from tests import tiny
 
@@ -324,6 +324,24 @@ def test_words_outside_the_vocabulary_keep_their_characters() -> None:
     unknown = tokenizer.special_token_ids["<unk>"]
     rows = batch.word_rows_BT[batch.ids_BT == unknown]
     assert len(rows) and len({tuple(batch.byte_ids_UC[row].tolist()) for row in rows}) > 1
+
+
+def test_causal_windows_of_words_hold_only_ids_of_the_vocabulary() -> None:
+    """A word outside the vocabulary has an id of its own in the corpus, but no row in a table."""
+    tokens = tiny.corpus("sa_lstm")
+    tokenizer = tiny.tokenizer("sa_lstm")
+    sampler = CausalWindows(tokens, tokenizer, tiny.model_config("sa_lstm").pretrain, seed=1)
+    sampler.set_epoch(0)
+    batch = sampler.get_batch(0)
+    starts = sampler.order[: sampler.batch_size] * sampler.seq_len
+    positions = starts[:, None] + np.arange(sampler.seq_len + 1)
+    corpus_ids = torch.from_numpy(tokens.ids[positions].astype(np.int64))
+    is_unknown = corpus_ids >= tokenizer.vocab_size
+    expected = corpus_ids.masked_fill(is_unknown, tokenizer.special_token_ids["<unk>"])
+    assert is_unknown[:, :-1].any() and is_unknown[:, 1:].any()
+    assert torch.equal(batch.ids_BT, expected[:, :-1])
+    assert batch.targets_BT is not None
+    assert torch.equal(batch.targets_BT, expected[:, 1:])
 
 
 HASH_SCRIPT = "import sys, hashlib; from tests import tiny; print(hashlib.sha256(tiny.tokenizer(sys.argv[1]).backend_tokenizer.to_str().encode()).hexdigest())"

@@ -1,6 +1,7 @@
 """User tables become items by configuration, subsets are nested, baselines fill every row."""
 
 import ast
+import dataclasses
 import itertools
 import os
 from pathlib import Path
@@ -451,3 +452,14 @@ def test_code_outside_lineage_tasks_does_not_mention_task_kinds() -> None:
         }
         kinds = {*list_kinds()} - {"translation"}  # also the name of a block of `evaluate`
         assert not texts & kinds, path
+
+
+def test_every_module_that_is_listed_as_a_kind_is_one() -> None:
+    for name in list_kinds():
+        assert load_kind(name).name == name
+
+
+def test_a_kind_whose_key_is_not_in_the_list_of_column_keys_is_refused() -> None:
+    """The columns of other keys are not read."""
+    with pytest.raises(AssertionError, match="word_sense: add 'subject' to COLUMN_KEYS"):
+        dataclasses.replace(load_kind("word_sense"), required_columns=("tokens", "subject"))

@@ -28,8 +28,6 @@ from lineage.tasks.columns import (
 )
 
 MAX_PLACEHOLDER_LABELS = 2  # a benchmark that holds labels back writes at most so many instead
-# Keys of a task that name columns of text.
-TEXT_KEYS = ("text", "choices", "tokens", "context", "question", "good", "bad", "source")
 UserTable = tuple[TableColumns, str]  # a user's columns, and their place for messages
 
 
@@ -143,13 +141,15 @@ def _scored_texts(
             scored.update(texts)
         for item_id in table["id"]:
             origin, _, row = str(item_id).rpartition("-")
-            scored.update(_full_row_texts(tables[origin][0], tasks[origin], int(row) - 1))
+            scored.update(_full_row_texts(tables[origin][0], tasks[origin], kind, int(row) - 1))
     return set(map(_remove_spaces, scored))
 
 
-def _full_row_texts(columns: TableColumns, task: Task, row: int) -> Iterator[str]:
+def _full_row_texts(columns: TableColumns, task: Task, kind: Kind, row: int) -> Iterator[str]:
     """Yield the texts of a user's row."""
-    for key in TEXT_KEYS:
+    for key in kind.input_columns:
+        if key in kind.integer_columns:
+            continue
         names = getattr(task, key) or ()
         if isinstance(names, str):
             names = (names,)

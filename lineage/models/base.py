@@ -83,7 +83,10 @@ class Encoder(nn.Module):
     def modules_by_role(self) -> dict[str, nn.Module]:
         """Return the modules by role: embedding, characters, body, pooler, head.
 
-        Only `body` counts against the parameter budget.
+        `embedding` holds the tables of words or pieces, n-grams, positions and segments.
+        `characters` holds the layers that read the bytes of words. `body` holds the layers above.
+        `pooler` is BERT's layer over the pooled vector. `head` holds what only pretraining uses,
+        such as a softmax that is not tied. Only `body` counts against the parameter budget.
         """
         raise NotImplementedError(f"{type(self).__name__}.modules_by_role")
 
@@ -253,8 +256,8 @@ class Family:
     defaults: Mapping[str, Any] = field(hash=False)
     # (architecture, pretrain) -> the cells of the mechanism row that these settings change
     describe: Callable[[Architecture, Pretrain], dict[str, str]] | None = None
-    # Parameters that have one row per word, as patterns of their names. New words of a target
-    # domain can be added to them.
+    # Parameters that have one row per word, as patterns of their names (`fnmatch`). New words of a
+    # target domain can be added to them (`adapt.new_words`).
     vocab_parameters: tuple[str, ...] = ()
     # True if the model has `pool_windows`: long texts may then be read in windows (`bptt_window`),
     # and texts backward.

@@ -195,7 +195,7 @@ def build_example(opened: OpenedSystem) -> pd.DataFrame:
 def _column_type(opened: OpenedSystem, name: str) -> DataType | Array:
     """Return the type of an input column: texts, but for lists of choices and places of words."""
     task = opened.task
-    if name == task.target:
+    if name in [getattr(task, key) for key in opened.kind.integer_columns]:
         return DataType.long
     if task.choices == (name,):
         return Array(DataType.string)

@@ -24,7 +24,7 @@ from lineage.errors import InputError
 from lineage.evaluation.metrics import METRICS, RANKING_METRICS, mean_spearman_by_group
 from lineage.tasks.columns import TableColumns
 
-# Keys of a task that name columns.
+# Keys of a task that name columns; each is a field of `Task` (`lineage.config.data`).
 COLUMN_KEYS = (
     "text",
     "choices",
@@ -41,7 +41,8 @@ COLUMN_KEYS = (
     "words",
     "group",
 )
-SUPPORT_MODULES = ("base", "columns")  # modules of this package that are not kinds
+# Modules of this package that are not kinds.
+SUPPORT_MODULES = ("base", "column_guesses", "columns")
 UNKNOWN_WORDS_HINT = (
     "raise its tokenizer.vocab_size, or use a family that reads the letters of words, such as "
     "fasttext or elmo"
@@ -80,11 +81,16 @@ class Kind:
     """
 
     name: str
-    unit: Unit  # what gets one answer; also what a head reads
+    # What gets one answer, and which vector a head reads: the pooled vector of a text, or of a text
+    # with one of its choices; the vector of a word. A sentence is answered without a head.
+    unit: Unit
     required_columns: tuple[str, ...]  # keys of the task that must name a column
-    # (user's columns, task, where) -> items with a column `truncated`. The index is the user's row
-    # number; unusable rows are left out. Raises InputError that names the row. If the task names no
-    # column for one of `label_columns`, the items are new ones, without labels.
+    # (user's columns, task, where) -> items. They have the columns group and truncated, and those
+    # that `answered_by` needs: for a head label and what `encode_items` reads
+    # (`lineage.evaluation.encoding`), for sentence_probability good and bad, for word_vectors words,
+    # for translator source and target. The index is the user's row number; unusable rows are left
+    # out. Raises InputError that names the row. If the task names no column for one of
+    # `label_columns`, the items are new ones, without labels.
     make_items: Callable[[TableColumns, Task, str], pd.DataFrame]
     # (items, language) -> the texts that TF-IDF reads: one list for each text of an item
     extract_texts: Callable[[pd.DataFrame, str], list[list[str]]]
@@ -105,12 +111,16 @@ class Kind:
     check_items: Callable[[pd.DataFrame, Task, str], None] | None = None
     optional_columns: tuple[str, ...] = ("group",)  # keys that may name a column
     label_columns: tuple[str, ...] = ("label",)  # keys whose columns only labelled items have
+    # Keys whose columns hold whole numbers; the others hold texts or lists of texts.
+    integer_columns: tuple[str, ...] = ()
     # Item columns that make two items the same: everything that is read, without label, group, id.
     identity_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         assert (self.answer_type is None) == (self.answered_by != "head"), self.name
         assert (self.word_vector_answer is None) == (self.answered_by != "word_vectors"), self.name
+        for key in (*self.required_columns, *self.optional_columns):
+            assert key in COLUMN_KEYS, f"{self.name}: add '{key}' to COLUMN_KEYS"
 
     @property
     def trains_head(self) -> bool:

@@ -98,5 +98,6 @@ KIND = Kind(
     extract_texts=extract_texts,
     metrics=("accuracy", "macro_f1"),
     answer_type="label",
+    integer_columns=("target",),
     identity_columns=("tokens", "target"),
 )

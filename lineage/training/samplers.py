@@ -95,6 +95,11 @@ class CausalWindows:
         self.batch_size = settings.batch_size
         self.seq_len = settings.seq_len
         self.seed = seed
+        self.vocab_size = tokenizer.vocab_size
+        # None: every id of the corpus is in the vocabulary.
+        self.unk_id: int | None = None
+        if tokenizer.tokenizer_type == "word":
+            self.unk_id = tokenizer.special_token_ids["<unk>"]
         self.order = np.zeros(0, int)
 
     def set_epoch(self, epoch: int) -> int:
@@ -110,7 +115,10 @@ class CausalWindows:
         starts = self.order[first : first + self.batch_size] * self.seq_len
         window_len = min(self.seq_len, len(self.tokens.ids) - 1)
         positions = starts[:, None] + np.arange(window_len + 1)
-        ids = torch.from_numpy(self.tokens.ids[positions].astype(np.int64))
+        window_ids = self.tokens.ids[positions].astype(np.int64)
+        if self.unk_id is not None:
+            window_ids = _replace_unknown(window_ids, self.vocab_size, self.unk_id)
+        ids = torch.from_numpy(window_ids)
         mask = torch.ones(len(starts), window_len, dtype=torch.bool)
         return Batch(
             ids[:, :-1],
