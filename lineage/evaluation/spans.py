@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,11 +34,6 @@ SCHEMES = {
 # The IOB prefix of each prefix of BIOES, BMES and BILOU that IOB lacks.
 PREFIX_TO_IOB = {"S": "B", "U": "B", "M": "I", "E": "I", "L": "I"}
 
-# conlleval: an I that continues nothing begins a span, as in the Perl script of CoNLL-2000.
-# IOB2 and IOB1 ignore tags that their scheme does not allow. In IOB2 every span begins with B.
-# In IOB1 a span begins with I, or with B directly after a span of the same type.
-TaggingScheme = Literal["conlleval", "IOB2", "IOB1"]
-
 
 class Span(NamedTuple):
     """A typed span of tokens; `end` is the token after the last."""
@@ -60,10 +55,9 @@ class SpanScore:
 
 @dataclass(frozen=True)
 class SpanScores:
-    """Scores over all spans, their mean over types, and by type; types are those that occur."""
+    """Scores over all spans, and by type; types are those that occur."""
 
     micro: SpanScore
-    macro: SpanScore
     by_type: dict[str, SpanScore]
 
 
@@ -72,16 +66,17 @@ def split_tags(example: str | Iterable[str]) -> list[str]:
     return example.split() if isinstance(example, str) else list(example)
 
 
-def extract_spans(tags: Sequence[str], scheme: TaggingScheme = "conlleval") -> list[Span]:
-    """Return the spans of one sequence from left to right, as seqeval does.
+def extract_spans(tags: Sequence[str]) -> list[Span]:
+    """Return the spans of one sequence from left to right, as conlleval and seqeval do.
 
-    A prefix without a type (B, I) has the type "_". Raises InputError for other tags.
+    An I that continues nothing begins a span. A prefix without a type (B, I) has the type "_".
+    Raises InputError for other tags.
     """
-    return list(_extract_spans(tuple(tags), scheme))
+    return list(_extract_spans(tuple(tags)))
 
 
 @lru_cache(maxsize=1 << 16)  # the labels are scored again for every system and metric
-def _extract_spans(tags: tuple[str, ...], scheme: TaggingScheme) -> tuple[Span, ...]:
+def _extract_spans(tags: tuple[str, ...]) -> tuple[Span, ...]:
     for index, tag in enumerate(tags):
         if not IOB_TAG.fullmatch(tag):
             raise InputError(
@@ -93,10 +88,9 @@ def _extract_spans(tags: tuple[str, ...], scheme: TaggingScheme) -> tuple[Span, 
     previous = "O"
     for index, tag in enumerate((*tags, "O")):
         if start is not None and not _continues_span(previous, tag):
-            if not _is_unfinished(previous, tag, scheme):
-                spans.append(Span(_span_type(previous), start, index))
+            spans.append(Span(_span_type(previous), start, index))
             start = None
-        if start is None and _begins_span(previous, tag, scheme):
+        if start is None and tag != "O":
             start = index
         previous = tag
     return tuple(spans)
@@ -110,26 +104,8 @@ def _continues_span(previous: str, tag: str) -> bool:
     return tag[0] == "I" and _span_type(previous) == _span_type(tag)
 
 
-def _begins_span(previous: str, tag: str, scheme: TaggingScheme) -> bool:
-    """Tell whether a span begins at `tag`, given that no span is open there."""
-    if scheme == "IOB2":
-        return tag[0] == "B"
-    if scheme == "IOB1" and tag[0] == "B":
-        return previous != "O" and _span_type(previous) == _span_type(tag)
-    return tag[0] != "O"
-
-
-def _is_unfinished(previous: str, tag: str, scheme: TaggingScheme) -> bool:
-    """Tell whether seqeval drops the span before `tag`: in IOB1 a B before a B of another type."""
-    return (
-        scheme == "IOB1"
-        and (previous[0], tag[0]) == ("B", "B")
-        and _span_type(previous) != _span_type(tag)
-    )
-
-
 def are_span_tags(tags: Iterable[str]) -> bool:
-    """Tell whether tags mark spans: some have a prefix and a type, and all do unless O occurs."""
+    """Return whether tags are those of spans: some have a prefix and a type, and all do unless O occurs."""
     distinct = set(tags)
     typed = {tag for tag in distinct if ANY_SCHEME_TAG.fullmatch(tag) and tag != "O"}
     return bool(typed) and ("O" in distinct or typed == distinct)
@@ -164,7 +140,7 @@ def suggest_label_map(tags: Iterable[str]) -> str:
 def find_scheme_violations(sequences: Sequence[Sequence[str]]) -> list[bool]:
     """Tell for each sequence whether it violates the scheme that the fewest sequences violate.
 
-    `convert_to_iob2` has to guess the spans of those that do.
+    `convert_to_iob2` can only approximate the spans of those that do.
     """
     violations_by_scheme = (
         [not _follows_scheme(tags, scheme) for tags in sequences] for scheme in SCHEMES
@@ -208,9 +184,7 @@ def convert_to_iob2(tags: Sequence[str]) -> list[str]:
     return iob2_tags
 
 
-def score_spans(
-    labels: np.ndarray, predictions: np.ndarray, scheme: TaggingScheme = "conlleval"
-) -> SpanScores:
+def score_spans(labels: np.ndarray, predictions: np.ndarray) -> SpanScores:
     """Score predicted spans; a span is correct if its type and both ends are.
 
     labels, predictions: (N,) examples, each with equally many tags. Raises InputError otherwise.
@@ -219,8 +193,8 @@ def score_spans(
     num_predicted: Counter[str] = Counter()
     num_labels: Counter[str] = Counter()
     for predicted_tags, label_tags in _tag_pairs(labels, predictions):
-        predicted = set(extract_spans(predicted_tags, scheme))
-        labelled = set(extract_spans(label_tags, scheme))
+        predicted = set(extract_spans(predicted_tags))
+        labelled = set(extract_spans(label_tags))
         num_correct.update(span.type for span in predicted & labelled)
         num_predicted.update(span.type for span in predicted)
         num_labels.update(span.type for span in labelled)
@@ -231,9 +205,7 @@ def score_spans(
         for span_type in sorted(num_predicted | num_labels)
     }
     micro = _span_score(num_correct.total(), num_predicted.total(), num_labels.total())
-    scores = [(score.precision, score.recall, score.f1) for score in by_type.values()]
-    precision, recall, f1 = np.mean(scores or [(0.0, 0.0, 0.0)], axis=0).tolist()
-    return SpanScores(micro, SpanScore(precision, recall, f1, num_labels.total()), by_type)
+    return SpanScores(micro, by_type)
 
 
 def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, int, int]]:
