@@ -25,7 +25,11 @@ from lineage.evaluation.bilstm_probe import (
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items, pool_words
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.joined import StaticText, add_static_vectors, align_static_vectors
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
+from lineage.evaluation.linear_probe import (
+    StoredFeatures,
+    extract_features,
+    fit_linear_probe,
+)
 from lineage.evaluation.settings import EvaluateSettings, LinearProbeSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext
 from lineage.models.base import Encoder
@@ -345,12 +349,11 @@ def test_the_scale_of_static_vectors_does_not_affect_predictions(layer_norm: boo
     features[:, :, 6:] = features[:, :1, 6:]
     scaled = features * np.array([*[1.0] * 6, *[1000.0] * 3])
     settings = dataclasses.replace(SETTINGS.linear_probe, layer_norm=layer_norm, max_iter=200)
-    scores = [
-        fit_linear_probe(
-            features_NLD, labels, tiny.label_answer(2), settings, seed=0, static_size=3
-        )(features_NLD)
-        for features_NLD in (features, scaled)
-    ]
+    scores = []
+    for features_NLD in (features, scaled):
+        stored = StoredFeatures.wrap(features_NLD, static_size=3)
+        probe = fit_linear_probe(stored, labels, tiny.label_answer(2), settings, seed=0)
+        scores.append(probe(stored))
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-3)
     scores_without_static = fit_linear_probe(
         features[..., :6], labels, tiny.label_answer(2), settings, seed=0

@@ -27,7 +27,7 @@ from lineage.evaluation.metrics import (
     span_f1_contributions,
     token_accuracy_contributions,
 )
-from lineage.evaluation.predictions import add_correct_column, format_number_predictions
+from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.settings import FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.spans import convert_to_iob2
 from lineage.report.notes import format_notes
@@ -445,12 +445,15 @@ def test_an_invalid_number_is_refused_with_its_row(tmp_path: Path) -> None:
         build_regression_task(tmp_path, table.assign(score=2), table)
 
 
+def number_columns(labels: np.ndarray, predictions: np.ndarray) -> PredictionColumns:
+    answer = NumberAnswer(0.0, 1.0)
+    return answer.prediction_columns(pd.DataFrame({"label": labels}), predictions[:, None])
+
+
 def test_constant_predictions_have_no_correlation_but_varying_ones_do() -> None:
     for metric in ("pearson", "spearman"):
         assert np.isnan(
-            add_correct_column(format_number_predictions(np.arange(5.0), np.ones(5)), metric)[
-                "correct"
-            ]
+            add_correct_column(number_columns(np.arange(5.0), np.ones(5)), metric)["correct"]
         ).all()
     for labels in (
         np.array([0.0] * 30 + [5.0]),
@@ -459,7 +462,7 @@ def test_constant_predictions_have_no_correlation_but_varying_ones_do() -> None:
     ):
         predictions = np.random.default_rng(2).normal(size=len(labels))
         for metric in ("pearson", "spearman"):
-            assert add_correct_column(format_number_predictions(labels, predictions), metric)[
+            assert add_correct_column(number_columns(labels, predictions), metric)[
                 "correct"
             ].mean() == pytest.approx(METRICS[metric](labels, predictions))
 

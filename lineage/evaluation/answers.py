@@ -6,7 +6,7 @@ is a word, and the words of an item follow each other.
 Shapes: N items, M rows, K outputs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,15 +17,10 @@ from torch.nn import functional as F
 
 from lineage.evaluation.predictions import (
     PredictionColumns,
-    answer_with_labels,
-    answer_with_numbers,
     answer_with_spans,
-    answer_with_tags,
-    format_label_predictions,
-    format_number_predictions,
     format_span_predictions,
-    format_tag_predictions,
 )
+from lineage.results import PROBABILITY_PREFIX
 from lineage.tasks.base import AnswerType
 
 # Bits of the label of a word in a context: it is the first word of its item, the first word of the
@@ -87,14 +82,25 @@ class LabelAnswer(_ClassAnswer):
     def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the answers to items without labels, and the probability of each label."""
-        return answer_with_labels(self.label_names, outputs_MK)
+        """Return the most probable label of each item, and the probability of each label."""
+        names = np.asarray(self.label_names, object)
+        columns = {"prediction": names[outputs_MK.argmax(1)]}
+        for index, name in enumerate(self.label_names):
+            columns[f"{PROBABILITY_PREFIX}{name}"] = outputs_MK[:, index].astype(np.float32)
+        return columns
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the columns of the predictions."""
-        return format_label_predictions(self.label_names, self.labels(table), outputs_MK)
+        """Return labels and answers; score is the probability of the true label."""
+        answers = self.answer_columns(table, outputs_MK)
+        labels_M = self.labels(table)
+        return {
+            "label": np.asarray(self.label_names, object)[labels_M],
+            "prediction": answers.pop("prediction"),
+            "score": outputs_MK[np.arange(len(labels_M)), labels_M],
+            **answers,
+        }
 
 
 @dataclass(frozen=True)
@@ -143,14 +149,23 @@ class NumberAnswer:
     def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the answers to items without labels, as numbers."""
-        return answer_with_numbers(outputs_MK[:, 0])
+        """Return the predicted numbers."""
+        return {"prediction": outputs_MK[:, 0].astype(float)}
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the columns of the predictions."""
-        return format_number_predictions(self.labels(table), outputs_MK[:, 0])
+        """Return labels and answers as texts; score is the prediction."""
+        predictions_M = outputs_MK[:, 0]
+        return {
+            "label": _format_numbers(self.labels(table)),
+            "prediction": _format_numbers(predictions_M),
+            "score": predictions_M.astype(float),
+        }
+
+
+def _format_numbers(numbers_M: np.ndarray) -> np.ndarray:
+    return np.array([repr(float(number)) for number in numbers_M], object)
 
 
 @dataclass(frozen=True)
@@ -164,23 +179,37 @@ class TagsAnswer(_ClassAnswer):
     def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the answers to items without labels.
+        """Return the tags of each item as one text, with spaces between them.
 
         Each word gets its most probable tag, or with `decoded_M` the tag that a CRF decoded.
         """
         predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
-        lengths = [len(tokens) for tokens in table["tokens"]]
-        return answer_with_tags(self.label_names, lengths, predictions_M)
+        return {"prediction": self._join_tags(predictions_M, _item_ends(table["tokens"]))}
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the columns of the predictions; for the tags see `answer_columns`."""
+        """Return labels and answers; score is the mean probability of the true tags."""
         predictions_M = outputs_MK.argmax(1) if decoded_M is None else decoded_M
-        lengths = [len(tags) for tags in table["label"]]
-        return format_tag_predictions(
-            self.label_names, lengths, self.labels(table), outputs_MK, predictions_M
-        )
+        labels_M = self.labels(table)
+        ends = _item_ends(table["label"])
+        probabilities_M = outputs_MK[np.arange(len(labels_M)), labels_M]
+        return {
+            "label": self._join_tags(labels_M, ends),
+            "prediction": self._join_tags(predictions_M, ends),
+            "score": np.array([item.mean() for item in np.split(probabilities_M, ends)]),
+        }
+
+    def _join_tags(self, indices_M: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        tags_M = np.asarray(self.label_names, object)[indices_M]
+        texts = np.empty(len(ends) + 1, object)
+        texts[:] = [" ".join(tags) for tags in np.split(tags_M, ends)]
+        return texts
+
+
+def _item_ends(words_by_item: Iterable[Sequence[Any]]) -> np.ndarray:
+    """Return the rows after the words of each item but the last."""
+    return np.cumsum([len(words) for words in words_by_item])[:-1]
 
 
 @dataclass(frozen=True)
@@ -235,20 +264,19 @@ class SpanAnswer:
     def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the answers to items without labels, from the scores of all words."""
+        """Return the text of the best span of each item."""
         return answer_with_spans(table, self._log_probabilities(table, outputs_MK))
 
     def prediction_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the columns of the predictions, from the scores of all words."""
+        """Return labels and answers; score is the probability of the labelled span."""
         return format_span_predictions(table, self._log_probabilities(table, outputs_MK))
 
     def _log_probabilities(self, table: pd.DataFrame, scores_M2: np.ndarray) -> np.ndarray:
-        ends = np.cumsum([len(starts) for starts in table["starts"]])[:-1]
         log_probs = [
             scores_W2 - np.logaddexp.reduce(scores_W2, axis=0)
-            for scores_W2 in np.split(scores_M2, ends)
+            for scores_W2 in np.split(scores_M2, _item_ends(table["starts"]))
         ]
         return np.concatenate(log_probs)
 
@@ -256,14 +284,25 @@ class SpanAnswer:
 Answer = LabelAnswer | NumberAnswer | TagsAnswer | SpanAnswer
 
 
-def make_answer(facts: Mapping[str, Any], train: pd.DataFrame) -> Answer:
+def make_answer(info: Mapping[str, Any], train: pd.DataFrame) -> Answer:
     """Build the answer type of a task from task.json and the training items."""
-    answer_type: AnswerType = facts["answer"]
-    if answer_type == "number":
+    if info["answer"] == "number":
         return NumberAnswer.from_labels(train["label"].to_numpy(np.float64))
+    return build_answer(info["answer"], tuple(info["labels"]))
+
+
+def build_answer(
+    answer_type: AnswerType | None,
+    label_names: tuple[str, ...],
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+) -> Answer:
+    """Build an answer type; `mean` and `std` are those of a number."""
+    if answer_type == "number":
+        return NumberAnswer(mean, std)
     if answer_type == "span":
         return SpanAnswer()
-    label_names = tuple(facts["labels"])
     if answer_type == "tags":
         return TagsAnswer(label_names)
     return LabelAnswer(label_names, is_multiple_choice=answer_type == "choice")

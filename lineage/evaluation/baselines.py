@@ -25,6 +25,7 @@ from lineage.evaluation.metrics import CONTRIBUTIONS, bleu_contributions, get_bl
 from lineage.evaluation.predictions import (
     PredictionColumns,
     add_correct_column,
+    format_minimal_pair_predictions,
     split_by_group,
     truncated_answers_notes,
 )
@@ -80,27 +81,21 @@ class BaselineRun:
     trial: str = "chosen"
     reason: Sequence[Note] = ()
 
-    def row(self, metric: str, value: float, num_examples: int, *, group: str = "all") -> ResultRow:
-        """Return a row with a value."""
+    def row(self, metric: str, value: float | None, num_examples: int, **columns: Any) -> ResultRow:
+        """Return a row with a value, and with further columns."""
         return ResultRow(
             **vars(self),
             family=self.model,
             metric=metric,
             value=value,
             num_examples=num_examples,
-            group=group,
+            **columns,
         )
 
     def empty_row(self, metric: str, note: Note, *, group: str = "all") -> ResultRow:
         """Return a row without a value, with the reason."""
-        return ResultRow(
-            **vars(self.replace(reason=[note])),
-            family=self.model,
-            metric=metric,
-            value=None,
-            num_examples=0,
-            group=group,
-            status="not_applicable",
+        return self.replace(reason=[note]).row(
+            metric, None, 0, group=group, status="not_applicable"
         )
 
     def replace(self, **changes: Any) -> "BaselineRun":
@@ -115,7 +110,7 @@ class ChosenTfidf:
     run: BaselineRun
     model: TfidfModel
     C: float
-    validation_score: float  # of the task's first metric; NaN where it is undefined
+    validation_score: float  # of the task's first metric; NaN if it is undefined
     items_per_second: float
 
 
@@ -208,16 +203,16 @@ class BaselineEvaluator:
 
     def evaluate(self, run: BaselineRun, part: SplitItems, *, C: float = 1.0) -> BaselineResult:
         """Return the rows and predictions of a baseline on one part; C is for TF-IDF alone."""
-        facts = self.task.info
+        info = self.task.info
         items = self.task.select_items(part)
         model = self._fit("tfidf" if run.model == "tfidf" else "majority", C)
-        columns = add_correct_column(model.prediction_columns(items), facts["metric"][0])
+        columns = add_correct_column(model.prediction_columns(items), info["metric"][0])
         predictions = _predictions_table(items, columns)
         run = run.replace(test_set=part.test_set)
-        run = run.replace(reason=[*run.reason, *truncated_answers_notes(facts, part.table)])
+        run = run.replace(reason=[*run.reason, *truncated_answers_notes(info, part.table)])
         if isinstance(model, TfidfModel) and not model.has_converged:
             run = run.replace(reason=[*run.reason, Note("not_converged", MAX_ITER)])
-        rows = list(_metric_rows(run, self.kind, facts["metric"], predictions))
+        rows = list(_metric_rows(run, self.kind, info["metric"], predictions))
         return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
     def _fit(self, baseline: Baseline, C: float) -> FittedBaseline:
@@ -230,7 +225,7 @@ class BaselineEvaluator:
     def describe_tfidf(
         self, run: BaselineRun, parts: Sequence[SplitItems], *, C: float
     ) -> ChosenTfidf | None:
-        """Return TF-IDF with its score on validation; None where there was nothing to learn."""
+        """Return TF-IDF with its score on validation; None if there was nothing to learn."""
         model = self._fit("tfidf", C)
         if not isinstance(model, TfidfModel):
             return None
@@ -324,19 +319,19 @@ def _chance_level(
 
 
 def _compute_chance_level(
-    run: BaselineRun, facts: dict[str, Any], scored: pd.DataFrame
+    run: BaselineRun, info: dict[str, Any], scored: pd.DataFrame
 ) -> BaselineResult:
     """Score random guessing, on a table that has each item once with every label as prediction."""
-    names = np.asarray(facts["labels"], object)
+    names = np.asarray(info["labels"], object)
     labels = names[scored["label"]].repeat(len(names))
     answers = np.tile(names, len(scored))
     groups = scored["group"].repeat(len(names))
     all_answers = pd.DataFrame({"group": groups, "label": labels, "prediction": answers})
     rows = [
         dataclasses.replace(row, num_examples=row.num_examples // len(names))
-        for row in _metric_rows(run, load_kind(run.kind), facts["metric"], all_answers)
+        for row in _metric_rows(run, load_kind(run.kind), info["metric"], all_answers)
     ]
-    contributions = CONTRIBUTIONS[facts["metric"][0]](labels, answers)
+    contributions = CONTRIBUTIONS[info["metric"][0]](labels, answers)
     predictions = pd.DataFrame(
         {
             "id": scored["id"],
@@ -352,37 +347,17 @@ def _compute_chance_level(
 
 def _minimal_pair_baselines(scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
     """Score a tie on every pair; without training labels TF-IDF has nothing to fit."""
-    majority_run = run.replace(model="majority")
-    rows = [
-        majority_run.row("accuracy", 0.5, len(items), group=group)
-        for group, items in split_by_group(scored, fold=None)
-    ]
-    predictions = pd.DataFrame(
-        {
-            "id": scored["id"],
-            "group": scored["group"],
-            "label": "good",
-            "prediction": "tie",
-            "score": 0.0,
-            "correct": 0.5,
-        }
-    )
+    ties = score_minimal_pairs(run.replace(model="majority"), scored, np.zeros(len(scored)))
     no_labels = Note("no_training_labels")
     tfidf_row = run.replace(model="tfidf").empty_row("accuracy", no_labels)
-    return BaselineResult([*rows, tfidf_row], _with_run_columns(rows[0], predictions))
+    return BaselineResult([*ties.rows, tfidf_row], ties.predictions)
 
 
 def score_minimal_pairs(
     run: BaselineRun, items: pd.DataFrame, margins_N: np.ndarray
 ) -> BaselineResult:
-    """Predict the good sentence where its margin over the bad one is positive; 0 is half right."""
-    columns = {
-        "label": np.full(len(items), "good", object),
-        "prediction": np.select([margins_N > 0, margins_N < 0], ["good", "bad"], "tie"),
-        "score": margins_N,
-        "correct": (np.sign(margins_N) + 1) / 2,
-    }
-    predictions = _predictions_table(items, columns)
+    """Return the results of `format_minimal_pair_predictions`."""
+    predictions = _predictions_table(items, format_minimal_pair_predictions(margins_N))
     rows = list(_metric_rows(run, load_kind(run.kind), ["accuracy"], predictions))
     return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
@@ -473,22 +448,22 @@ def _score_translations(
     return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
 
-def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
+def ceiling_rows(info: dict[str, Any], num_examples: int) -> list[ResultRow]:
     """Return the best possible scores on a generated task, over all items and by group.
 
     There is one for each window that a model may read: the word alone (static), its left context,
     or both sides. The column `features` names the window.
     """
-    if not facts["ceilings"]:
+    if not info["ceilings"]:
         return []
-    groups = {"all": facts["ceilings"], **facts["ceiling_groups"]}
+    groups = {"all": info["ceilings"], **info["ceiling_groups"]}
     return [
         ResultRow(
             model="ceiling",
             family="ceiling",
-            task=facts["name"],
-            kind=facts["kind"],
-            metric=facts["metric"][0],
+            task=info["name"],
+            kind=info["kind"],
+            metric=info["metric"][0],
             value=value,
             num_examples=num_examples,
             features=window,
@@ -499,12 +474,12 @@ def ceiling_rows(facts: dict[str, Any], num_examples: int) -> list[ResultRow]:
     ]
 
 
-def unscored_rows(facts: dict[str, Any], split: Literal["validation", "test"]) -> list[ResultRow]:
+def unscored_rows(info: dict[str, Any], split: Literal["validation", "test"]) -> list[ResultRow]:
     """Return the rows of the baselines for a task that has no such split."""
-    name = facts["name"]
-    run = BaselineRun("", task=name, kind=facts["kind"], split=split, test_set="")
+    name = info["name"]
+    run = BaselineRun("", task=name, kind=info["kind"], split=split, test_set="")
     return [
-        run.replace(model=model).empty_row(facts["metric"][0], Note("no_split", split))
+        run.replace(model=model).empty_row(info["metric"][0], Note("no_split", split))
         for model in BASELINES
     ]
 

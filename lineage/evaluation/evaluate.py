@@ -1,7 +1,7 @@
 """Evaluate one stage's systems on one task: every init, transfer, label count, seed and fold.
 
 Finished runs are cached outside the stage's outputs, so that a killed evaluation repeats none. A
-training that takes long is saved on its way, see `ResumePoint`.
+long training is saved in between, see `ResumePoint`.
 Frozen features are computed once for each encoder and shared.
 """
 
@@ -25,7 +25,11 @@ from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, NumberAnswer, SpanAnswer, make_answer
 from lineage.evaluation.early_stopping import ResumePoint, curve_frame
-from lineage.evaluation.predictions import PredictionColumns, add_correct_column
+from lineage.evaluation.predictions import (
+    PredictionColumns,
+    add_correct_column,
+    format_minimal_pair_predictions,
+)
 from lineage.evaluation.result_rows import (
     EXTRA_COLUMNS,
     LENGTH_NORMALIZED_ACCURACY,
@@ -87,7 +91,7 @@ class EvaluationOutput(NamedTuple):
 
 
 def list_runs(
-    facts: dict[str, Any],
+    info: dict[str, Any],
     inits: tuple[Init, ...],
     label_counts: tuple[LabelCount, ...],
     finetune_seeds: tuple[int, ...],
@@ -99,10 +103,10 @@ def list_runs(
 
     `setfit` adds those on pairs of texts.
     """
-    kind = load_kind(facts["kind"])
+    kind = load_kind(info["kind"])
     systems: list[tuple[Any, Any]] = []  # transfer and head
     if kind.trains_head:
-        systems += [("frozen", head) for head in facts["probes"]]
+        systems += [("frozen", head) for head in info["probes"]]
     if finetuned:
         systems.append(("finetuned", "linear"))
     if setfit:
@@ -114,7 +118,7 @@ def list_runs(
         for transfer, head in systems:
             for count in label_counts:
                 for seed in finetune_seeds:
-                    for fold in fold_numbers(facts):
+                    for fold in fold_numbers(info):
                         yield EvalRun(init, transfer, count, seed, head, fold)
 
 
@@ -297,7 +301,7 @@ def _load_or_evaluate(
     *,
     is_saved: bool,
 ) -> RunPredictions:
-    """Evaluate a run unless its predictions are cached. Raises EvaluationError where it fails.
+    """Evaluate a run unless its predictions are cached. Raises EvaluationError if it fails.
 
     `on_save` is called when a training has been saved.
     """
@@ -522,7 +526,7 @@ def _predict_part(
     *,
     trial: str,
 ) -> pd.DataFrame:
-    """Return a head's predictions. Raises EvaluationError where one is not finite."""
+    """Return a head's predictions. Raises EvaluationError if one is not finite."""
     outputs_MK, decoded_M = head.predict(part)
     _check_finite(outputs_MK, part.split)
     items = context.task.select_items(part)
@@ -573,11 +577,11 @@ def _evaluate_translation(
 
 
 def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
-    """Predict that the more probable sentence is the good one. A tie is half right."""
+    """Predict that the more probable sentence is the good one."""
     context = encoder.context
     model = encoder.build_encoder().eval()
     family = context.checkpoint.family
-    assert isinstance(family, LanguageModelFamily) and family.score_texts is not None
+    assert isinstance(family, LanguageModelFamily)
     score = family.score_texts
 
     def answer(items: pd.DataFrame) -> PredictionColumns:
@@ -592,10 +596,7 @@ def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) ->
         margin = _margins(log_probs)
         margin_per_token = _margins(log_probs / np.maximum(num_tokens, 1))
         return {
-            "label": np.full(len(items), "good", object),
-            "prediction": np.select([margin > 0, margin < 0], ["good", "bad"], "tie"),
-            "score": margin,
-            "correct": (np.sign(margin) + 1) / 2,
+            **format_minimal_pair_predictions(margin),
             LENGTH_NORMALIZED_ACCURACY: (np.sign(margin_per_token) + 1) / 2,
         }
 

@@ -169,7 +169,9 @@ class StoredFeatures:
     rows: np.ndarray | None = None  # those that are selected; None: all
 
     @classmethod
-    def wrap(cls, features: "np.ndarray | StoredFeatures", *, static_size: int) -> "StoredFeatures":
+    def wrap(
+        cls, features: "np.ndarray | StoredFeatures", *, static_size: int = 0
+    ) -> "StoredFeatures":
         """Return the features themselves, or those of a plain array."""
         if isinstance(features, StoredFeatures):
             return features
@@ -354,13 +356,9 @@ def fit_linear_probe(
     settings: LinearProbeSettings,
     *,
     seed: int,
-    static_size: int = 0,
 ) -> LinearProbe:
-    """Fit a linear probe by L-BFGS on the mean loss plus an L2 penalty.
-
-    `static_size` belongs to a plain array; stored features know their own.
-    """
-    stored = StoredFeatures.wrap(features, static_size=static_size)
+    """Fit a linear probe by L-BFGS on the mean loss plus an L2 penalty."""
+    stored = StoredFeatures.wrap(features)
     probe = LinearProbe(stored, answer, settings, seed=seed)
     y_M = torch.from_numpy(np.array(labels_M))
     num_answers = len(y_M)

@@ -1,9 +1,10 @@
-"""Predictions of any system as columns: label, prediction, score, and correct by a metric.
+"""Predictions as columns: label, prediction, score, and correct by a metric.
 
-Shapes: N items, M words of all items, W words of one context, K labels or tags.
+`lineage.evaluation.answers` has those of labels, numbers and tags.
+Shapes: N items, M words of all items, W words of one context.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pandas as pd
 
 from lineage.errors import is_short_name
 from lineage.evaluation.metrics import ANSWER_SEPARATOR, CONTRIBUTIONS
-from lineage.results import PROBABILITY_PREFIX, Note
+from lineage.results import Note
 
 PredictionColumns = dict[str, np.ndarray]
 MAX_GROUPS = 100  # no scores by group if there are more
@@ -21,90 +22,10 @@ MAX_ANSWER_WORDS = 30  # the code released with Devlin et al. 2019 allows 30 pie
 def add_correct_column(columns: PredictionColumns, metric: str) -> PredictionColumns:
     """Return the columns with `correct`, the contribution of each item to a ranking metric.
 
-    It is NaN where the metric is undefined, such as a correlation with a constant.
+    It is NaN if the metric is undefined, such as a correlation with a constant.
     """
     contributions = CONTRIBUTIONS[metric](columns["label"], columns["prediction"])
     return columns | {"correct": contributions}
-
-
-def answer_with_labels(
-    label_names: Sequence[str], probabilities_NK: np.ndarray
-) -> PredictionColumns:
-    """Predict the most probable label. Each label also has a column with its probabilities."""
-    names = np.asarray(label_names, object)
-    columns = {"prediction": names[probabilities_NK.argmax(1)]}
-    for index, name in enumerate(label_names):
-        columns[f"{PROBABILITY_PREFIX}{name}"] = probabilities_NK[:, index].astype(np.float32)
-    return columns
-
-
-def format_label_predictions(
-    label_names: Sequence[str], labels_N: np.ndarray, probabilities_NK: np.ndarray
-) -> PredictionColumns:
-    """Return `answer_with_labels` beside the labels; score is the probability of the true label."""
-    answers = answer_with_labels(label_names, probabilities_NK)
-    return {
-        "label": np.asarray(label_names, object)[labels_N],
-        "prediction": answers.pop("prediction"),
-        "score": probabilities_NK[np.arange(len(labels_N)), labels_N],
-        **answers,
-    }
-
-
-def answer_with_numbers(predictions_N: np.ndarray) -> PredictionColumns:
-    """Predict numbers."""
-    return {"prediction": predictions_N.astype(float)}
-
-
-def format_number_predictions(labels_N: np.ndarray, predictions_N: np.ndarray) -> PredictionColumns:
-    """Write labels and predictions as texts; score is the prediction."""
-    return {
-        "label": _format_numbers(labels_N),
-        "prediction": _format_numbers(predictions_N),
-        "score": predictions_N.astype(float),
-    }
-
-
-def _format_numbers(numbers_N: np.ndarray) -> np.ndarray:
-    return np.array([repr(float(number)) for number in numbers_N], object)
-
-
-def answer_with_tags(
-    tag_names: Sequence[str], lengths: Sequence[int], predictions_M: np.ndarray
-) -> PredictionColumns:
-    """Write the predicted tags of each item as one text, separated by spaces.
-
-    `lengths` are the words of each item.
-    """
-    names = np.asarray(tag_names, object)
-    return {"prediction": _join_tags(names[predictions_M], np.cumsum(lengths)[:-1])}
-
-
-def format_tag_predictions(
-    tag_names: Sequence[str],
-    lengths: Sequence[int],
-    labels_M: np.ndarray,
-    probabilities_MK: np.ndarray,
-    predictions_M: np.ndarray,
-) -> PredictionColumns:
-    """Return `answer_with_tags` beside the labels.
-
-    Score is the mean probability of the true tags.
-    """
-    names = np.asarray(tag_names, object)
-    ends = np.cumsum(lengths)[:-1]
-    probabilities_M = probabilities_MK[np.arange(len(labels_M)), labels_M]
-    return {
-        "label": _join_tags(names[labels_M], ends),
-        **answer_with_tags(tag_names, lengths, predictions_M),
-        "score": np.array([item.mean() for item in np.split(probabilities_M, ends)]),
-    }
-
-
-def _join_tags(tags_M: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    texts = np.empty(len(ends) + 1, object)
-    texts[:] = [" ".join(tags) for tags in np.split(tags_M, ends)]
-    return texts
 
 
 def answer_with_spans(items: pd.DataFrame, log_probs_M2: np.ndarray) -> PredictionColumns:
@@ -124,7 +45,7 @@ def answer_with_spans(items: pd.DataFrame, log_probs_M2: np.ndarray) -> Predicti
 
 
 def format_span_predictions(items: pd.DataFrame, log_probs_M2: np.ndarray) -> PredictionColumns:
-    """Return `answer_with_spans` beside the labels, which are all correct answers.
+    """Return labels, which are all correct answers, and `answer_with_spans`.
 
     Score is the probability of the labelled span, 0 if it was truncated.
     """
@@ -161,6 +82,16 @@ def find_best_span(scores_W2: np.ndarray) -> tuple[int, int]:
     return int(first), int(last)
 
 
+def format_minimal_pair_predictions(margins_N: np.ndarray) -> PredictionColumns:
+    """Predict the good sentence where its margin over the bad one is positive; 0 is half right."""
+    return {
+        "label": np.full(len(margins_N), "good", object),
+        "prediction": np.select([margins_N > 0, margins_N < 0], ["good", "bad"], "tie"),
+        "score": margins_N,
+        "correct": (np.sign(margins_N) + 1) / 2,
+    }
+
+
 def split_by_group(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.DataFrame]]:
     """Return all items, followed by the items of each group if scores by group can be reported.
 
@@ -183,12 +114,12 @@ def can_report_groups(items: pd.DataFrame) -> bool:
     return len(names) <= MAX_GROUPS and all(map(is_short_name, names))
 
 
-def truncated_answers_notes(facts: Mapping[str, Any], table: str) -> list[Note]:
+def truncated_answers_notes(info: Mapping[str, Any], table: str) -> list[Note]:
     """Return a note on the questions of a table whose answer max_words cut off, if there are any.
 
     No system can answer these.
     """
-    num_lost = facts.get("truncated_answers", {}).get(table, 0)
+    num_lost = info.get("truncated_answers", {}).get(table, 0)
     if not num_lost:
         return []
-    return [Note("answers_cut_off", {"count": num_lost, "of": facts["counts"][table]})]
+    return [Note("answers_cut_off", {"count": num_lost, "of": info["counts"][table]})]

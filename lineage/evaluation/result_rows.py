@@ -61,7 +61,8 @@ def result_rows(
     settings = settings_of_run(context, run)
     for failed in predictions.failed_trials:
         scope = _Scope("validation", context.task.info["name"], trial=str(failed.number))
-        yield _empty_row(context, run, scope, "failed", [failed.note(settings)])
+        metric = context.task.info["metric"][0]
+        yield _row(context, run, scope, metric, [failed.note(settings)], status="failed")
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
         notes = list(predictions.notes) if trial == "chosen" else []
@@ -80,10 +81,11 @@ def _metric_rows(
     context: EvalContext, run: EvalRun, items: pd.DataFrame, scope: _Scope, notes: list[Note]
 ) -> Iterator[ResultRow]:
     """Yield a row for each metric of some items, and for each layer that answered alone."""
-    notes = [*notes, *_answer_notes(context, items)]
+    notes = [*notes, *_answer_notes(context, items), *_reading_notes(context, run, scope)]
     for metric in MEAN_METRICS:
         if metric in items and scope.trial == "chosen":
-            yield _value_row(context, run, metric, float(items[metric].mean()), items, scope, notes)
+            value = float(items[metric].mean())
+            yield _row(context, run, scope, metric, notes, value=value, num_examples=len(items))
     layer_columns = [str(name) for name in items if str(name).startswith(LAYER_PREFIX)]
     for metric in context.task.info["metric"]:
         for column in ("prediction", *layer_columns):
@@ -91,10 +93,12 @@ def _metric_rows(
             layer_scope = replace(scope, layer=layer)
             value = context.kind.score(metric, items, answer_column=column)
             if np.isfinite(value):
-                yield _value_row(context, run, metric, value, items, layer_scope, notes)
+                yield _row(
+                    context, run, layer_scope, metric, notes, value=value, num_examples=len(items)
+                )
             else:
                 note = _undefined_note(context, metric, items, column)
-                yield _empty_row(context, run, layer_scope, "not_applicable", [note], metric=metric)
+                yield _row(context, run, layer_scope, metric, [note], status="not_applicable")
 
 
 def _answer_notes(context: EvalContext, items: pd.DataFrame) -> list[Note]:
@@ -128,48 +132,30 @@ def rows_without_value(
     test_sets = [part.test_set for part in parts if part.split == split]
     if not test_sets:
         test_sets = [context.task.info["name"]]
+    metric = context.task.info["metric"][0]
     return [
-        _empty_row(context, run, _Scope(split, test_set), status, notes) for test_set in test_sets
+        _row(context, run, _Scope(split, test_set), metric, notes, status=status)
+        for test_set in test_sets
     ]
 
 
-def _value_row(
+def _row(
     context: EvalContext,
     run: EvalRun,
-    metric: str,
-    value: float,
-    items: pd.DataFrame,
     scope: _Scope,
-    notes: list[Note],
+    metric: str,
+    notes: Sequence[Note],
+    *,
+    value: float | None = None,
+    num_examples: int = 0,
+    status: Literal["ok", "not_applicable", "failed"] = "ok",
 ) -> ResultRow:
     return ResultRow(
         **run_columns(context, run) | vars(scope),
         kind=context.kind.name,
         metric=metric,
         value=value,
-        num_examples=len(items),
-        train_examples=count_train_examples(context, run),
-        text_bytes=context.text_bytes_read(run.init),
-        reason=[*notes, *_reading_notes(context, run, scope)],
-    )
-
-
-def _empty_row(
-    context: EvalContext,
-    run: EvalRun,
-    scope: _Scope,
-    status: Literal["not_applicable", "failed"],
-    notes: Sequence[Note],
-    *,
-    metric: str | None = None,
-) -> ResultRow:
-    """Return a row without a value, by default of the task's first metric."""
-    return ResultRow(
-        **run_columns(context, run) | vars(scope),
-        kind=context.kind.name,
-        metric=metric or context.task.info["metric"][0],
-        value=None,
-        num_examples=0,
+        num_examples=num_examples,
         train_examples=count_train_examples(context, run),
         text_bytes=context.text_bytes_read(run.init),
         status=status,
@@ -396,7 +382,7 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
 def unigram_row(
     context: EvalContext, run: EvalRun, value: float, *, num_examples: int
 ) -> ResultRow:
-    """Return the score of `lineage.evaluation.unigram_control` beside a run."""
+    """Return the row of a run's score by `lineage.evaluation.unigram_control`."""
     return ResultRow(
         **run_columns(context, run),
         kind=context.kind.name,

@@ -24,7 +24,7 @@ from torch import nn
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import parse_record
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.answers import Answer, LabelAnswer, NumberAnswer, SpanAnswer, TagsAnswer
+from lineage.evaluation.answers import Answer, TagsAnswer, build_answer
 from lineage.evaluation.baselines import ChosenTfidf
 from lineage.evaluation.bilstm_probe import BilstmProbe, CachedFeatures, predict_bilstm_probe
 from lineage.evaluation.encoding import EncodedItem, encode_items
@@ -118,15 +118,12 @@ class SystemRecord:
     @property
     def answer(self) -> Answer:
         """How the outputs of a head answer."""
-        kind = load_kind(self.kind)
-        if kind.answer_type == "number":
-            assert self.label_mean is not None and self.label_std is not None
-            return NumberAnswer(self.label_mean, self.label_std)
-        if kind.answer_type == "span":
-            return SpanAnswer()
-        if kind.answer_type == "tags":
-            return TagsAnswer(self.labels)
-        return LabelAnswer(self.labels, is_multiple_choice=kind.answer_type == "choice")
+        return build_answer(
+            load_kind(self.kind).answer_type,
+            self.labels,
+            mean=self.label_mean or 0.0,
+            std=self.label_std or 1.0,
+        )
 
 
 def system_name(model: str, init: str, transfer: str, head: str) -> str:
@@ -149,10 +146,10 @@ def save_system(folder: Path, record: SystemRecord, tensors: dict[str, torch.Ten
     write_json(folder / RECORD_FILE, asdict(record))
 
 
-def save_tfidf(folder: Path, chosen: ChosenTfidf, facts: Mapping[str, Any]) -> None:
+def save_tfidf(folder: Path, chosen: ChosenTfidf, info: Mapping[str, Any]) -> None:
     """Write a TF-IDF model: its vocabularies as JSON, and its numbers as arrays.
 
-    `facts` are the task's (task.json).
+    `info` is the task's task.json.
     """
     model = chosen.model
     vocabularies = []
@@ -169,10 +166,10 @@ def save_tfidf(folder: Path, chosen: ChosenTfidf, facts: Mapping[str, Any]) -> N
             tensors[f"{prefix}.classes"] = torch.from_numpy(classes_K)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / VOCABULARY_FILE, vocabularies)
-    save_system(folder, _describe_tfidf(chosen, facts), tensors)
+    save_system(folder, _describe_tfidf(chosen, info), tensors)
 
 
-def _describe_tfidf(chosen: ChosenTfidf, facts: Mapping[str, Any]) -> SystemRecord:
+def _describe_tfidf(chosen: ChosenTfidf, info: Mapping[str, Any]) -> SystemRecord:
     run = chosen.run
     score = chosen.validation_score
     assert run.finetune_seed is not None
@@ -192,11 +189,11 @@ def _describe_tfidf(chosen: ChosenTfidf, facts: Mapping[str, Any]) -> SystemReco
         pretrain_seed=None,
         finetune_seed=run.finetune_seed,
         fold=run.fold,
-        metric=facts["metric"][0],
+        metric=info["metric"][0],
         validation_score=score if math.isfinite(score) else None,
-        language=facts["language"],
+        language=info["language"],
         symmetric=chosen.model.is_symmetric,
-        character_spans=facts.get("character_spans", False),
+        character_spans=info.get("character_spans", False),
         labels=chosen.model.label_names,
         label_mean=None,
         label_std=None,
@@ -406,7 +403,7 @@ class _SavedSetfit(_SavedHead):
         vectors = encode_texts(
             self.model, self.checkpoint.tokenizer, items, precision=self.record.precision
         )
-        features = StoredFeatures.wrap(vectors, static_size=0)
+        features = StoredFeatures.wrap(vectors)
         scores = [
             linear_scores(features, rows, self.weight_KD, self.bias_K) for rows in features.chunks()
         ]

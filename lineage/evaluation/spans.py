@@ -105,7 +105,7 @@ def _continues_span(previous: str, tag: str) -> bool:
 
 
 def are_span_tags(tags: Iterable[str]) -> bool:
-    """Return whether tags are those of spans: some have a prefix and a type, and all do unless O occurs."""
+    """Return whether tags are spans: some have a prefix and a type, and all do unless O occurs."""
     distinct = set(tags)
     typed = {tag for tag in distinct if ANY_SCHEME_TAG.fullmatch(tag) and tag != "O"}
     return bool(typed) and ("O" in distinct or typed == distinct)
@@ -192,9 +192,7 @@ def score_spans(labels: np.ndarray, predictions: np.ndarray) -> SpanScores:
     num_correct: Counter[str] = Counter()
     num_predicted: Counter[str] = Counter()
     num_labels: Counter[str] = Counter()
-    for predicted_tags, label_tags in _tag_pairs(labels, predictions):
-        predicted = set(extract_spans(predicted_tags))
-        labelled = set(extract_spans(label_tags))
+    for predicted, labelled in _span_pairs(labels, predictions):
         num_correct.update(span.type for span in predicted & labelled)
         num_predicted.update(span.type for span in predicted)
         num_labels.update(span.type for span in labelled)
@@ -210,12 +208,18 @@ def score_spans(labels: np.ndarray, predictions: np.ndarray) -> SpanScores:
 
 def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, int, int]]:
     """Count the correct, the predicted and the labelled spans of each example."""
-    counts = []
+    return [
+        (len(predicted & labelled), len(predicted), len(labelled))
+        for predicted, labelled in _span_pairs(labels, predictions)
+    ]
+
+
+def _span_pairs(
+    labels: np.ndarray, predictions: np.ndarray
+) -> Iterator[tuple[set[Span], set[Span]]]:
+    """Yield the predicted and the labelled spans of each example."""
     for predicted_tags, label_tags in _tag_pairs(labels, predictions):
-        predicted = set(extract_spans(predicted_tags))
-        labelled = set(extract_spans(label_tags))
-        counts.append((len(predicted & labelled), len(predicted), len(labelled)))
-    return counts
+        yield set(extract_spans(predicted_tags)), set(extract_spans(label_tags))
 
 
 def span_f1(labels: np.ndarray, predictions: np.ndarray) -> float:

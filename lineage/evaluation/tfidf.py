@@ -17,16 +17,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from lineage.data.language import split_words
+from lineage.evaluation.answers import Answer, build_answer
 from lineage.evaluation.predictions import (
     PredictionColumns,
-    answer_with_labels,
-    answer_with_numbers,
     answer_with_spans,
-    answer_with_tags,
-    format_label_predictions,
-    format_number_predictions,
     format_span_predictions,
-    format_tag_predictions,
 )
 from lineage.tasks.base import Kind
 
@@ -45,23 +40,23 @@ class BaselineProblem:
     """The items that a baseline learns from."""
 
     kind: Kind
-    facts: dict[str, Any]  # task.json
+    info: dict[str, Any]  # task.json
     train: pd.DataFrame
 
     @property
     def language(self) -> str:
         """The task's language."""
-        return str(self.facts["language"])
+        return str(self.info["language"])
 
     @property
     def is_symmetric(self) -> bool:
         """The order of the two texts means nothing."""
-        return bool(self.facts.get("symmetric", False))
+        return bool(self.info.get("symmetric", False))
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels, choices or tags; numbers and spans have none."""
-        return tuple(self.facts.get("labels", ()))
+        return tuple(self.info.get("labels", ()))
 
 
 @dataclass(frozen=True)
@@ -93,34 +88,24 @@ class FittedBaseline:
         """
         raise NotImplementedError(f"{type(self).__name__}.outputs")
 
+    @property
+    def answer(self) -> Answer:
+        """How the outputs answer."""
+        return build_answer(self.kind.answer_type, self.label_names)
+
     def answer_columns(self, items: pd.DataFrame) -> PredictionColumns:
         """Return the answers to items without labels."""
         outputs = self.outputs(items)
-        if self.kind.answer_type == "number":
-            return answer_with_numbers(outputs[:, 0])
-        if self.kind.answer_type == "span":
+        if self.kind.answer_type == "span":  # the outputs are normalized already
             return answer_with_spans(items, outputs)
-        if self.kind.answer_type == "tags":
-            lengths = [len(tokens) for tokens in items["tokens"]]
-            return answer_with_tags(self.label_names, lengths, outputs.argmax(1))
-        return answer_with_labels(self.label_names, outputs)
+        return self.answer.answer_columns(items, outputs)
 
     def prediction_columns(self, items: pd.DataFrame) -> PredictionColumns:
-        """Return the answers to items beside their labels."""
+        """Return the answers to labelled items, with their labels."""
         outputs = self.outputs(items)
-        if self.kind.answer_type == "number":
-            return format_number_predictions(items["label"].to_numpy(float), outputs[:, 0])
         if self.kind.answer_type == "span":
             return format_span_predictions(items, outputs)
-        if self.kind.answer_type == "tags":
-            return format_tag_predictions(
-                self.label_names,
-                [len(tags) for tags in items["label"]],
-                _concatenate_tags(items),
-                outputs,
-                outputs.argmax(1),
-            )
-        return format_label_predictions(self.label_names, items["label"].to_numpy(), outputs)
+        return self.answer.prediction_columns(items, outputs)
 
 
 @dataclass(frozen=True)

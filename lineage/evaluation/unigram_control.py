@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.data.task_data import SplitItems
+from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.evaluate import select_train_rows
-from lineage.evaluation.predictions import format_label_predictions
 from lineage.evaluation.result_rows import unigram_row
 from lineage.evaluation.systems import EvalContext, EvalRun
 from lineage.evaluation.tfidf import (
@@ -35,7 +35,7 @@ def has_unigram_control(context: EvalContext) -> bool:
 def unigram_control_rows(
     context: EvalContext, runs: Sequence[EvalRun], C_values: Sequence[float]
 ) -> Iterator[ResultRow]:
-    """Yield the control's score beside each fine-tuned random-init run, for the reported split.
+    """Yield the control's score for each fine-tuned random-init run, on the reported split.
 
     Validation chooses C, for each run by itself.
     """
@@ -76,10 +76,9 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
 def _score(context: EvalContext, part: SplitItems, fitted: ClassProbabilities) -> float:
     """Return the task's first metric on some items."""
     info = context.task.info
-    labels_N = context.task.select_items(part)["label"].to_numpy()
-    columns = format_label_predictions(
-        info["labels"], labels_N, fitted.for_all_labels(len(info["labels"]))
-    )
+    answer = LabelAnswer(tuple(info["labels"]))
+    probabilities_NK = fitted.for_all_labels(len(answer.label_names))
+    columns = answer.prediction_columns(context.task.select_items(part), probabilities_NK)
     answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
     return context.kind.score(info["metric"][0], answers)
 
