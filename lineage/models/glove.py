@@ -66,17 +66,11 @@ class AdagradState:
 
 
 def count_cooccurrences(
-    documents: Iterable[np.ndarray],
-    *,
-    vocab_size: int,
-    window: int,
-    symmetric: bool = True,
-    by_distance: bool = True,
+    documents: Iterable[np.ndarray], *, vocab_size: int, window: int
 ) -> sparse.csr_array:
-    """Return (V, V) sums of 1/distance (or of 1) over the pairs within a window.
+    """Return (V, V) sums of 1/distance over the pairs within a window.
 
-    The row is the left word. If symmetric, pairs count both ways; a word paired with itself counts
-    twice.
+    The counts are symmetric; a word paired with itself counts twice.
     """
     total = sparse.csr_array((vocab_size, vocab_size))
     chunk: list[np.ndarray] = []
@@ -85,17 +79,16 @@ def count_cooccurrences(
         chunk.append(document)
         chunk_tokens += len(document)
         if chunk_tokens > MAX_CHUNK_TOKENS:
-            total = total + _count_chunk(chunk, vocab_size, window, by_distance=by_distance)
+            total = total + _count_chunk(chunk, vocab_size, window)
             chunk = []
             chunk_tokens = 0
     if chunk:
-        total = total + _count_chunk(chunk, vocab_size, window, by_distance=by_distance)
-    return total + total.T if symmetric else total
+        total = total + _count_chunk(chunk, vocab_size, window)
+    return total + total.T
 
 
-def _count_chunk(
-    documents: list[np.ndarray], vocab_size: int, window: int, *, by_distance: bool
-) -> sparse.csr_array:
+def _count_chunk(documents: list[np.ndarray], vocab_size: int, window: int) -> sparse.csr_array:
+    """Count each pair once; the row is the left word."""
     ids = np.concatenate(documents).astype(np.int64)
     document_of_token = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
     rows = []
@@ -105,8 +98,7 @@ def _count_chunk(
         same_document = document_of_token[:-distance] == document_of_token[distance:]
         rows.append(ids[:-distance][same_document])
         columns.append(ids[distance:][same_document])
-        weight = 1.0 / distance if by_distance else 1.0
-        values.append(np.full(int(same_document.sum()), weight))
+        values.append(np.full(int(same_document.sum()), 1.0 / distance))
     if not rows:
         return sparse.csr_array((vocab_size, vocab_size))
     pairs = (np.concatenate(rows), np.concatenate(columns))
