@@ -4,8 +4,8 @@
 
 The model of a study that has run is evaluated again on one of its tasks, with the trials, steps and seeds
 of the run, but from other starts. A start combines the pretrained model and its random-init
-baseline: the body of one with the embedding tables of the other (`Encoder.embedding_matrices`),
-tables scaled to the size of the other's, or tables with shuffled rows. With several pretraining
+baseline: the body of one with the embedding tables of the other (`embedding_matrices`), tables
+scaled to the size of the other's, or tables with shuffled rows. With several pretraining
 seeds, the first one is used. After each start, the rows are written to
 benchmarks/results/starts.csv, where they replace earlier rows of the same start.
 """
@@ -24,12 +24,13 @@ import pandas as pd
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from torch import nn
 
 from lineage.config.params import Params, read_params
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.systems import EvalContext, EvalRun, is_requested
-from lineage.models.base import Encoder, root_mean_square
+from lineage.models.base import Encoder
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
 from lineage.results import ResultRow
@@ -50,12 +51,26 @@ COLUMNS = [
 ]
 
 
+def embedding_matrices(encoder: Encoder) -> list[nn.Parameter]:
+    """Return the tables of words or pieces, n-grams, positions and segments.
+
+    The list is empty if words are read only by their characters.
+    """
+    embedding = encoder.modules_by_role().get("embedding", nn.Module())
+    return [parameter for parameter in embedding.parameters() if parameter.dim() == 2]
+
+
+def root_mean_square(weight: torch.Tensor) -> float:
+    """Return the root mean square of a tensor's values, computed in float64."""
+    return float(weight.detach().double().square().mean().sqrt())
+
+
 def rescale_embeddings(model: Encoder, reference: Encoder) -> Encoder:
     """Scale a model's tables in place to the root mean square of a reference of the same family.
 
     A table of zeros, such as RoBERTa's segments, stays as it is.
     """
-    pairs = zip(model.embedding_matrices(), reference.embedding_matrices(), strict=True)
+    pairs = zip(embedding_matrices(model), embedding_matrices(reference), strict=True)
     for weight, target in pairs:
         weight.data.mul_(root_mean_square(target) / (root_mean_square(weight) or 1.0))
     return model
@@ -63,7 +78,7 @@ def rescale_embeddings(model: Encoder, reference: Encoder) -> Encoder:
 
 def copy_embeddings(target: Encoder, source: Encoder) -> Encoder:
     """Copy the embedding tables of another model into a model, and return it."""
-    pairs = zip(target.embedding_matrices(), source.embedding_matrices(), strict=True)
+    pairs = zip(embedding_matrices(target), embedding_matrices(source), strict=True)
     for target_table, source_table in pairs:
         target_table.data.copy_(source_table)
     return target
@@ -71,7 +86,7 @@ def copy_embeddings(target: Encoder, source: Encoder) -> Encoder:
 
 def shuffle_embeddings(encoder: Encoder) -> Encoder:
     """Shuffle the rows of the embedding tables, so that each word has the vector of another."""
-    for number, table in enumerate(encoder.embedding_matrices()):
+    for number, table in enumerate(embedding_matrices(encoder)):
         order = generator("shuffle", number).permutation(len(table))
         table.data.copy_(table[torch.from_numpy(order)])
     return encoder
@@ -122,7 +137,7 @@ def evaluate_start(
 ) -> list[dict[str, Any]]:
     """Evaluate all runs from a start, and return a row per run: its test score, or a reason."""
     checkpoint = StartCheckpoint(**vars(context.checkpoint), start=start)
-    tables = checkpoint.build(torch.device("cpu")).embedding_matrices()
+    tables = embedding_matrices(checkpoint.build(torch.device("cpu")))
     largest_table = max(tables, key=torch.Tensor.numel)
     with tempfile.TemporaryDirectory() as cache_dir, progress_bar(start, len(runs)) as report:
         rows, *_ = evaluate_runs(
@@ -207,7 +222,7 @@ def _load_context(params: Params, model_name: str, task_name: str) -> EvalContex
             raise InputError(f"{path} is not there; let the run end first")
     context = load_context(params, model_name, seed, model_folder, task_folder)
     model = context.checkpoint.build(torch.device("cpu"), load_weights=False)
-    if not model.embedding_matrices():
+    if not embedding_matrices(model):
         raise InputError(
             f"{model_name} reads words by their characters, and has no table to be exchanged; "
             "choose another model"

@@ -11,6 +11,7 @@ import torch
 from ruamel.yaml import YAML
 
 from benchmarks import starts
+from benchmarks.starts import embedding_matrices, root_mean_square
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import read_params
 from lineage.data.items import build_items
@@ -18,7 +19,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun, Init
-from lineage.models.base import Encoder, root_mean_square
+from lineage.models.base import Encoder
 from lineage.models.checkpoint import Checkpoint
 from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
@@ -48,16 +49,16 @@ def build_pretrained_and_random(name: str) -> tuple[Encoder, Encoder]:
 def test_a_start_combines_the_parts_that_its_name_says(name: str, start: str) -> None:
     (pretrained, random) = build_pretrained_and_random(name)
     built = starts.STARTS[start](*build_pretrained_and_random(name))
-    embedding_ids = {id(table) for table in built.embedding_matrices()}
+    embedding_ids = {id(table) for table in embedding_matrices(built)}
     other_names = {key for key, value in built.named_parameters() if id(value) not in embedding_ids}
     source = random if start.startswith("random") or start == "pretrained tables" else pretrained
     assert all(
         torch.equal(built.get_parameter(key), source.get_parameter(key)) for key in other_names
     )
     for actual, pretrained_embedding, random_embedding in zip(
-        built.embedding_matrices(),
-        pretrained.embedding_matrices(),
-        random.embedding_matrices(),
+        embedding_matrices(built),
+        embedding_matrices(pretrained),
+        embedding_matrices(random),
         strict=True,
     ):
         expected = {"pretrained": pretrained_embedding, "pretrained tables": pretrained_embedding, "random": random_embedding, "pretrained body": random_embedding,

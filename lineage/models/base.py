@@ -90,14 +90,6 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__}.modules_by_role")
 
-    def embedding_matrices(self) -> list[nn.Parameter]:
-        """Return the tables of words or pieces, n-grams, positions and segments.
-
-        The list is empty if words are read only by their characters.
-        """
-        embedding = self.modules_by_role().get("embedding", nn.Module())
-        return [parameter for parameter in embedding.parameters() if parameter.dim() == 2]
-
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Return the parameters used downstream, in groups from bottom to top.
 
@@ -151,11 +143,6 @@ def empty_embedding(
     """
     weight = torch.empty(num_embeddings, embedding_dim)
     return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=padding_idx)
-
-
-def root_mean_square(weight: torch.Tensor) -> float:
-    """Return the root mean square of a tensor's values, computed in float64."""
-    return float(weight.detach().double().square().mean().sqrt())
 
 
 def embed(weight_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -228,9 +215,7 @@ class LossOutput:
     loss: torch.Tensor  # scalar, with its gradient
     nats: dict[str, torch.Tensor]  # summed over the targets
     target_counts: dict[str, int]  # number of targets, by the same names
-    # The detached state from which the next batch continues: for each layer a tuple of tensors
-    # such as (output, cell); None if the objective has no state.
-    recurrent_state: Any = None
+    recurrent_state: Any = None  # `training.state.RecurrentState`, if the objective has one
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -271,7 +256,7 @@ class Family:
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the keys of an architecture that need a value before the model can be built."""
-        raise NotImplementedError(f"{type(self).__name__}.missing_keys")
+        return []
 
     def build_meta_model(self, architecture: Architecture) -> Encoder | None:
         """Build a model without values, with any width if none is given; None if it cannot be."""
@@ -283,15 +268,15 @@ class Family:
 
     def can_score_text(self, architecture: Architecture) -> bool:
         """Return True if a model of this architecture gives a text a probability."""
-        raise NotImplementedError(f"{type(self).__name__}.can_score_text")
+        return False
 
     @property
     def can_translate(self) -> bool:
-        """True if the family's models can become a translator."""
+        """True if a translator can be built from the family's models."""
         return False
 
     def can_answer(self, answered_by: str, architecture: Architecture) -> bool:
-        """Return whether a model can answer tasks in this way (`Kind.answered_by`)."""
+        """Return whether a model can answer tasks with this `Kind.answered_by`."""
         if answered_by == "sentence_probability":
             return self.can_score_text(architecture)
         if answered_by == "translator":
@@ -322,6 +307,10 @@ class LanguageModelFamily(Family):
     # training.sentence_scores
     score_texts: Callable[..., Any]
 
+    def can_score_text(self, architecture: Architecture) -> bool:
+        """Return True: `score_texts` does it."""
+        return True
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained(LanguageModelFamily):
@@ -350,10 +339,6 @@ class Trained(LanguageModelFamily):
         with torch.device("meta"):
             return self.build(next(architecture.candidates())[0], vocab_size=1000)
 
-    def can_score_text(self, architecture: Architecture) -> bool:
-        """Return True: every family of this kind has `score_texts`."""
-        return True
-
     @property
     def can_translate(self) -> bool:
         """True if the family builds a translator."""
@@ -370,18 +355,10 @@ class Static(Family):
     # the text is read at most once.
     uses_cooccurrence_counts: bool = False
 
-    def missing_keys(self, architecture: Architecture) -> list[str]:
-        """Return no key: the width is required."""
-        return []
-
     def build_meta_model(self, architecture: Architecture) -> Encoder:
         """Build the model on the meta device, where it takes no memory."""
         with torch.device("meta"):
             return self.build(architecture, vocab_size=1000)
-
-    def can_score_text(self, architecture: Architecture) -> bool:
-        """Return False: there is no language model."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
