@@ -98,7 +98,7 @@ def test_study_defaults_override_family_defaults_and_a_model_overrides_both() ->
     assert models["bert"]["evaluate"]["finetune"]["epochs"] == 7, (
         "a model in the grid needs no entry under models"
     )
-    parsed = parse_model_config("gpt", own, "models.gpt")
+    parsed = parse_model_config("gpt", models["gpt"], "models.gpt")
     assert parsed.evaluate.finetune.epochs == 9 and parsed.pretrain.seq_len == 136
 
 

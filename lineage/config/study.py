@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from lineage.config.params import Params
 from lineage.config.records import parse_record, suggest_nearest
-from lineage.config.resolve import MODELS_DIR, family_names, family_of, fill_in_defaults
+from lineage.config.resolve import MODELS_DIR, family_names, family_of
 from lineage.errors import InputError
 from lineage.evaluation.settings import AdaptSettings, EvaluateSettings
 from lineage.models.base import Family, LanguageModelFamily, Public, Static, Trained, with_dropout
@@ -82,7 +82,7 @@ def family_source_file(family: str) -> Path:
 
 
 def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> ModelConfig:
-    """Parse one entry of `models`. Raises InputError.
+    """Parse one entry of `models` in which defaults are filled in. Raises InputError.
 
     The family is the key `family`, or else the name of the entry.
     """
@@ -91,7 +91,6 @@ def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> Model
         if key not in known_keys:
             raise InputError(f"{where}: unknown key '{key}'{suggest_nearest(key, known_keys)}")
     family = load_family(family_of(name, block), where)
-    block = fill_in_defaults(name, block)
     _check_family_options(family, block, where)
     if isinstance(family, Static) and "adapt" in block:
         raise InputError(
