@@ -183,7 +183,7 @@ def test_sentences_with_the_same_encoding_get_the_same_score(
 
     for name, is_distinguished in (("ulmfit", False), ("bert", False), ("elmo", True)):
         texts = ["the zzqq .", "zzqq", "the qqzz .", "zzqq"]
-        scores = sentence_scores.score_texts(
+        scores = sentence_scores.score_in_batches(
             tiny.model(name), tiny.tokenizer(name), texts, None, score
         )[:, 0]
         assert (scores[0] != scores[2]) == is_distinguished, name

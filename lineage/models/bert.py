@@ -120,7 +120,7 @@ class BertModel(Encoder):
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the token embedding, which is also the softmax."""
+        """Return the token embedding, which is also the weight of the softmax."""
         return [*self.token_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
@@ -154,7 +154,7 @@ def bert_scores(
 ) -> np.ndarray:
     """Return (N, 2): each text's log-probability and its number of tokens.
 
-    A bidirectional model has a pseudo-log-likelihood instead (Salazar et al. 2020).
+    A bidirectional model gives a pseudo-log-likelihood instead (Salazar et al. 2020).
     """
     if model.config.direction == "bidirectional":
         return score_pseudo_log_likelihood(model, tokenizer, texts, limit=limit)
@@ -164,24 +164,23 @@ def bert_scores(
 def describe_mechanism(
     architecture: ContextualizerConfig, pretrain: MaskedLmPretrainSettings
 ) -> dict[str, str]:
-    """Describe the changes by the switches."""
-    direction, predicted, pooled = {
-        "bidirectional": ("both sides at once", "masked LM", "[CLS]"),
-        "left_to_right": ("left to right", "next token", "last token"),
-        "concatenated": (
-            "left to right and right to left, concatenated",
-            "next token, previous token",
-            "last token and [CLS]",
-        ),
-    }[architecture.direction]
+    """Describe what `direction`, `contextualizer` and `next_sentence_prediction` change."""
+    row: dict[str, str] = {}
+    predicted = "masked LM"
+    if architecture.direction == "left_to_right":
+        row = {"direction": "left to right", "transfer": "whole network, last token"}
+        predicted = "next token"
+    elif architecture.direction == "concatenated":
+        row = {
+            "direction": "left to right and right to left, concatenated",
+            "transfer": "whole network, last token and [CLS]",
+        }
+        predicted = "next token, previous token"
     if pretrain.next_sentence_prediction:
         predicted += " and next sentence"
-    return {
-        "contextualizer": "LSTM" if architecture.contextualizer == "lstm" else "Transformer",
-        "direction": direction,
-        "objective": predicted,
-        "transfer": f"whole network, {pooled}",
-    }
+    if architecture.contextualizer == "lstm":
+        row["contextualizer"] = "LSTM"
+    return row | {"objective": predicted}
 
 
 FAMILY = Trained(

@@ -32,7 +32,7 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 from lineage.training.samplers import SentenceBatches
-from lineage.training.sentence_scores import LogProbsAndCounts, score_texts
+from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
 from lineage.training.settings import PretrainSettings
 
 SENTENCE_START_ID = SPECIAL_TOKENS["word"].index("<S>")
@@ -317,7 +317,7 @@ def context2vec_scores(
         log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
         return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
 
-    return score_texts(model, tokenizer, texts, limit, score)
+    return score_in_batches(model, tokenizer, texts, limit, score)
 
 
 def describe_mechanism(

@@ -27,7 +27,7 @@ from lineage.models.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
 from lineage.training.objectives import cross_entropy_nats
 from lineage.training.samplers import SentenceBatches
-from lineage.training.sentence_scores import LogProbsAndCounts, score_texts
+from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
 from lineage.training.settings import PretrainSettings
 
 # Padding never occurs within a text, so it can end the text and tell the autoencoder to write.
@@ -203,7 +203,7 @@ def sa_lstm_scores(
         nats = zeros.masked_scatter(mask, nats_N)
         return LogProbsAndCounts(-nats.sum(1), mask.sum(1))
 
-    return score_texts(model, tokenizer, texts, limit, score)
+    return score_in_batches(model, tokenizer, texts, limit, score)
 
 
 def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:

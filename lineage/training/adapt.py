@@ -45,17 +45,16 @@ def split_target_texts(
 ) -> tuple[list[str], list[str]]:
     """Return the target's texts for training and those held out, each in the order of the data.
 
-    They are the unlabelled texts, or else the texts of the training items. Only `max_bytes` are
-    taken, which is what the budget reads: a target may have a thousand times as much. The seed
-    decides which texts. Raises InputError if a file is damaged.
+    They are the unlabelled texts, or else the texts of the training items. Only `max_bytes`, which
+    the budget reads, are taken at random. Raises InputError if a file is damaged.
     """
     settings = params.adapt
     read_manifest(folder, "task")
     check_intact(folder, "task.json", "unlabelled.parquet", "train.parquet")
-    task_record = read_json(folder / "task.json")
-    texts = _read_target_texts(folder, task_record)
+    info = read_json(folder / "task.json")
+    texts = _read_target_texts(folder, info)
     assert len(texts) >= 2, "the sources stage refuses fewer"
-    order = generator("held", params.seed, task_record["name"]).permutation(len(texts))
+    order = generator("held", params.seed, info["name"]).permutation(len(texts))
     num_held_out = min(max(1, round(settings.heldout_share * len(texts))), len(texts) - 1)
     held_out_bytes = min(settings.heldout_share * max_bytes, MAX_HELD_OUT_BYTES)
     held_out_indices = _take_bytes(texts, order[:num_held_out], held_out_bytes)
@@ -65,14 +64,14 @@ def split_target_texts(
     return train_texts, held_out_texts
 
 
-def _read_target_texts(folder: Path, task_record: dict[str, Any]) -> list[str]:
+def _read_target_texts(folder: Path, info: dict[str, Any]) -> list[str]:
     """Read each text once: a repeated text must not be both in training and held out."""
     path = folder / "unlabelled.parquet"
     if path.is_file():
         return list(dict.fromkeys(read_table(path)["text"]))
     items = read_table(folder / "train.parquet")
-    kind = load_kind(task_record["kind"])
-    texts_by_item = kind.extract_texts(items, task_record["language"])
+    kind = load_kind(info["kind"])
+    texts_by_item = kind.extract_texts(items, info["language"])
     return list(dict.fromkeys(text for texts in texts_by_item for text in texts))
 
 
@@ -123,8 +122,8 @@ def adapt(
     included. A model whose pretraining failed is not adapted; `failure_reason` says why.
     """
     if failure_reason:
-        model = checkpoint.build(context.device, load_weights=False)
-        return _failed_output(model, failure_reason), HeldOutMetrics()
+        untrained = checkpoint.build(context.device, load_weights=False)
+        return _failed_output(untrained, failure_reason), HeldOutMetrics()
     family = checkpoint.family
     assert isinstance(family, LanguageModelFamily), "the study was checked"
     tokens = encode_corpus(texts, checkpoint.tokenizer)
@@ -133,10 +132,12 @@ def adapt(
         checkpoint, settings, tokens, held_out_tokens, params, context.device
     )
     (phase,) = training.phases
+    model = training.state.model
+    assert isinstance(model, Encoder)
 
     def evaluate() -> dict[str, float]:
         return compute_held_out_metrics(
-            training.state.model,
+            model,
             family.objective,
             phase.validation_sampler,
             precision=params.precision,
@@ -145,12 +146,10 @@ def adapt(
     try:
         before = evaluate()
     except EvaluationError as error:
-        assert isinstance(training.state.model, Encoder)
-        return _failed_output(training.state.model, str(error)), HeldOutMetrics()
+        return _failed_output(model, str(error)), HeldOutMetrics()
     if not before:
-        assert isinstance(training.state.model, Encoder)
         reason = "the loss on held-out target text is not finite before adaptation"
-        return _failed_output(training.state.model, reason), HeldOutMetrics()
+        return _failed_output(model, reason), HeldOutMetrics()
     output = run_training(
         training.state,
         checkpoint,
@@ -158,7 +157,7 @@ def adapt(
         training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
-        best=BestWeights(training.state.model, total_loss(before), params.adapt.patience),
+        best=BestWeights(model, total_loss(before), params.adapt.patience),
     )
     after = evaluate() if output.status == "ok" else {}
     return output, HeldOutMetrics(before, after)
@@ -224,7 +223,7 @@ def _build_plan(
 def _group_with_lm_heads(model: Encoder) -> list[list[nn.Parameter]]:
     """Return the layer groups, with the pretraining heads in the top one.
 
-    So the heads learn at the full rate, including weights that are tied to the embedding. Howard
+    The heads then learn at the full rate, including weights that are tied to the embedding. Howard
     and Ruder 2018, section 3.2, do not say to which layer a tied table belongs. In their scripts
     (imdb_scripts, finetune_lm.py) the last LSTM has the full rate, and table and softmax half of
     it. In fastai since version 1 they are a group above that LSTM, which then learns more slowly.

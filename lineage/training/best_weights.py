@@ -10,7 +10,7 @@ from lineage.artifacts import read_json, write_json
 from lineage.models.weights import read_tensors, save_tensors
 
 WEIGHTS_FILE = "best.safetensors"
-FACTS_FILE = "best.json"
+METADATA_FILE = "best.json"
 
 
 class BestWeights:
@@ -55,18 +55,18 @@ class BestWeights:
         save_tensors(self.weights, folder / WEIGHTS_FILE)
         losses = {"loss": self.loss, "lowest_since_start": self.lowest_since_start}
         known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
-        facts = {**known, "num_without_improvement": self.num_without_improvement}
-        write_json(folder / FACTS_FILE, facts)
+        metadata = {**known, "num_without_improvement": self.num_without_improvement}
+        write_json(folder / METADATA_FILE, metadata)
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote."""
         device = next(self.model.parameters()).device
         tensors = read_tensors(folder / WEIGHTS_FILE)
         self.weights = {name: tensor.to(device) for name, tensor in tensors.items()}
-        facts = read_json(folder / FACTS_FILE)
-        self.loss = facts.get("loss", math.inf)
-        self.lowest_since_start = facts.get("lowest_since_start", math.inf)
-        self.num_without_improvement = facts["num_without_improvement"]
+        metadata = read_json(folder / METADATA_FILE)
+        self.loss = metadata.get("loss", math.inf)
+        self.lowest_since_start = metadata.get("lowest_since_start", math.inf)
+        self.num_without_improvement = metadata["num_without_improvement"]
 
     def _keep(self) -> None:
         tensors = self.model.state_dict().items()

@@ -54,6 +54,6 @@ class IntermediateCheckpoints:
         swap_averaged_weights(state.optimizer)
         with create_artifact(folder, "model", status="ok", reason="") as draft:
             self.checkpoint.save(draft, model)
-            facts = {"text_share": share, "text_bytes": state.counters.text_bytes}
-            write_json(draft / "spent.json", facts)
+            spent = {"text_share": share, "text_bytes": state.counters.text_bytes}
+            write_json(draft / "spent.json", spent)
         swap_averaged_weights(state.optimizer)

@@ -402,9 +402,9 @@ def mask_tokens(
     (Devlin et al. 2019, section 3.1).
     """
     targets = np.where(chosen_BT, ids_BT, IGNORE_INDEX)
-    draws = rng.random(ids_BT.shape)
+    uniform = rng.random(ids_BT.shape)
     random_words = rng.integers(0, vocab_size, ids_BT.shape)
-    becomes_mask = chosen_BT & (draws < mask_replacement.mask)
-    becomes_random = chosen_BT & (draws >= 1 - mask_replacement.random)
+    becomes_mask = chosen_BT & (uniform < mask_replacement.mask)
+    becomes_random = chosen_BT & (uniform >= 1 - mask_replacement.random)
     inputs = np.where(becomes_mask, mask_id, np.where(becomes_random, random_words, ids_BT))
     return inputs, targets

@@ -305,11 +305,11 @@ def sampled_softmax_nats(
 def sample_without_replacement(
     probabilities_V: torch.Tensor, num_samples: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw words until `num_samples` differ; return the (S,) words and the number of draws.
+    """Draw words until `num_samples` differ; return (S,) words and the number of samples.
 
-    TensorFlow's sampler, which ELMo's code uses, draws one by one and drops repeated words. Here
+    TensorFlow's sampler, which ELMo's code uses, samples one by one and drops repeated words. Here
     each word gets an exponential arrival time whose rate is its probability: the first S to arrive
-    are distributed as those draws, and the expected count of a word is 1 - exp(-rate * time). This
+    have the same distribution, and the expected count of a word is 1 - exp(-rate * time). This
     takes one pass of a fixed size, so a GPU never waits.
     """
     arrival_times_V = torch.rand_like(probabilities_V).log_().neg_() / probabilities_V

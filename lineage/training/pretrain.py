@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 RESUME_POINT = "resume_point"  # the kind of artifact
 NUM_LOG_POINTS = 200  # points of the loss curve, about
 NUM_VALIDATIONS = 10
-VALIDATION_BATCHES = 10  # of a validation that only draws the curve
-ALL_BATCHES = 1_000_000
+VALIDATION_BATCHES = 10  # of a validation that decides nothing
+ALL_BATCHES = 1_000_000  # more than any held-out text has
 
 
 @dataclass(frozen=True)
 class TrainContext:
-    """Where a training run takes place, and who is informed of it. Nothing here changes a result."""
+    """The environment of a training run. It does not change the result."""
 
     device: torch.device
     tracker: Tracker
@@ -72,7 +72,7 @@ class TrainContext:
 
 @dataclass(frozen=True)
 class TrainPhase:
-    """A part of a training run: its batches, held-out text cut in the same way, and its end."""
+    """A part of a training run: its batches, those of held-out text, and its end."""
 
     train_sampler: BatchSampler
     validation_sampler: BatchSampler
@@ -95,14 +95,14 @@ class BudgetUsed:
 
 @dataclass(frozen=True)
 class TrainOutput:
-    """A training that ended well, or failed for good with a reason."""
+    """The result of a training. A failed one has the status failed and a reason."""
 
     model: Encoder
     curve: LearningCurve
     budget_used: BudgetUsed
     status: str = "ok"
     reason: str = ""
-    intermediate_folders: tuple[Path, ...] = ()  # in the resume folder; of models that ended well
+    intermediate_folders: tuple[Path, ...] = ()  # in the resume folder; empty if it failed
 
 
 def build_checkpoint(
@@ -181,7 +181,7 @@ def pretrain(
 
 @dataclass(frozen=True)
 class Training:
-    """A new model, with all that it takes to train it."""
+    """A model to train, its batches and the plan."""
 
     state: TrainState
     phases: list[TrainPhase]
@@ -197,9 +197,9 @@ def build_training(
     *,
     public_model: Encoder | None = None,
 ) -> Training:
-    """Build the untrained model, its optimizer, its batches and the plan of its training.
+    """Build the model, its optimizer, its batches and the plan of its training.
 
-    `public_model` is a checkpoint's model that goes on with its own weights.
+    A `public_model` continues with its own weights; otherwise the model is new.
     """
     settings = checkpoint.pretrain
     budget_bytes = params.budget.text_bytes
@@ -235,7 +235,7 @@ def _build_phases(
     phases = []
     for index, (end_progress, settings) in enumerate(checkpoint.pretrain.phases):
         seed = checkpoint.seed
-        if index > 0:  # with the same seed, pairs and masks would be the same draws
+        if index > 0:  # with the same seed, pairs and masks would repeat
             seed = derive_seed("part", index, checkpoint.seed)
         train_sampler = build_sampler(tokens, checkpoint.tokenizer, settings, seed=seed)
         validation_sampler = build_sampler(
@@ -280,10 +280,9 @@ def run_training(
     best: BestWeights | None = None,
     intermediate: IntermediateCheckpoints | None = None,
 ) -> TrainOutput:
-    """Train according to a plan. A training that fails for good gives an output too.
+    """Train according to a plan. A training that fails has an output too.
 
-    With `best` the training may end early, and the model has the weights with the lowest loss.
-    With `intermediate` it keeps checkpoints on the way.
+    For `best` and `intermediate` see `train_language_model`.
     """
     model = state.model
     family = checkpoint.family
@@ -351,15 +350,13 @@ def train_language_model(
     best: BestWeights | None = None,
     intermediate: IntermediateCheckpoints | None = None,
 ) -> None:
-    """Train to the end of the plan, from the last checkpoint if there is one, and fill `curve`.
+    """Train to the end of the plan, from the newest resume point if there is one; fill `curve`.
 
     With `best` the training ends when validation no longer improves in its last phase, and the best
-    weights of that phase are restored. With `intermediate` checkpoints are kept on the way.
+    weights of that phase are restored. With `intermediate` it writes intermediate checkpoints.
 
-    The last step of a phase saves no checkpoint, so the counters always tell to which phase a
-    checkpoint's place belongs. If the optimizer has averaged the weights, their averages remain at
-    the end. A training that gets SIGTERM saves a checkpoint first. Raises
-    EvaluationError if a loss is not finite.
+    If the optimizer has averaged the weights, their averages remain at the end. A training that
+    gets SIGTERM saves a resume point first. Raises EvaluationError if a loss is not finite.
     """
     newest = _find_resume_point(context.checkpoint_dir, plan, intermediate)
     if newest is not None:
@@ -373,9 +370,9 @@ def train_language_model(
             _log_point(point, context.tracker)
     if intermediate is not None:
         intermediate.start(plan.progress(state.counters))
-    with _hold_back_termination() as is_told_to_stop:
+    with _delay_sigterm() as stop_requested:
         _train_phases(
-            state, objective, phases, plan, context, curve, best, intermediate, is_told_to_stop
+            state, objective, phases, plan, context, curve, best, intermediate, stop_requested
         )
     swap_averaged_weights(state.optimizer)
     if best is not None:
@@ -391,18 +388,18 @@ def _train_phases(
     curve: LearningCurve,
     best: BestWeights | None,
     intermediate: IntermediateCheckpoints | None,
-    is_told_to_stop: Callable[[], bool],
+    stop_requested: Callable[[], bool],
 ) -> None:
-    """Train from the state's place to the end, record points, and save checkpoints."""
+    """Train from the present state to the end, record points, and save resume points."""
     start_time = time.monotonic()
     start_tokens = state.counters.tokens
     last_saved = start_time
     for phase, step in _iterate_steps(state, objective, phases, plan):
         max_batches = VALIDATION_BATCHES if best is None else ALL_BATCHES
-        if _record_point(
+        point = _record_point(
             curve, step, state, objective, phase.validation_sampler, max_batches, plan.precision
-        ):
-            point = curve.points[-1]
+        )
+        if point is not None:
             _log_point(point, context.tracker)
             # Another phase has validations of another length, whose losses are not comparable.
             if best is not None and point.validation and phase is phases[-1]:
@@ -418,11 +415,12 @@ def _train_phases(
         context.report_progress(
             step.progress, f"{_format_metrics(curve)} {tokens_per_second:,.0f} tokens/s"
         )
-        is_stopping = is_told_to_stop()
+        is_stopping = stop_requested()
         is_due = is_stopping or time.monotonic() - last_saved >= context.checkpoint_seconds
+        # No resume point after the last step of a phase: the counters could belong to either phase.
         if is_due and step.progress < phase.end_progress:
             seconds = time.monotonic() - start_time
-            _save_checkpoint(state, curve, best, context.checkpoint_dir, seconds=seconds)
+            _save_resume_point(state, curve, best, context.checkpoint_dir, seconds=seconds)
             if is_stopping:
                 sys.exit(1)
             context.tracker.flush()
@@ -430,11 +428,8 @@ def _train_phases(
 
 
 @contextlib.contextmanager
-def _hold_back_termination() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGTERM has come, which ends nothing by itself meanwhile.
-
-    It takes effect at the end of the block.
-    """
+def _delay_sigterm() -> Iterator[Callable[[], bool]]:
+    """Delay SIGTERM to the end of the block; yield a function that tells whether it has come."""
     if threading.current_thread() is not threading.main_thread():  # others get no signals
         yield lambda: False
         return
@@ -451,11 +446,11 @@ def _hold_back_termination() -> Iterator[Callable[[], bool]]:
 def _find_resume_point(
     checkpoint_dir: Path, plan: TrainPlan, intermediate: IntermediateCheckpoints | None
 ) -> Path | None:
-    """Return the newest resume point whose files are as they were written; delete damaged ones.
+    """Return the newest intact resume point; delete damaged ones.
 
-    The intermediate checkpoints before it count as its files: they could not be written again.
+    The intermediate checkpoints before it must be intact too: they could not be written again.
     """
-    for folder in sorted(checkpoint_dir.glob("step-*"), key=_checkpoint_step, reverse=True):
+    for folder in sorted(checkpoint_dir.glob("step-*"), key=_step_number, reverse=True):
         if is_intact(folder, RESUME_POINT):
             progress = plan.progress(read_counters(folder / "run"))
             if intermediate is None or intermediate.has_all_until(progress):
@@ -469,7 +464,7 @@ def _find_resume_point(
     return None
 
 
-def _checkpoint_step(folder: Path) -> int:
+def _step_number(folder: Path) -> int:
     return int(folder.name.removeprefix("step-"))
 
 
@@ -499,8 +494,8 @@ def _record_point(
     validation_sampler: BatchSampler,
     max_batches: int,
     precision: str,
-) -> bool:
-    """Add a point, with a validation, where they are due; return whether one was added.
+) -> CurvePoint | None:
+    """Add a point, with a validation, where they are due, and return it; None if none is due.
 
     This depends on progress alone. NT-ASGD has to remember its validation losses; they are part of
     the curve and saved with it.
@@ -514,7 +509,7 @@ def _record_point(
     averaging = state.optimizer if isinstance(state.optimizer, AveragedSGD) else None
     is_validation_due = is_due(averaging.trigger.checks if averaging else NUM_VALIDATIONS)
     if not is_validation_due and not is_due(NUM_LOG_POINTS) and step.progress < 1:
-        return False
+        return None
     state.run_finite_checks()
     losses = curve.pending_loss_values()
     point = CurvePoint(
@@ -535,7 +530,7 @@ def _record_point(
     curve.pending_losses = []
     if is_validation_due and averaging:
         averaging.update_trigger(curve.validation_losses())
-    return True
+    return point
 
 
 def _validate(
@@ -574,7 +569,7 @@ def _format_metrics(curve: LearningCurve) -> str:
     return " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
 
 
-def _save_checkpoint(
+def _save_resume_point(
     state: TrainState,
     curve: LearningCurve,
     best: BestWeights | None,
@@ -583,7 +578,7 @@ def _save_checkpoint(
     seconds: float,
 ) -> None:
     """Save a resume point, and keep the one before it, in case the new one is damaged."""
-    older = sorted(checkpoint_dir.glob("step-*"), key=_checkpoint_step)
+    older = sorted(checkpoint_dir.glob("step-*"), key=_step_number)
     with create_artifact(checkpoint_dir / f"step-{state.counters.steps}", RESUME_POINT) as draft:
         state.save(draft / "run")
         curve.save(draft, seconds=seconds)
@@ -614,12 +609,11 @@ def fit_static(
 ) -> TrainOutput:
     """Train static vectors with the family's own method. There is no curve and no resuming.
 
-    A family that counts co-occurrences reads the corpus at most once, since counting it again
-    would change nothing. The budget used is the text that was read.
+    The budget used is the text that was read.
     """
     model = checkpoint.build(torch.device("cpu"), load_weights=False)
     max_bytes = budget_bytes
-    if family.uses_cooccurrence_counts:
+    if family.uses_cooccurrence_counts:  # counting the text twice would change nothing
         max_bytes = min(budget_bytes, tokens.text_bytes)
     text = sample_training_text(
         tokens, checkpoint.tokenizer, seed=checkpoint.seed, text_bytes=max_bytes

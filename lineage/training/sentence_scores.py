@@ -27,14 +27,14 @@ class LogProbsAndCounts(NamedTuple):
     counts_B: torch.Tensor
 
 
-def score_texts(
+def score_in_batches(
     model: Encoder,
     tokenizer: Tokenizer,
     texts: Sequence[str],
     limit: int | None,
     score_batch: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]],
 ) -> np.ndarray:
-    """Return (N, 2) float64: each text's sum of log-probabilities in nats, and its tokens.
+    """Return (N, 2) float64: each text's log-probability in nats, and its number of tokens.
 
     Texts that are the same to the model are scored once. Raises EvaluationError for a text of more
     than `limit` positions.
@@ -89,28 +89,28 @@ def _batch_by_length(
 def score_causal_lm(
     model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2): `score_texts`, each token given those before it.
+    """Score each token given those before it, see `score_in_batches`.
 
-    The first is given the begin token; the end token is not scored.
+    The begin token precedes the first one; the end token is not scored.
     """
 
     def score_batch(batch: Batch) -> LogProbsAndCounts:
         assert batch.text_mask_BT is not None
         return _score_left_to_right(model, batch, batch.text_mask_BT)
 
-    return score_texts(model, tokenizer, texts, limit, score_batch)
+    return score_in_batches(model, tokenizer, texts, limit, score_batch)
 
 
 @torch.inference_mode()
 def score_forward_lm(
     model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2): `score_causal_lm` of words, with the tokens around each sentence scored too."""
+    """Score each word given those before it, and the tokens around each sentence too."""
 
     def score_batch(batch: Batch) -> LogProbsAndCounts:
         return _score_left_to_right(model, batch, batch.mask_BT)
 
-    return score_texts(model, tokenizer, texts, limit, score_batch)
+    return score_in_batches(model, tokenizer, texts, limit, score_batch)
 
 
 def _score_left_to_right(
@@ -127,7 +127,7 @@ def _score_left_to_right(
 def score_bidirectional_lm(
     model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2): `score_texts`, the forward plus the backward log-probability of each token.
+    """Add the forward and the backward log-probability of each token.
 
     The tokens around each sentence are scored too.
     """
@@ -150,14 +150,14 @@ def score_bidirectional_lm(
             count += is_scored.sum(1)
         return LogProbsAndCounts(total, count)
 
-    return score_texts(model, tokenizer, texts, limit, score_batch)
+    return score_in_batches(model, tokenizer, texts, limit, score_batch)
 
 
 @torch.inference_mode()
 def score_directional_lm(
     model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2): `score_texts`, each token given those to its left.
+    """Score each token given those to its left.
 
     With two directions, log-probabilities given those to its right are added.
     """
@@ -169,7 +169,7 @@ def score_directional_lm(
             count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
         return LogProbsAndCounts(total, count)
 
-    return score_texts(model, tokenizer, texts, limit, score_batch)
+    return score_in_batches(model, tokenizer, texts, limit, score_batch)
 
 
 class _MaskedToken(NamedTuple):
@@ -185,7 +185,7 @@ class _MaskedToken(NamedTuple):
 def score_pseudo_log_likelihood(
     model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
 ) -> np.ndarray:
-    """(N, 2): sums of log p(token | all others), each masked in turn (Salazar et al. 2020).
+    """Sum log p(token | all others), each token masked in turn (Salazar et al. 2020).
 
     The sums are not log-probabilities of the texts.
     """

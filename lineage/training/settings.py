@@ -116,7 +116,7 @@ class BilmPretrainSettings(PretrainSettings):
 
 @dataclass(frozen=True)
 class MaskReplacement:
-    """Shares of the predicted positions that become the mask or a random word; the rest stays."""
+    """Shares of the predicted positions that get the mask or a random word; the rest stays."""
 
     mask: float = 0.8
     random: float = 0.1

@@ -26,14 +26,14 @@ RecurrentState = tuple[tuple[torch.Tensor, ...], ...]
 
 
 class RngState:
-    """A separate random state for torch's own draws: dropout and sampled candidates."""
+    """A separate random state for torch: dropout and sampled candidates."""
 
     def __init__(self, seed: int) -> None:
         self.state = torch.Generator().manual_seed(seed).get_state()
 
     @contextlib.contextmanager
     def activate(self, device: torch.device) -> Iterator[None]:
-        """Let torch draw from this state, and restore the global state afterwards.
+        """Let torch use this state, and restore the global state afterwards.
 
         A GPU's generator is seeded from this state each time, so only one state has to be kept.
         """
