@@ -13,12 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from lineage.analysis.cells import (
-    SYSTEM_COLUMNS,
-    read_setting_predictions,
-    shorten_label,
-    system_key,
-)
+from lineage.analysis.cells import read_setting_predictions, select_system, shorten_label
 from lineage.analysis.decision import largest_label_counts
 from lineage.analysis.records import (
     AnswerDetails,
@@ -43,7 +38,7 @@ def describe_answers(
     rankings: Sequence[Ranking], results_dir: Path, grid: Grid, *, split: str
 ) -> tuple[AnswerDetails, ...]:
     """Describe the answers of the candidates of each task whose answers are labels or tags."""
-    found = []
+    details = []
     for ranking in largest_label_counts(rankings).values():
         answer_type = load_kind(ranking.kind).answer_type
         if answer_type not in ("label", "tags"):
@@ -51,10 +46,10 @@ def describe_answers(
         widest = _widest_ranking(rankings, ranking)
         table = read_setting_predictions(results_dir, grid, ranking.setting, split=split)
         systems = [standing.system for standing in widest.standings]
-        tables = [_select_system(table, system) for system in systems]
+        tables = [select_system(table, system) for system in systems]
         kept = [number for number, own in enumerate(tables) if len(own)]
         if kept:
-            found.append(
+            details.append(
                 _describe_task(
                     ranking,
                     [systems[number] for number in kept],
@@ -62,18 +57,13 @@ def describe_answers(
                     has_tags=answer_type == "tags",
                 )
             )
-    return tuple(found)
+    return tuple(details)
 
 
 def _widest_ranking(rankings: Sequence[Ranking], ranking: Ranking) -> Ranking:
     """Return the ranking of the same setting with public models, if there is one."""
     overall = [one for one in rankings if one.scope == "overall" and one.setting == ranking.setting]
     return overall[0] if overall else ranking
-
-
-def _select_system(table: pd.DataFrame, system: System) -> pd.DataFrame:
-    is_system = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
-    return table[is_system]
 
 
 def _describe_task(

@@ -137,6 +137,11 @@ def grid_stage_names(grid: Grid) -> list[str]:
     return [*names, NGRAM_STAGE]
 
 
+def task_stage_names(grid: Grid, task: str) -> list[str]:
+    """Return the stages of the grid that score a task."""
+    return [name for name in grid_stage_names(grid) if name.endswith(f"-{task}")]
+
+
 def read_rows(results_dir: Path, grid: Grid) -> pd.DataFrame:
     """Read all rows of the grid, in the columns of `RESULT_COLUMNS`. Raises InputError."""
     names = grid_stage_names(grid)
@@ -164,8 +169,7 @@ def read_setting_predictions(
     base_task, extra_test_set = split_test_set(setting.task)
     tables = [
         read_table(results_dir / "predictions" / f"{name}.parquet")
-        for name in grid_stage_names(grid)
-        if name.endswith(f"-{base_task}")
+        for name in task_stage_names(grid, base_task)
     ]
     table = pd.concat(tables)
     return table[
@@ -174,6 +178,12 @@ def read_setting_predictions(
         & (table["test_set"] == (extra_test_set or base_task))
         & (table["label_count"] == setting.label_count)
     ]
+
+
+def select_system(table: pd.DataFrame, system: System) -> pd.DataFrame:
+    """Return the rows of one system."""
+    is_system = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
+    return table[is_system]
 
 
 def shorten_label(label: object) -> str:
@@ -213,7 +223,7 @@ def read_cell(
 ) -> ResultCell:
     """Read one cell, which is among the results. Raises InputError if a file is missing."""
     task, _ = split_test_set(setting.task)
-    names = [name for name in grid_stage_names(grid) if name.endswith(f"-{task}")]
+    names = task_stage_names(grid, task)
     rows = [read_table(results_dir / "rows" / f"{name}.parquet") for name in names]
     key = (*system_key(system), setting.task, setting.label_count)
     cells = {key: _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]}
@@ -400,7 +410,7 @@ def _build_cells(
 
 
 def is_whole_task(table: pd.DataFrame) -> pd.Series:
-    """Mark the rows of chosen trials that score all items of a task, by all layers together."""
+    """Return which rows are of chosen trials, for all items of a task and all layers together."""
     return (
         (table["trial"] == "chosen")
         & (table["item_filter"] == "all")

@@ -2,7 +2,7 @@
 
 Both have answered the same test items. As in `lineage.analysis.ranking`, the two systems are fixed,
 and only the items could have been others.
-Shapes: N items or groups of items, B draws.
+Shapes: N items or groups of items, B bootstrap samples.
 """
 
 from dataclasses import dataclass
@@ -133,9 +133,9 @@ def decide_champion(
 
 
 def _margin_of_error(deviations_B: Scores, *, num_units: int, pseudo_variance: float) -> float:
-    """Return half the width of the 95 % interval of a difference, from its draws.
+    """Return half the width of the 95 % interval of a difference, from its bootstrap samples.
 
-    The critical value is the quantile of the studentized draws, and at least that of Student's t.
+    The critical value is the quantile of the studentized samples, and at least that of Student's t.
     """
     error = float(np.sqrt(deviations_B.var() + pseudo_variance))
     level = statistics.CONFIDENCE_LEVEL

@@ -22,10 +22,10 @@ from lineage.analysis.records import (
     System,
 )
 from lineage.config.params import Grid
-from lineage.evaluation.metrics import MIN_SCORES
+from lineage.evaluation.metrics import max_difference
 from lineage.results import ENSEMBLE_FAMILY, PUBLIC_FAMILY
 
-# Scores zero: the chance level of correlations, and of tasks where no baseline guesses.
+# Scores zero: the chance level of correlations, and of tasks without a chance baseline.
 ZERO_BASELINE = System("chance", "chance", *["none"] * 6)
 CORRELATIONS = ("pearson", "spearman")
 FamilyOfTests = tuple[Any, ...]
@@ -118,7 +118,7 @@ def _merge_seeds(first: SeedPair, second: SeedPair) -> list[int]:
 
 
 def run_comparisons(planned: Iterable[PlannedComparison]) -> list[Comparison]:
-    """Compare every pair that shares seeds and items. Each family of tests is judged together."""
+    """Compare every pair that shares seeds and items. Each family of tests has one correction."""
     families = defaultdict[FamilyOfTests, list[tuple[int, PlannedComparison, PairedScores]]](list)
     for place, pair in enumerate(planned):
         scores = pair_scores(pair.first, pair.second)
@@ -202,13 +202,12 @@ def _estimate_difference(
     The comparison with chance is about the models at hand, so its interval is over items only, for
     the mean over seeds. With two seeds, an interval over seeds would exclude nothing.
     """
-    max_difference = 1.0 - MIN_SCORES.get(pair.first.metric, 0.0)
     num_grouped_items = pair.first.num_grouped_items
     if pair.comparison_type == "chance":
         return statistics.estimate_difference(
             scores.first.mean(axis=0, keepdims=True),
             scores.second.mean(axis=0, keepdims=True),
-            max_difference=max_difference,
+            max_difference=max_difference(pair.first.metric),
             num_grouped_items=num_grouped_items,
         )
     return statistics.estimate_difference(
@@ -216,7 +215,7 @@ def _estimate_difference(
         scores.second,
         seeds=scores.seeds,
         seed_variances=seed_variances,
-        max_difference=max_difference,
+        max_difference=max_difference(pair.first.metric),
         num_grouped_items=num_grouped_items,
     )
 
@@ -318,7 +317,7 @@ def _plan_continuation(
 
 
 def _plan_ablation(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
-    """Compare a model with the one it is an ablation of, if both are used in the same way.
+    """Compare a model with the one it is an ablation of, if both have the same usage.
 
     Their features may differ, because the ablation may be of the layers that are read.
     """

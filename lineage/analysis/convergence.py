@@ -48,7 +48,7 @@ class FinetuneCurve:
     head: str
     metric: str
     kept_epoch: float  # of the weights that are used
-    # None where a value is not finite: a correlation of constant predictions has none.
+    # None if a value is not finite: a correlation of constant predictions has none.
     epoch: tuple[float, ...]
     train_loss: tuple[float | None, ...]
     validation_loss: tuple[float | None, ...]

@@ -1,4 +1,4 @@
-"""The crossover point with TF-IDF, and how many labels one model saves beside another."""
+"""The crossover point with TF-IDF, and how many labels one model saves over another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,9 +102,9 @@ class LabelCurve:
 def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
     """Return the curve of each model, on each task that has several numbers of labels.
 
-    A model's curve is that of one system, since a jump between two ways of using it says nothing
-    about labels: of the system that represents it at the most labels, or, if that was run with
-    fewer numbers of labels than another one, of the other one that scores highest at its end.
+    A curve is that of one system, since a jump from one method to another says nothing about
+    labels: the model's system with the most numbers of labels. Among equals it is the one that
+    represents the model at the most labels, or else the highest score there.
     """
     candidates: dict[str, dict[str, System]] = {}  # by task and model, at the most labels
     largest: dict[str, int] = {}

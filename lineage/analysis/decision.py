@@ -93,13 +93,14 @@ class Decision:
 
 def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
     """Decide every setting, under the budget if something was trained for it."""
-    overall = {one.setting: one for one in analysis.rankings if one.scope == "overall"}
-    budget = {one.setting: one for one in analysis.rankings if one.scope == "budget"}
+    rankings: dict[str, dict[Setting, Ranking]] = {"budget": {}, "overall": {}}
+    for ranking in analysis.rankings:
+        rankings[ranking.scope][ranking.setting] = ranking
     decisions = []
-    for setting in dict.fromkeys(one.setting for one in analysis.rankings):
+    for setting in dict.fromkeys(ranking.setting for ranking in analysis.rankings):
         decision = _decide_setting(
-            budget.get(setting),
-            overall.get(setting),
+            rankings["budget"].get(setting),
+            rankings["overall"].get(setting),
             costs,
             analysis.label_forecasts,
             margin=analysis.equivalence_margin,
@@ -110,9 +111,9 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
                 decision, advice="nothing above a 5-gram model", counting_score=counting_score
             )
         omitted = [
-            one
-            for one in find_omitted_methods(analysis, setting.task)
-            if one.label_count == setting.label_count
+            method
+            for method in find_omitted_methods(analysis, setting.task)
+            if method.label_count == setting.label_count
         ]
         unused_labels = _count_unused_labels(analysis, setting)
         decisions.append(replace(decision, omitted=tuple(omitted), unused_labels=unused_labels))
@@ -122,9 +123,9 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
 def _counting_does_as_well(analysis: Analysis, setting: Setting) -> bool:
     """Return whether no system is shown to be better than a 5-gram model, which only counts."""
     verdicts = [
-        one.verdict
-        for one in analysis.comparisons
-        if one.comparison_type == "kneser_ney" and one.setting == setting
+        comparison.verdict
+        for comparison in analysis.comparisons
+        if comparison.comparison_type == "kneser_ney" and comparison.setting == setting
     ]
     return bool(verdicts) and "better" not in verdicts
 
@@ -141,7 +142,7 @@ def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
     task, extra_test_set = split_test_set(setting.task)
     if setting.label_count != "all" or extra_test_set:
         return 0
-    summary = next((one for one in analysis.tasks if one.task == task), None)
+    summary = next((summary for summary in analysis.tasks if summary.task == task), None)
     train = None if summary is None else summary.splits.get("train")
     return 0 if train is None else train.dropped.get("limit", 0)
 
@@ -191,9 +192,9 @@ def _list_as_good(
     ranking: Ranking, chosen: System, costs: Costs, *, margin: float
 ) -> tuple[Choice, ...]:
     return tuple(
-        _with_cost(one, ranking, costs)
-        for one in ranking.standings
-        if one.system != chosen and is_as_good(one, margin=margin)
+        _with_cost(standing, ranking, costs)
+        for standing in ranking.standings
+        if standing.system != chosen and is_as_good(standing, margin=margin)
     )
 
 
@@ -205,37 +206,41 @@ def _find_forecast(
     A forecast is for the largest number of labels of a task.
     """
     own = [
-        one
-        for one in forecasts
-        if (one.task, one.system.model) == (ranking.task, system.model)
-        and one.label_counts[-1] == ranking.train_examples
+        forecast
+        for forecast in forecasts
+        if (forecast.task, forecast.system.model) == (ranking.task, system.model)
+        and forecast.label_counts[-1] == ranking.train_examples
     ]
-    return max(own, key=lambda one: (one.system == system, one.scores[-1]), default=None)
+    return max(
+        own, key=lambda forecast: (forecast.system == system, forecast.scores[-1]), default=None
+    )
 
 
 def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:
     """Choose the cheapest system that is shown to be at most `margin` below the best.
 
-    Of systems that take about as long to build, it is the highest score. If none is shown to be so
-    close to the best, it is the highest score that is above chance, or the highest of all; the
-    cheapest of equal scores.
+    Among systems that take about as long to build, the highest score wins. If no system is shown to
+    be that close to the best, choose the highest score that is above chance, or else the highest
+    of all; the cheapest of equal scores.
     """
     if len(ranking.standings) == 1:
         return ranking.best, "alone"
-    above_chance = [one for one in ranking.standings if one.above_chance]
+    above_chance = [standing for standing in ranking.standings if standing.above_chance]
     if not above_chance:
         return ranking.best, "open"
-    close = [one for one in above_chance if one.behind_low >= -margin]
+    close = [standing for standing in above_chance if standing.behind_low >= -margin]
     if not close:
         highest = above_chance[0].mean
-        ties = [one for one in above_chance if highest - one.mean <= MEAN_TOLERANCE]
-        return min(ties, key=lambda one: _seconds(one, ranking, costs)), "open"
-    shortest = min(_seconds(one, ranking, costs) for one in close)
+        ties = [standing for standing in above_chance if highest - standing.mean <= MEAN_TOLERANCE]
+        return min(ties, key=lambda standing: _seconds(standing, ranking, costs)), "open"
+    shortest = min(_seconds(standing, ranking, costs) for standing in close)
     chosen = next(
-        one for one in close if _seconds(one, ranking, costs) <= SAME_COST_FACTOR * shortest
+        standing
+        for standing in close
+        if _seconds(standing, ranking, costs) <= SAME_COST_FACTOR * shortest
     )
-    others = [one for one in ranking.standings if one.system != chosen.system]
-    if not any(is_as_good(one, margin=margin) for one in others):
+    others = [standing for standing in ranking.standings if standing.system != chosen.system]
+    if not any(is_as_good(standing, margin=margin) for standing in others):
         return chosen, "clear"
     return chosen, "cheapest"
 
@@ -293,7 +298,9 @@ def _is_worth_it(
         return False
     if budget is None:
         return True
-    own_best = next(one for one in overall.standings if one.system == budget.best.system)
+    own_best = next(
+        standing for standing in overall.standings if standing.system == budget.best.system
+    )
     return not own_best.may_be_best and best.mean - own_best.mean > margin
 
 
@@ -306,11 +313,11 @@ def _cheapest(ranking: Ranking) -> Standing:
 
 
 def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices than which no cheaper one scores higher, the cheapest first.
+    """Return the choices that score higher than every cheaper one, the cheapest first.
 
     Choices without a known time are left out.
     """
-    timed = [(one.cost.seconds, one) for one in choices if one.cost.seconds is not None]
+    timed = [(choice.cost.seconds, choice) for choice in choices if choice.cost.seconds is not None]
     front: list[Choice] = []
     for _, choice in sorted(timed, key=lambda pair: (pair[0], -pair[1].standing.mean)):
         if not front or choice.standing.mean > front[-1].standing.mean:

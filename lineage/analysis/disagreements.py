@@ -8,11 +8,10 @@ import pandas as pd
 
 from lineage import artifacts
 from lineage.analysis.cells import (
-    SYSTEM_COLUMNS,
     read_setting_predictions,
+    select_system,
     shorten_label,
     split_test_set,
-    system_key,
 )
 from lineage.analysis.decision import largest_label_counts
 from lineage.analysis.records import Analysis, System
@@ -100,8 +99,8 @@ def _disagreement_item(row: dict[Any, Any], item_id: str, text: str) -> Disagree
 
 def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFrame:
     """Return each item's accuracy over repetitions, its label, and the first prediction."""
-    is_system = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
-    rows = table[is_system].sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
+    rows = select_system(table, system)
+    rows = rows.sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
     # `correct` is 0, 1/2 or 1 in kinds with ties. In others it is a contribution to the metric.
     accuracy = rows["correct"]
     if not load_kind(kind).has_ties:
@@ -115,11 +114,11 @@ def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFra
 
 def _read_texts(task_dir: Path, ids: list[str]) -> dict[str, str]:
     """Return the texts of items by id, from the tables of a task."""
-    record = artifacts.read_json(task_dir / "task.json")
-    names = [name for name in record["has"] if name != "unlabelled"]
+    info = artifacts.read_json(task_dir / "task.json")
+    names = [name for name in info["has"] if name != "unlabelled"]
     tables = [artifacts.read_table(task_dir / f"{name}.parquet") for name in names]
     items = pd.concat([table[table["id"].isin(ids)] for table in tables], ignore_index=True)
-    columns = load_kind(record["kind"]).extract_texts(items, record["language"])
+    columns = load_kind(info["kind"]).extract_texts(items, info["language"])
     parts_by_id = zip(items["id"], *columns, strict=True)
     return {item_id: _shorten_text(" | ".join(parts)) for item_id, *parts in parts_by_id}
 

@@ -38,7 +38,7 @@ class TaskEffect:
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect on one model, used in one way, over the tasks of one kind."""
+    """The effect on one model with one method, over the tasks of one kind."""
 
     model: str
     method: Method

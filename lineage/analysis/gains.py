@@ -33,7 +33,7 @@ class Method:
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """How often comparisons came out in each way."""
+    """How many comparisons have each outcome."""
 
     num_comparisons: int
     better: int
@@ -54,7 +54,7 @@ class KindCounts:
 
 @dataclass(frozen=True)
 class ModelCounts:
-    """Outcomes of one model used in one way."""
+    """Outcomes of one model with one method."""
 
     model: str
     method: Method

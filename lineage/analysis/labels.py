@@ -1,6 +1,6 @@
 """Forecast the gain from more labels: a power law through the scores at several numbers.
 
-Shapes: K numbers of labels, N items, B draws.
+Shapes: K numbers of labels, N items, B bootstrap samples.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,10 @@ def forecast_labels(
 ) -> list[LabelForecast]:
     """Forecast what twice as many labels bring the models that are candidates.
 
-    A forecast is for one system: a jump between two ways of using a model says nothing about
-    labels. Systems with fewer than three numbers of labels have none, and neither have random-init
-    baselines. The interval is that over items, of the fit through all numbers of labels and of the
-    one through the last two together, since the error may follow no power law.
+    A forecast is for one system: a jump from one method to another says nothing about labels.
+    Systems with fewer than three numbers of labels, and random-init baselines, have no forecast.
+    The interval over items covers two fits, through all numbers of labels and through the last two,
+    since the error may follow no power law.
     """
     candidates = {
         (ranking.task, standing.system.model)

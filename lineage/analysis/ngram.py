@@ -17,7 +17,7 @@ def compare_with_ngrams(
     """Yield the comparison of each model that has bits per byte, or scores minimal pairs.
 
     A model's bits per byte are those of its last validation, which the 5-gram model of its tokens
-    predicts too. On minimal pairs it is judged by its pretrained system, before any adaptation.
+    predicts too. On minimal pairs its pretrained system counts, before any adaptation.
     """
     bits_by_model = {one.model: one for one in ngram_bits}
     for model in models:

@@ -3,7 +3,7 @@
 The systems are fixed, and only the test items could have been others. So items are drawn again
 with replacement, the same ones for all systems (a paired bootstrap: Efron and Tibshirani 1993,
 chapter 8), or groups of items that belong together. A system's score is its mean over seeds.
-Shapes: S systems, N items or groups of items, B draws.
+Shapes: S systems, N items or groups of items, B bootstrap samples.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,15 @@ from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
 from lineage.analysis.comparisons import best_systems, is_above_chance
 from lineage.analysis.records import MEAN_TOLERANCE, Ranking, Standing
-from lineage.evaluation.metrics import MIN_SCORES
+from lineage.evaluation.metrics import max_difference
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 
 Scores = npt.NDArray[np.float64]
-FLOORS = (
-    "majority",
-    "chance",
-    "copy",
-    "kneser_ney",
-    "word_frequency",
-)  # they are no candidates: nobody would use them
+# Baselines that nobody would use, so they are not candidates.
+FLOORS = ("majority", "chance", "copy", "kneser_ney", "word_frequency")
 NUM_DRAWS = 10_000
-DRAWS_AT_ONCE = 2_000_000  # item numbers in memory: chunks of draws times items
+DRAWS_AT_ONCE = 2_000_000  # item numbers in memory: chunks of samples times items
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class BestComparison:
 def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM_DRAWS) -> Scores:
     """Return (B, S): the systems' means over items that are drawn again.
 
-    The spread of the draws is widened, so that few items have the intervals of Student's t
+    The spread of the samples is widened, so that few items have the intervals of Student's t
     (Hesterberg 2015, section 5.1, the expanded percentile interval).
     """
     num_systems, num_items = scores_SN.shape
@@ -75,9 +70,9 @@ def compare_with_best(
     With 95 % confidence the truly best system is among those that may be the best, and all lower
     limits hold at once.
 
-    Critical values are quantiles of the largest studentized deviation from each system, over the
-    draws. A system is excluded if another is better by more than its critical value allows. The
-    lower limits assume that one of the systems which may be the best is the best.
+    Critical values are quantiles, over the samples, of the largest studentized deviation from each
+    system. A system is excluded if another is better by more than its critical value allows. The
+    lower limits assume that the best is one of the systems that may be the best.
     """
     pseudo_variance = variance_of_pseudo_items(num_items, max_difference)
     lowest_critical_value = float(stdtrit(num_items - 1, statistics.CONFIDENCE_LEVEL))
@@ -159,18 +154,18 @@ def _rank(scope: str, candidates: Sequence[ResultCell], cells: Sequence[ResultCe
     means_S = scores_SN.mean(axis=1)
     num_items = scores_SN.shape[1]
     task, _ = split_test_set(first.task)
-    max_difference = 1.0 - MIN_SCORES.get(first.metric, 0.0)
+    largest = max_difference(first.metric)
     if num_items > 1:
-        # The label counts of a task share their draws, so that their differences are paired too.
+        # The label counts of a task share their samples, so that their differences are paired too.
         draws_BS = draw_means(scores_SN, generator("bootstrap", task, num_items))
         comparisons = compare_with_best(
             means_S,
             draws_BS,
             num_items=first.num_grouped_items or num_items,
-            max_difference=max_difference,
+            max_difference=largest,
         )
     else:
-        unknown = BestComparison(-max_difference, max_difference, True, None, None)
+        unknown = BestComparison(-largest, largest, True, None, None)
         comparisons = [unknown] * len(means_S)
     standings = [
         _standing(cell, float(mean), comparison, cells)

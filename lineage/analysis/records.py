@@ -35,7 +35,7 @@ ComparisonType = Literal[
     "adaptation",  # an adapted model with the same model before adaptation
     "general_text",  # an adapted model with the same model pretrained on the target's text alone
     "continuation",  # a public checkpoint that continued on the corpus with the same one as it is
-    "models",  # two models that are used in the same way
+    "models",  # two models with the same init and method
     "ablation",  # a model with the model that differs from it in one setting
     "ensemble",  # an ensemble with one of its members
     "concatenated",  # a model with static vectors added, with the model or the vectors alone
@@ -61,7 +61,7 @@ class System:
 
     @property
     def method(self) -> tuple[str, str, str]:
-        """Return what two systems share if only their models differ. Recipes differ too."""
+        """Return how a model is used, equal for two systems whose models are compared."""
         return self.transfer, self.features, self.head
 
     @property
@@ -71,7 +71,7 @@ class System:
 
     @property
     def usage(self) -> tuple[str, str, str]:
-        """Return the method of a system whose features may differ."""
+        """Return how a model is used, whatever features are read."""
         return self.init, self.transfer, self.head
 
 
@@ -352,7 +352,7 @@ class LossCurve:
 
 @dataclass(frozen=True)
 class NgramComparison:
-    """A pretrained model beside 5-gram models of the same text.
+    """A pretrained model and 5-gram models of the same text.
 
     Bits per byte are for the same tokens of held-out text, means over pretraining seeds. None: the
     model does not predict each next token, or its pretraining failed. The two other fields are the

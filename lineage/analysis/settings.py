@@ -1,4 +1,4 @@
-"""The chance level of a setting, outcomes beside it, and fine-tuned runs that collapsed."""
+"""The chance level of a setting, outcomes near it, and fine-tuned runs that collapsed."""
 
 from dataclasses import dataclass
 
@@ -67,7 +67,7 @@ def baseline_is_near_chance(analysis: Analysis, comparison: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class OmittedMethod:
-    """A way of using models that a study has for a task, but not with this number of labels."""
+    """A method that a study uses for a task, but not with this number of labels."""
 
     transfer: str
     head: str

@@ -7,8 +7,8 @@ each of them contains (Owen 2007, The pigeonhole bootstrap), with Satterthwaite'
 of freedom. A bootstrap over three seeds has intervals that are too short by design. The intervals
 of this estimate have their nominal coverage, and it needs no random numbers.
 
-Repetitions are pretraining seeds, fine-tuning seeds, or both, crossed in the same way. A
-fine-tuning seed draws the labels that all pretrained models learn from. So more pretraining seeds
+Repetitions are pretraining seeds, fine-tuning seeds, or both, crossed likewise. A
+fine-tuning seed samples the labels that all pretrained models learn from. So more pretraining seeds
 do not make the variance of the fine-tuning seeds smaller, and the fine-tuning seeds of one
 pretrained model do not tell how another pretraining would turn out.
 

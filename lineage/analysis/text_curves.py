@@ -25,7 +25,7 @@ from lineage.analysis.comparisons import best_system
 from lineage.analysis.ranking import mean_scores
 from lineage.analysis.records import PretrainingBudget, TextCurve, TextGain
 from lineage.config.params import Grid
-from lineage.evaluation.metrics import MIN_SCORES
+from lineage.evaluation.metrics import max_difference
 from lineage.results import INTERMEDIATE_COLUMNS, INTERMEDIATE_TRIAL, PREDICTION_COLUMNS
 
 HALF = 0.5
@@ -149,7 +149,7 @@ def _measure_gain(
     estimate = statistics.estimate_difference(
         after_1N,
         before_1N,
-        max_difference=1.0 - MIN_SCORES.get(final.metric, 0.0),
+        max_difference=max_difference(final.metric),
         num_grouped_items=final.num_grouped_items,
     )
     return TextGain(share, difference, estimate.low, estimate.high)

@@ -47,6 +47,11 @@ ANSWER_SEPARATOR = "\t"  # clean text has no tab, see `lineage.data.language`
 PUNCTUATION_REMOVAL = str.maketrans("", "", string.punctuation)
 
 
+def max_difference(metric: str) -> float:
+    """Return the largest possible difference of two scores, as a share of a perfect score."""
+    return 1.0 - MIN_SCORES.get(metric, 0.0)
+
+
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the share of correct items."""
     return float(np.mean(labels == predictions))

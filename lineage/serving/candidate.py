@@ -8,10 +8,10 @@ from pathlib import Path
 
 from lineage import artifacts
 from lineage.analysis.cells import (
-    grid_stage_names,
     read_cell,
     read_table,
     stack_scores,
+    task_stage_names,
 )
 from lineage.analysis.champion import Contender
 from lineage.analysis.decision import Decision
@@ -99,9 +99,7 @@ def digest_folder(folder: Path) -> str:
 def _read_scored_ids(params: Params, task: str, results_dir: Path) -> set[str]:
     """Return the ids of the items on which the systems of a task were scored."""
     ids: set[str] = set()
-    for name in grid_stage_names(params.grid):
-        if not name.endswith(f"-{task}"):
-            continue
+    for name in task_stage_names(params.grid, task):
         table = read_table(results_dir / "predictions" / f"{name}.parquet")
         is_scored = (table["split"] == params.report.split) & (table["test_set"] == task)
         ids.update(table.loc[is_scored, "id"])

@@ -1,6 +1,6 @@
 """Champion and challenger: the recommended system of each task in MLflow's registry of models.
 
-The systems of a task are versions of one registered model, STUDY-TASK. The alias `champion` marks
+The systems of a task are versions of one registered model, STUDY-TASK. The alias `champion` names
 the version in use, and `challenger` the last one that did not replace it. A version is an MLflow
 model (`lineage.serving.mlflow_model`) with one score for each test item, so that later systems can
 be compared with it.
@@ -33,7 +33,7 @@ from lineage.analysis.statistics import EQUIVALENCE_MARGIN
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.evaluation.metrics import MIN_SCORES
+from lineage.evaluation.metrics import max_difference
 from lineage.randomness import generator
 from lineage.report.champions import describe_champion, describe_version
 from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
@@ -100,7 +100,7 @@ def publish_champions(
     results_dir: Path,
     tasks_dir: Path,
 ) -> list[ChampionOutcome]:
-    """Register the recommended system of each task, and decide which become champions.
+    """Register the recommended system of each task, and decide which are the new champions.
 
     Tasks for which no system is trained are left out; if a system is not kept, a line says so.
     Where the store does not answer, a warning is printed, and nothing more is tried. `run_id` is
@@ -207,7 +207,7 @@ def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> 
         None if champion is None else _read_contender(champion),
         generator("champion", name),
         margin=EQUIVALENCE_MARGIN,
-        max_difference=1.0 - MIN_SCORES.get(candidate.decision.metric, 0.0),
+        max_difference=max_difference(candidate.decision.metric),
     )
     tags = _version_tags(candidate, decision, champion, run_id)
     version = _find_same(client, name, candidate.contender)
