@@ -81,7 +81,7 @@ def work(stage: Stage) -> None:
 
 
 def write_chosen_tfidf(
-    stage: Stage, chosen_tfidf: Sequence[ChosenTfidf], facts: dict[str, Any]
+    stage: Stage, chosen_tfidf: Sequence[ChosenTfidf], info: dict[str, Any]
 ) -> None:
     """Write the TF-IDF model of each label count."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -89,7 +89,7 @@ def write_chosen_tfidf(
         costs = []
         for chosen in chosen_tfidf:
             folder = Path(scratch) / chosen.run.label_count
-            save_tfidf(folder, chosen, facts)
+            save_tfidf(folder, chosen, info)
             folders.append(folder)
             costs.append(
                 {

@@ -207,14 +207,14 @@ def evaluate_intermediate(
     if not (repeated and context.task.scored_splits):
         return tables
     for folder in sorted(model_dir.glob(f"{INTERMEDIATE_PREFIX}*")):
-        facts = read_json(folder / "spent.json")
+        spent = read_json(folder / "spent.json")
         runs_dir = cache_dir / folder.name
         runs_dir.mkdir(exist_ok=True)
         at_share = dataclasses.replace(context, checkpoint=Checkpoint.load(folder))
         output = evaluate(stage, at_share, repeated, cache_dir, runs_dir=runs_dir)
         tables.append(
             intermediate_predictions(
-                output.predictions, split=context.task.scored_splits[-1], **facts
+                output.predictions, split=context.task.scored_splits[-1], **spent
             )
         )
     return tables

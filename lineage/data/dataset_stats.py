@@ -37,7 +37,7 @@ class SplitStats:
     blank_words: int = 0  # words
     tags_not_in_train: int = 0  # sentences with a tag that train lacks
     numeric_tags: int = 0  # tags that are numbers without names
-    tags_without_scheme: int = 0  # tags such as O beside others without B- or I-
+    tags_without_scheme: int = 0  # tags such as O and others without B- or I-
     dropped: dict[str, int] = field(default_factory=dict)  # reason -> items of the source
 
 
@@ -63,31 +63,31 @@ class DatasetStats:
 
 
 def compute_dataset_stats(task: TaskData, finetune_seeds: Sequence[int]) -> DatasetStats:
-    """Collect the statistics of a task from its facts (task.json) and its folds."""
-    facts = task.info
+    """Collect the statistics of a task from task.json and its folds."""
+    info = task.info
     splits = {}
     extra_test_sets = {}
-    for name in facts["counts"]:
+    for name in info["counts"]:
         if name.startswith(EXTRA_TEST_PREFIX):
-            extra_test_sets[name.removeprefix(EXTRA_TEST_PREFIX)] = compute_split_stats(facts, name)
+            extra_test_sets[name.removeprefix(EXTRA_TEST_PREFIX)] = compute_split_stats(info, name)
         else:
-            splits[name] = compute_split_stats(facts, name)
+            splits[name] = compute_split_stats(info, name)
     return DatasetStats(
-        task=facts["name"],
-        kind=facts["kind"],
+        task=info["name"],
+        kind=info["kind"],
         splits=splits,
         extra_test_sets=extra_test_sets,
-        cross_validation=compute_fold_stats(task, finetune_seeds) if facts["folds"] else None,
+        cross_validation=compute_fold_stats(task, finetune_seeds) if info["folds"] else None,
     )
 
 
-def compute_split_stats(facts: Mapping[str, Any], name: str) -> SplitStats:
-    """Collect the counts of one split, or of an extra test set, from the facts of a task."""
-    counts = {stat: facts[stat].get(name, 0) for stat in SPLIT_COUNTS}
-    dropped = {reason: n for reason, n in facts["dropped"].get(name, {}).items() if n}
+def compute_split_stats(info: Mapping[str, Any], name: str) -> SplitStats:
+    """Collect the counts of one split, or of an extra test set, from task.json."""
+    counts = {stat: info[stat].get(name, 0) for stat in SPLIT_COUNTS}
+    dropped = {reason: n for reason, n in info["dropped"].get(name, {}).items() if n}
     return SplitStats(
-        items=facts["counts"][name],
-        held_out_from_train=name == "validation" and bool(facts["held_out_from_train"]),
+        items=info["counts"][name],
+        held_out_from_train=name == "validation" and bool(info["held_out_from_train"]),
         dropped=dropped,
         **counts,
     )
@@ -95,19 +95,19 @@ def compute_split_stats(facts: Mapping[str, Any], name: str) -> SplitStats:
 
 def compute_fold_stats(task: TaskData, finetune_seeds: Sequence[int]) -> FoldStats:
     """Count the folds of a task, and the training sets that lack a label."""
-    facts = task.info
+    info = task.info
     training_sets = [
         task.split_items(seed=seed, fold=fold)[0]
         for seed in finetune_seeds
-        for fold in fold_numbers(facts)
+        for fold in fold_numbers(info)
     ]
     missing_a_label = 0
-    if facts["answer"] == "label":
+    if info["answer"] == "label":
         for part in training_sets:
-            missing_a_label += task.select_items(part)["label"].nunique() < len(facts["labels"])
+            missing_a_label += task.select_items(part)["label"].nunique() < len(info["labels"])
     return FoldStats(
-        folds=facts["folds"],
-        groups=task.splits["train"]["group"].nunique() if facts["grouped"] else 0,
+        folds=info["folds"],
+        groups=task.splits["train"]["group"].nunique() if info["grouped"] else 0,
         missing_a_label=missing_a_label,
         training_sets=len(training_sets),
     )

@@ -54,7 +54,7 @@ class TaskItems:
 
 
 @dataclass(frozen=True)
-class _ReadTask:
+class _RawTask:
     """A task's data as the user has it, by split; test-NAME is that of an extra test set."""
 
     task: Task  # as it is read: with the keys of its mirror, or the columns of a generated task
@@ -137,60 +137,60 @@ def build_items(
     name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str
 ) -> TaskItems:
     """Read a task and make its items. Raises InputError that names the file and the row."""
-    read = _read_task(name, task, kind, seed=seed, root=root, where=where)
-    dropped: dict[str, dict[str, int]] = {split: {} for split in read.tables}
+    raw = _read_task(name, task, kind, seed=seed, root=root, where=where)
+    dropped: dict[str, dict[str, int]] = {split: {} for split in raw.tables}
     splits = {}
-    for split, (columns, place) in read.tables.items():
+    for split, (columns, place) in raw.tables.items():
         if split != "unlabelled":
             splits[split] = _make_items(
-                columns, split, read.tasks[split], kind, place, dropped[split]
+                columns, split, raw.tasks[split], kind, place, dropped[split]
             )
-    splits = apply_label_map(splits, read.places, read.tasks, dropped, where)
-    label_warnings = describe_doubtful_labels(splits, read.task, kind)
+    splits = apply_label_map(splits, raw.places, raw.tasks, dropped, where)
+    label_warnings = describe_doubtful_labels(splits, raw.task, kind)
     labels: list[str] = []
     if kind.answer_type is not None:
-        label_columns = {split: read.tasks[split].label or "" for split in splits}
-        labels = LABEL_CHECKS[kind.answer_type](splits, read.places, label_columns)
+        label_columns = {split: raw.tasks[split].label or "" for split in splits}
+        labels = LABEL_CHECKS[kind.answer_type](splits, raw.places, label_columns)
     num_validation_taken = 0
     if kind.has_train_split and not task.folds:
         num_validation_taken = split_off_validation(
-            splits, read.task, dropped, by_group=task.group is not None, seed=seed, where=where
+            splits, raw.task, dropped, by_group=task.group is not None, seed=seed, where=where
         )
     if kind.answer_type == "span":
-        drop_unanswerable(splits, read.places, dropped, folds=task.folds)
+        drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
     splits = {
         split: _apply_limits(
-            table, split, read.tasks.get(split, read.task), dropped.setdefault(split, {}), seed=seed
+            table, split, raw.tasks.get(split, raw.task), dropped.setdefault(split, {}), seed=seed
         )
         for split, table in splits.items()
     }
-    _check_limited_items(splits, labels, read, task, kind)
+    _check_limited_items(splits, labels, raw, task, kind)
     counters = _pop_counters(splits, kind)
-    if "unlabelled" in read.tables:
+    if "unlabelled" in raw.tables:
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
-            read.tables, read.tasks, kind, splits, seed=seed
+            raw.tables, raw.tasks, kind, splits, seed=seed
         )
-    info = _describe_items(name, task, kind, read, splits, labels, dropped, where)
+    info = _describe_items(name, task, kind, raw, splits, labels, dropped, where)
     info |= counters | {"held_out_from_train": num_validation_taken}
-    if _has_character_spans(read, kind):
+    if _has_character_spans(raw, kind):
         info["character_spans"] = True
     _labels_to_ids(splits, labels, kind)
     return TaskItems(splits, info, label_warnings)
 
 
-def _has_character_spans(read: _ReadTask, kind: Kind) -> bool:
+def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
     """Tell whether the labels are spans of characters, so that texts were split into words."""
     if kind.answer_type != "tags":
         return False
-    columns, _ = read.tables["train"]
-    return any(map(is_span_annotation, columns[read.tasks["train"].label or ""]))
+    columns, _ = raw.tables["train"]
+    return any(map(is_span_annotation, columns[raw.tasks["train"].label or ""]))
 
 
 def _describe_items(
     name: str,
     task: Task,
     kind: Kind,
-    read: _ReadTask,
+    raw: _RawTask,
     splits: dict[str, pd.DataFrame],
     labels: list[str],
     dropped: dict[str, dict[str, int]],
@@ -199,44 +199,44 @@ def _describe_items(
     """Return what task.json says about the items: their kind, labels, metrics and counts."""
     default_metric = kind.metrics[0]
     if kind.answer_type == "tags":
-        default_metric = choose_tag_metric(labels, read.task.metric or (), where)
+        default_metric = choose_tag_metric(labels, raw.task.metric or (), where)
     return {
         "name": name,
         "kind": kind.name,
-        "language": read.task.language,
+        "language": raw.task.language,
         "answer": kind.answer_type,
         "labels": labels,
-        "metric": choose_metrics(read.task, kind, default=default_metric),
-        "symmetric": read.task.symmetric,
-        "probes": list(read.task.probes),
+        "metric": choose_metrics(raw.task, kind, default=default_metric),
+        "symmetric": raw.task.symmetric,
+        "probes": list(raw.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
         "tags_not_in_train": count_unseen_tags(splits, kind),
-        **count_unread_spans(labels, kind, read.task),
-        "duplicates_of_train": count_repeats_in_train(splits, read.task, kind),
+        **count_unread_spans(labels, kind, raw.task),
+        "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
         "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
-        "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, read)),
+        "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, raw)),
         "has": sorted(splits),
         "extra_test_sets": list(task.extra_test_sets),
         "folds": task.folds,
         "grouped": task.group is not None,
         "validation_share": task.validation_share,
-        "ceilings": read.ceilings,
-        "ceiling_groups": read.ceiling_groups,
+        "ceilings": raw.ceilings,
+        "ceiling_groups": raw.ceiling_groups,
     }
 
 
 def _check_limited_items(
-    splits: dict[str, pd.DataFrame], labels: list[str], read: _ReadTask, task: Task, kind: Kind
+    splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
 ) -> None:
     """Check the items that are left after the limits. Raises InputError."""
     if kind.has_train_split and labels and kind.answer_type != "choice":
-        _check_limited_labels(splits["train"]["label"], len(labels), kind, read.places["train"])
+        _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
     if task.folds:
-        _check_folds(splits["train"], task, kind, read.places["train"])
+        _check_folds(splits["train"], task, kind, raw.places["train"])
     if kind.check_items is not None:
         for split, table in splits.items():
-            kind.check_items(table, read.task, read.places[split])
+            kind.check_items(table, raw.task, raw.places[split])
 
 
 def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
@@ -258,36 +258,34 @@ def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict
     return counters
 
 
-def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, read: _ReadTask) -> set[str]:
+def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) -> set[str]:
     """Return the splits whose groups the user names; a generated task names its own."""
     grouped = set()
     for split in splits:
-        split_task = read.tasks[split] if split.startswith(EXTRA_TEST_PREFIX) else task
+        split_task = raw.tasks[split] if split.startswith(EXTRA_TEST_PREFIX) else task
         if split_task.group:
             grouped.add(split)
     return grouped
 
 
-def _read_task(
-    name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str
-) -> _ReadTask:
+def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> _RawTask:
     """Read all splits of a task, and its extra test sets. Raises InputError."""
     record, origin = resolve_origin(task, root, where)
     check_task(record, kind, where)
     if origin == "generated":
-        read = _read_generated_task(name, record, kind, seed=seed, where=where)
+        raw = _read_generated_task(name, record, kind, seed=seed, where=where)
     else:
         tables = {}
         for split, table in open_task_tables(record, root, where).items():
             columns = table.read_columns(_columns_to_read(record, split, table))
             tables[split] = (columns, table.location)
         _check_first_lines(record, kind, tables)
-        read = _ReadTask(record, tables, dict.fromkeys(tables, record))
+        raw = _RawTask(record, tables, dict.fromkeys(tables, record))
     for extra_name in task.extra_test_sets:
         extra_task, extra_table = _read_extra_test_set(task, extra_name, root, where)
-        read.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
-        read.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
-    return read
+        raw.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
+        raw.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
+    return raw
 
 
 def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
@@ -332,7 +330,7 @@ def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kin
             table["label"] = table["label"].map(index_of).astype("int64")
 
 
-def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _ReadTask:
+def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _RawTask:
     """Make the task of this name of the synthetic language, or the examples, as user tables."""
     try:
         if task.generated == "examples":
@@ -358,7 +356,7 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
         if "label" in columns and generated.labels:
             columns["label"] = [generated.labels[index] for index in columns["label"]]
         tables[split] = (columns, f"{where}: {split}")
-    return _ReadTask(
+    return _RawTask(
         task,
         tables,
         dict.fromkeys(tables, task),

@@ -82,15 +82,15 @@ class HubSplit:
 
     def fingerprint(self) -> dict[str, object]:
         """Return the pinned revision, and the digests of the files of a folder."""
-        facts: dict[str, object] = {
+        content: dict[str, object] = {
             "hub": self.repository,
             "config": self.config,
             "split": self.split,
             "revision": self.revision,
         }
         if self.folder is not None:
-            facts["files"] = list_data_files(self.folder).fingerprint()
-        return facts
+            content["files"] = list_data_files(self.folder).fingerprint()
+        return content
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class DataTable:
         """Check files before they are read; a Hub split is checked while it is read.
 
         Raises InputError for a file that is empty, damaged, not UTF-8, lacks a wanted column or
-        leaves a quotation mark open.
+        leaves a quote open.
         """
         if isinstance(self.data, HubSplit):
             return
@@ -147,7 +147,7 @@ class DataTable:
         header: list[str] = []  # of the first csv, by which pandas reads all
         for path, name in zip(self.data.paths, self.data.names, strict=True):
             columns = self._column_names(path, name)
-            # Before the columns: a mark may be left open in the header too.
+            # Before the columns: a quote may be left open in the header too.
             self._check_quotes(path, name, num_columns=len(columns))
             check_columns(wanted, columns, name, self.where, self.missing_column_hint)
             # Shortened: other columns of the user may be named by questions or notes.
@@ -290,7 +290,7 @@ def _open_files_table(task: Task, split: str, pattern: str, root: Path, where: s
     is_unlabelled = split == "unlabelled"
     if files.suffix == ".txt" and is_file_unit and not (is_unlabelled and len(files.paths) == 1):
         return DataTable(files, where, text_format=TextTableFormat(FILE_ITEM_COLUMNS, "file"))
-    # Unlabelled texts may lie in a file that names its columns, beside items in one that does not.
+    # Unlabelled texts may lie in a file that names its columns, and items in one that does not.
     names_columns = files.format not in ("text", "csv")
     if task.columns is None or (is_unlabelled and names_columns):
         return DataTable(files, where, "line")

@@ -204,10 +204,10 @@ def count_repeats_in_folds(
     return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
 
 
-def describe_repeats(facts: Mapping[str, Any]) -> list[str]:
+def describe_repeats(info: Mapping[str, Any]) -> list[str]:
     """Return a warning for each split many of whose texts may be both learned and scored.
 
-    `facts` is what task.json says.
+    `info` is task.json.
     """
     endings = {
         "duplicates_of_train": "train has too, word for word, so they are learned and then scored; "
@@ -217,8 +217,8 @@ def describe_repeats(facts: Mapping[str, Any]) -> list[str]:
     }
     warnings = []
     for stat, ending in endings.items():
-        for split, count in facts[stat].items():
-            num_items = facts["counts"][split]
+        for split, count in info[stat].items():
+            num_items = info["counts"][split]
             if count and count >= MIN_REPEATED_SHARE * num_items:
                 warnings.append(f"{split} has {count:,} of {num_items:,} texts that {ending}")
     return warnings
