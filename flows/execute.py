@@ -1,4 +1,4 @@
-"""Run one stage: the only way, for the local scheduler, the Prefect flow and every worker.
+"""Run one stage, for the local scheduler, the Prefect flow and every worker.
 
 A stage is `dvc repro -s NAME` in a process group of its own. Killing DVC alone would leave the
 training behind as an orphan, so the whole group is signalled: TERM, time for a last checkpoint,

@@ -101,7 +101,7 @@ def _choose_stages(
     jobs: int,
     exclusive_gpu: bool,
 ) -> list[StageNode]:
-    """Return the stages that begin now: those with the longest way ahead, as in the scheduler."""
+    """Return the stages that begin now: the longest remaining paths, as in the scheduler."""
     if FIRST_STAGE in running:
         return []
     if FIRST_STAGE in waiting:

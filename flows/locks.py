@@ -1,4 +1,4 @@
-"""Locked files, by which processes of one study keep out of each other's way."""
+"""Locked files, which keep processes of one study from disturbing each other."""
 
 import contextlib
 import fcntl

@@ -189,7 +189,7 @@ def patch_dvc() -> None:
     dvc.fs.system.reflink = clone_file
     StageCache._load = load_cached_run
     # Its progress bars would stand between our lines, and locks that a stopped run has left are
-    # dealt with.
+    # handled.
     logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)
     logging.getLogger("dvc.rwlock").setLevel(logging.ERROR)
 

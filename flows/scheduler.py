@@ -130,7 +130,7 @@ def _result_without_running(
 def _ready_stages(
     waiting: Mapping[str, StageNode], results: Mapping[str, StageResult]
 ) -> list[StageNode]:
-    """Return the stages whose upstream stages have ended, the longest way ahead first."""
+    """Return the stages whose upstream stages have ended, the longest remaining path first."""
     ready = [node for node in waiting.values() if all(name in results for name in node.upstream)]
     return sorted(ready, key=lambda node: -node.downstream_depth)
 
@@ -142,7 +142,7 @@ def _select_next(
     jobs: int,
     exclusive_gpu: bool,
 ) -> list[StageNode]:
-    """Return the ready stages that are to begin beside the running ones."""
+    """Return the ready stages that are to begin while others run."""
     gpu_is_free = not any(node.pool == "gpu" for node in running)
     chosen: list[StageNode] = []
     for node in ready:

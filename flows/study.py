@@ -86,7 +86,7 @@ def open_study(root: Path) -> Study:
 
 
 def check_places(root: Path) -> None:
-    """Raise InputError where a run could not write, before it has computed anything."""
+    """Raise InputError if a run could not write, before it has computed anything."""
     check_writable(str(root.absolute()), purpose="the study", num_bytes=PROBE_BYTES)
     check_writable(
         str(read_cache_folder(root)),

@@ -81,7 +81,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class RemoteStage:
-    """Everything that a worker needs to run a stage, beside the package and the DVC remote."""
+    """Everything that a worker needs to run a stage, besides the package and the DVC remote."""
 
     stage: str
     upstream: list[str]  # the stages whose outputs it reads

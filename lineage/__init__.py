@@ -1,3 +1,3 @@
-"""Compare ways of pretraining language models on your own text."""
+"""Compare pretraining methods of language models on your own text."""
 
 __version__ = "0.2.0"

@@ -111,7 +111,7 @@ def collect_facts(
     stage_metadata: Mapping[str, StageMetadata],
     provenance: Provenance,
 ) -> ReportFacts:
-    """Return what the report shows beside the analysis."""
+    """Return what the report shows besides the analysis."""
     descriptions = describe_models(params)
     disagreements = find_disagreements(
         analysis,

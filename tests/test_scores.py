@@ -39,9 +39,7 @@ def label_and_prediction_columns(
     return object_array(*labels), object_array(*predictions)
 
 
-def write_tags(
-    parts: list[tuple[str | None, int]], scheme: str
-) -> tuple[list[str], list[Span]]:
+def write_tags(parts: list[tuple[str | None, int]], scheme: str) -> tuple[list[str], list[Span]]:
     """Return the tags of consecutive parts, each with a type or without, and their spans."""
     tags: list[str] = []
     spans: list[Span] = []

@@ -10,7 +10,7 @@ from lineage.config.records import check_fraction, check_positive, parse_record
 from lineage.errors import InputError, shorten_value
 from lineage.results import HELDOUT_TEST_SET
 
-# Names of blocks and of extra test sets, which become parts of file names.
+# Names of blocks and of extra test sets, which are parts of file names.
 # File names are made of names, so their length is limited.
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,59}")
 LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*")

@@ -43,7 +43,7 @@ def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str],
     In a language without spaces, words are single characters. Of overlapping spans the longest is
     kept. Positions count characters from 0. An end is exclusive, as in spaCy and doccano; where
     the span has its own text, as in CLUENER and CMeEE, the text decides whether it is inclusive.
-    Spaces in the name of a type become `_`.
+    Spaces in the name of a type are replaced by `_`.
 
     Raises ValueError for a span that is outside the text or cuts a word.
     """

@@ -28,7 +28,7 @@ from lineage.tasks.base import load_kind
 
 # With fewer bytes of text per token, most of a vocabulary would be seen a few times or never.
 MIN_BYTES_PER_TOKEN = 20
-# A subword vocabulary holds the whole words, and some pieces on the way to each.
+# A subword vocabulary holds whole words, and the intermediate pieces of their merges.
 TOKENS_PER_WORD = 4
 NUMBERED_TAGS = (
     "integers without names, so token accuracy is scored instead of span F1; name them, such as "

@@ -149,7 +149,7 @@ def match_data_files(pattern: str, root: Path) -> list[Path]:
 
 
 def join_pattern(root: Path, pattern: str) -> Path:
-    """Return a pattern as a path below the root, or beside it where the pattern begins with `..`.
+    """Return a pattern as a path below the root, or outside it where the pattern begins with `..`.
 
     The root may be a folder that does not exist yet, through which the system would find nothing.
     """
@@ -306,7 +306,7 @@ def _is_empty_file(path: Path, name: str, where: str) -> bool:
 
 
 def _iter_blocks(stream: IO[bytes], path: Path, name: str, where: str) -> Iterator[bytes]:
-    """Yield the decompressed blocks of a file. Raises InputError if they become too many."""
+    """Yield the decompressed blocks of a file. Raises InputError if they are too many."""
     num_bytes = 0
     for block in iter(functools.partial(stream.read, BLOCK_BYTES), b""):
         num_bytes += len(block)

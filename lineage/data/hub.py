@@ -32,7 +32,7 @@ def download_snapshot(
 ) -> Path:
     """Return the folder in the Hub's cache that holds the files of a repository.
 
-    The network is asked only for what is missing. `patterns` returns the files to fetch, or
+    The network is used only for what is missing. `patterns` returns the files to fetch, or
     nothing for all; its argument says whether it may use the cache alone. `check` raises
     ValueError for an incomplete folder, as an interrupted download leaves it; the download then
     continues. Raises InputError, which suggests the `alternative`.

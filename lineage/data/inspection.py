@@ -33,8 +33,8 @@ SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 1 << 20
 BINARY_SAMPLE_BYTES = 1 << 13
 DEFAULT_LANGUAGE = "en"
-# The language that is guessed from the script of most letters; Chinese and Japanese are told apart
-# by kana.
+# The language that is guessed from the script of most letters; kana distinguish Japanese from
+# Chinese.
 LANGUAGE_BY_SCRIPT = {
     "HANGUL": "ko",
     "THAI": "th",
@@ -154,7 +154,7 @@ def count_blocks(lines: Iterable[str]) -> int:
 def guess_language(texts: Iterable[str]) -> str:
     """Return the code of the likely language, by the script of most letters.
 
-    Languages that share a script are not told apart: Latin letters count as English.
+    Languages that share a script are not distinguished: Latin letters count as English.
     """
     sample = "\n".join(texts)[:SCRIPT_SAMPLE_CHARACTERS]
     scripts = Counter(

@@ -1,4 +1,4 @@
-"""Warn of labels that may be slips of the user, or that are too rare to be learned."""
+"""Warn of labels that may be misspelt, or that are too rare to be learned."""
 
 import json
 from collections import Counter

@@ -353,7 +353,7 @@ def _distinct_tags(table: pd.DataFrame) -> set[str]:
 
 
 def _convert_table_to_iob2(table: pd.DataFrame, where: str, column: str) -> None:
-    """Convert the tags of a table in place, and mark the sentences whose scheme was repaired."""
+    """Convert the tags of a table in place; `has_invalid_tags` is true where they were repaired."""
     violations = pd.Series(find_scheme_violations(list(table["label"])), table.index)
     table["has_invalid_tags"] = table.get("has_invalid_tags", False) | violations
     converted = []

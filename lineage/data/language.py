@@ -32,7 +32,7 @@ INVISIBLE_CHARACTERS = frozenset(
 )
 
 LINE_ENDS = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
-# Characters that are removed from text, after tabs have become spaces: controls, lone surrogates
+# Characters that are removed from text, after spaces have replaced tabs: controls, lone surrogates
 # (JSON can hold them, UTF-8 cannot), the byte order mark, soft hyphens and word joiners, and
 # variation selectors (marks in Unicode: one after a heart would begin the next word).
 CONTROL_CHARACTERS = re.compile(
@@ -42,7 +42,7 @@ CONTROL_CHARACTERS = re.compile(
 GEORGIAN_LETTER = re.compile("[\u10d0-\u10ff]")
 ZERO_WIDTH_JOINERS = "\u200c\u200d"  # occur within words of Persian and of scripts of India
 # In scripts without spaces between words: with longer runs of their letters between two spaces,
-# on average, the words have not been separated.
+# on average, no spaces have been put between words.
 MAX_MEAN_RUN_LENGTH = 15
 
 SENTENCE_END = re.compile(r"""\n|[.!?…।؟۔]+(?:[^\S\n]?["'”’)\]»])*(?=\s)""")
@@ -60,7 +60,7 @@ ABBREVIATION_CONTEXT = 12  # characters before a stop that may hold an abbreviat
 def to_lowercase(text: str) -> str:
     """Lower each letter by itself, as `tokenizers` does.
 
-    str.lower looks at the neighbours of a capital sigma, and would write ΛΟΓΟΣ in two ways.
+    str.lower looks at the neighbours of a capital sigma, so ΛΟΓΟΣ would have two forms.
     """
     return "".join(map(str.lower, text))
 
@@ -262,7 +262,7 @@ def check_script(texts: Sequence[str], language: str, where: str) -> None:
 
 
 def word_pattern(language: str) -> str:
-    """Return the regular expression of `split_words`, for tokenizers that cut the same way."""
+    """Return the regular expression of `split_words`, for tokenizers that cut alike."""
     return _compile_word_pattern(base_language(language)).pattern
 
 
@@ -290,7 +290,7 @@ def _word_character_ranges(*, include_cjk: bool) -> str:
 
     These are letters, marks (vowel signs of Devanagari, Arabic, Thai ...), digits and `_`.
     They are spelled out because engines differ on \\w: Python counts the two of km² and no vowel
-    sign, that of `tokenizers` the other way round. Beyond the first 65,536 characters, whole
+    sign, that of `tokenizers` vice versa. Beyond the first 65,536 characters, whole
     blocks of letters are taken: a class of many ranges is slow.
     """
     codes = []

@@ -2,7 +2,7 @@
 
 A cell that begins with a quote goes on to the next quote, over line ends too (RFC 4180, section
 2). Many tables do not follow that rule: where a text begins with a quote that nothing closes, the
-rows after it would silently become part of its cell. This module separates such tables from those
+rows after it would silently be read into its cell. This module separates such tables from those
 whose cells do contain line ends.
 """
 

@@ -27,7 +27,7 @@ SPACES = re.compile(" +")  # ASCII only: an ideographic space may be a token
 # Lines of CoNLL-2003 and CoNLL-2012 between documents.
 DOCUMENT_BOUNDARIES = ("-DOCSTART-", "#begin document", "#end document")
 COMMENT_PREFIXES = ("# ", "#\t")  # the tab before the head of a sentence in GermEval 2014
-CONLLU_METADATA = re.compile(r"# \S+ = ")  # all comments of CoNLL-U but marks such as "# newpar"
+CONLLU_METADATA = re.compile(r"# \S+ = ")  # all comments of CoNLL-U but those such as "# newpar"
 CONLLU_NUM_COLUMNS = 10
 # The id of "don't" above "do" and "n't", and of words that are not written.
 CONLLU_MULTIWORD_ID = re.compile(r"\d+[-.]\d+")
@@ -311,7 +311,7 @@ def _check_cell_counts(
 def _is_header(cells: Cells, names: Sequence[str], place: str) -> bool:
     """Return whether a line holds the names of the columns.
 
-    Raises InputError if it holds one of them in its place, and others beside it.
+    Raises InputError if it holds one of them in its place, and others elsewhere.
     """
     lowered_cells = [(cell or "").lower() for cell in cells]
     lowered_names = [name.lower() for name in names]

@@ -41,7 +41,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 class Validation(NamedTuple):
     """How well a model answers the validation items."""
 
-    score: float  # the task's first metric; NaN where it is undefined
+    score: float  # the task's first metric; NaN if it is undefined
     loss: float  # nats per item, or per word
 
     @property
@@ -156,7 +156,7 @@ class ValidatedTraining(Generic[ModelT]):
     ) -> None:
         """Prepare to train the model of a state.
 
-        `after_step` gets the steps done and their highest number.
+        `after_step` gets the number of steps done and that of all steps.
         """
         assert model is state.model
         self.state = state
@@ -171,10 +171,10 @@ class ValidatedTraining(Generic[ModelT]):
         self._after_step = after_step
         self._best_weights: dict[str, torch.Tensor] = {}
         self._resume_point: ResumePoint | None = None
-        self._saved_curve: list[CurvePoint] = []  # its points that are still to be repeated
-        self._seconds = 0.0  # that training has taken, also in earlier processes
+        self._saved_curve: list[CurvePoint] = []  # points to be replayed
+        self._seconds = 0.0  # of training, also in earlier processes
         self._next_save = math.inf  # in these seconds
-        # Nothing here refers to `self`: such a cycle would keep a dropped model in memory.
+        # The plan must not refer to `self`: the cycle would keep a dropped model in memory.
         plan = TrainPlan(
             progress=lambda counters: counters.steps / num_steps,
             lr_schedule=settings.lr_schedule(num_steps),
@@ -192,11 +192,11 @@ class ValidatedTraining(Generic[ModelT]):
         return has_stopped or self.state.counters.steps == self.num_steps
 
     def resume(self, point: ResumePoint) -> float:
-        """Go on from what an earlier process has saved there, if anything, and save there too.
+        """Continue from what an earlier process has saved there, if anything, and save there too.
 
-        The validations that are known are repeated one by one, without training. So whoever asks
-        for them decides as before. Return the seconds that the earlier process has spent. Call it
-        before the first step.
+        Saved validations are replayed one by one, without training, so that decisions between them
+        are the same again. Return the seconds of the earlier process. Call it before the first
+        step.
         """
         self._resume_point = point
         if is_intact(point.folder, RESUME_POINT):
@@ -207,21 +207,21 @@ class ValidatedTraining(Generic[ModelT]):
         return self._seconds
 
     def advance(self, num_validations: int) -> None:
-        """Train for so many more validations, or to the end. Raises EvaluationError if it fails."""
+        """Train for this many more validations, or to the end. Raises EvaluationError."""
         for _ in range(num_validations):
             if not self.is_over:
                 self._train_to_next_validation()
 
     def train_to_end(self) -> None:
-        """Train until it is over. Raises EvaluationError if it fails."""
+        """Train until it is over. Raises EvaluationError."""
         while not self.is_over:
             self._train_to_next_validation()
 
     def keep_best(self) -> None:
-        """Load the best weights so far, and mark their point of the curve. Call it last."""
-        # On a GPU, rivals that are trained again may differ and drop it earlier than the last time.
+        """Load the best weights so far, and flag their point of the curve. Call it last."""
+        # On a GPU, a race that is run again may drop this training earlier than before.
         while self._saved_curve:
-            self._repeat_validation()
+            self._replay_validation()
         kept = len(self.curve) - 1
         if self.stopper is not None:
             kept = self.stopper.best_index
@@ -230,7 +230,7 @@ class ValidatedTraining(Generic[ModelT]):
 
     def _train_to_next_validation(self) -> None:
         if self._saved_curve:
-            self._repeat_validation()
+            self._replay_validation()
             return
         start_time = time.monotonic()
         interval = steps_between_validations(self.num_steps)
@@ -249,8 +249,8 @@ class ValidatedTraining(Generic[ModelT]):
         if self._seconds >= self._next_save:
             self._save()
 
-    def _repeat_validation(self) -> None:
-        """Repeat a known validation; after the last one, load what was saved with it."""
+    def _replay_validation(self) -> None:
+        """Replay a saved validation; after the last one, load the saved training."""
         point = self._saved_curve.pop(0)
         self.curve.append(point)
         if self.stopper is not None:

@@ -86,7 +86,7 @@ class FeatureScaling:
 
 
 def scaling_to_tensors(scaling: FeatureScaling) -> dict[str, torch.Tensor]:
-    """Return a scaling as tensors to be saved beside a head's."""
+    """Return a scaling as tensors to be saved with those of a head."""
     return {
         MEAN_TENSOR: torch.from_numpy(scaling.mean_LD),
         SCALE_TENSOR: torch.from_numpy(scaling.scale_LD),

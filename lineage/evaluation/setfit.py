@@ -153,7 +153,7 @@ def cosine_similarity_loss(
 
 @dataclass(frozen=True)
 class TunedEncoder:
-    """An encoder that was fine-tuned on pairs, and the loss on the way."""
+    """An encoder that was fine-tuned on pairs, and its learning curve."""
 
     model: SentenceEncoder
     learning_curve: Sequence[CurvePoint]

@@ -145,7 +145,7 @@ class EvalContext:
         return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """Return the text that all trained parts of a model have read; None where it is unknown."""
+        """Return the text that all trained parts of a model have read; None if it is unknown."""
         text_bytes = 0 if init == "random" else self.text_bytes
         static_bytes = self.static_context.text_bytes if self.static_context else 0
         if text_bytes is None or static_bytes is None:
@@ -153,7 +153,7 @@ class EvalContext:
         return text_bytes + static_bytes
 
     def missing_note(self, init: Init) -> Note | None:
-        """Return why there is no such model to evaluate; None where there is one."""
+        """Return why there is no such model to evaluate; None if there is one."""
         static = self.static_context
         if static is not None and static.failure_reason:
             failed = {"model": static.checkpoint.model_name, "error": static.failure_reason}
@@ -183,7 +183,7 @@ class EvalContext:
         return sum(item.num_uncovered_words for item in self.items[table])
 
     def unknown_token_share(self, table: str) -> float:
-        """Return the share of the tokens of a table's texts that become the unknown token.
+        """Return the share of unknown tokens in a table's texts.
 
         It is 0 where the model reads the characters of words.
         """
@@ -423,7 +423,7 @@ class StartedHead:
     training: ValidatedTraining[Any] | None = None  # None: a linear probe, also that of SetFit
 
     def finish(self) -> FittedHead:
-        """Train the head to the end. Raises EvaluationError where training fails."""
+        """Train the head to the end. Raises EvaluationError if training fails."""
         if self.training is not None:
             self.training.train_to_end()
         return self.stop()
@@ -465,7 +465,7 @@ def start_head(
 ) -> StartedHead:
     """Build the head of a run, and fit it if it is a linear probe, also that of SetFit.
 
-    Raises EvaluationError where that fails.
+    Raises EvaluationError if that fails.
     """
     seed = run.finetune_seed or 0
     if isinstance(settings, LinearProbeSettings):

@@ -65,36 +65,36 @@ class RunPredictions:
     curves: pd.DataFrame = field(default_factory=lambda: curve_frame([]).assign(trial=""))
     notes: Sequence[Note] = ()  # on the fit of the chosen head
     chosen_trial: int | None = None  # of the chosen head, by this run or an earlier one
-    # Costs, which are no part of the results: the time that the run took, and how fast its system
-    # answers, the encoder included; None if nothing was trained.
+    # Costs: the time of the run, and how fast its system answers, the encoder included; None if
+    # nothing was trained.
     seconds: float = 0.0
     items_per_second: float | None = None
 
     def save(self, folder: Path) -> None:
         """Write two parquet files and a JSON file."""
-        facts = {
+        record = {
             "failed_trials": [asdict(trial) for trial in self.failed_trials],
             "notes": [asdict(note) for note in self.notes],
             "chosen_trial": self.chosen_trial,
             "seconds": self.seconds,
             "items_per_second": self.items_per_second,
         }
-        write_json(folder / "run.json", facts)
+        write_json(folder / "run.json", record)
         write_table(folder / "curves.parquet", self.curves)
         write_table(folder / "predictions.parquet", self.table)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read the files of `save`."""
-        facts = read_json(folder / "run.json")
+        record = read_json(folder / "run.json")
         return cls(
             read_table(folder / "predictions.parquet"),
-            [FailedTrial(**trial) for trial in facts["failed_trials"]],
+            [FailedTrial(**trial) for trial in record["failed_trials"]],
             read_table(folder / "curves.parquet"),
-            [Note(**note) for note in facts["notes"]],
-            facts["chosen_trial"],
-            facts["seconds"],
-            facts["items_per_second"],
+            [Note(**note) for note in record["notes"]],
+            record["chosen_trial"],
+            record["seconds"],
+            record["items_per_second"],
         )
 
 
@@ -109,7 +109,7 @@ class FittedTrial:
 
 @dataclass(frozen=True)
 class TrialsOutcome:
-    """The best trial, and what all trials did on validation."""
+    """The best trial, and the validation predictions and curves of all."""
 
     best: FittedTrial
     predictions: list[pd.DataFrame]  # one table for each trial that did not fail

@@ -33,7 +33,7 @@ def cosines_by_layer(
     """Yield (V, V) cosines: of the mean over layers as `none`, then of each layer as 0, 1, ...
 
     Vectors are centered by the mean of the known words. The mean of centered layers is the centered
-    mean of layers. Raises EvaluationError where no word is known.
+    mean of layers. Raises EvaluationError if no word is known.
     """
     if not known_V.any():
         raise EvaluationError(f"the model knows none of the task's words; {UNKNOWN_WORDS_HINT}")
@@ -66,7 +66,7 @@ def answer_items(
     """Return the columns of the predictions; `layer 0`, ... hold the answers of single layers.
 
     V is in the order of `list_distinct_words`. The cosines called `none` give the prediction.
-    Raises EvaluationError where no item can be answered.
+    Raises EvaluationError if no item can be answered.
     """
     method = kind.word_vector_answer
     assert method is not None
@@ -90,7 +90,7 @@ def answer_items(
 
 
 def unknown_words_note(kind: Kind, predictions: pd.DataFrame) -> Note | None:
-    """Tell how many items have a word that the model does not know; None where none has one."""
+    """Tell how many items have a word that the model does not know; None if none has one."""
     method = kind.word_vector_answer
     assert method is not None
     num_unknown = int((~predictions[KNOWN_COLUMN].astype(bool)).sum())

@@ -280,7 +280,7 @@ def _probe_linear(
 ) -> EvaluationCosts:
     """Measure frozen features, and fits on as many answers as there is time for.
 
-    Answers beyond the sample are its own with noise, so that they are not easier to tell apart.
+    Answers beyond the sample are its own with noise, so that they are not easier to classify.
     """
     extractor = sample.build_extractor()
     settings = sample.encoder.context.settings.linear_probe
@@ -295,7 +295,7 @@ def _probe_linear(
     labels = sample.labels(len(sample.items))
     num_train = len(context.task.splits["train"])
     most_answers = max(len(labels), round(num_train * costs.answers_per_item))
-    if sample.answer.mean_over_items:  # the words of an item cannot be separated
+    if sample.answer.mean_over_items:  # the words of an item belong together
         most_answers = len(labels)
     rng = generator("forecast", "noise")
     trial = settings.with_trial(0) if settings.trials else settings

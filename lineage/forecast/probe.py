@@ -157,7 +157,7 @@ class Probe:
     ) -> dict[Key, Measured]:
         """Run chains of measurements, one in each process; those of a chain follow each other.
 
-        Raises InputError where a measurement cannot be done.
+        Raises InputError if a measurement cannot be done.
         """
         waiting = iter(chains)
         lock = threading.Lock()

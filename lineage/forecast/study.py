@@ -360,7 +360,7 @@ class _MeasuredStudy:
         return StageForecast(seconds, memory_bytes, num_models * costs.disk_bytes)
 
     def _num_intermediate(self, name: str) -> int:
-        """Return the number of checkpoints of a model that are kept on the way."""
+        """Return the number of intermediate checkpoints of a model."""
         is_kept = self.models[name].is_trained_by_loop
         return len(self.params.grid.text_shares) if is_kept else 0
 

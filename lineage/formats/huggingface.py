@@ -1,6 +1,6 @@
 """Folders of `transformers`: config.json, model.safetensors and the tokenizer of BERT and GPT.
 
-Models trained here load there with equal outputs, and the other way round; the classes are its
+Models trained here load there with equal outputs, and vice versa; the classes are its
 BERT, GPT-1 and GPT-2. Only safetensors are read, never a pickle.
 """
 
@@ -85,7 +85,7 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     """Write a model and its tokenizer for `AutoModelForPreTraining.from_pretrained`.
 
     Raises InputError for a model that the library has no class for, and for a tokenizer that
-    normalizes text in ways its file cannot express.
+    normalizes text as its file cannot express.
     """
     if not isinstance(model, bert.BertModel | gpt.GPTModel):
         raise InputError(

@@ -27,8 +27,8 @@ class Batch:
     mask_BT: torch.Tensor  # True at real positions, False at padding
     text_mask_BT: torch.Tensor | None = None  # True at text, False at special tokens and padding
     segment_ids_BT: torch.Tensor | None = None  # 0 for the first of two texts, 1 for the second
-    # Token type id of the second text, for public checkpoints; 0 if their tokenizer marks the
-    # second text only with special tokens.
+    # Token type id of the second text, for public checkpoints; 0 if only special
+    # tokens show where the second text begins.
     second_token_type_id: int = 1
     byte_ids_UC: torch.Tensor | None = None  # byte ids of the batch's distinct words
     word_rows_BT: torch.Tensor | None = None  # rows of byte_ids_UC

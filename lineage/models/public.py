@@ -1,4 +1,4 @@
-"""Public checkpoints: models pretrained elsewhere, shown beside the families of the budget.
+"""Public checkpoints: models pretrained elsewhere, shown with the families of the budget.
 
 They are never matched to the budget. They are run by transformers' own classes; MODEL_TYPES of
 `public_folders` lists the types and how they differ.

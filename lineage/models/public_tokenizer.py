@@ -37,7 +37,7 @@ def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
         )
     bos_id = _bos_token_id(folder, info, backend)
     if info.causal and not prefix and bos_id is not None:
-        # It separated the texts of pretraining; without it the first piece has no probability.
+        # It was between the texts of pretraining; without it the first piece has no probability.
         prefix = (bos_id,)
         separator = separator or (bos_id,)
     pad_id = info.hf_config.get("pad_token_id")

@@ -1,7 +1,7 @@
 """Pretraining for sequence-to-sequence learning: one left-to-right language model per language.
 
 Ramachandran, Liu and Le 2017, "Unsupervised Pretraining for Sequence to Sequence Learning". The two
-language models become the first layers of an encoder and a decoder. They share nothing, and each
+language models give the first layers to an encoder and a decoder. They share nothing, and each
 step trains one of them, so that each is trained as if alone. The model around them is
 `lineage.evaluation.translator`; for every other task the source's language model is the encoder.
 Shapes: B items, T positions, D width, V vocabulary.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lineage.runtime.settings import SQLITE_PREFIX, STATE_DIR, resolve_tracking_uri
 
-# Files that SQLite keeps beside a database. They would be applied to another one of its name.
+# Files that SQLite keeps next to a database. They would be applied to another one of its name.
 COMPANIONS = ("-journal", "-wal", "-shm")
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 REVISION = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
@@ -113,7 +113,7 @@ def _is_being_written(database: Path) -> bool:
 
 
 def remove_companions(database: Path) -> None:
-    """Remove the files that SQLite has kept beside a database which is not there any more."""
+    """Remove the files that SQLite has kept of a database which is gone."""
     for suffix in COMPANIONS:
         Path(f"{database}{suffix}").unlink(missing_ok=True)
 

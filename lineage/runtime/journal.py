@@ -101,7 +101,7 @@ class JournalWriter:
         draft.rename(self.path)  # now senders see it, and that it is locked
 
     def write(self, method: str, **arguments: object) -> None:
-        """Append an event. Raises OSError where the disk is full."""
+        """Append an event. Raises OSError if the disk is full."""
         self._stream.write(json.dumps([method, arguments]) + "\n")
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ def follow(path: Path) -> Iterator[Event]:
         stream.readline()  # the facts about the run
         line = ""
         while True:
-            is_written = has_writer(path)  # asked first: what it has written is read afterwards
+            is_written = has_writer(path)  # first: what it has written is read afterwards
             for part in stream:
                 line += part
                 if not line.endswith("\n"):

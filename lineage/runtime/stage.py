@@ -50,7 +50,7 @@ class Stage:
         self.verb = verb
         self.arguments = arguments
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
-        self.metadata: dict[str, Any] = {}  # written beside the clock and the memory
+        self.metadata: dict[str, Any] = {}  # written with the clock and the memory
         self.start_time = time.monotonic()
         self.earlier_seconds = 0.0  # of processes before this one whose work was kept
         self._watched_names = arguments  # the models and tasks whose files this stage runs

@@ -406,7 +406,7 @@ def connect(pipeline: str) -> Store:
     A broken one is set aside.
     """
     database = find_database()
-    # Asked before the lock is taken: a store that is silent must not hold up other stages.
+    # Before the lock is taken: a store that is silent must not hold up other stages.
     if database is None:
         MlflowClient(resolve_tracking_uri()).get_experiment_by_name(EXPERIMENT_NAME)
     else:
@@ -456,7 +456,7 @@ def _create_experiment(client: MlflowClient) -> str:
 def _artifact_location() -> str | None:
     """Return the address of a new experiment's artifacts, or None for the server's own.
 
-    They lie beside the database. MLflow's own default depends on the current folder, which may be
+    They are next to the database. MLflow's own default depends on the current folder, which may be
     that of a worker.
     """
     database = find_database()

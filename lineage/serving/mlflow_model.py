@@ -125,7 +125,7 @@ def _count_characters(cell: Any) -> int:
 def log_system(folder: Path, name: str, further_artifacts: Mapping[str, Path]) -> str:
     """Log an exported system as a model of the active run, and return the id of the model.
 
-    `further_artifacts` are files that lie beside the system in the model.
+    `further_artifacts` are files that the model has besides the system.
     """
     record = open_exported(folder).kept.record
     params = {

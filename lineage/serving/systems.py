@@ -96,8 +96,8 @@ def format_systems(systems: Sequence[KeptSystem]) -> str:
         record = system.record
         score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
         is_recommended = recommended.get(record.label_count) == record.name
-        mark = "  (recommended)" if is_recommended else ""
-        lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}{mark}")
+        note = "  (recommended)" if is_recommended else ""
+        lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}{note}")
     metric = systems[0].record.metric
     notes = [f"validation: {metric} of the first seed, which predicts; few items, so only a hint"]
     if recommended:

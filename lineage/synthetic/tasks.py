@@ -493,7 +493,7 @@ def _bag_of_words(moods: list[int], negated: list[bool], contrast: bool) -> BagO
 def _bag_of_words_ceilings() -> dict[BagOfWords, float]:
     """Return for each bag the probability of its likelier label.
 
-    All ways to make a review are summed with their probabilities. A first mood or a negation that
+    The probabilities of all derivations of a review are summed. A first mood or a negation that
     plays no part in a review is summed over too, which does no harm.
     """
     weights: dict[BagOfWords, list[float]] = defaultdict(lambda: [0.0, 0.0])

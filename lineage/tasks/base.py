@@ -63,7 +63,7 @@ class WordVectorAnswer:
 
     # (words_V, word_index_NK, cosines_VV, known_V) -> answers and scores. The index holds each
     # item's words as places in `words_V`; `known_V` is False where the model lacks the word.
-    # Raises EvaluationError where no item can be answered.
+    # Raises EvaluationError if no item can be answered.
     answer: Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], AnswersAndScores]
     labels: Callable[[pd.DataFrame], np.ndarray]  # items -> (N,) correct answers as texts
     # (items, answers_N, scores_N) -> (N,) contribution of each item to the metric
@@ -76,7 +76,7 @@ class WordVectorAnswer:
 class Kind:
     """One kind of task, with everything that other code needs to know about it.
 
-    In `items`, labels and tags are texts; they become indices when the splits are put together.
+    In `items`, labels and tags are texts, which indices replace when the splits are put together.
     Numbers stay numbers.
     """
 
@@ -169,7 +169,7 @@ class Kind:
     def score(
         self, metric: str, predictions: pd.DataFrame, *, answer_column: str = "prediction"
     ) -> float:
-        """Return the metric of the answers in a column of predictions; NaN where it is undefined.
+        """Return the metric of the answers in a column of predictions; NaN if it is undefined.
 
         Read the columns label and group too, and `correct` where the kind has ties.
         """
@@ -212,7 +212,7 @@ def list_sentence_tasks(tasks: Mapping[str, Task], names: Iterable[str]) -> list
 
 
 def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = False) -> None:
-    """Raise InputError where the task's keys do not fit its kind.
+    """Raise InputError if the task's keys do not fit its kind.
 
     An extra test set has no splits besides test, so its splits are not checked.
     """

@@ -79,7 +79,7 @@ def is_empty_cell(value: Any) -> bool:
 def read_cells(columns: TableColumns, name: str, where: str) -> list[str]:
     """Return a column as clean texts, blank where a value is missing.
 
-    Raises InputError where a cell holds more than one value.
+    Raises InputError if a cell holds more than one value.
     """
     values = []
     for row, value in enumerate(columns[name]):
@@ -93,7 +93,7 @@ def read_cells(columns: TableColumns, name: str, where: str) -> list[str]:
 def read_text_column(
     columns: TableColumns, name: str, where: str, *, noun: str = "text"
 ) -> list[str]:
-    """Return a column as clean texts. Raises InputError where one is missing or blank."""
+    """Return a column as clean texts. Raises InputError if one is missing or blank."""
     values = read_cells(columns, name, where)
     check_rows([not is_blank(v) for v in values], where, f"column '{name}': the {noun} is blank")
     return values
@@ -102,7 +102,7 @@ def read_text_column(
 def read_label_column(columns: TableColumns, name: str, where: str) -> list[str]:
     """Return a column as label names, with 1 for 1.0.
 
-    Raises InputError where a label is missing; among numbers `nan` is a missing label.
+    Raises InputError if a label is missing; among numbers `nan` is a missing label.
     """
     values = [normalize_label(value) for value in read_cells(columns, name, where)]
     is_non_finite = [value.lower() in NON_FINITE for value in values]
@@ -135,7 +135,7 @@ def sort_labels(labels: Sequence[str]) -> list[str]:
 def read_group_column(columns: TableColumns, name: str | None, where: str) -> list[str]:
     """Return the group of each item; `all` where the task names no column.
 
-    Raises InputError where one of several groups is called `all`.
+    Raises InputError if one of several groups is called `all`.
     """
     if name is None:
         return ["all"] * len(next(iter(columns.values())))
@@ -148,7 +148,7 @@ def read_group_column(columns: TableColumns, name: str | None, where: str) -> li
 
 
 def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) -> list[str]:
-    """Return the values. Raises InputError where one is too long for a name."""
+    """Return the values. Raises InputError if one is too long for a name."""
     too_long = (
         f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} characters, and reports show it: "
         "it looks like a text (wide characters count as five)"
@@ -176,7 +176,7 @@ def _parse_number(value: Any) -> float:
 
 
 def read_number_column(columns: TableColumns, name: str, where: str) -> list[float]:
-    """Return a column as numbers. Raises InputError where a value is not a finite number."""
+    """Return a column as numbers. Raises InputError if a value is not a finite number."""
     numbers = []
     for value in columns[name]:
         try:
@@ -197,7 +197,7 @@ def parse_list(
     """Return a cell as a list of words, tags or choices.
 
     A text is split at its spaces, or at the separator that some tables use instead, since csv and
-    txt have no lists. Raises InputError where a cell is not a list, or has a blank entry that
+    txt have no lists. Raises InputError if a cell is not a list, or has a blank entry that
     `allow_blank` does not permit.
     """
     no_entries = f"column '{name}': an entry is blank, or there are none"
@@ -229,7 +229,7 @@ def read_word_columns(
 ) -> list[list[str]]:
     """Return each item's words, from the columns that `words` names.
 
-    Raises InputError where it names another number of columns, or where a word is blank.
+    Raises InputError if it names another number of columns, or where a word is blank.
     """
     names = task.words or ()
     if len(names) != num_words:

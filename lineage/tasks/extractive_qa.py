@@ -47,7 +47,7 @@ class _Answer:
     """A correct answer as it is written, and the character of the raw context where it begins."""
 
     text: str
-    start: int | None  # None where the data does not tell
+    start: int | None  # None if the data does not tell
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -146,7 +146,7 @@ def _locate_answer(answer: _Answer, raw_context: str, context: str, row: _Row) -
     """Find the answer in the clean context, at the occurrence nearest to its start.
 
     The start counts characters of the raw context; those that cleaning removes before it do not
-    count. Raises InputError where the raw context has another text there, or the clean one lacks
+    count. Raises InputError if the raw context has another text there, or the clean one lacks
     the answer.
     """
     text = normalize_text(answer.text)

@@ -71,7 +71,7 @@ def _truncate_item(
 ) -> _Item:
     """Cut an item to max_words words.
 
-    Raises InputError where this leaves no words of a choice, or makes two choices equal.
+    Raises InputError if this leaves no words of a choice, or makes two choices equal.
     """
     passage_length = len(split_words(passage, task.language))
     question_length = len(split_words(question, task.language))
@@ -152,7 +152,7 @@ def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> No
 def _read_labels(
     columns: TableColumns, choices: list[list[str]], name: str, where: str
 ) -> list[str]:
-    """Return the labels. Raises InputError where one is not among the choices."""
+    """Return the labels. Raises InputError if one is not among the choices."""
     labels = read_label_column(columns, name, where)
     for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
         if label not in map(str, range(len(own))):

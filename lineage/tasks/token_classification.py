@@ -101,7 +101,7 @@ def _select(sequences: Sequences, flags: list[list[bool]]) -> Sequences:
 
 
 def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
-    """Raise InputError where rows are words instead of sentences."""
+    """Raise InputError if rows are words instead of sentences."""
     pairs = zip(tokens, tags, strict=True)
     num_single = sum(len(words) == len(word_tags) == 1 for words, word_tags in pairs)
     if len(tokens) < MIN_ROWS_FOR_CHECK or num_single <= MAX_SINGLE_TOKEN_SHARE * len(tokens):
@@ -115,7 +115,7 @@ def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
 
 
 def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
-    """Raise InputError where a tag has a space."""
+    """Raise InputError if a tag has a space."""
     for tag in tags:
         if len(tag.split()) > 1:
             hint = ""
@@ -133,7 +133,7 @@ def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
 
 
 def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
-    """Raise InputError where words and tags differ in number."""
+    """Raise InputError if words and tags differ in number."""
     sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
     are_equal = [num_words == num_tags for num_words, num_tags in sizes]
     if not all(are_equal):

@@ -44,7 +44,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
-    """Raise InputError where there are too few words to choose an answer from."""
+    """Raise InputError if there are too few words to choose an answer from."""
     if len(items) < 3:
         raise InputError(
             f"{where}: {len(items)} analogies are too few, since the answer is chosen from the "

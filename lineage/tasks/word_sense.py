@@ -58,7 +58,7 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _cut_window(value: Any, target: Any, row: int, task: Task, where: str) -> _Window:
-    """Cut a sentence to max_words. Raises InputError where the target is not a word's index."""
+    """Cut a sentence to max_words. Raises InputError if the target is not a word's index."""
     assert task.tokens is not None
     tokens = parse_list(value, row, task.tokens, where)
     try:

@@ -36,7 +36,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
-    """Raise InputError where a group has no rank correlation, which each group needs."""
+    """Raise InputError if a group has no rank correlation, which each group needs."""
     for name, group_items in items.groupby("group", sort=True):
         place = where
         if task.group is not None:
@@ -59,7 +59,7 @@ def answer_similarities(
     """Answer with the cosine of each pair, as texts and as numbers.
 
     A pair with an unknown word gets the mean of the others, which changes no rank among them.
-    Raises EvaluationError where every pair has an unknown word.
+    Raises EvaluationError if every pair has an unknown word.
     """
     known_N = known_V[word_index_N2].all(1)
     if not known_N.any():

@@ -187,7 +187,7 @@ def normalize_fastai(text: str) -> AlignedText:
     A case token stands for the word's first character, a repetition token for all that is repeated,
     so both are parts of the word. Case is lost where fastai's rules do not apply: in a word after a
     quote or a bracket, and in a word of small and capital letters. Two rules are left out: <unk>
-    does not mark unknown words, since raw text has none, and no xxbos begins a text: <S> does.
+    has no token for unknown words, since raw text has none, and no xxbos begins a text: <S> does.
     """
     aligned = AlignedText.from_raw(text)
     for old, new in HTML_REMNANTS:

@@ -173,7 +173,7 @@ class Encoding:
 
 
 class Tokenizer:
-    """Turn text into ids, in the same way in pretraining, adaptation and evaluation."""
+    """Turn text into ids, alike in pretraining, adaptation and evaluation."""
 
     def __init__(self, backend_tokenizer: BackendTokenizer, config: TokenizerConfig) -> None:
         self.backend_tokenizer = backend_tokenizer

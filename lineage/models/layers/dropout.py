@@ -10,7 +10,7 @@ NUMBERS_PER_DRAW = 4  # of 16 bits in one draw of 64
 def fast_dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """Drop units with probability `p`, rounded to a multiple of 2^-16, and scale up the others.
 
-    torch draws one number for each unit, which takes longer on a CPU than all other operations of
+    torch samples one number for each unit, which takes longer on a CPU than all other operations of
     a small layer on it. Here four units share a draw. On other devices this is torch's dropout.
     """
     threshold = round(p * NUM_VALUES)
@@ -19,7 +19,7 @@ def fast_dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     if not training or threshold == 0:
         return x
     num_draws = -(-x.numel() // NUMBERS_PER_DRAW)  # rounded up
-    draws = torch.empty(num_draws, dtype=torch.int64).random_(-(1 << 63), None)
-    numbers = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    bits = torch.empty(num_draws, dtype=torch.int64).random_(-(1 << 63), None)
+    numbers = bits.view(torch.int16)[: x.numel()].view(x.shape)
     is_kept = numbers >= threshold - NUM_VALUES // 2
     return x * (is_kept * (NUM_VALUES / (NUM_VALUES - threshold))).to(x.dtype)
