@@ -37,7 +37,7 @@ from lineage.data.task_data import SplitItems, TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, make_answer
 from lineage.evaluation.early_stopping import EarlyStopper, Validation
-from lineage.evaluation.finetuning import FinetunedModel, finetune, score_finetuned
+from lineage.evaluation.finetuning import FinetunedModel, score_finetuned, start_finetuning
 from lineage.evaluation.settings import EarlyStopping, FinetuneSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext, Init
 from lineage.models.base import Trained
@@ -148,7 +148,7 @@ def run_training(context: EvalContext, training: Training) -> dict[str, Any]:
     error = ""
     points: list[Point] = []
     try:
-        model = finetune(
+        started = start_finetuning(
             EncoderUnderTest(context, training.init).build_encoder(settings),
             context.checkpoint.tokenizer,
             context.items["train"],
@@ -160,11 +160,12 @@ def run_training(context: EvalContext, training: Training) -> dict[str, Any]:
             auxiliary_loss=family.auxiliary_loss if isinstance(family, Trained) else None,
             validate=scorer.validate,
         )
+        started.train_to_end()
         points = [
             Point(
                 point.epoch, point.train_loss, point.validation_loss, point.validation_score, score
             )
-            for point, score in zip(model.learning_curve, scorer.test_scores, strict=True)
+            for point, score in zip(started.curve, scorer.test_scores, strict=True)
         ]
     except EvaluationError as failure:
         error = str(failure)

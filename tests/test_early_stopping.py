@@ -21,7 +21,6 @@ from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation import systems
 from lineage.evaluation.bilstm_probe import (
     cache_features,
-    fit_bilstm_probe,
     predict_bilstm_probe,
     start_bilstm_probe,
 )
@@ -38,7 +37,6 @@ from lineage.evaluation.encoding import EncodedItem, encode_items
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
 from lineage.evaluation.finetuning import (
     FinetunedModel,
-    finetune,
     score_finetuned,
     start_finetuning,
     update_batch_norm,
@@ -394,6 +392,7 @@ class RecordedFit:
     final_outputs_MK: np.ndarray
     outputs: list[np.ndarray]
     validations: list[Validation]
+    curve: list[CurvePoint]
 
 
 def fit_with_validation(
@@ -429,7 +428,7 @@ def fit_with_validation(
             return record(output.outputs_MK, output.loss)
 
         settings = dataclasses.replace(tiny.BILSTM_PROBE, epochs=4, patience=patience, dropout=0.2)
-        probe = fit_bilstm_probe(
+        probe_training = start_bilstm_probe(
             features["train"],
             labels["train"],
             answer,
@@ -438,13 +437,16 @@ def fit_with_validation(
             device=tiny.CPU,
             validate=None if scores is None else score_probe,
         )
+        probe_training.train_to_end()
+        probe_training.keep_best()
+        probe = probe_training.model
         final = predict_bilstm_probe(probe, features["validation"]).outputs_MK
-        return RecordedFit(probe, final, outputs, validations)
+        return RecordedFit(probe, final, outputs, validations, probe_training.curve)
 
     def score(model: FinetunedModel, part_labels: np.ndarray | None) -> tuple[np.ndarray, float]:
         return score_finetuned(model, tokenizer, items["validation"], part_labels, precision="fp32")
 
-    model = finetune(
+    training = start_finetuning(
         tiny.model(family),
         tokenizer,
         items["train"],
@@ -455,7 +457,10 @@ def fit_with_validation(
         precision="fp32",
         validate=None if scores is None else lambda m: record(*score(m, labels["validation"])),
     )
-    return RecordedFit(model, score(model, None)[0], outputs, validations)
+    training.train_to_end()
+    training.keep_best()
+    final = score(training.model, None)[0]
+    return RecordedFit(training.model, final, outputs, validations, training.curve)
 
 
 METHODS = ("finetune", "bilstm_probe")
@@ -625,9 +630,9 @@ def test_a_head_has_the_weights_that_validation_scored_best(
     """ULMFiT's head has batch norm, whose statistics must be those that validation saw."""
     scores = [0.5, 0.6, 0.8, 0.7, *[0.6] * 16]
     fitted = fit_with_validation(method, task, scores, patience=30, family=family)
-    kept = [index for index, point in enumerate(fitted.model.learning_curve) if point.is_kept]
+    kept = [index for index, point in enumerate(fitted.curve) if point.is_kept]
     assert kept == [2]
-    assert len(fitted.outputs) == len(fitted.model.learning_curve) > 10
+    assert len(fitted.outputs) == len(fitted.curve) > 10
     np.testing.assert_array_equal(fitted.final_outputs_MK, fitted.outputs[2])
     assert not np.allclose(fitted.outputs[2], fitted.outputs[-1], atol=1e-3)
 
@@ -658,7 +663,7 @@ def test_the_validation_loss_is_the_mean_over_all_items(
     fitted = fit_with_validation(method, task, [0.5] * 20, patience=None)
     labels = task.splits["validation"]["label"].to_numpy()
     for outputs_MK, validation, point in zip(
-        fitted.outputs, fitted.validations, fitted.model.learning_curve, strict=True
+        fitted.outputs, fitted.validations, fitted.curve, strict=True
     ):
         expected = -np.log(outputs_MK[np.arange(len(labels)), labels]).mean()
         assert validation.loss == point.validation_loss == pytest.approx(expected, rel=1e-4)
@@ -675,8 +680,8 @@ def test_validation_does_not_change_the_steps_of_a_head(
     expected = unvalidated.model.state_dict()
     for name, tensor in validated.model.state_dict().items():
         assert torch.equal(tensor, expected[name]), name
-    assert [point.train_loss for point in validated.model.learning_curve] == [
-        point.train_loss for point in unvalidated.model.learning_curve
+    assert [point.train_loss for point in validated.curve] == [
+        point.train_loss for point in unvalidated.curve
     ]
 
 

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, TagsAnswer
 from lineage.evaluation.bilstm import BiLstm
-from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
+from lineage.evaluation.early_stopping import ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
@@ -267,7 +267,6 @@ class BilstmProbe(nn.Module):
             output_size = pair_width(output_size)
         self.output_layer = nn.Linear(output_size, answer.num_outputs)
         self.crf = LinearChainCRF(answer.num_outputs) if isinstance(answer, TagsAnswer) else None
-        self.learning_curve: list[CurvePoint] = []
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -396,18 +395,12 @@ def fit_bilstm_probe(
     *,
     seed: int,
     device: torch.device,
-    validate: Callable[[BilstmProbe], Validation] | None = None,
 ) -> BilstmProbe:
-    """Train a probe, and keep the best weights on validation.
-
-    Without `validate` the training takes all its epochs, and the last weights are kept.
-    """
+    """Train a probe for all its epochs, without validation."""
     training = start_bilstm_probe(
-        features, labels_M, answer, settings, seed=seed, device=device, validate=validate
+        features, labels_M, answer, settings, seed=seed, device=device, validate=None
     )
     training.train_to_end()
-    training.keep_best()
-    training.model.learning_curve = training.curve
     return training.model
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.evaluation.answers import Answer, SpanAnswer
-from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
+from lineage.evaluation.early_stopping import ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
     EncodedItem,
     answer_rows,
@@ -100,7 +100,6 @@ class FinetunedModel(nn.Module):
             self.pair_head = build_linear_head(
                 pair_width(encoder.hidden_sizes()[-1]), answer.num_outputs, dropout=settings.dropout
             )
-        self.learning_curve: list[CurvePoint] = []
         init_rng = torch.Generator().manual_seed(derive_seed("tuned head", seed))
         for head in self.heads:
             encoder.init_head(head, init_rng)
@@ -256,12 +255,8 @@ def finetune(
     seed: int,
     precision: str,
     auxiliary_loss: AuxiliaryLoss | None = None,
-    validate: Callable[[FinetunedModel], Validation] | None = None,
 ) -> FinetunedModel:
-    """Fine-tune the encoder, in place, with a new head, and keep the best weights on validation.
-
-    Without `validate` the training takes all its epochs, and the last weights are kept.
-    """
+    """Fine-tune the encoder, in place, with a new head for all epochs, without validation."""
     training = start_finetuning(
         encoder,
         tokenizer,
@@ -272,17 +267,12 @@ def finetune(
         seed=seed,
         precision=precision,
         auxiliary_loss=auxiliary_loss,
-        validate=validate,
+        validate=None,
     )
     training.train_to_end()
-    training.keep_best()
-    model = training.model
-    if validate is None:  # else the kept weights have the statistics that were validated
-        norm_items = _sample_norm_items(items, seed=seed)
-        update_batch_norm(model, tokenizer, norm_items, precision=precision)
-    model.eval()
-    model.learning_curve = training.curve
-    return model
+    norm_items = _sample_norm_items(items, seed=seed)
+    update_batch_norm(training.model, tokenizer, norm_items, precision=precision)
+    return training.model.eval()
 
 
 def start_finetuning(
