@@ -62,8 +62,10 @@ def describe_answers(
 
 def _widest_ranking(rankings: Sequence[Ranking], ranking: Ranking) -> Ranking:
     """Return the ranking of the same setting with public models, if there is one."""
-    overall = [one for one in rankings if one.scope == "overall" and one.setting == ranking.setting]
-    return overall[0] if overall else ranking
+    for other in rankings:
+        if other.scope == "overall" and other.setting == ranking.setting:
+            return other
+    return ranking
 
 
 def _describe_task(
@@ -130,7 +132,9 @@ def score_classes(labels_M: Labels, predictions_M: Labels) -> dict[str, tuple[in
 
 def _score_span_types(table: pd.DataFrame) -> dict[str, tuple[int, float]]:
     scores = score_spans(table["label"].to_numpy(), table["prediction"].to_numpy())
-    return {name: (one.support, one.f1) for name, one in scores.by_type.items() if one.support}
+    return {
+        name: (score.support, score.f1) for name, score in scores.by_type.items() if score.support
+    }
 
 
 def _merge_class_scores(

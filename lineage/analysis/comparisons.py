@@ -1,7 +1,7 @@
 """Which cells are compared, and the verdict of each comparison."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -268,13 +268,14 @@ def plan_comparisons(
 
     `continued_models` are those of `Params.continued_models`.
     """
+    continued = continued_models or {}
     planned = []
     for group in group_by_setting(cells).values():
         scored = [cell for cell in group if cell.item_scores]
         for a, b in combinations(scored, 2):
-            pair = _plan_pair(a, b, grid)
-            if pair is None and continued_models:
-                pair = _plan_continuation(a, b, continued_models)
+            pair = _plan_pair(a, b, grid) or _plan_related(
+                "continuation", a, b, lambda one, other: continued.get(one) == other
+            )
             if pair:
                 planned.append(pair)
     return planned
@@ -291,11 +292,19 @@ def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | 
             return PlannedComparison("general_text", inits["adapted"], inits["target_only"])
     families = {a.system.family, b.system.family}
     if families & {*TWO_BUDGET_FAMILIES}:
-        return _plan_member_comparison(a, b, grid)
+        members = grid.two_budget_systems
+        comparison_type: ComparisonType = "concatenated"
+        if ENSEMBLE_FAMILY in families:
+            comparison_type = "ensemble"
+        return _plan_related(
+            comparison_type, a, b, lambda system, member: member in members.get(system, ())
+        )
     if b.system.model == "kneser_ney":  # ablations too: they may have learned too little
         return PlannedComparison("kneser_ney", a, b) if a.system.init in TRAINED_INITS else None
     if {a.system.model, b.system.model} & {*grid.ablation_of}:
-        return _plan_ablation(a, b, grid)
+        return _plan_related(
+            "ablation", a, b, lambda one, other: grid.ablation_of.get(one) == other
+        )
     if b.system.model == "tfidf":
         return PlannedComparison("tfidf", a, b) if a.system.init in TRAINED_INITS else None
     if PUBLIC_FAMILY in families or a.system.init not in TRAINED_INITS:
@@ -305,41 +314,22 @@ def _plan_pair(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | 
     return None
 
 
-def _plan_continuation(
-    a: ResultCell, b: ResultCell, continued_models: Mapping[str, str]
+def _plan_related(
+    comparison_type: ComparisonType,
+    a: ResultCell,
+    b: ResultCell,
+    is_related: Callable[[str, str], bool],
 ) -> PlannedComparison | None:
-    """Compare a public checkpoint that continued on the corpus with the same one as it is."""
-    for one, other in ((a, b), (b, a)):
-        is_continued = continued_models.get(one.system.model) == other.system.model
-        if is_continued and _same_trained_usage(one, other):
-            return PlannedComparison("continuation", one, other)
-    return None
+    """Compare two related models of the same usage: `is_related` gets the names of both, in order.
 
-
-def _plan_ablation(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
-    """Compare a model with the one it is an ablation of, if both have the same usage.
-
-    Their features may differ, because the ablation may be of the layers that are read.
+    Their features may differ, because an ablation may be of the layers that are read.
     """
-    for one, other in ((a, b), (b, a)):
-        is_ablation = grid.ablation_of.get(one.system.model) == other.system.model
-        if is_ablation and _same_trained_usage(one, other):
-            return PlannedComparison("ablation", one, other)
+    for first, second in ((a, b), (b, a)):
+        is_same_usage = first.system.usage == second.system.usage
+        is_trained = first.system.init in TRAINED_INITS
+        if is_same_usage and is_trained and is_related(first.system.model, second.system.model):
+            return PlannedComparison(comparison_type, first, second)
     return None
-
-
-def _plan_member_comparison(a: ResultCell, b: ResultCell, grid: Grid) -> PlannedComparison | None:
-    """Compare a system of two budgets with one of its members only; their features may differ."""
-    for one, other in ((a, b), (b, a)):
-        members = grid.two_budget_systems.get(one.system.model, ())
-        if other.system.model in members and _same_trained_usage(one, other):
-            is_ensemble = one.system.family == ENSEMBLE_FAMILY
-            return PlannedComparison("ensemble" if is_ensemble else "concatenated", one, other)
-    return None
-
-
-def _same_trained_usage(one: ResultCell, other: ResultCell) -> bool:
-    return one.system.usage == other.system.usage and one.system.init in TRAINED_INITS
 
 
 def best_systems(cells: list[ResultCell], *, public: bool = False) -> list[ResultCell]:

@@ -111,8 +111,8 @@ def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
     for ranking in analysis.rankings:
         if ranking.train_examples >= largest.get(ranking.task, 0):
             largest[ranking.task] = ranking.train_examples
-            for one in ranking.standings:
-                candidates.setdefault(ranking.task, {})[one.system.model] = one.system
+            for standing in ranking.standings:
+                candidates.setdefault(ranking.task, {})[standing.system.model] = standing.system
     names = [*analysis.model_names, "tfidf"]
     curves: dict[str, list[LabelCurve]] = {}
     for task, systems in candidates.items():

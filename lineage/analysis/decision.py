@@ -105,8 +105,8 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
             analysis.label_forecasts,
             margin=analysis.equivalence_margin,
         )
-        if decision.advice == "pretrain on your text" and _counting_does_as_well(analysis, setting):
-            counting_score = _find_counting_score(analysis, setting)
+        if decision.advice == "pretrain on your text" and _ngram_does_as_well(analysis, setting):
+            counting_score = _find_ngram_score(analysis, setting)
             decision = replace(
                 decision, advice="nothing above a 5-gram model", counting_score=counting_score
             )
@@ -120,7 +120,7 @@ def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
     return decisions
 
 
-def _counting_does_as_well(analysis: Analysis, setting: Setting) -> bool:
+def _ngram_does_as_well(analysis: Analysis, setting: Setting) -> bool:
     """Return whether no system is shown to be better than a 5-gram model, which only counts."""
     verdicts = [
         comparison.verdict
@@ -130,7 +130,7 @@ def _counting_does_as_well(analysis: Analysis, setting: Setting) -> bool:
     return bool(verdicts) and "better" not in verdicts
 
 
-def _find_counting_score(analysis: Analysis, setting: Setting) -> float | None:
+def _find_ngram_score(analysis: Analysis, setting: Setting) -> float | None:
     for score in analysis.scores_of(setting):
         if score.system.model == "kneser_ney":
             return score.mean

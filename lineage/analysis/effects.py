@@ -91,16 +91,17 @@ def build_effects(analysis: Analysis, summary: GainSummary) -> list[Effect]:
             for model, gain in zip(table.models, line.gains, strict=True):
                 if gain is None or TEST_SET_SEPARATOR in gain.comparison.task:
                     continue
-                one = gain.comparison
-                key = (model, table.method, kind_of_task[one.task], one.metric)
-                groups.setdefault(key, []).append(one)
+                comparison = gain.comparison
+                kind = kind_of_task[comparison.task]
+                key = (model, table.method, kind, comparison.metric)
+                groups.setdefault(key, []).append(comparison)
     return [
         Effect(
             model=model,
             method=method,
             kind=kind,
             metric=metric,
-            tasks=tuple(_task_effect(analysis, one) for one in comparisons),
+            tasks=tuple(_task_effect(analysis, comparison) for comparison in comparisons),
             pooled=_pool(comparisons),
         )
         for (model, method, kind, metric), comparisons in groups.items()
@@ -113,9 +114,9 @@ def _task_effect(analysis: Analysis, comparison: Comparison) -> TaskEffect:
 
 
 def _pool(comparisons: Sequence[Comparison]) -> PooledMean:
-    effects = [one.difference for one in comparisons]
+    effects = [comparison.difference for comparison in comparisons]
     if len(comparisons) >= MIN_TASKS:
-        return pool_effects(effects, [one.standard_error for one in comparisons])
+        return pool_effects(effects, [comparison.standard_error for comparison in comparisons])
     mean = float(np.mean(effects))
     (first, *others) = comparisons
     if others or first.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:

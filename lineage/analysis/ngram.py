@@ -19,7 +19,7 @@ def compare_with_ngrams(
     A model's bits per byte are those of its last validation, which the 5-gram model of its tokens
     predicts too. On minimal pairs its pretrained system counts, before any adaptation.
     """
-    bits_by_model = {one.model: one for one in ngram_bits}
+    bits_by_model = {bits.model: bits for bits in ngram_bits}
     for model in models:
         tasks: dict[bool, list[str]] = {True: [], False: []}  # by whether it is better
         for comparison in comparisons:

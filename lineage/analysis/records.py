@@ -258,7 +258,7 @@ class LabelForecast:
 
 @dataclass(frozen=True)
 class TextGain:
-    """What the text after a share of the budget has gained; its interval is over items only."""
+    """The gain of the text after a share of the budget; its interval is over items only."""
 
     share: float  # 0.5: the gain of the last doubling
     gain: float

@@ -77,15 +77,15 @@ class OmittedMethod:
 def find_omitted_methods(analysis: Analysis, task: str) -> list[OmittedMethod]:
     """Return the methods that lack some of the numbers of labels that others have."""
     trained = [
-        one
-        for one in analysis.scores_of_task(task)
-        if one.system.init != "none" and one.label_count != "none"
+        score
+        for score in analysis.scores_of_task(task)
+        if score.system.init != "none" and score.label_count != "none"
     ]
-    label_counts = dict.fromkeys(one.label_count for one in trained)
+    label_counts = dict.fromkeys(score.label_count for score in trained)
     counts_by_method: dict[tuple[str, str], set[str]] = {}
-    for one in trained:
-        method = (one.system.transfer, one.system.head)
-        counts_by_method.setdefault(method, set()).add(one.label_count)
+    for score in trained:
+        method = (score.system.transfer, score.system.head)
+        counts_by_method.setdefault(method, set()).add(score.label_count)
     return [
         OmittedMethod(*method, count)
         for method, own_counts in counts_by_method.items()
@@ -116,7 +116,7 @@ def find_collapsed_runs(analysis: Analysis, task: str) -> list[CollapsedRun]:
     for score in fine_tuned_scores(analysis, task):
         chance = chance_level(analysis, score.setting)
         for run in score.seeds:
-            siblings = [one.value - chance for one in score.seeds if one != run]
+            siblings = [other.value - chance for other in score.seeds if other != run]
             if not siblings:
                 continue
             lead = sum(siblings) / len(siblings)

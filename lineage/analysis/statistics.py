@@ -196,8 +196,8 @@ def classify_differences(estimates: Sequence[Estimate]) -> list[Verdict]:
     Each kind of verdict is wrong for any of them with a probability of 5 % at most (Holm 1979).
     """
     alpha = 1 - CONFIDENCE_LEVEL
-    differences = adjust_p_values([difference_p_value(one) for one in estimates])
-    equivalences = adjust_p_values([equivalence_p_value(one) for one in estimates])
+    differences = adjust_p_values([*map(difference_p_value, estimates)])
+    equivalences = adjust_p_values([*map(equivalence_p_value, estimates)])
     verdicts: list[Verdict] = []
     for estimate, p_different, p_beyond in zip(estimates, differences, equivalences, strict=True):
         if p_different < alpha:

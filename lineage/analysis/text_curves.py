@@ -54,7 +54,7 @@ def build_text_curves(
     ]
     points = _find_points(final_cells, predictions, split=split)
     read_bytes = predictions.groupby(["model", "text_share"])["text_bytes"].mean()
-    full_bytes = {one.model: one.text_bytes for one in budgets}
+    full_bytes = {budget.model: budget.text_bytes for budget in budgets}
     curves = []
     for final in _choose_heads([cell for cell in final_cells if _key_of(cell) in points]):
         model = final.system.model
