@@ -22,7 +22,7 @@ from lineage.errors import InputError
 MAX_SEED = 2**31 - 1
 MAX_DEPTH = 50  # levels of a YAML file
 MAX_LAYERS = 1000
-# What the YAML parser was reading when a bracket was not closed -> the two brackets.
+# The context in which the YAML parser misses a closing bracket -> the two brackets.
 CLOSING_BRACKETS = {
     "while parsing a flow sequence": ("[", "]"),
     "while parsing a flow mapping": ("{", "}"),

@@ -56,7 +56,7 @@ def merge_trees(defaults: Tree, overrides: Tree) -> dict[str, Any]:
 def resolve_tree(tree: Tree, where: str) -> dict[str, Any]:
     """Return params.yaml with every `like`, `defaults` and family default filled in.
 
-    What is misshapen stays as it is, so that validation can report it. Raises InputError.
+    A misshapen part stays as it is, so that validation can report it. Raises InputError.
     """
     check_version(tree, where)
     for key in MODEL_ONLY_BLOCKS:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -156,16 +157,14 @@ def _read_texts(
         return
     table = open_source_table(record, root, where)
     column = record.text or "text"
-    row = 0
-    for batch in table.iter_batches([column]):
-        for value in batch[column]:
-            row += 1
-            try:
-                yield cell_to_text(value)
-            except TypeError as error:
-                raise InputError(
-                    f"{table.location}: row {row}: column '{column}' {error}; name a column of text"
-                ) from None
+    values = chain.from_iterable(batch[column] for batch in table.iter_batches([column]))
+    for row, value in enumerate(values, 1):
+        try:
+            yield cell_to_text(value)
+        except TypeError as error:
+            raise InputError(
+                f"{table.location}: row {row}: column '{column}' {error}; name a column of text"
+            ) from None
 
 
 def _drop_reason(text: str, min_characters: int, *, is_repeated: bool) -> str:

@@ -5,7 +5,7 @@ This is the whole cost model of the stages evaluate, evaluate_adapted and evalua
     load the model and the task, and encode every item;
     for each init, compute frozen features of every item, if a probe reads them;
     for each run, fit its head (once for each trial, where it chooses one), predict, and score.
-    Of learning rates that race, all but one are fitted for a few validations only.
+    If learning rates race, all but one are fitted for a few validations only.
 
 The runs are those of `lineage.evaluation.evaluate`. `lineage.forecast.evaluation_probe` measures
 the costs.

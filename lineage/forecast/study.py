@@ -442,7 +442,7 @@ class _MeasuredStudy:
             return own
         runs = tuple(one for one in counts.runs if one.run in repeated)
         counts = replace(counts, runs=runs)
-        # What a process does once is in the forecast of its other runs.
+        # Costs that occur once in a process are in the forecast of its other runs.
         costs = replace(
             self._evaluation(name, task), load_seconds=0.0, finetune=HeadCosts(), setfit=HeadCosts()
         )

@@ -324,9 +324,9 @@ class PublicModel(Encoder):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Return the embeddings, then each block, or each group of ALBERT's that share weights.
 
-        What all blocks use, such as a table of relative positions, belongs to the embeddings. The
-        last norm belongs to the last block, and so do the layers over the pooled vector if they
-        are used.
+        A module that all blocks use, such as a table of relative positions, belongs to the
+        embeddings. The last norm belongs to the last block, and so do the layers over the pooled
+        vector if they are used.
         """
         modules = self.modules_by_role()
         model_type = self.checkpoint_info.model_type

@@ -84,7 +84,7 @@ def read_package_version(root: Path = Path()) -> PackageVersion:
 def find_study_version(root: Path) -> StudyVersion:
     """Return the commit of the study's git repository, and which of its files have changed since.
 
-    What a run itself writes does not count as changed.
+    Files that a run writes do not count as changed.
     """
     answer = run_git(root, "rev-parse", "--verify", "HEAD")
     if answer.returncode != 0:
