@@ -61,42 +61,22 @@ class FeatureExtractor:
             selected, self.static.model, self.static.tokenizer, precision=self.precision
         )
 
-    def compute_stored(
-        self, table: str, part: slice, settings: LinearProbeSettings, scaling: FeatureScaling
-    ) -> StoredFeatures:
-        """Return some items' features rounded as `store` does, with the scaling of a fitted head."""
-        features = self.compute(table, part, settings)
-        stored, _ = store_features([features], len(features), scaling=scaling, folder=None)
-        return StoredFeatures(stored, scaling)
-
-    def compute_cached_stored(
-        self,
-        table: str,
-        part: slice,
-        settings: BilstmProbeSettings,
-        scaling: FeatureScaling,
-        *,
-        is_per_word: bool,
-    ) -> CachedFeatures:
-        """Return some items' features rounded as `store_cached` does."""
-        features = self.compute_cached(table, part, settings)
-        if is_per_word:
-            features = features.pool_words()
-        rows = features.rows()
-        stored, _ = store_features([rows], len(rows), scaling=scaling, folder=None)
-        lengths = [features.sequence_lengths(item) for item in features.items]
-        return replace(features, layers=split_rows(stored, lengths), scaling=scaling)
-
     def store(
-        self, settings: LinearProbeSettings, *, folder: Path | None
+        self,
+        settings: LinearProbeSettings,
+        *,
+        folder: Path | None,
+        scaling: FeatureScaling | None = None,
     ) -> dict[str, StoredFeatures]:
-        """Store the features of each table's answers, in `folder` if they take much memory."""
+        """Store the features of each table's answers, in `folder` if they take much memory.
+
+        `scaling` is that of a fitted head; None: that of the table train.
+        """
         static_size = 0
         if self.static is not None:
             static_width = max(self.static.model.hidden_sizes())
             static_size = pooled_width(self.static.tables["train"][0], static_width)
         features: dict[str, StoredFeatures] = {}
-        scaling: FeatureScaling | None = None
         for table, items in self._ordered_tables():
             stored, scaling = store_features(
                 (self.compute(table, part, settings) for part in self.parts(items)),
@@ -108,9 +88,14 @@ class FeatureExtractor:
         return features
 
     def store_cached(
-        self, settings: BilstmProbeSettings, *, is_per_word: bool, folder: Path | None
+        self,
+        settings: BilstmProbeSettings,
+        *,
+        is_per_word: bool,
+        folder: Path | None,
+        scaling: FeatureScaling | None = None,
     ) -> dict[str, CachedFeatures]:
-        """Store the features of each table's positions, or of the words that it asks about."""
+        """Store the features of each table's positions, or of its words, as `store` does."""
         empty = CachedFeatures(
             self.tokenizer,
             items=[],
@@ -126,7 +111,6 @@ class FeatureExtractor:
                 yield (features.pool_words() if is_per_word else features).rows()
 
         features: dict[str, CachedFeatures] = {}
-        scaling: FeatureScaling | None = None
         for table, items in self._ordered_tables():
             lengths = [empty.sequence_lengths(item) for item in items]
             num_rows = sum(map(sum, lengths))
@@ -138,7 +122,7 @@ class FeatureExtractor:
         return features
 
     def _ordered_tables(self) -> list[tuple[str, Sequence[EncodedItem]]]:
-        """Return the items of each table; train is the first, and gives the scaling."""
+        """Return the items of each table, train first."""
         return sorted(self.tables.items(), key=lambda table: table[0] != "train")
 
     def parts(self, items: Sequence[EncodedItem]) -> Iterator[slice]:

@@ -10,8 +10,8 @@ Shapes: N items, M answers, K outputs.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -299,12 +299,12 @@ class _SavedHead:
         # Heads are drawn at random, which on the meta device takes seconds of imports.
         return encoder.to_empty(device="cpu")
 
-    def extractor(self, encoder: Encoder, items: list[EncodedItem]) -> FeatureExtractor:
-        """Return the extractor of the features of these items."""
-        tables = {"new": items}
-        return FeatureExtractor(
-            encoder, self.checkpoint.tokenizer, tables, precision=self.record.precision
-        )
+    def extractors(self, encoder: Encoder, items: list[EncodedItem]) -> Iterator[FeatureExtractor]:
+        """Yield extractors of the table `new`: parts of the items that fit into memory."""
+        tokenizer = self.checkpoint.tokenizer
+        extractor = FeatureExtractor(encoder, tokenizer, {}, precision=self.record.precision)
+        for part in extractor.parts(items):
+            yield replace(extractor, tables={"new": items[part]})
 
 
 class _SavedLinearProbe(_SavedHead):
@@ -317,12 +317,11 @@ class _SavedLinearProbe(_SavedHead):
 
     @torch.no_grad()
     def predict(self, items: list[EncodedItem]) -> HeadOutput:
-        extractor = self.extractor(self.encoder, items)
         weight_KF = self.tensors["weight"]
         bias_K = self.tensors["bias"]
         scores: list[torch.Tensor] = []
-        for part in extractor.parts(items):
-            features = extractor.compute_stored("new", part, self.settings, self.scaling)
+        for extractor in self.extractors(self.encoder, items):
+            features = extractor.store(self.settings, folder=None, scaling=self.scaling)["new"]
             scores += [
                 linear_scores(features, rows, weight_KF, bias_K) for rows in features.chunks()
             ]
@@ -339,14 +338,13 @@ class _SavedBilstmProbe(_SavedHead):
         self.probe: BilstmProbe | None = None
 
     def predict(self, items: list[EncodedItem]) -> HeadOutput:
-        extractor = self.extractor(self.encoder, items)
         is_per_word = isinstance(self.record.answer, TagsAnswer)
         outputs = []
         decoded = []
-        for part in extractor.parts(items):
-            features = extractor.compute_cached_stored(
-                "new", part, self.settings, self.scaling, is_per_word=is_per_word
-            )
+        for extractor in self.extractors(self.encoder, items):
+            features = extractor.store_cached(
+                self.settings, is_per_word=is_per_word, folder=None, scaling=self.scaling
+            )["new"]
             if self.probe is None:
                 self.probe = self._build_probe(features)
             output = predict_bilstm_probe(self.probe, features)
