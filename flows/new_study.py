@@ -107,15 +107,17 @@ def _propose_folder(folder: Path, root: Path, current: Path) -> PublicProposal:
 
 
 def _note_test_files(options: list[FileOption], current: Path) -> list[str]:
-    """Return a line for each task whose test file seems to lie beside its training file."""
+    """Return a line for each task with a file that seems to be its test file."""
     lines = []
     for option in options:
         path = Path(option.pattern)
-        beside = path.with_name(path.name.replace("train", "test"))
-        if beside != path and not option.value("test") and match_data_files(str(beside), current):
+        test_path = path.with_name(path.name.replace("train", "test"))
+        if test_path == path or option.value("test"):
+            continue
+        if match_data_files(str(test_path), current):
             lines.append(
-                f"task {option.name}: {beside.name} lies beside {path.name}; to test on it, add "
-                f"test={beside}"
+                f"task {option.name}: {test_path.name} lies beside {path.name}; to test on it, add "
+                f"test={test_path}"
             )
     return lines
 

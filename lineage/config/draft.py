@@ -1,7 +1,7 @@
 """Compose the params.yaml of a new study from the findings about the user's files.
 
 The budget, the vocabularies and the numbers of labels follow from measures of the data, so that the
-checks of the stage `sources` accept them. Every guess is marked by a comment.
+checks of the stage `sources` accept them. Every guess has a comment.
 """
 
 import json
@@ -383,11 +383,11 @@ def _summary(
 ) -> list[str]:
     """Return lines that tell the user the findings and guesses."""
     corpus = params.corpora[CORPUS_NAME]
-    mark = " (guessed from the letters; --language sets another)" if is_guessed else ""
+    origin = " (guessed from the letters; --language sets another)" if is_guessed else ""
     lines = []
     for found, source in zip(corpora, corpus.sources, strict=True):
         language = source.language or corpus.language
-        parts = [found.description, f"language {language}{mark}"]
+        parts = [found.description, f"language {language}{origin}"]
         lines.append(f"corpus: {', '.join(parts)}")
     for plan in plans:
         lines.append(f"task {plan.findings.name}: {_describe_task(plan)}")

@@ -83,11 +83,11 @@ def _describe_yaml_error(error: Exception) -> str:
             f"'{closing}' before line {end.line + 1}, column {end.column + 1}; add it, or the comma "
             "that is missing between two entries"
         )
-    mark = getattr(error, "problem_mark", None)
+    position = getattr(error, "problem_mark", None)
     duplicate = DUPLICATE_KEY.match(getattr(error, "problem", None) or "")
-    if duplicate and mark:
+    if duplicate and position:
         return (
-            f"the key '{duplicate[1]}' at line {mark.line + 1} stands twice in its block; join "
+            f"the key '{duplicate[1]}' at line {position.line + 1} stands twice in its block; join "
             "both, or remove one"
         )
     reason = " ".join(str(error).split()).replace(' in "<unicode string>",', " at")
