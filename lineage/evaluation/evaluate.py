@@ -337,7 +337,7 @@ def _evaluate_run(
 ) -> RunPredictions:
     """Answer every scored split with the system of a run.
 
-    The seconds of the answer are those of earlier processes.
+    The `seconds` that are returned are those of earlier processes only.
     """
     answered_by = encoder.context.kind.answered_by
     if answered_by == "sentence_probability":

@@ -206,7 +206,7 @@ class ModelNgrams:
         text = _collect_validation_tokens(sampler, max_batches)
         nats = -ngrams.log_probs(text.ids_N, text.is_start_N).sum()
         bits_per_byte = float(nats / math.log(2) / text.text_bytes)
-        return NgramBits(name, _metric(sampler), bits_per_byte, text.text_bytes, train_bytes)
+        return NgramBits(name, _metric_name(sampler), bits_per_byte, text.text_bytes, train_bytes)
 
     def _fit(self, tokenizer: Tokenizer, tokens_dir: Path) -> tuple[KneserNey, int]:
         """Count the n-grams of the chosen documents; keep the model for the next, equal tokens."""
@@ -267,7 +267,7 @@ def _collect_validation_tokens(sampler: BatchSampler, max_batches: int) -> _Vali
     return _ValidationTokens(ids_N, is_start_N, text_bytes)
 
 
-def _metric(sampler: BatchSampler) -> str:
+def _metric_name(sampler: BatchSampler) -> str:
     """Name the metric of the loss whose targets are the next tokens of these batches."""
     if isinstance(sampler, BidirectionalBpttBatches):
         return "bits_per_byte_forward"

@@ -152,7 +152,8 @@ def _bptt_rows(
     if backward:
         ids = ids[::-1]
         byte_counts = byte_counts[::-1]
-    B = min(settings.batch_size, max(1, len(tokens.ids) // (2 * settings.seq_len)))
+    max_rows = max(1, len(tokens.ids) // (2 * settings.seq_len))  # of two windows at least
+    B = min(settings.batch_size, max_rows)
     L = len(ids) // B
     return _BpttRows(ids[: B * L].reshape(B, L), byte_counts[: B * L].reshape(B, L))
 
@@ -196,6 +197,7 @@ class BpttBatches:
         seq_len = self.settings.seq_len
         window_lens = np.full(_ceil_div(num_targets, max(seq_len, 1)), seq_len)
         if self.variable_bptt:
+            # Four times as many windows as of full length: they surely cover the row.
             full_or_half = rng.random(4 * len(window_lens) + 4) < 0.95
             means = np.where(full_or_half, seq_len, seq_len / 2)
             window_lens = np.maximum(5, rng.normal(means, 5).astype(int))
