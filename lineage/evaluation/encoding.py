@@ -233,8 +233,8 @@ def encode_items(
 ) -> list[EncodedItem]:
     """Encode every row of a table with at most `max_length` positions per encoding.
 
-    A table has the columns question and context; or tokens, with target if only one word is asked
-    about; or text, alone, with `second` or with choices. `symmetric` pairs are encoded in both
+    A table has the columns question and context; or tokens, with target if the task is about one
+    word; or text, alone, with `second` or with choices. `symmetric` pairs are encoded in both
     orders.
     """
     if "context" in table:

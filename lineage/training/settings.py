@@ -137,7 +137,7 @@ class MaskedLmPretrainSettings(PretrainSettings):
     # Share of the documents, drawn again each epoch, that are read in sequences of a random
     # shorter length, as in the released code.
     short_seq_prob: float = 0.1
-    # Shares of the predicted positions that become the mask or a random word.
+    # Shares of the predicted positions that get the mask or a random word.
     mask_replacement: MaskReplacement = field(default_factory=MaskReplacement)
     whole_word_masking: bool = False  # mask all pieces of a word or none
     dupe_factor: int | None = None  # versions of pairs and masks that repeat; null: always new ones
