@@ -52,16 +52,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    address = tmp_path / "forkserver"
+@pytest.fixture(scope="module")
+def running_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Share a server between tests; importing what it preloads takes seconds."""
+    address = tmp_path_factory.mktemp("server") / "forkserver"
     child = subprocess.Popen(
         [*SERVE, str(address), str(os.getpid())], cwd=ROOT, env=os.environ | {"OF_THE_SERVER": "1"}
     )
     wait_until(address.exists)
-    yield child
+    yield address, child
     child.kill()
     child.wait()
+
+
+@pytest.fixture
+def server(
+    folder: Path, running_server: tuple[Path, subprocess.Popen[bytes]]
+) -> subprocess.Popen[bytes]:
+    """Return the shared server, which the processes of this folder find."""
+    address, child = running_server
+    (folder / "forkserver").symlink_to(address)
+    return child
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -171,20 +184,6 @@ def test_ending_the_process_group_ends_the_child_in_order(
     assert server.poll() is None and run_on_server(folder, "3").returncode == 3
 
 
-def test_a_dead_server_is_reported_and_its_child_ends_with_the_process_group(
-    folder: Path, server: subprocess.Popen[bytes]
-) -> None:
-    requester, child = start_waiting_child(folder)
-    server.kill()
-    assert requester.wait(30) == 1
-    assert (
-        requester.stderr is not None
-        and requester.stderr.readline() == b"thing: the fork server of this run has ended\n"
-    )
-    terminate_process_group(requester.pid)
-    assert (folder / "ended").read_text() == "in order" and not is_alive(child)
-
-
 def test_a_server_ends_after_its_run_and_its_children(folder: Path) -> None:
     code = "import subprocess, sys, time; subprocess.Popen([*sys.argv[1:], str(__import__('os').getpid())]); time.sleep(60)"
     run = subprocess.Popen(
@@ -202,3 +201,18 @@ def test_a_server_ends_after_its_run_and_its_children(folder: Path) -> None:
     child.terminate()
     assert requester.wait(30) == 5
     assert not psutil.wait_procs([server], timeout=30)[1]
+
+
+def test_a_dead_server_is_reported_and_its_child_ends_with_the_process_group(
+    folder: Path, server: subprocess.Popen[bytes]
+) -> None:
+    """It is the last test, since it kills the shared server."""
+    requester, child = start_waiting_child(folder)
+    server.kill()
+    assert requester.wait(30) == 1
+    assert (
+        requester.stderr is not None
+        and requester.stderr.readline() == b"thing: the fork server of this run has ended\n"
+    )
+    terminate_process_group(requester.pid)
+    assert (folder / "ended").read_text() == "in order" and not is_alive(child)

@@ -217,15 +217,11 @@ def test_a_download_is_complete_or_gives_one_message_and_resumes_without_repeati
     assert not any(path.endswith(".bin") for path in hub.requested)
 
     hub.requested.clear()
-    assert (
-        request_from_hub(hub, tmp_path / "home", DATASET, MODEL) == (answers, [])
-        and not hub.requested
+    small = {**DATASET, "config": "small"}
+    (*again, small_texts), messages = request_from_hub(
+        hub, tmp_path / "home", DATASET, MODEL, small
     )
-    (small_texts,), messages = request_from_hub(
-        hub, tmp_path / "home", {**DATASET, "config": "small"}
-    )
-    assert (
-        not messages
-        and len(small_texts) == len(LARGE_TRAIN_TEXTS)
-        and any("small/train" in path for path in hub.requested)
-    )
+    assert again == answers and not messages
+    assert len(small_texts) == len(LARGE_TRAIN_TEXTS)
+    assert any("small/train" in path for path in hub.requested)
+    assert not any("large/" in path or "some/model" in path for path in hub.requested)

@@ -11,6 +11,7 @@ import copy
 import importlib
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,14 @@ MODEL_ONLY_BLOCKS = ("tokenizer", "architecture", "pretrain", "evaluate")
 FAMILY_LINE = re.compile(r"^FAMILY\b.*=", re.MULTILINE)
 
 
-def family_names() -> list[str]:
+@cache
+def family_names() -> tuple[str, ...]:
     """Return the names of the files in `lineage/models` that define a family, sorted."""
-    files = sorted(MODELS_DIR.glob("*.py"))
-    return [file.stem for file in files if FAMILY_LINE.search(file.read_text(encoding="utf-8"))]
+    return tuple(
+        file.stem
+        for file in sorted(MODELS_DIR.glob("*.py"))
+        if FAMILY_LINE.search(file.read_text(encoding="utf-8"))
+    )
 
 
 def family_of(name: str, block: Tree) -> str:
