@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,15 @@ def test_a_candidate_has_the_score_of_the_report_and_no_text(in_study: str) -> N
     assert export(study, "again").contender.system_digest == candidate.contender.system_digest
 
 
-def test_publishing_registers_the_recommended_system_once(in_study: str) -> None:
+def test_publishing_registers_the_recommended_system_once(
+    in_study: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     study = make_study("texts")
     for _ in range(2):
         (outcome,) = publish_champions(study.params, study.decisions, run_id=in_study, **FOLDERS)
         assert (outcome.task, outcome.system, outcome.version) == ("x", "tfidf", 1)
+    assert list(Path.cwd().rglob("model_script.py")) and not list(Path.cwd().rglob("*.pyc"))
     client = MlflowClient()
     assert client.get_registered_model(registered_name("x")).aliases == {"champion": 1}
     model = mlflow.pyfunc.load_model(f"models:/{registered_name('x')}@champion")

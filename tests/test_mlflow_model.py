@@ -32,6 +32,7 @@ class Packaged:
 
     exported: Path
     folder: Path
+    suffixes: set[str]  # of the files as they were saved
     model: PyFuncModel
     test: pd.DataFrame
 
@@ -42,10 +43,11 @@ def package_case(name: str, folder: Path) -> Packaged:
     write_card(kept.folder, kept.record)
     export_system(kept, task, folder / "exported")
     save_system(folder / "exported", folder / "model")
+    suffixes = {path.suffix for path in (folder / "model").rglob("*") if path.is_file()}
     model = mlflow.pyfunc.load_model(str(folder / "model"))
     labels = {getattr(task, key) for key in load_kind(task.kind).label_columns} - {None}
     new = test.drop(columns=list(labels))
-    return Packaged(folder / "exported", folder / "model", model, new)
+    return Packaged(folder / "exported", folder / "model", suffixes, model, new)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +87,7 @@ def test_a_model_of_every_kind_answers_as_predict_does(name: str, tmp_path: Path
 def test_a_model_holds_code_arrays_and_json_and_asks_for_this_version(
     packaged_texts: Packaged,
 ) -> None:
-    suffixes = {path.suffix for path in packaged_texts.folder.rglob("*") if path.is_file()}
-    assert suffixes == {"", ".json", ".md", ".py", ".safetensors", ".txt", ".yaml"}
+    assert packaged_texts.suffixes == {"", ".json", ".md", ".py", ".safetensors", ".txt", ".yaml"}
     requirements = (packaged_texts.folder / "requirements.txt").read_text().split()
     assert f"lineage-pretraining=={__version__}" in requirements
     assert (packaged_texts.folder / "artifacts/exported/README.md").is_file(), "the model card"

@@ -5,8 +5,10 @@ loads the folder of an exported system. `lineage serve`, `mlflow models serve` a
 `mlflow.pyfunc.load_model` all answer through it.
 """
 
+import contextlib
+import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,13 +140,26 @@ def log_system(folder: Path, name: str, further_artifacts: Mapping[str, Path]) -
         "label_count": record.label_count,
     }
     described = _describe_model(folder, further_artifacts)
-    info = pyfunc.log_model(name=name, params=params, step=UNUSED_STEP, **described)
+    with _without_compiled_files():
+        info = pyfunc.log_model(name=name, params=params, step=UNUSED_STEP, **described)
     return str(info.model_id)
 
 
 def save_system(folder: Path, out: Path) -> None:
     """Write an exported system as a model into a new folder."""
-    pyfunc.save_model(path=out, **_describe_model(folder, {}))
+    with _without_compiled_files():
+        pyfunc.save_model(path=out, **_describe_model(folder, {}))
+
+
+@contextlib.contextmanager
+def _without_compiled_files() -> Iterator[None]:
+    """Keep Python from writing .pyc files: MLflow runs the script inside the model's folder."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _describe_model(folder: Path, further_artifacts: Mapping[str, Path]) -> dict[str, Any]:
