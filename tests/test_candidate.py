@@ -145,7 +145,10 @@ def test_publishing_registers_the_recommended_system_once(
     for _ in range(2):
         (outcome,) = publish_champions(study.params, study.decisions, run_id=in_study, **FOLDERS)
         assert (outcome.task, outcome.system, outcome.version) == ("x", "tfidf", 1)
-    assert list(Path.cwd().rglob("model_script.py")) and not list(Path.cwd().rglob("*.pyc"))
+    files = {
+        file.path for file in mlflow.artifacts.list_artifacts(f"models:/{registered_name('x')}/1")
+    }
+    assert "model_script.py" in files and "__pycache__" not in files
     client = MlflowClient()
     assert client.get_registered_model(registered_name("x")).aliases == {"champion": 1}
     model = mlflow.pyfunc.load_model(f"models:/{registered_name('x')}@champion")
