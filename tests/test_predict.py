@@ -371,6 +371,15 @@ def test_a_wrong_file_with_one_word_per_line_is_refused(
         predict_lines(tagger, tmp_path, tmp_path / name)
 
 
+def test_a_blank_word_gets_no_tag_and_is_refused_in_a_file_of_words(
+    tagger: Evaluated, tmp_path: Path
+) -> None:
+    (tmp_path / "new.conll").write_text("\tX\tO\n\n")
+    with pytest.raises(InputError, match="new.conll: a sentence has a blank word"):
+        predict_lines(tagger, tmp_path, tmp_path / "new.conll", out="a.conll")
+    assert not (tmp_path / "a.conll").exists()
+
+
 def test_texts_in_lines_are_not_taken_for_one_word_per_line(
     tagger: Evaluated, tmp_path: Path
 ) -> None:

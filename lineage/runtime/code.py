@@ -104,9 +104,9 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def _walk_statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the module and its statements, also nested ones.
+    """Yield the module and its statements, also nested ones, but no expressions.
 
-    This takes a tenth of the time of `ast.walk`, which visits every expression.
+    There are many more expressions, and `ast.walk` visits them too.
     """
     ahead: list[ast.AST] = [tree]
     while ahead:

@@ -136,8 +136,8 @@ class _Server:
         modules_for_later = list(MODULES_FOR_LATER)
         while os.getppid() == self._parent or self._waiting_clients:
             wait_seconds = 0.0 if modules_for_later else 1.0
-            sources = [self._listener, self._signal_receiver]
-            ready, _, _ = select.select(sources, [], [], wait_seconds)
+            inputs = [self._listener, self._signal_receiver]
+            ready, _, _ = select.select(inputs, [], [], wait_seconds)
             if not ready and modules_for_later:
                 importlib.import_module(modules_for_later.pop(0))
             if self._signal_receiver in ready:

@@ -309,7 +309,7 @@ def _without_nan(value: Any) -> Any:
 class _WordWriter(_Writer):
     """Writes one word per line with its cells and its tag, and a blank line after a sentence.
 
-    The tags of a sentence are the last new column.
+    The tags of a sentence are the last new column. Raises InputError for a word without a tag.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -318,9 +318,14 @@ class _WordWriter(_Writer):
 
     def write(self, columns: TableColumns) -> None:
         *_, tag_column = self.new_fields
-        tags = [cell.split(" ") for cell in columns[tag_column]]
+        tags = [(cell or "").split() for cell in columns[tag_column]]
         cells = [columns[name] for name in self.source.names]
         for sentence in zip(*cells, tags, strict=True):
+            if len(sentence[0]) != len(sentence[-1]):
+                raise InputError(
+                    f"{self.source.place}: a sentence has a blank word, which gets no tag; write a "
+                    ".jsonl instead"
+                )
             for word in zip(*sentence, strict=True):
                 self.stream.write("\t".join(word) + "\n")
             self.stream.write("\n")

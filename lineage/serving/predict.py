@@ -188,9 +188,11 @@ def _single_column(task: Task, kind: Kind, file: Path) -> str:
 
 
 def list_word_columns(task: Task) -> tuple[str, ...]:
-    """Return the columns of a task's files with one word per line; none if it has no such files."""
-    has_word_per_line = task.tokens is not None and task.document_unit != "line"
-    return task.columns if has_word_per_line and isinstance(task.columns, tuple) else ()
+    """Return the columns of a task's files with one word and its tag per line; none otherwise."""
+    has_tags = load_kind(task.kind).answer_type == "tags"
+    if has_tags and task.document_unit != "line" and isinstance(task.columns, tuple):
+        return task.columns
+    return ()
 
 
 @dataclass
