@@ -375,7 +375,7 @@ def test_a_blank_word_gets_no_tag_and_is_refused_in_a_file_of_words(
     tagger: Evaluated, tmp_path: Path
 ) -> None:
     (tmp_path / "new.conll").write_text("\tX\tO\n\n")
-    with pytest.raises(InputError, match="new.conll: a sentence has a blank word"):
+    with pytest.raises(InputError, match="a sentence has a blank word"):
         predict_lines(tagger, tmp_path, tmp_path / "new.conll", out="a.conll")
     assert not (tmp_path / "a.conll").exists()
 

@@ -229,7 +229,7 @@ class Predictor:
         new_columns: TableColumns = {name: [None] * num_rows for name in self.new_fields}
         if filled:
             items = self._make_items(columns, names, filled)
-            answers = self._answer(items)
+            answers = self._answer(items) if len(items) else {}  # none: all words are blank
             for name, values in answers.items():
                 for row, value in zip(items.index, values, strict=True):
                     new_columns[name][row] = value
