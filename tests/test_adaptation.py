@@ -75,7 +75,13 @@ def build_saved_checkpoint(name: str, folder: Path, **overrides: Any) -> Checkpo
     )
 
 
-@pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.mark_slow(tiny.CELLS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("elmo", "ulmfit", "gpt", "bert"),
+        *tiny.mark_slow(["context2vec", "sa_lstm", "taglm", "seq2seq", *tiny.CELLS]),
+    ],
+)
 def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path: Path) -> None:
     # Capitalized and reversed documents are in effect another language.
     texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]
@@ -109,31 +115,41 @@ def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> No
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
+TOO_MUCH_TEXT = build_params(30_000, max_epochs=100, patience=2)
+
+
 def adapt_too_long(
-    folder: Path, budget: Params, **changes: Any
+    folder: Path, budget: Params = TOO_MUCH_TEXT, **changes: Any
 ) -> tuple[TrainOutput, HeldOutMetrics]:
-    """Adapt to a few texts, again and again, until the loss on other texts rises.
+    """Adapt to one text, again and again, until the loss on other texts rises.
 
     `changes` are fields of the context.
     """
     context = dataclasses.replace(build_context(folder), **changes)
     checkpoint = build_saved_checkpoint("gpt", folder.parent)
     return adapt(
-        checkpoint, SETTINGS, tiny.documents()[:3], tiny.documents()[20:40], budget, context
+        checkpoint, SETTINGS, tiny.documents()[:1], tiny.documents()[20:30], budget, context
     )
 
 
+@pytest.fixture(scope="module")
+def stopped_early(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[TrainOutput, HeldOutMetrics]:
+    """Adapt until the loss on other texts has risen twice."""
+    return adapt_too_long(tmp_path_factory.mktemp("stopped") / "resume")
+
+
 def test_adaptation_ends_when_held_out_loss_rises_and_keeps_the_best_weights(
-    tmp_path: Path,
+    stopped_early: tuple[TrainOutput, HeldOutMetrics], tmp_path: Path
 ) -> None:
-    whole_budget = build_params(60_000, max_epochs=100, patience=None)
+    whole_budget = build_params(30_000, max_epochs=100, patience=None)
     whole, _ = adapt_too_long(tmp_path / "whole", whole_budget)
-    assert whole.budget_used.text_bytes is not None and whole.budget_used.text_bytes >= 60_000
+    assert whole.budget_used.text_bytes is not None and whole.budget_used.text_bytes >= 30_000
     losses = whole.curve.validation_losses()
     lowest = losses.index(min(losses))
     assert len(losses) == 10 and lowest < 6, "the test needs a loss that rises"
-    budget = build_params(60_000, max_epochs=100, patience=2)
-    output, metrics = adapt_too_long(tmp_path / "stopped", budget)
+    output, metrics = stopped_early
     assert output.curve.validation_losses() == losses[: lowest + 3]
     assert total_loss(metrics.after) == pytest.approx(min(losses), abs=1e-6)
     for name, tensor in whole.model.state_dict().items():
@@ -158,10 +174,11 @@ def test_adaptation_that_only_harms_leaves_the_weights_as_they_were(tmp_path: Pa
         assert torch.equal(tensor, before[name])
 
 
-def test_a_killed_adaptation_goes_on_with_the_best_weights_so_far(tmp_path: Path) -> None:
+def test_a_killed_adaptation_goes_on_with_the_best_weights_so_far(
+    stopped_early: tuple[TrainOutput, HeldOutMetrics], tmp_path: Path
+) -> None:
     """It is killed after its best validation and before its patience is used up."""
-    budget = build_params(60_000, max_epochs=100, patience=3)
-    expected, metrics = adapt_too_long(tmp_path / "expected", budget)
+    expected, metrics = stopped_early
     losses = expected.curve.validation_losses()
     kill_after = losses.index(min(losses)) + 2.5  # tenths: after one validation without progress
 
@@ -170,8 +187,8 @@ def test_a_killed_adaptation_goes_on_with_the_best_weights_so_far(tmp_path: Path
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        adapt_too_long(tmp_path / "killed", budget, checkpoint_seconds=0.0, report_progress=kill)
-    resumed, resumed_metrics = adapt_too_long(tmp_path / "killed", budget)
+        adapt_too_long(tmp_path / "killed", checkpoint_seconds=0.5, report_progress=kill)
+    resumed, resumed_metrics = adapt_too_long(tmp_path / "killed")
     assert resumed_metrics == metrics
     assert resumed.curve.validation_losses() == losses
     assert resumed.budget_used == expected.budget_used
@@ -354,7 +371,7 @@ def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
     tmp_path: Path,
 ) -> None:
     """The few texts are read twenty times, though the budget would allow a hundred."""
-    texts = tiny.documents()[:6]
+    texts = tiny.documents()[:2]
     num_bytes = sum(len(text.encode()) for text in texts)
     budget = dataclasses.replace(PARAMS.budget, text_bytes=100 * num_bytes)
     budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
@@ -364,13 +381,13 @@ def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
     assert len(tokenizer.encode(" ".join(texts)).ids) > 10 and tokenizer.vocab_size <= 1000
     checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
     context = build_context(tmp_path / "resume")
-    output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:40], params, context)
+    output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:30], params, context)
     assert output.status == "ok"
     losses = output.curve.validation_losses()
     assert min(losses) < losses[-1], "the test needs a loss that rises"
     assert output.budget_used.text_bytes is not None
     assert num_bytes < output.budget_used.text_bytes <= 20.5 * num_bytes
-    held_out = encode_corpus(tiny.documents()[20:40], tokenizer)
+    held_out = encode_corpus(tiny.documents()[20:30], tokenizer)
     sampler = checkpoint.family.batch_sampler(
         held_out, tokenizer, to_validation_settings(checkpoint.pretrain), seed=0
     )

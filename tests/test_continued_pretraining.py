@@ -1,6 +1,7 @@
 """A public checkpoint continues on the corpus under the budget of text, and is marked as such."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -68,7 +69,7 @@ def continue_on_corpus(
     return pretrain(checkpoint, tokens_dir, params, context, public_model=model)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "distilbert", "albert", "modernbert"])
+@pytest.mark.parametrize("kind", ["gpt2", "distilbert", *tiny.mark_slow(["albert", "modernbert"])])
 def test_it_reads_the_budget_and_a_stopped_training_ends_in_the_same_weights(
     kind: str, tmp_path: Path
 ) -> None:
@@ -292,23 +293,34 @@ def damage(folder: Path, how: str) -> None:
     path.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """Return the folder of a training that was stopped, and the weights it should end with."""
+    folder = tmp_path_factory.mktemp("stopped")
+    source = save_checkpoint("distilbert", folder / "one")
+    whole = continue_on_corpus(source, folder / "whole", folder / "tokens")
+    with pytest.raises(StopError):
+        continue_on_corpus(source, folder / "resumed", folder / "tokens", stop_at=0.6)
+    return folder, whole.model.state_dict()
+
+
 @pytest.mark.parametrize("how", ["flipped", "truncated", "missing", "manifest"])
 @pytest.mark.parametrize("keep_older", [True, False])
 def test_a_damaged_resume_point_is_dropped_and_the_weights_are_the_same(
-    how: str, keep_older: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    how: str,
+    keep_older: bool,
+    stopped: tuple[Path, dict[str, torch.Tensor]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = save_checkpoint("distilbert", tmp_path / "one")
-    whole = continue_on_corpus(folder, tmp_path / "whole", tmp_path / "tokens")
-    resume_dir = tmp_path / "resumed"
-    with pytest.raises(StopError):
-        continue_on_corpus(folder, resume_dir, tmp_path / "tokens", stop_at=0.6)
+    folder, weights = stopped
+    resume_dir = Path(shutil.copytree(folder / "resumed", tmp_path / "resumed"))
     points = sorted(resume_dir.glob("step-*"), key=lambda path: int(path.name[5:]))
     assert len(points) == 2, "one older point is kept"
     for point in points[1:] if keep_older else points:
         damage(point, how)
-    resumed = continue_on_corpus(folder, resume_dir, tmp_path / "tokens")
+    resumed = continue_on_corpus(folder / "one", resume_dir, folder / "tokens")
     printed = capsys.readouterr().err
     assert printed.count("this resume point is damaged") == (1 if keep_older else 2)
-    weights = whole.model.state_dict()
     for name, value in resumed.model.state_dict().items():
         assert torch.equal(value, weights[name]), name

@@ -278,7 +278,11 @@ def evaluate_task(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.Data
         "fp32",
         tiny.CPU,
     )
-    runs = [*list_runs(data.info, ("random",), ("all",), (0, 1))]
+    runs = [
+        run
+        for run in list_runs(data.info, ("random",), ("all",), (0, 1))
+        if run.transfer == "frozen"
+    ]
     rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
     )

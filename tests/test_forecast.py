@@ -224,7 +224,7 @@ def test_seconds_are_the_counts_times_the_costs(task: TaskData) -> None:  # noqa
     assert seconds(scoring_seconds=1.0) == 2 * num_runs * 2
 
 
-@pytest.mark.parametrize("name", ["gpt", "bert", *tiny.mark_slow(["ulmfit", "elmo"])])
+@pytest.mark.parametrize("name", ["gpt", *tiny.mark_slow(["bert", "ulmfit", "elmo"])])
 def test_pretraining_takes_the_forecast_number_of_steps(name: str, tmp_path: Path) -> None:
     model = tiny.model_config(name)
     with create_artifact(tmp_path / "tokens" / name, "tokens") as draft:

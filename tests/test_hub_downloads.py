@@ -179,6 +179,7 @@ def request_from_hub(
     return [json.loads(line) for line in result.stdout.splitlines()], result.stderr.splitlines()
 
 
+@pytest.mark.slow
 def test_a_download_is_complete_or_gives_one_message_and_resumes_without_repeating(
     hub: Hub, tmp_path: Path
 ) -> None:

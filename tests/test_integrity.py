@@ -69,6 +69,7 @@ def test_a_file_that_rots_in_the_study_is_restored_from_the_cache(finished_toy: 
     assert completed.stderr.count("\n") == 1 and "make@a: artifacts/made/a" in completed.stderr
 
 
+@pytest.mark.slow
 def test_an_intact_file_of_the_remote_replaces_a_damaged_one(tmp_path: Path) -> None:
     """The second time, the file of the remote is damaged too, and the stage runs again."""
     project = make_project(tmp_path)

@@ -127,6 +127,7 @@ def raise_disk_full(*_: object, **__: object) -> None:
     raise InputError("the disk is full")
 
 
+@pytest.mark.slow
 def test_the_stages_join_static_vectors_with_a_contextual_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

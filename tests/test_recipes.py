@@ -527,7 +527,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainOutput
 
 
 @pytest.mark.parametrize(
-    "when", ["in the first part", "at the first step of the second", "in the second, and once more"]
+    "when",
+    [
+        "in the second, and once more",
+        *tiny.mark_slow(["in the first part", "at the first step of the second"]),
+    ],
 )
 def test_a_killed_training_with_two_sequence_lengths_ends_in_the_same_weights(
     when: str, uninterrupted: tuple[TrainOutput, list[float]], tmp_path: Path

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from lineage import artifacts, results
@@ -239,8 +240,9 @@ def add_predictions(
     """Add the scores of the items to the cells whose chosen trials have answered them."""
     chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
     columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
-    repetitions = disambiguate(chosen).groupby(columns, dropna=False, sort=True)
-    item_columns = ["id", "group", "fold", "correct", "prediction"]
+    chosen = disambiguate(chosen).assign(hash=_hash_predictions(chosen))
+    repetitions = chosen.groupby(columns, dropna=False, sort=True)
+    item_columns = ["id", "group", "fold", "correct", "hash"]
     for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
         cell = cells.get(tuple(map(str, key)))
         if cell is None or items["correct"].isna().any():
@@ -251,7 +253,7 @@ def add_predictions(
         cell.scored_by_group = _has_clusters(items)
         scores = _score_items(items, by_group=cell.scored_by_group)
         cell.item_scores.setdefault(seeds, scores)
-        cell.prediction_hashes.setdefault(seeds, _hash_predictions(items))
+        cell.prediction_hashes.setdefault(seeds, int(items["hash"].sum()))
 
 
 def _has_clusters(items: pd.DataFrame) -> bool:
@@ -377,13 +379,13 @@ def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
     return mean + (groups.sum() - mean * groups.size()) * (groups.ngroups / len(predictions))
 
 
-def _hash_predictions(predictions: pd.DataFrame) -> int:
-    """Return a hash of the predictions by item id, whatever their order."""
+def _hash_predictions(predictions: pd.DataFrame) -> npt.NDArray[np.uint64]:
+    """Return a hash of each prediction and its item id; sums of them do not depend on the order."""
     predicted = pd.Series(
         predictions["prediction"].astype(str).to_numpy(),
         index=pd.Index(predictions["id"].astype(str)),
     )
-    return int(pd.util.hash_pandas_object(predicted).sum())
+    return np.asarray(pd.util.hash_pandas_object(predicted), dtype=np.uint64)
 
 
 def _build_cells(

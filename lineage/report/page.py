@@ -1,5 +1,6 @@
 """The analysis -> one self-contained HTML page, the same as Markdown, and a terminal table."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -240,6 +241,7 @@ def escape_cell(text: object) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
+@functools.cache  # it keeps the compiled templates
 def _jinja_environment(*, html: bool) -> jinja2.Environment:
     folder = resources.files("lineage.report") / "templates"
     environment = jinja2.Environment(
