@@ -371,7 +371,7 @@ def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
     tmp_path: Path,
 ) -> None:
     """The few texts are read twenty times, though the budget would allow a hundred."""
-    texts = tiny.documents()[:2]
+    texts = tiny.documents()[:6]
     num_bytes = sum(len(text.encode()) for text in texts)
     budget = dataclasses.replace(PARAMS.budget, text_bytes=100 * num_bytes)
     budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
