@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 for name, value in {
     "OMP_NUM_THREADS": "1",
@@ -44,10 +45,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own study after a run; a test that changes it copies it first."""
-    folder = create_own_study(tmp_path_factory.mktemp("finished") / "study")
-    run_command(folder, *RUN_STUDY)
-    return folder
+    """A user's own study after a run; a test that changes it copies it first.
+
+    Of several test processes, the first that needs it makes it, and each has its own copy.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return make_finished_project(tmp_path_factory.mktemp("finished"))
+    made = tmp_path_factory.getbasetemp().parent / "finished"  # the folder of all processes
+    with FileLock(f"{made}.lock"):
+        if not made.exists():
+            make_finished_project(made)
+    copy = tmp_path_factory.mktemp("finished") / "copy"
+    shutil.copytree(made, copy, symlinks=True)
+    return copy / "study"
+
+
+def make_finished_project(folder: Path) -> Path:
+    """Create a user's own study and run it."""
+    study = create_own_study(folder / "study")
+    run_command(study, *RUN_STUDY)
+    return study
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ TWO_FAMILIES = pytest.param(
         "grid__label_counts": ["all"],
         "grid__adapt_models": ["ulmfit"],
         "budget__text_bytes": 2_000_000,
-        "tasks__sentiment__limit": {"train": 240, "validation": 100},
+        "tasks__sentiment__limit": {"train": 120, "validation": 60},
         "tasks__sense__limit": {"train": 240, "validation": 100},
         "defaults__evaluate__finetune__epochs": 3,
         # No claim depends on the CRF.

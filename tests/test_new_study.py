@@ -21,6 +21,7 @@ from lineage.data.inspect_task import guess_max_words
 from lineage.data.inspection import guess_language
 from lineage.errors import InputError
 from lineage.synthetic.grammar import generate_documents
+from tests.tiny import mark_slow
 
 ROOT = Path(__file__).parent.parent
 NUM_ROWS = 120
@@ -635,7 +636,13 @@ REAL_TASKS = {
 @pytest.mark.skipif(
     "LINEAGE_DATA" not in os.environ, reason="LINEAGE_DATA names no folder of real data"
 )
-@pytest.mark.parametrize("name", REAL_TASKS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cola", "wnut17", "zh-afqmc"),
+        *mark_slow(["copa-balanced", "qnli-dev", "snli-small", "stsb"]),
+    ],
+)
 def test_real_tasks_are_recognised(name: str, tmp_path: Path) -> None:
     data = os.environ["LINEAGE_DATA"]
     corpus = "zh-corpus/validation" if name.startswith("zh") else "corpus-small/validation"
