@@ -90,17 +90,16 @@ def format_systems(systems: Sequence[KeptSystem]) -> str:
 
     Those that the report recommends are marked.
     """
-    recommended = _recommended_names(systems[0].record.task)
+    decisions = _read_decisions(systems[0].record.task)
     lines = [f"{'labels':>6}  {'validation':>10}  system"]
     for system in systems:
         record = system.record
         score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
-        is_recommended = recommended.get(record.label_count) == record.name
-        note = "  (recommended)" if is_recommended else ""
+        note = _format_mark(record.name, decisions.get(record.label_count))
         lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}{note}")
     metric = systems[0].record.metric
     notes = [f"validation: {metric} of the first seed, which predicts; few items, so only a hint"]
-    if recommended:
+    if any(map(_is_above_chance, decisions.values())):
         notes.append("recommended: by the report, from the test items of all seeds")
     return "\n".join([*lines, *notes])
 
@@ -160,9 +159,17 @@ def _read_decisions(task: str) -> dict[str, dict[str, Any]]:
     return {str(decision["label_count"]): decision for decision in decisions}
 
 
-def _recommended_names(task: str) -> dict[str, str]:
-    """Return the name of the recommended system of each label count."""
-    return {count: _system_of(decision) for count, decision in _read_decisions(task).items()}
+def _format_mark(name: str, decision: dict[str, Any] | None) -> str:
+    """Return what the table says beside a system, given the decision for its label count."""
+    if decision is None or _system_of(decision) != name:
+        return ""
+    if not _is_above_chance(decision):
+        return "  (highest score, but not shown to be above chance)"
+    return "  (recommended)"
+
+
+def _is_above_chance(decision: dict[str, Any]) -> bool:
+    return bool(decision["use"]["standing"]["above_chance"])
 
 
 def _system_of(decision: dict[str, Any]) -> str:
@@ -188,7 +195,7 @@ def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None)
             f"--system: name one, since {DECISIONS_FILE} recommends none for '{task}'{at_count}; "
             "`--list` shows them"
         )
-    if not by_count[label_count]["use"]["standing"]["above_chance"]:
+    if not _is_above_chance(by_count[label_count]):
         print(
             f"no system of '{task}' is shown to be above chance: its answers may be no better than "
             "guesses; label more items",
