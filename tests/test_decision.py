@@ -574,12 +574,13 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
         forecast_for(cells[1].system, scores=(0.7, 0.8, 0.9)),
     )
     decision = decide_one(cells, label_forecasts=forecasts)
-    assert decision.forecast == forecasts[1]
-    assert "more labels" not in describe_decision(decision), "75 % is less than there is now"
+    assert decision.forecast is None, "75 % is less than there is now"
+    assert "more labels" not in describe_decision(decision)
     (line,) = build_decision_lines(analyze(cells), [decision])
-    assert line.forecast == "Too few label counts for a forecast"
+    assert line.forecast == "For a forecast, run this system with at least three label counts"
     higher = forecast_for(frozen, scores=(0.8, 0.85, 0.88))
-    changed = decide_one(cells, label_forecasts=(higher,))
+    changed = decide_one(cells, label_forecasts=(*forecasts, higher))
+    assert changed.forecast == higher
     expected = "100 more labels should bring ELMo (frozen) +5.0 points (+4.0 to +6.0), to 93.0"
     assert expected in describe_decision(changed)
     with_own = decide_one(cells, label_forecasts=(*forecasts, forecast_for(own, gain=0.01)))

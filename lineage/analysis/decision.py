@@ -158,7 +158,7 @@ def _decide_setting(
     ranking = budget or overall
     assert ranking is not None, "a setting has a ranking"
     use, certainty = choose(ranking, costs, margin=margin)
-    forecast = _find_forecast(forecasts, ranking, use.system)
+    forecast = _find_forecast(forecasts, ranking, use)
     advice = _advise(budget, overall, use, forecast, costs, margin=margin)
     under_budget = None if budget is None else _with_cost(use, budget, costs)
     overall_choice = None
@@ -171,7 +171,7 @@ def _decide_setting(
         if advice == "use a public model":
             ranking = overall
             use, certainty = best_overall, overall_certainty
-            forecast = _find_forecast(forecasts, overall, use.system)
+            forecast = _find_forecast(forecasts, overall, use)
     return Decision(
         task=ranking.task,
         label_count=ranking.label_count,
@@ -199,21 +199,25 @@ def _list_as_good(
 
 
 def _find_forecast(
-    forecasts: Sequence[LabelForecast], ranking: Ranking, system: System
+    forecasts: Sequence[LabelForecast], ranking: Ranking, use: Standing
 ) -> LabelForecast | None:
-    """Return the forecast for a system, or else for the best other system of its model.
+    """Return the forecast for the system to use, or else for the best other one of its model.
 
-    A forecast is for the largest number of labels of a task.
+    A forecast is for the largest number of labels of a task. One for another system counts only if
+    it reaches the score of the system to use; else it says nothing about that system.
     """
     own = [
         forecast
         for forecast in forecasts
-        if (forecast.task, forecast.system.model) == (ranking.task, system.model)
+        if (forecast.task, forecast.system.model) == (ranking.task, use.system.model)
         and forecast.label_counts[-1] == ranking.train_examples
     ]
-    return max(
-        own, key=lambda forecast: (forecast.system == system, forecast.scores[-1]), default=None
-    )
+    if not own:
+        return None
+    best = max(own, key=lambda forecast: (forecast.system == use.system, forecast.scores[-1]))
+    if best.system != use.system and best.scores[-1] + best.gain < use.mean:
+        return None
+    return best
 
 
 def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:

@@ -33,7 +33,7 @@ from lineage.report.formatting import (
 from lineage.report.styles import model_style
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
-NO_FORECAST = "Too few label counts for a forecast"
+NO_FORECAST = "For a forecast, run this system with at least three label counts"
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
@@ -87,10 +87,16 @@ def build_decision_lines(analysis: Analysis, decisions: Sequence[Decision]) -> l
     """Return a line for each setting, tasks in their order and the most labels first."""
     tasks = list(dict.fromkeys(one.task for one in decisions))
     ordered = sorted(decisions, key=lambda one: (tasks.index(one.task), -one.train_examples))
-    return [_decision_line(analysis, one) for one in ordered]
+    most_labels = {one.task: one.train_examples for one in reversed(ordered)}
+    return [
+        _decision_line(analysis, one, most_labels=one.train_examples == most_labels[one.task])
+        for one in ordered
+    ]
 
 
-def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
+def _decision_line(analysis: Analysis, decision: Decision, *, most_labels: bool) -> DecisionLine:
+    """Return a line; a forecast is for the most labels of a task."""
+    lacks_forecast = most_labels and decision.train_examples > 0
     use = decision.use.standing
     style = model_style(analysis, use.system.model)
     return DecisionLine(
@@ -107,7 +113,7 @@ def _decision_line(analysis: Analysis, decision: Decision) -> DecisionLine:
         cost=format_cost(decision.use.cost),
         alternative=_describe_alternative(decision),
         next_step=NEXT_STEPS[decision.advice].format(model=format_model(use.system.model)),
-        forecast=describe_forecast(decision) or (NO_FORECAST if decision.forecast else ""),
+        forecast=describe_forecast(decision) or (NO_FORECAST if lacks_forecast else ""),
         limits=" ".join(describe_limits(decision)),
         sentence=describe_decision(decision),
     )
@@ -184,9 +190,6 @@ def describe_forecast(decision: Decision) -> str:
     forecast = decision.forecast
     if forecast is None:
         return ""
-    use = decision.use.standing
-    if forecast.system != use.system and forecast.scores[-1] + forecast.gain < use.mean:
-        return ""  # it says nothing about the system to use
     is_sure = forecast.gain_low >= SMALLEST_GAIN or forecast.gain_high < SMALLEST_GAIN
     verb = "should" if is_sure else "may"
     text = f"{forecast.doubled - forecast.label_counts[-1]:,} more labels {verb} bring"
