@@ -178,6 +178,7 @@ def test_the_check_against_the_cpu_finds_a_wrong_weight(monkeypatch: pytest.Monk
     assert not all(row["ok"] for row in gpu_check.compare_with_cpu(work, tiny.CPU))
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_its_table_and_writes_it(tmp_path: Path) -> None:
     only = "AWD-LSTM batch 64, lineage"
     code, printed, _ = run_script(

@@ -162,6 +162,7 @@ def float64_default() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64_default")
 def test_a_classifier_fine_tuned_in_windows_predicts_in_windows_too() -> None:
     tokenizer = tiny.tokenizer("ulmfit")
