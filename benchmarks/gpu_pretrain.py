@@ -153,9 +153,11 @@ class PretrainSetup:
         checkpoint_seconds: float,
     ) -> TrainOutput:
         """Run lineage's own pretraining."""
-        # `pretrain` reads only these two parameters of a study.
+        # `pretrain` reads only these parameters of a study.
         params: Any = SimpleNamespace(
-            budget=SimpleNamespace(text_bytes=text_bytes), precision=self.precision
+            budget=SimpleNamespace(text_bytes=text_bytes),
+            grid=SimpleNamespace(text_shares=()),
+            precision=self.precision,
         )
         context = TrainContext(
             self.device,

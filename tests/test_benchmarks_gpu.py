@@ -291,6 +291,20 @@ def test_without_a_gpu_the_scripts_print_one_error_line(
     assert "--cpu" in errors
 
 
+def test_pretraining_on_shards_prints_a_line_for_a_family(
+    shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.BODY_PARAMETERS), "--text-bytes", "3000", "--families", "gpt",
+             "--work", str(tmp_path / "work")]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["gpu_pretrain", *words])
+    assert gpu_pretrain.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("gpt ")
+
+
 @pytest.mark.slow
 def test_a_killed_pretraining_resumes_to_the_same_weights_and_prints_its_table(
     shards: Path, tmp_path: Path
@@ -300,7 +314,7 @@ def test_a_killed_pretraining_resumes_to_the_same_weights_and_prints_its_table(
     code, printed, errors = run_script(
         "gpu_pretrain", *words, "--work", str(tmp_path / "whole"), out=tmp_path / "whole-out"
     )
-    assert code == 0, errors
+    assert code == 0, "\n".join(errors)
     killed = start_script(
         "gpu_pretrain", *words, "--work", str(tmp_path / "killed"), out=tmp_path / "out"
     )
@@ -342,7 +356,7 @@ def test_minutes_set_one_budget_for_all_families_and_a_second_run_keeps_it(
     words = ["--cpu", "--shards", str(shards), "--parameters", str(tiny.BODY_PARAMETERS), "--measure-seconds", "0.3", "--minutes", "0.4",
              "--families", "elmo", "ulmfit", "--work", str(tmp_path / "work")]  # fmt: skip
     code, printed, errors = run_script("gpu_pretrain", *words, out=tmp_path)
-    assert code in (0, 3) and "family " in "\n".join(printed), errors
+    assert code in (0, 3) and "family " in "\n".join(printed), "\n".join(errors)
     plan = json.loads(next((tmp_path / "work").glob("*/plan.json")).read_text())
     seconds = sum(plan["text_bytes"] / rate for rate in plan["text_bytes_per_second"].values())
     assert 0 < seconds < 24
