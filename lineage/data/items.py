@@ -178,96 +178,6 @@ def build_items(
     return TaskItems(splits, info, label_warnings)
 
 
-def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
-    """Tell whether the labels are spans of characters, so that texts were split into words."""
-    if kind.answer_type != "tags":
-        return False
-    columns, _ = raw.tables["train"]
-    return any(map(is_span_annotation, columns[raw.tasks["train"].label or ""]))
-
-
-def _describe_items(
-    name: str,
-    task: Task,
-    kind: Kind,
-    raw: _RawTask,
-    splits: dict[str, pd.DataFrame],
-    labels: list[str],
-    dropped: dict[str, dict[str, int]],
-    where: str,
-) -> dict[str, Any]:
-    """Return what task.json says about the items: their kind, labels, metrics and counts."""
-    default_metric = kind.metrics[0]
-    if kind.answer_type == "tags":
-        default_metric = choose_tag_metric(labels, raw.task.metric or (), where)
-    return {
-        "name": name,
-        "kind": kind.name,
-        "language": raw.task.language,
-        "answer": kind.answer_type,
-        "labels": labels,
-        "metric": choose_metrics(raw.task, kind, default=default_metric),
-        "symmetric": raw.task.symmetric,
-        "probes": list(raw.task.probes),
-        "counts": {split: len(table) for split, table in splits.items()},
-        "dropped": dropped,
-        "tags_not_in_train": count_unseen_tags(splits, kind),
-        **count_unread_spans(labels, kind, raw.task),
-        "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
-        "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
-        "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, raw)),
-        "has": sorted(splits),
-        "extra_test_sets": list(task.extra_test_sets),
-        "folds": task.folds,
-        "grouped": task.group is not None,
-        "validation_share": task.validation_share,
-        "ceilings": raw.ceilings,
-        "ceiling_groups": raw.ceiling_groups,
-    }
-
-
-def _check_limited_items(
-    splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
-) -> None:
-    """Check the items that are left after the limits. Raises InputError."""
-    if kind.has_train_split and labels and kind.answer_type != "choice":
-        _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
-    if task.folds:
-        _check_folds(splits["train"], task, kind, raw.places["train"])
-    if kind.check_items is not None:
-        for split, table in splits.items():
-            kind.check_items(table, raw.task, raw.places[split])
-
-
-def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
-    """Remove the columns that only count something from the items, and return their sums."""
-    counters: dict[str, dict[str, int]] = {
-        "truncated": {},
-        "truncated_answers": {},
-        "invalid_tags": {},
-        "blank_words": {},
-    }
-    for split, table in splits.items():
-        counters["truncated"][split] = int(table.pop("truncated").sum())
-        if kind.answer_type == "span":
-            counters["truncated_answers"][split] = int((table["label"].map(len) == 0).sum())
-        if "has_invalid_tags" in table:
-            counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
-        if "blank" in table:
-            counters["blank_words"][split] = int(table.pop("blank").sum())
-    return counters
-
-
-def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) -> set[str]:
-    """Return the splits whose groups the user names; a generated task names its own."""
-    grouped = set()
-    for split in splits:
-        split_task = raw.tasks[split] if split.startswith(EXTRA_TEST_PREFIX) else task
-        if split_task.group:
-            grouped.add(split)
-    return grouped
-
-
 def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> _RawTask:
     """Read all splits of a task, and its extra test sets. Raises InputError."""
     record, origin = resolve_origin(task, root, where)
@@ -286,6 +196,26 @@ def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, wher
         raw.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
         raw.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
     return raw
+
+
+def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
+    """Return the columns that are read from a split; of unlabelled text only the text.
+
+    Where lines have a label too, it is read, to tell them from lines of text alone.
+    """
+    if split == "unlabelled":
+        columns = ["text" if table.is_plain_text else text_column_name(task)]
+        text_format = table.text_format
+        if text_format is not None and text_format.row_unit == "line" and task.text and task.label:
+            columns += [name for name in text_format.column_names if name == task.label]
+        return columns
+    columns = []
+    for key in COLUMN_KEYS:
+        names = getattr(task, key)
+        if names is None:
+            continue
+        columns.extend(names if isinstance(names, tuple) else [names])
+    return list(dict.fromkeys(columns))
 
 
 def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
@@ -314,20 +244,6 @@ def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> 
             "occurs nowhere else: if the line is a header, use its names in 'columns' and in the "
             "keys that name columns; if it is an item, name its label in 'label_map'"
         )
-
-
-def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
-    """Replace labels and tags by their indices among the names."""
-    if not labels:
-        return
-    index_of = {label: index for index, label in enumerate(labels)}
-    for table in splits.values():
-        if "label" not in table:
-            continue
-        if kind.answer_type == "tags":
-            table["label"] = [[index_of[tag] for tag in tags] for tags in table["label"]]
-        else:
-            table["label"] = table["label"].map(index_of).astype("int64")
 
 
 def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _RawTask:
@@ -379,6 +295,71 @@ def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple
     record, _ = resolve_origin(extra_test_task(task, name, where), root, place)
     table = open_task_tables(record, root, place)["test"]
     return record, (table.read_columns(_columns_to_read(record, "test", table)), table.location)
+
+
+def _make_items(
+    columns: TableColumns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, int]
+) -> pd.DataFrame:
+    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1."""
+    num_rows = len(next(iter(columns.values())))
+    rows = find_filled_rows(columns)
+    if not rows:
+        raise InputError(
+            f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which "
+            "columns are named"
+        )
+    if len(rows) < num_rows:
+        dropped["blank"] = num_rows - len(rows)
+        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
+    try:
+        table = kind.make_items(columns, task, where)
+    except RowError as error:
+        raise error.renumber(lambda row: rows[row]) from None
+    table.index = pd.Index([rows[row] for row in table.index])
+    table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
+    if len(table) < len(rows):
+        dropped["unusable"] = len(rows) - len(table)
+    if table.empty:
+        raise InputError(
+            f"{where}: no row can be used by kind {kind.name}; check which columns are named"
+        )
+    return table.reset_index(drop=True)
+
+
+def _apply_limits(
+    table: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
+) -> pd.DataFrame:
+    """Keep at most `max_per_group` items of a group, then at most `limit` in all."""
+    rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
+    if task.max_per_group is not None:
+        kept = []
+        for _, rows in sorted(table.groupby("group").indices.items()):
+            kept.append(rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)])
+        kept_rows = np.sort(np.concatenate(kept))
+        dropped["per_group"] = len(table) - len(kept_rows)
+        table = table.iloc[kept_rows]
+    is_extra = split.startswith(EXTRA_TEST_PREFIX)
+    limit = getattr(task.limit, "test" if is_extra else split)
+    if split == "train" and limit is not None:  # a rare label stays
+        chosen = nested_stratified_subset(stratification_labels(table), limit, seed=seed)
+    else:
+        chosen = nested_random_subset(len(table), limit, rng=rng)
+    if len(chosen) < len(table):
+        dropped["limit"] = len(table) - len(chosen)
+    return table.iloc[chosen].reset_index(drop=True)
+
+
+def _check_limited_items(
+    splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
+) -> None:
+    """Check the items that are left after the limits. Raises InputError."""
+    if kind.has_train_split and labels and kind.answer_type != "choice":
+        _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
+    if task.folds:
+        _check_folds(splits["train"], task, kind, raw.places["train"])
+    if kind.check_items is not None:
+        for split, table in splits.items():
+            kind.check_items(table, raw.task, raw.places[split])
 
 
 def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
@@ -438,73 +419,92 @@ def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: 
         )
 
 
-def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
-    """Return the columns that are read from a split; of unlabelled text only the text.
+def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
+    """Remove the columns that only count something from the items, and return their sums."""
+    counters: dict[str, dict[str, int]] = {
+        "truncated": {},
+        "truncated_answers": {},
+        "invalid_tags": {},
+        "blank_words": {},
+    }
+    for split, table in splits.items():
+        counters["truncated"][split] = int(table.pop("truncated").sum())
+        if kind.answer_type == "span":
+            counters["truncated_answers"][split] = int((table["label"].map(len) == 0).sum())
+        if "has_invalid_tags" in table:
+            counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
+        if "blank" in table:
+            counters["blank_words"][split] = int(table.pop("blank").sum())
+    return counters
 
-    Where lines have a label too, it is read, to tell them from lines of text alone.
-    """
-    if split == "unlabelled":
-        columns = ["text" if table.is_plain_text else text_column_name(task)]
-        text_format = table.text_format
-        if text_format is not None and text_format.row_unit == "line" and task.text and task.label:
-            columns += [name for name in text_format.column_names if name == task.label]
-        return columns
-    columns = []
-    for key in COLUMN_KEYS:
-        names = getattr(task, key)
-        if names is None:
+
+def _describe_items(
+    name: str,
+    task: Task,
+    kind: Kind,
+    raw: _RawTask,
+    splits: dict[str, pd.DataFrame],
+    labels: list[str],
+    dropped: dict[str, dict[str, int]],
+    where: str,
+) -> dict[str, Any]:
+    """Return what task.json says about the items: their kind, labels, metrics and counts."""
+    default_metric = kind.metrics[0]
+    if kind.answer_type == "tags":
+        default_metric = choose_tag_metric(labels, raw.task.metric or (), where)
+    return {
+        "name": name,
+        "kind": kind.name,
+        "language": raw.task.language,
+        "answer": kind.answer_type,
+        "labels": labels,
+        "metric": choose_metrics(raw.task, kind, default=default_metric),
+        "symmetric": raw.task.symmetric,
+        "probes": list(raw.task.probes),
+        "counts": {split: len(table) for split, table in splits.items()},
+        "dropped": dropped,
+        "tags_not_in_train": count_unseen_tags(splits, kind),
+        **count_unread_spans(labels, kind, raw.task),
+        "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
+        "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
+        "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, raw)),
+        "has": sorted(splits),
+        "extra_test_sets": list(task.extra_test_sets),
+        "folds": task.folds,
+        "grouped": task.group is not None,
+        "validation_share": task.validation_share,
+        "ceilings": raw.ceilings,
+        "ceiling_groups": raw.ceiling_groups,
+    }
+
+
+def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) -> set[str]:
+    """Return the splits whose groups the user names; a generated task names its own."""
+    grouped = set()
+    for split in splits:
+        split_task = raw.tasks[split] if split.startswith(EXTRA_TEST_PREFIX) else task
+        if split_task.group:
+            grouped.add(split)
+    return grouped
+
+
+def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
+    """Tell whether the labels are spans of characters, so that texts were split into words."""
+    if kind.answer_type != "tags":
+        return False
+    columns, _ = raw.tables["train"]
+    return any(map(is_span_annotation, columns[raw.tasks["train"].label or ""]))
+
+
+def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
+    """Replace labels and tags by their indices among the names."""
+    if not labels:
+        return
+    index_of = {label: index for index, label in enumerate(labels)}
+    for table in splits.values():
+        if "label" not in table:
             continue
-        columns.extend(names if isinstance(names, tuple) else [names])
-    return list(dict.fromkeys(columns))
-
-
-def _make_items(
-    columns: TableColumns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, int]
-) -> pd.DataFrame:
-    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1."""
-    num_rows = len(next(iter(columns.values())))
-    rows = find_filled_rows(columns)
-    if not rows:
-        raise InputError(
-            f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which "
-            "columns are named"
-        )
-    if len(rows) < num_rows:
-        dropped["blank"] = num_rows - len(rows)
-        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
-    try:
-        table = kind.make_items(columns, task, where)
-    except RowError as error:
-        raise error.renumber(lambda row: rows[row]) from None
-    table.index = pd.Index([rows[row] for row in table.index])
-    table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
-    if len(table) < len(rows):
-        dropped["unusable"] = len(rows) - len(table)
-    if table.empty:
-        raise InputError(
-            f"{where}: no row can be used by kind {kind.name}; check which columns are named"
-        )
-    return table.reset_index(drop=True)
-
-
-def _apply_limits(
-    table: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
-) -> pd.DataFrame:
-    """Keep at most `max_per_group` items of a group, then at most `limit` in all."""
-    rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
-    if task.max_per_group is not None:
-        kept = []
-        for _, rows in sorted(table.groupby("group").indices.items()):
-            kept.append(rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)])
-        kept_rows = np.sort(np.concatenate(kept))
-        dropped["per_group"] = len(table) - len(kept_rows)
-        table = table.iloc[kept_rows]
-    is_extra = split.startswith(EXTRA_TEST_PREFIX)
-    limit = getattr(task.limit, "test" if is_extra else split)
-    if split == "train" and limit is not None:  # a rare label stays
-        chosen = nested_stratified_subset(stratification_labels(table), limit, seed=seed)
-    else:
-        chosen = nested_random_subset(len(table), limit, rng=rng)
-    if len(chosen) < len(table):
-        dropped["limit"] = len(table) - len(chosen)
-    return table.iloc[chosen].reset_index(drop=True)
+        if kind.answer_type == "tags":
+            table["label"] = [[index_of[tag] for tag in tags] for tags in table["label"]]
+        else:
+            table["label"] = table["label"].map(index_of).astype("int64")
