@@ -1,4 +1,4 @@
-"""Build a task's items from its data: make items of rows, split, limit and count them."""
+"""Build a task's items from its data: turn rows into items, split, limit and count them."""
 
 import dataclasses
 import math
@@ -39,7 +39,7 @@ from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
 from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
-from lineage.tasks.columns import RowError, TableColumns, find_filled_rows
+from lineage.tasks.columns import RowError, find_filled_rows
 
 MIN_FOLD_SIZE_FOR_CORRELATION = 3  # the correlation of two items is 1 or -1
 
@@ -59,7 +59,7 @@ class _RawTask:
 
     task: Task  # as it is read: with the keys of its mirror, or the columns of a generated task
     tables: dict[str, UserTable]
-    tasks: dict[str, Task]  # how each split is read
+    tasks: dict[str, Task]  # by split: `task`, or that of an extra test set, which has its own keys
     # The best possible scores of a generated task, also by group.
     ceilings: Ceilings | None = None
     ceiling_groups: dict[str, Ceilings] = dataclasses.field(default_factory=dict)
@@ -67,7 +67,7 @@ class _RawTask:
     @property
     def places(self) -> dict[str, str]:
         """The place of each split, for messages."""
-        return {split: place for split, (_, place) in self.tables.items()}
+        return {split: table.place for split, table in self.tables.items()}
 
 
 def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
@@ -75,21 +75,21 @@ def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
 
     These are file digests, a Hub revision, or the version and seed of a generator.
     """
-    record, origin = resolve_origin(task, root, where)
-    if record.generated == "examples":
+    resolved_task, origin = resolve_origin(task, root, where)
+    if resolved_task.generated == "examples":
         return {
             "read": origin,
-            "generator": record.generated,
+            "generator": resolved_task.generated,
             "sha256": file_digest(examples.EXAMPLES_PATH),
         }
     if origin == "generated":
         return {
             "read": origin,
-            "generator": record.generated,
+            "generator": resolved_task.generated,
             "version": grammar.GRAMMAR_VERSION,
-            "grammar_seed": grammar.resolve_grammar_seed(record.grammar_seed),
+            "grammar_seed": grammar.resolve_grammar_seed(resolved_task.grammar_seed),
         }
-    tables = open_task_tables(record, root, where)
+    tables = open_task_tables(resolved_task, root, where)
     extra_test_sets = {}
     for name in task.extra_test_sets:
         place = f"{where}.extra_test_sets.{name}"
@@ -109,19 +109,19 @@ def check_task_files(
     root: Path,
     where: str,
     read_files: bool,
-    extra_test_set: bool = False,
+    is_extra_test_set: bool = False,
 ) -> None:
     """Check that the keys fit the kind, and that all files are there.
 
     With `read_files` files are also checked for being empty or damaged, and for missing columns.
     Raises InputError.
     """
-    record, origin = resolve_origin(task, root, where)
-    check_task(record, kind, where, is_extra_test_set=extra_test_set)
+    resolved_task, origin = resolve_origin(task, root, where)
+    check_task(resolved_task, kind, where, is_extra_test_set=is_extra_test_set)
     if origin != "generated":
-        for split, table in open_task_tables(record, root, where).items():
+        for split, table in open_task_tables(resolved_task, root, where).items():
             if read_files:
-                table.check(_columns_to_read(record, split, table))
+                table.check(_columns_to_read(resolved_task, split, table))
     for name in task.extra_test_sets:
         check_task_files(
             extra_test_task(task, name, where),
@@ -129,7 +129,7 @@ def check_task_files(
             root=root,
             where=f"{where}.extra_test_sets.{name}",
             read_files=read_files,
-            extra_test_set=True,
+            is_extra_test_set=True,
         )
 
 
@@ -140,11 +140,9 @@ def build_items(
     raw = _read_task(name, task, kind, seed=seed, root=root, where=where)
     dropped: dict[str, dict[str, int]] = {split: {} for split in raw.tables}
     splits = {}
-    for split, (columns, place) in raw.tables.items():
+    for split, table in raw.tables.items():
         if split != "unlabelled":
-            splits[split] = _make_items(
-                columns, split, raw.tasks[split], kind, place, dropped[split]
-            )
+            splits[split] = _make_items(table, split, raw.tasks[split], kind, dropped[split])
     splits = apply_label_map(splits, raw.places, raw.tasks, dropped, where)
     label_warnings = describe_doubtful_labels(splits, raw.task, kind)
     labels: list[str] = []
@@ -158,12 +156,11 @@ def build_items(
         )
     if kind.answer_type == "span":
         drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
-    splits = {
-        split: _apply_limits(
-            table, split, raw.tasks.get(split, raw.task), dropped.setdefault(split, {}), seed=seed
-        )
-        for split, table in splits.items()
-    }
+    for split, items in splits.items():
+        # Validation may come from train; then it has no table, and no task, of its own.
+        split_task = raw.tasks.get(split, raw.task)
+        split_dropped = dropped.setdefault(split, {})
+        splits[split] = _apply_limits(items, split, split_task, split_dropped, seed=seed)
     _check_limited_items(splits, labels, raw, task, kind)
     counters = _pop_counters(splits, kind)
     if "unlabelled" in raw.tables:
@@ -180,17 +177,17 @@ def build_items(
 
 def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> _RawTask:
     """Read all splits of a task, and its extra test sets. Raises InputError."""
-    record, origin = resolve_origin(task, root, where)
-    check_task(record, kind, where)
+    resolved_task, origin = resolve_origin(task, root, where)
+    check_task(resolved_task, kind, where)
     if origin == "generated":
-        raw = _read_generated_task(name, record, kind, seed=seed, where=where)
+        raw = _read_generated_task(name, resolved_task, kind, seed=seed, where=where)
     else:
         tables = {}
-        for split, table in open_task_tables(record, root, where).items():
-            columns = table.read_columns(_columns_to_read(record, split, table))
-            tables[split] = (columns, table.location)
-        _check_first_lines(record, kind, tables)
-        raw = _RawTask(record, tables, dict.fromkeys(tables, record))
+        for split, table in open_task_tables(resolved_task, root, where).items():
+            columns = table.read_columns(_columns_to_read(resolved_task, split, table))
+            tables[split] = UserTable(columns, table.location)
+        _check_first_lines(resolved_task, kind, tables)
+        raw = _RawTask(resolved_task, tables, dict.fromkeys(tables, resolved_task))
     for extra_name in task.extra_test_sets:
         extra_task, extra_table = _read_extra_test_set(task, extra_name, root, where)
         raw.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
@@ -201,7 +198,8 @@ def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, wher
 def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
     """Return the columns that are read from a split; of unlabelled text only the text.
 
-    Where lines have a label too, it is read, to tell them from lines of text alone.
+    If `columns` names a label in the lines of unlabelled text, it is read too:
+    `collect_unlabelled` checks that the lines have one.
     """
     if split == "unlabelled":
         columns = ["text" if table.is_plain_text else text_column_name(task)]
@@ -225,10 +223,12 @@ def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> 
     """
     if task.columns is None or kind.answer_type != "label" or task.label is None:
         return
-    files = task.files or {}
-    columns_by_file = {files[split]: tables[split][0] for split in files if split != "unlabelled"}
+    # By file, since several splits may be read from one.
+    tables_by_file = {
+        path: tables[split] for split, path in (task.files or {}).items() if split != "unlabelled"
+    }
     first_rows = []
-    for columns in columns_by_file.values():
+    for columns, _ in tables_by_file.values():
         filled_rows = find_filled_rows(columns)
         if not filled_rows:
             continue
@@ -240,14 +240,14 @@ def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> 
         first_rows.append(tuple(str(values[row]) for values in columns.values()))
     if len(first_rows) > 1 and len(set(first_rows)) == 1:
         raise InputError(
-            f"{tables['train'][1]}: all splits begin with this line, and its '{task.label}' "
+            f"{tables['train'].place}: all splits begin with this line, and its '{task.label}' "
             "occurs nowhere else: if the line is a header, use its names in 'columns' and in the "
             "keys that name columns; if it is an item, name its label in 'label_map'"
         )
 
 
 def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _RawTask:
-    """Make the task of this name of the synthetic language, or the examples, as user tables."""
+    """Generate the task in the synthetic language, or load the examples, as a user's tables."""
     try:
         if task.generated == "examples":
             generated = examples.load_word_sense_task(name, language=task.language)
@@ -271,7 +271,7 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
         columns = {str(column): list(table[column]) for column in table}
         if "label" in columns and generated.labels:
             columns["label"] = [generated.labels[index] for index in columns["label"]]
-        tables[split] = (columns, f"{where}: {split}")
+        tables[split] = UserTable(columns, f"{where}: {split}")
     return _RawTask(
         task,
         tables,
@@ -292,15 +292,20 @@ def name_generated_columns(task: Task, kind: Kind) -> Task:
 def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple[Task, UserTable]:
     """Return how an extra test set is read, and its table. Raises InputError."""
     place = f"{where}.extra_test_sets.{name}"
-    record, _ = resolve_origin(extra_test_task(task, name, where), root, place)
-    table = open_task_tables(record, root, place)["test"]
-    return record, (table.read_columns(_columns_to_read(record, "test", table)), table.location)
+    resolved_task, _ = resolve_origin(extra_test_task(task, name, where), root, place)
+    table = open_task_tables(resolved_task, root, place)["test"]
+    columns = table.read_columns(_columns_to_read(resolved_task, "test", table))
+    return resolved_task, UserTable(columns, table.location)
 
 
 def _make_items(
-    columns: TableColumns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, int]
+    user_table: UserTable, split: str, task: Task, kind: Kind, dropped: dict[str, int]
 ) -> pd.DataFrame:
-    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1."""
+    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1.
+
+    Count in `dropped` the rows that give none. Raises InputError if no row gives one.
+    """
+    columns, where = user_table
     num_rows = len(next(iter(columns.values())))
     rows = find_filled_rows(columns)
     if not rows:
@@ -312,41 +317,41 @@ def _make_items(
         dropped["blank"] = num_rows - len(rows)
         columns = {name: [values[row] for row in rows] for name, values in columns.items()}
     try:
-        table = kind.make_items(columns, task, where)
+        items = kind.make_items(columns, task, where)
     except RowError as error:
         raise error.renumber(lambda row: rows[row]) from None
-    table.index = pd.Index([rows[row] for row in table.index])
-    table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
-    if len(table) < len(rows):
-        dropped["unusable"] = len(rows) - len(table)
-    if table.empty:
+    items.insert(0, "id", [f"{split}-{rows[row] + 1}" for row in items.index])
+    if len(items) < len(rows):
+        dropped["unusable"] = len(rows) - len(items)
+    if items.empty:
         raise InputError(
             f"{where}: no row can be used by kind {kind.name}; check which columns are named"
         )
-    return table.reset_index(drop=True)
+    return items.reset_index(drop=True)
 
 
 def _apply_limits(
-    table: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
+    items: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
 ) -> pd.DataFrame:
     """Keep at most `max_per_group` items of a group, then at most `limit` in all."""
     rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
     if task.max_per_group is not None:
         kept = []
-        for _, rows in sorted(table.groupby("group").indices.items()):
+        for _, rows in sorted(items.groupby("group").indices.items()):
             kept.append(rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)])
         kept_rows = np.sort(np.concatenate(kept))
-        dropped["per_group"] = len(table) - len(kept_rows)
-        table = table.iloc[kept_rows]
+        dropped["per_group"] = len(items) - len(kept_rows)
+        items = items.iloc[kept_rows]
     is_extra = split.startswith(EXTRA_TEST_PREFIX)
     limit = getattr(task.limit, "test" if is_extra else split)
-    if split == "train" and limit is not None:  # a rare label stays
-        chosen = nested_stratified_subset(stratification_labels(table), limit, seed=seed)
+    if split == "train" and limit is not None:
+        # Stratified, so that a small limit keeps rare labels.
+        chosen = nested_stratified_subset(stratification_labels(items), limit, seed=seed)
     else:
-        chosen = nested_random_subset(len(table), limit, rng=rng)
-    if len(chosen) < len(table):
-        dropped["limit"] = len(table) - len(chosen)
-    return table.iloc[chosen].reset_index(drop=True)
+        chosen = nested_random_subset(len(items), limit, rng=rng)
+    if len(chosen) < len(items):
+        dropped["limit"] = len(items) - len(chosen)
+    return items.iloc[chosen].reset_index(drop=True)
 
 
 def _check_limited_items(
@@ -363,7 +368,7 @@ def _check_limited_items(
 
 
 def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
-    """Raise InputError if the limit leaves train too few labels."""
+    """Raise InputError if train has too few of the `count` labels left."""
     num_seen = labels.explode().nunique()
     num_needed = count if kind.answer_type == "label" else 2
     if num_seen < num_needed:
@@ -374,7 +379,10 @@ def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, wher
 
 
 def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError if a fold as test would leave nothing to train or choose by."""
+    """Raise InputError if some fold could not be the test set.
+
+    The others must hold items to train on and to validate by, with more than one label.
+    """
     assert task.folds is not None
     if task.group:
         count = items["group"].nunique()
@@ -390,6 +398,11 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
         )
     if kind.answer_type == "number":
         _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
+    _check_fold_labels(items, task, where)
+
+
+def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
+    """Raise InputError if the items outside of some fold may have one label only."""
     units = items["group"] if task.group else range(len(items))
     units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
     num_units = units_and_labels.groupby("label")["unit"].nunique()
@@ -403,11 +416,12 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
 
 
 def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
-    """Raise InputError if a fold of numbers may have no correlation."""
+    """Raise InputError if the numbers of a fold may have no correlation; `size` is for messages."""
     assert task.folds is not None
     units = items.groupby("group" if task.group else "id")["label"]
     num_units = units.ngroups
     smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
+    # With fewer than two groups for each fold, some folds are a single group.
     may_be_one_group = task.group is not None and num_units < 2 * task.folds
     if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or (
         may_be_one_group and units.nunique().min() < 2
@@ -492,12 +506,12 @@ def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
     """Tell whether the labels are spans of characters, so that texts were split into words."""
     if kind.answer_type != "tags":
         return False
-    columns, _ = raw.tables["train"]
-    return any(map(is_span_annotation, columns[raw.tasks["train"].label or ""]))
+    labels = raw.tables["train"].columns[raw.task.label or ""]
+    return any(map(is_span_annotation, labels))
 
 
 def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
-    """Replace labels and tags by their indices among the names."""
+    """Replace labels and tags by their indices in `labels`."""
     if not labels:
         return
     index_of = {label: index for index, label in enumerate(labels)}
