@@ -21,7 +21,8 @@ from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LrSchedule
 from lineage.training.state import TrainState
 
-Objective = Callable[..., LossOutput]  # (model, batch, recurrent_state)
+# (model, batch, recurrent_state) -> loss. Models, samplers and objectives agree on the batch's type.
+Objective = Callable[..., LossOutput]
 
 
 @dataclass(frozen=True)
