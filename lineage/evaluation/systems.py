@@ -75,7 +75,7 @@ class EvalRun:
 
     @property
     def selection_key(self) -> "EvalRun":
-        """The run that represents all runs which share their chosen trial.
+        """A key that is equal for the runs that share their chosen trial.
 
         The first seed chooses for all seeds. Each fold chooses for itself, since its validation
         items are test items of other folds.
@@ -123,7 +123,7 @@ class EvalContext:
 
     @property
     def is_symmetric(self) -> bool:
-        """The order of the two texts means nothing, so items are read in both orders."""
+        """Whether the order of the two texts means nothing, so that both orders are read."""
         return bool(self.task.info.get("symmetric", False))
 
     @property
@@ -136,7 +136,7 @@ class EvalContext:
         return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
-        """Return the text on which a model has continued: a task's, or the corpus (general)."""
+        """Return the text that a model was adapted to: the task's, or the corpus (general)."""
         family = self.checkpoint.family
         if init == "adapted":
             return "task"
@@ -145,7 +145,7 @@ class EvalContext:
         return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """Return the text that all trained parts of a model have read; None if it is unknown."""
+        """Return the bytes of text that all trained parts of a model have read; None: unknown."""
         text_bytes = 0 if init == "random" else self.text_bytes
         static_bytes = self.static_context.text_bytes if self.static_context else 0
         if text_bytes is None or static_bytes is None:
@@ -164,9 +164,9 @@ class EvalContext:
 
     @property
     def max_input_positions(self) -> int | None:
-        """The number of positions that the model can read, see `max_input_positions`.
+        """The number of positions that the model can read; None: any number.
 
-        The texts were cut to max_words words before, for all models alike.
+        The task stage has already cut the texts to max_words words, for all models alike.
         """
         return max_input_positions(self.checkpoint)
 
@@ -202,7 +202,7 @@ class EvalContext:
 
     @property
     def translate_settings(self) -> TranslationSettings | None:
-        """The settings of the translator, where the task needs one and the family has one."""
+        """The settings of the translator; None if the task needs none or the family has none."""
         return self.settings.translation if self.kind.answered_by == "translator" else None
 
     @cached_property
