@@ -155,7 +155,9 @@ class TrainState:
     def _load_optimizer(
         self, tensors: Mapping[str, torch.Tensor], steps: Mapping[str, float]
     ) -> None:
-        parameter_states = {int(index): {"step": torch.tensor(step)} for index, step in steps.items()}
+        parameter_states = {
+            int(index): {"step": torch.tensor(step)} for index, step in steps.items()
+        }
         for key, tensor in tensors.items():
             index, name = key.split("/")
             parameter_states[int(index)][name] = tensor
