@@ -3,7 +3,7 @@
 A cell holds its scores by seed and by item, so that two cells can be compared on the same ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ from lineage.tasks.base import load_kind
 
 # The pretraining and the fine-tuning seed of a repetition; None if a seed plays no part.
 SeedPair = tuple[int | None, int | None]
-CellKey = tuple[str, ...]
-Row = dict[str, Any]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
-RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # identifies a cell
+RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # the columns that identify a cell
+CellKey = tuple[str, ...]  # their values
+Row = dict[str, Any]
 MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
@@ -107,7 +107,7 @@ class ResultCell:
         )
 
     def interval_over_items(self) -> tuple[float, float] | None:
-        """Return the interval of the mean over seeds, as if these were the only seeds.
+        """Return the confidence interval of the mean over seeds, for other items and these seeds.
 
         It is None if there are fewer than two items, or groups of them.
         """
@@ -189,7 +189,7 @@ def _build_cells(
 ) -> dict[CellKey, ResultCell]:
     """Build cells from the rows of the chosen trial on all of a task's items."""
     scored = _rows_of_comparison_metric(table, tasks)
-    cells = {}
+    cells: dict[CellKey, ResultCell] = {}
     for key, group in _group_rows_by_key(scored):
         rows = [row for row in group if row["split"] == split]
         if not rows:
@@ -201,20 +201,21 @@ def _build_cells(
                 cell.validation_values.append(value)
         cells[key] = cell
     for (*system, task, label_count), cell in cells.items():
-        first, test_set = split_test_set(task)
-        if test_set:  # systems are chosen on the task's own validation split
-            cell.validation_values = cells[*system, first, label_count].validation_values
+        base_task, extra_test_set = split_test_set(task)
+        if extra_test_set:  # systems are chosen on the task's own validation split
+            cell.validation_values = cells[*system, base_task, label_count].validation_values
     return cells
 
 
 def _rows_of_comparison_metric(table: pd.DataFrame, tasks: Mapping[str, Task]) -> pd.DataFrame:
+    """Return the rows of systems with the one metric by which each task compares them."""
     is_system = (table["family"] != "ceiling") & (table["test_set"] != HELDOUT_TEST_SET)
     is_ranking = table["metric"].isin(list(RANKING_METRICS))
     scored = disambiguate(table[is_whole_task(table) & is_system & is_ranking])
     metrics = {}
     for name, rows in scored.groupby("task"):
-        task = tasks.get(split_test_set(str(name))[0])
-        metrics[str(name)] = choose_comparison_metric(task, rows["metric"])
+        base_task, _ = split_test_set(str(name))
+        metrics[str(name)] = choose_comparison_metric(tasks.get(base_task), rows["metric"])
     return scored[scored["metric"] == scored["task"].map(metrics)]
 
 
@@ -238,8 +239,8 @@ def disambiguate(table: pd.DataFrame) -> pd.DataFrame:
 
 def split_test_set(task: str) -> tuple[str, str]:
     """Return the task and the extra test set of a name such as `mr on cr`; "" without one."""
-    first, _, test_set = task.partition(TEST_SET_SEPARATOR)
-    return first, test_set
+    base_task, _, extra_test_set = task.partition(TEST_SET_SEPARATOR)
+    return base_task, extra_test_set
 
 
 def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
@@ -268,12 +269,12 @@ def _build_cell(system: System, rows: list[Row]) -> ResultCell:
     """Build a cell from its rows on the scored split."""
     first = rows[0]
     cell = ResultCell(
-        system,
-        first["task"],
-        first["kind"],
-        first["label_count"],
-        first["metric"],
-        max(int(row["train_examples"]) for row in rows),
+        system=system,
+        task=first["task"],
+        kind=first["kind"],
+        label_count=first["label_count"],
+        metric=first["metric"],
+        train_examples=max(int(row["train_examples"]) for row in rows),
     )
     repetitions: dict[SeedPair, list[Row]] = {}
     for row in rows:
@@ -285,6 +286,7 @@ def _build_cell(system: System, rows: list[Row]) -> ResultCell:
 
 
 def _seed_order(seeds: SeedPair) -> list[tuple[bool, int]]:
+    """Return a sort key: by seed, and None last."""
     return [(seed is None, seed or 0) for seed in seeds]
 
 
@@ -322,11 +324,11 @@ def _int_or_none(value: Any) -> int | None:
 def add_predictions(
     cells: Mapping[CellKey, ResultCell], predictions: pd.DataFrame, *, split: str
 ) -> None:
-    """Add the scores of the items to the cells whose chosen trials have answered them."""
+    """Add item scores and prediction hashes to the cells that these predictions belong to."""
     chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
-    columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
     chosen = disambiguate(chosen).assign(hash=_hash_predictions(chosen))
-    repetitions = chosen.groupby(columns, dropna=False, sort=True)
+    key_columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
+    repetitions = chosen.groupby(key_columns, dropna=False, sort=True)
     item_columns = ["id", "group", "fold", "correct", "hash"]
     for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
         cell = cells.get(tuple(map(str, key)))
@@ -337,6 +339,7 @@ def add_predictions(
             continue  # one fold failed, so the other folds of this repetition do not count
         cell.scored_by_group = _has_clusters(items)
         scores = _score_items(items, by_group=cell.scored_by_group)
+        # A public checkpoint comes with several pretraining seeds, which are one repetition.
         cell.item_scores.setdefault(seeds, scores)
         cell.prediction_hashes.setdefault(seeds, int(items["hash"].sum()))
 
@@ -417,17 +420,17 @@ def group_by_setting(cells: Iterable[ResultCell]) -> dict[Setting, list[ResultCe
     return groups
 
 
-def _grid_order(grid: Grid) -> Any:
+def _grid_order(grid: Grid) -> Callable[[ResultCell], tuple[Any, ...]]:
     """Return a sort key: task, label count, model, transfer, init, features, head, recipe."""
     models = [*grid.models, *grid.two_budget_systems, *BASELINES]
     label_counts = [str(count) for count in grid.label_counts]
 
     def rank(cell: ResultCell) -> tuple[Any, ...]:
-        task, test_set = split_test_set(cell.task)
+        base_task, extra_test_set = split_test_set(cell.task)
         system = cell.system
         return (
-            grid.tasks.index(task),
-            test_set,
+            grid.tasks.index(base_task),
+            extra_test_set,
             _index_or_last(label_counts, cell.label_count),
             _index_or_last(models, system.model),
             TRANSFER_ORDER.index(system.transfer),
@@ -454,15 +457,15 @@ def read_cell(
     tasks: Mapping[str, Task],
 ) -> ResultCell:
     """Read one cell, which is among the results. Raises InputError if a file is missing."""
-    task, _ = split_test_set(setting.task)
-    names = task_stage_names(grid, task)
+    base_task, _ = split_test_set(setting.task)
+    names = task_stage_names(grid, base_task)
     rows = [read_table(results_dir / "rows" / f"{name}.parquet") for name in names]
     key = (*system_key(system), setting.task, setting.label_count)
-    cells = {key: _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]}
+    cell = _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]
     for name in names:
         predictions = read_table(results_dir / "predictions" / f"{name}.parquet")
-        add_predictions(cells, predictions, split=split)
-    return cells[key]
+        add_predictions({key: cell}, predictions, split=split)
+    return cell
 
 
 def system_key(system: System) -> tuple[str, ...]:
@@ -516,8 +519,9 @@ def drop_duplicate_label_counts(
     for setting, group in groups.items():
         count = train_examples[setting]
         same_as = _representative_setting(setting, train_examples)
-        scored = {cell.system for cell in groups[same_as] if cell.seed_values}
-        if same_as == setting or not {cell.system for cell in group} <= scored:
+        scored_there = {cell.system for cell in groups[same_as] if cell.seed_values}
+        only_here = {cell.system for cell in group} - scored_there
+        if same_as == setting or only_here:
             kept += group
         else:
             dropped.append(
