@@ -162,64 +162,45 @@ def _remove_broken_locks(root: Path) -> None:
         path.unlink()
 
 
-def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
-    """Return the stages of a study, and why each would run. Raises InputError."""
-    study = open_study(root)
-    nodes = _read_valid_graph(_stage_context(study))
-    if not is_running(root) and _params_have_changed(root):
-        _refresh_records()
-    return nodes, find_stale_stages(nodes, read_stale_reasons(root))
+def _stage_context(
+    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
+) -> StageContext:
+    environment = {
+        "LINEAGE_STUDY_COMMIT": study.version.commit,
+        "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
+    }
+    if flow_run_id:
+        environment["LINEAGE_FLOW_RUN"] = flow_run_id
+    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
 
 
-def check_parameters(root: Path) -> None:
-    """Raise InputError if params.yaml is wrong. A file that `sources` has recorded is not read again.
+def _read_threads(root: Path) -> int:
+    threads = read_yaml(root / "params.yaml").get("threads")
+    if type(threads) is not int or threads < 1:  # sources reports it
+        return 1
+    return threads
 
-    Another process reads it, since that imports torch. It ends by itself if this one is killed, which
-    a pool's process would not.
+
+def _read_valid_graph(context: StageContext) -> list[StageNode]:
+    """Read the graph.
+
+    If params.yaml does not make one, `sources`, which checks it, says what is wrong.
     """
-    if not _params_have_changed(root):
-        return
-    context = get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_problem, args=(sender,))
-    process.start()
-    sender.close()
     try:
-        problem = receiver.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
-    process.join()
-    if problem:
-        raise InputError(problem)
-
-
-def _send_problem(sender: Connection) -> None:
-    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
-    problem = ""
-    try:
-        _refresh_records()
-    except InputError as error:
-        problem = str(error)
-    with contextlib.suppress(BrokenPipeError):  # the run has been killed
-        sender.send(problem)
-
-
-def _refresh_records() -> None:
-    """Check params.yaml, and write its records again. Raises InputError."""
-    # Imported here: it imports torch, and is seldom needed.
-    from lineage.config.params import read_params
-    from lineage.config.source_records import refresh_parameter_records
-
-    refresh_parameter_records(read_params())
-
-
-def _params_have_changed(root: Path) -> bool:
-    """Return whether params.yaml differs from the copy of the sources stage, if there is one."""
-    recorded = root / SOURCES_DIR / "params.yaml"
-    if not recorded.is_file():
-        return True
-    return recorded.read_bytes() != (root / "params.yaml").read_bytes()
+        return read_graph(context.root)
+    except GraphError:
+        answer = subprocess.run(
+            [sys.executable, "-m", f"stages.{FIRST_STAGE}"],
+            cwd=context.root,
+            env=context.child_environment(FIRST_STAGE),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if answer.returncode == EXIT_BAD_INPUT:
+            raise InputError(answer.stderr.strip().splitlines()[-1]) from None
+        raise
 
 
 def default_jobs(threads: int) -> int:
@@ -237,108 +218,6 @@ def default_jobs(threads: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         memory_bytes = min(memory_bytes, int((CGROUP_ROOT / "memory.max").read_text()))
     return max(1, int(min(cores / threads, memory_bytes / STAGE_MEMORY_BYTES)))
-
-
-def interrupt_on_signals() -> None:
-    """Let TERM and HUP end a run as Ctrl-C does, together with the process groups of its stages."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, interrupt)
-
-
-def _make_runner(
-    context: StageContext,
-    jobs: int,
-    cache: Path,
-    run_remotely: RemoteRunner | None,
-) -> StageRunner:
-    """Return the function that runs a stage, on a worker or on this machine."""
-    # Limits this machine, also if most stages run elsewhere.
-    local_slots = threading.BoundedSemaphore(jobs)
-    # The scheduler sees to this for stages that are to run here from the start.
-    gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
-    run_here = run_remotely is None
-    lock = threading.Lock()
-
-    def run_on_worker(node: StageNode) -> StageResult | None:
-        """Return the result of a worker, or None if no worker can be reached any more."""
-        nonlocal run_here
-        if run_remotely is None or run_here or _must_run_here(node, context.root):
-            return None
-        try:
-            return run_remotely(node, context)
-        except WorkersUnreachableError as error:
-            with lock:
-                if not run_here and not context.stop_event.is_set():
-                    print(f"{error}; the stages that are left run here", file=sys.stderr)
-                run_here = True
-            return None
-
-    def run(node: StageNode) -> StageResult:
-        result = run_on_worker(node)
-        if result is None:
-            turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
-            with local_slots, turn:
-                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
-        if result.outcome == "ran":
-            _archive_metadata(node.name, context.root)
-        return result
-
-    return _check_cached_results(run, context, cache)
-
-
-def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
-    """Return a runner that runs a stage again if its result has come damaged from the cache."""
-
-    def remove_damaged(result: StageResult) -> list[str]:
-        if result.outcome != "cached":
-            return []
-        entry = read_lock_entry(context.root, result.name)
-        return remove_damaged_result(context.root, cache, entry)
-
-    def run_checked(node: StageNode) -> StageResult:
-        result = run(node)
-        damaged = remove_damaged(result)
-        if not damaged:
-            return result
-        _fetch_result(node.name, context)
-        result = run(node)
-        if remove_damaged(result):  # the remote has the damaged files too
-            result = run(node)
-        still_damaged = remove_damaged(result)
-        if still_damaged:
-            message = (
-                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
-                "remove the files there, and run again"
-            )
-            return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
-        message = result.message or describe_damage(node.name, damaged)
-        return dataclasses.replace(result, message=message)
-
-    return run_checked
-
-
-def _must_run_here(node: StageNode, root: Path) -> bool:
-    """Return whether a stage reads the user's files, which workers do not have."""
-    if node.pool == "local":
-        return True
-    # The sources stage has written it by now.
-    path = root / SOURCES_DIR / "home_stages.json"
-    return path.is_file() and node.name in json.loads(path.read_text())
-
-
-def _archive_metadata(name: str, root: Path) -> None:
-    """Note which entry of dvc.lock a stage's metadata belongs to.
-
-    Done at once, since the stage may run again before publish does.
-    """
-    # A failure here must not end the run.
-    with contextlib.suppress(InputError, OSError, ValueError):
-        archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
 
 
 @contextlib.contextmanager
@@ -384,45 +263,95 @@ def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *modu
     exit_stack.callback(child.terminate)
 
 
-def _read_threads(root: Path) -> int:
-    threads = read_yaml(root / "params.yaml").get("threads")
-    if type(threads) is not int or threads < 1:  # sources reports it
-        return 1
-    return threads
+def _make_runner(
+    context: StageContext,
+    jobs: int,
+    cache: Path,
+    run_remotely: RemoteRunner | None,
+) -> StageRunner:
+    """Return the function that runs a stage, on a worker or on this machine."""
+    # Limits this machine, also if most stages run elsewhere.
+    local_slots = threading.BoundedSemaphore(jobs)
+    # The scheduler sees to this for stages that are to run here from the start.
+    gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
+    run_here = run_remotely is None
+    lock = threading.Lock()
+
+    def run_on_worker(node: StageNode) -> StageResult | None:
+        """Return the result of a worker, or None if no worker can be reached any more."""
+        nonlocal run_here
+        if run_remotely is None or run_here or _must_run_here(node, context.root):
+            return None
+        try:
+            return run_remotely(node, context)
+        except WorkersUnreachableError as error:
+            with lock:
+                if not run_here and not context.stop_event.is_set():
+                    print(f"{error}; the stages that are left run here", file=sys.stderr)
+                run_here = True
+            return None
+
+    def run(node: StageNode) -> StageResult:
+        result = run_on_worker(node)
+        if result is None:
+            turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
+            with local_slots, turn:
+                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+        if result.outcome == "ran":
+            _archive_metadata(node.name, context.root)
+        return result
+
+    return _check_cached_results(run, context, cache)
 
 
-def _stage_context(
-    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
-) -> StageContext:
-    environment = {
-        "LINEAGE_STUDY_COMMIT": study.version.commit,
-        "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
-    }
-    if flow_run_id:
-        environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
+def _must_run_here(node: StageNode, root: Path) -> bool:
+    """Return whether a stage reads the user's files, which workers do not have."""
+    if node.pool == "local":
+        return True
+    # The sources stage has written it by now.
+    path = root / SOURCES_DIR / "home_stages.json"
+    return path.is_file() and node.name in json.loads(path.read_text())
 
 
-def _read_valid_graph(context: StageContext) -> list[StageNode]:
-    """Read the graph.
+def _archive_metadata(name: str, root: Path) -> None:
+    """Note which entry of dvc.lock a stage's metadata belongs to.
 
-    If params.yaml does not make one, `sources`, which checks it, says what is wrong.
+    Done at once, since the stage may run again before publish does.
     """
-    try:
-        return read_graph(context.root)
-    except GraphError:
-        answer = subprocess.run(
-            [sys.executable, "-m", f"stages.{FIRST_STAGE}"],
-            cwd=context.root,
-            env=context.child_environment(FIRST_STAGE),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        if answer.returncode == EXIT_BAD_INPUT:
-            raise InputError(answer.stderr.strip().splitlines()[-1]) from None
-        raise
+    # A failure here must not end the run.
+    with contextlib.suppress(InputError, OSError, ValueError):
+        archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
+
+
+def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
+    """Return a runner that runs a stage again if its result has come damaged from the cache."""
+
+    def remove_damaged(result: StageResult) -> list[str]:
+        if result.outcome != "cached":
+            return []
+        entry = read_lock_entry(context.root, result.name)
+        return remove_damaged_result(context.root, cache, entry)
+
+    def run_checked(node: StageNode) -> StageResult:
+        result = run(node)
+        damaged = remove_damaged(result)
+        if not damaged:
+            return result
+        _fetch_result(node.name, context)
+        result = run(node)
+        if remove_damaged(result):  # the remote has the damaged files too
+            result = run(node)
+        still_damaged = remove_damaged(result)
+        if still_damaged:
+            message = (
+                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
+                "remove the files there, and run again"
+            )
+            return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
+        message = result.message or describe_damage(node.name, damaged)
+        return dataclasses.replace(result, message=message)
+
+    return run_checked
 
 
 def _run_graph(
@@ -533,3 +462,74 @@ def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResu
             "failed, each with its reason",
             file=sys.stderr,
         )
+
+
+def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
+    """Return the stages of a study, and why each would run. Raises InputError."""
+    study = open_study(root)
+    nodes = _read_valid_graph(_stage_context(study))
+    if not is_running(root) and _params_have_changed(root):
+        _refresh_records()
+    return nodes, find_stale_stages(nodes, read_stale_reasons(root))
+
+
+def check_parameters(root: Path) -> None:
+    """Raise InputError if params.yaml is wrong. A file that `sources` has recorded is not read again.
+
+    Another process reads it, since that imports torch. It ends by itself if this one is killed, which
+    a pool's process would not.
+    """
+    if not _params_have_changed(root):
+        return
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_problem, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        problem = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
+    process.join()
+    if problem:
+        raise InputError(problem)
+
+
+def _send_problem(sender: Connection) -> None:
+    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
+    problem = ""
+    try:
+        _refresh_records()
+    except InputError as error:
+        problem = str(error)
+    with contextlib.suppress(BrokenPipeError):  # the run has been killed
+        sender.send(problem)
+
+
+def _refresh_records() -> None:
+    """Check params.yaml, and write its records again. Raises InputError."""
+    # Imported here: it imports torch, and is seldom needed.
+    from lineage.config.params import read_params
+    from lineage.config.source_records import refresh_parameter_records
+
+    refresh_parameter_records(read_params())
+
+
+def _params_have_changed(root: Path) -> bool:
+    """Return whether params.yaml differs from the copy of the sources stage, if there is one."""
+    recorded = root / SOURCES_DIR / "params.yaml"
+    if not recorded.is_file():
+        return True
+    return recorded.read_bytes() != (root / "params.yaml").read_bytes()
+
+
+def interrupt_on_signals() -> None:
+    """Let TERM and HUP end a run as Ctrl-C does, together with the process groups of its stages."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, interrupt)
