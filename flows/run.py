@@ -74,7 +74,7 @@ RECORDER_VARIABLE = "LINEAGE_RECORDER"
 FORKSERVER_VARIABLE = "LINEAGE_FORKSERVER"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 STAGE_MEMORY_BYTES = 3e9  # the most that a stage's process takes on small corpora (see README)
-MAX_REMOTE_STAGES = 64  # that may wait for workers, whose own limits decide how many run
+MAX_REMOTE_STAGES = 64  # sent to workers at a time; the workers' own limits decide how many run
 
 # Run a stage on a worker.
 RemoteRunner = Callable[[StageNode, StageContext], StageResult]
@@ -107,7 +107,8 @@ def run_study(
 ) -> int:
     """Run every stale stage of the study in this folder and return the exit code.
 
-    It is 0 done, 2 bad configuration or input, 3 finished but results failed, 1 anything else.
+    It is 0 if all is done, 3 if all is done but some results failed, 2 if the configuration or the
+    input is wrong, and 1 for anything else. Raises InputError if the run cannot begin.
     """
     assert options.workers == (run_remotely is not None)
     study = open_study(root)
@@ -116,9 +117,9 @@ def run_study(
     with hold_run_lock(root), guard_stages(root, guard_lock_path(root)) as guard:
         _remove_broken_locks(root)
         check_places(root)
-        message = check_database()
-        if message:
-            print(message, file=sys.stderr)
+        warning = check_database()
+        if warning:
+            print(warning, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
         context = _stage_context(study, flow_run_id=flow_run_id, guard=guard)
@@ -149,10 +150,7 @@ def run_study(
 
 
 def _remove_broken_locks(root: Path) -> None:
-    """Remove the file in which DVC notes what is being read and written, if a kill has cut it short.
-
-    DVC would refuse every later command.
-    """
+    """Remove DVC's rwlock file if a kill has cut it short: DVC would refuse every later command."""
     path = root / ".dvc" / "tmp" / "rwlock"
     try:
         json.loads(path.read_text(encoding="utf-8"))
@@ -175,16 +173,18 @@ def _stage_context(
 
 
 def _read_threads(root: Path) -> int:
+    """Return `threads` of params.yaml, or 1 if it is not a valid number; `sources` reports that."""
     threads = read_yaml(root / "params.yaml").get("threads")
-    if type(threads) is not int or threads < 1:  # sources reports it
+    if type(threads) is not int or threads < 1:
         return 1
     return threads
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:
-    """Read the graph.
+    """Read the graph of stages.
 
-    If params.yaml does not make one, `sources`, which checks it, says what is wrong.
+    If params.yaml gives no valid one, run `sources`, which checks it, and raise its message as
+    InputError.
     """
     try:
         return read_graph(context.root)
@@ -206,7 +206,7 @@ def _read_valid_graph(context: StageContext) -> list[StageNode]:
 def default_jobs(threads: int) -> int:
     """Return how many stages of `threads` threads may run at a time.
 
-    Each needs cores of this process, within a container's quota, and memory.
+    The cores and the memory that this process may use, also in a container, must be enough.
     """
     cores: float = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -269,34 +269,40 @@ def _make_runner(
     cache: Path,
     run_remotely: RemoteRunner | None,
 ) -> StageRunner:
-    """Return the function that runs a stage, on a worker or on this machine."""
+    """Return the function that runs a stage, on a worker or on this machine.
+
+    All stages run here without `run_remotely`, and from the moment that no worker can be reached.
+    """
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
-    # The scheduler sees to this for stages that are to run here from the start.
+    # With workers the scheduler starts several GPU stages at a time. Those that have to run here
+    # after all take turns.
     gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
-    run_here = run_remotely is None
-    lock = threading.Lock()
+    workers_are_gone = threading.Event()
+    message_lock = threading.Lock()
 
-    def run_on_worker(node: StageNode) -> StageResult | None:
-        """Return the result of a worker, or None if no worker can be reached any more."""
-        nonlocal run_here
-        if run_remotely is None or run_here or _must_run_here(node, context.root):
+    def try_worker(node: StageNode) -> StageResult | None:
+        """Return the result of a worker, or None if the stage has to run here."""
+        if run_remotely is None or workers_are_gone.is_set() or _must_run_here(node, context.root):
             return None
         try:
             return run_remotely(node, context)
         except WorkersUnreachableError as error:
-            with lock:
-                if not run_here and not context.stop_event.is_set():
+            with message_lock:
+                if not workers_are_gone.is_set() and not context.stop_event.is_set():
                     print(f"{error}; the stages that are left run here", file=sys.stderr)
-                run_here = True
+                workers_are_gone.set()
             return None
 
+    def run_here(node: StageNode) -> StageResult:
+        turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
+        with local_slots, turn:
+            return run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+
     def run(node: StageNode) -> StageResult:
-        result = run_on_worker(node)
+        result = try_worker(node)
         if result is None:
-            turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
-            with local_slots, turn:
-                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+            result = run_here(node)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
         return result
@@ -327,6 +333,7 @@ def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) 
     """Return a runner that runs a stage again if its result has come damaged from the cache."""
 
     def remove_damaged(result: StageResult) -> list[str]:
+        """Remove the damaged files of a cached result, and return their outputs."""
         if result.outcome != "cached":
             return []
         entry = read_lock_entry(context.root, result.name)
@@ -339,9 +346,10 @@ def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) 
             return result
         _fetch_result(node.name, context)
         result = run(node)
-        if remove_damaged(result):  # the remote has the damaged files too
+        if remove_damaged(result):
+            # The remote's files are damaged too. Now the stage itself runs, if it runs here.
             result = run(node)
-        still_damaged = remove_damaged(result)
+        still_damaged = remove_damaged(result)  # a worker has pulled them once more
         if still_damaged:
             message = (
                 f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
