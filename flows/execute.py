@@ -6,6 +6,7 @@ then KILL. It is not a session, since the children of a fork server can join a g
 their own session.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -185,10 +186,8 @@ def _run_dvc_command(
                         return "stopped"
                     if time.monotonic() > deadline:
                         return "timeout"
-                    try:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
                         child.wait(POLL_SECONDS)
-                    except subprocess.TimeoutExpired:
-                        continue
                 return child.returncode
             finally:
                 terminate_process_group(child.pid)
