@@ -217,9 +217,10 @@ def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
 
 
 def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
-    """Raise InputError if several files begin with column names that `columns` does not give.
+    """Raise InputError if several files seem to begin with a header other than `columns`.
 
-    They would be an item with a label of its own.
+    A header would be read as an item with a label of its own. So it is suspected if all files begin
+    with the same row, and its label occurs nowhere else.
     """
     if task.columns is None or kind.answer_type != "label" or task.label is None:
         return
@@ -401,6 +402,24 @@ def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> Non
     _check_fold_labels(items, task, where)
 
 
+def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
+    """Raise InputError if the numbers of a fold may have no correlation; `size` is for messages."""
+    assert task.folds is not None
+    units = items.groupby("group" if task.group else "id")["label"]
+    num_units = units.ngroups
+    # The smallest groups may meet in one fold.
+    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
+    # With fewer than two groups for each fold, some folds are a single group.
+    may_be_one_group = task.group is not None and num_units < 2 * task.folds
+    may_be_constant = may_be_one_group and units.nunique().min() < 2
+    if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or may_be_constant:
+        raise InputError(
+            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
+            "or a single group with the same number in all, so that it has no correlation; use fewer "
+            "folds, or give more items"
+        )
+
+
 def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
     """Raise InputError if the items outside of some fold may have one label only."""
     units = items["group"] if task.group else range(len(items))
@@ -412,24 +431,6 @@ def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
         raise InputError(
             f"{where}: all items of label {rare} are in one fold, and a model trained without "
             "that fold would see one label only; give more of them"
-        )
-
-
-def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
-    """Raise InputError if the numbers of a fold may have no correlation; `size` is for messages."""
-    assert task.folds is not None
-    units = items.groupby("group" if task.group else "id")["label"]
-    num_units = units.ngroups
-    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
-    # With fewer than two groups for each fold, some folds are a single group.
-    may_be_one_group = task.group is not None and num_units < 2 * task.folds
-    if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or (
-        may_be_one_group and units.nunique().min() < 2
-    ):
-        raise InputError(
-            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
-            "or a single group with the same number in all, so that it has no correlation; use fewer "
-            "folds, or give more items"
         )
 
 

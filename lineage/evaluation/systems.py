@@ -246,9 +246,9 @@ class EncoderUnderTest:
         self.context = context
         self.init = init
         self.scratch_dir = scratch_dir
-        # The last encoder that was fine-tuned on pairs, with what it was made from.
+        # The last encoder that was fine-tuned on pairs, and the key of what it was tuned with.
         self._tuned: tuple[Any, TunedEncoder] | None = None
-        # The time it took to compute the frozen features of an item, once they are computed.
+        # The time it took to compute the frozen features of an item; 0 until they are computed.
         self.feature_seconds_per_item = 0.0
 
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
@@ -272,16 +272,16 @@ class EncoderUnderTest:
         if context.static_context is not None:
             static = EncoderUnderTest(context.static_context, "pretrained").build_extractor()
         return FeatureExtractor(
-            self.build_encoder(),
-            context.checkpoint.tokenizer,
-            context.items,
-            context.precision,
-            static,
+            model=self.build_encoder(),
+            tokenizer=context.checkpoint.tokenizer,
+            tables=context.items,
+            precision=context.precision,
+            static=static,
         )
 
     @cached_property
     def features(self) -> dict[str, StoredFeatures]:
-        """Each table's features for linear probes: the layers that they read, static vectors."""
+        """Each table's features for linear probes: layers, and static vectors that are joined."""
         settings = self.context.settings.linear_probe
         extractor = self.build_extractor()
         with self._timed_per_item():
@@ -300,6 +300,7 @@ class EncoderUnderTest:
 
     @contextmanager
     def _timed_per_item(self) -> Iterator[None]:
+        """Set `feature_seconds_per_item` to the time that the block takes."""
         start = time.monotonic()
         yield
         num_items = sum(map(len, self.context.items.values()))
@@ -307,11 +308,11 @@ class EncoderUnderTest:
 
     def answer_features(self, table: str, rows_N: np.ndarray) -> StoredFeatures:
         """Return the frozen features of the answers of some items."""
-        rows = answer_rows(self.context.items[table])
+        rows_by_item = answer_rows(self.context.items[table])
         features = self.features[table]
-        if len(rows_N) == len(rows):
+        if len(rows_N) == len(rows_by_item):
             return features
-        return features.select(np.concatenate([rows[i] for i in rows_N]))
+        return features.select(np.concatenate([rows_by_item[i] for i in rows_N]))
 
     def tune_on_pairs(
         self,
@@ -386,11 +387,11 @@ def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def settings_of_run(context: EvalContext, run: EvalRun) -> HyperparameterTrials:
-    """Return the settings of the run's head."""
+    """Return the settings of the run's head, with the hyperparameters to try."""
     return context.settings.methods[run.settings_block]
 
 
 def is_requested(context: EvalContext, run: EvalRun) -> bool:
-    """Return whether the settings of the run's head include its label count; by default all do."""
+    """Return whether the head is evaluated at the run's label count; by default at all."""
     label_counts = settings_of_run(context, run).label_counts
     return run.label_count is None or not label_counts or run.label_count in label_counts

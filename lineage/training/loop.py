@@ -57,7 +57,7 @@ class StepOutput:
 def train(
     state: TrainState, objective: Objective, sampler: BatchSampler, plan: TrainPlan
 ) -> Iterator[StepOutput]:
-    """Train until `plan.end_progress`, and yield after each optimizer step.
+    """Train until `plan.end_progress` or `plan.max_epochs`; yield after each optimizer step.
 
     Raises EvaluationError if a loss or a gradient is not finite, or if an epoch makes no progress.
     """
