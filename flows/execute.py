@@ -35,6 +35,7 @@ LAST_STAGE = "publish"  # prints the table, and always runs
 POLL_SECONDS = 0.2
 DVC_TIMEOUT_SECONDS = 86_400.0  # of DVC commands such as push
 EXIT_BAD_INPUT = 2
+EXIT_RESULTS_FAILED = 3  # of a run that finished, but in which some results failed
 
 Outcome = Literal["ran", "cached", "fresh", "failed", "blocked", "stopped"]
 

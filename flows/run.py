@@ -20,6 +20,7 @@ import psutil
 
 from flows.execute import (
     EXIT_BAD_INPUT,
+    EXIT_RESULTS_FAILED,
     LAST_STAGE,
     DvcError,
     Outcome,
@@ -133,17 +134,17 @@ def run_study(
                     nodes,
                     run=wrap_runner(run),
                     context=context,
-                    jobs=jobs if run_remotely is None else MAX_REMOTE_STAGES,
-                    exclusive_gpu=run_remotely is None and uses_cuda(root),
+                    jobs=MAX_REMOTE_STAGES if options.workers else jobs,
+                    exclusive_gpu=not options.workers and uses_cuda(root),
                     cache=cache,
-                    exports_cache=run_remotely is not None,
+                    exports_cache=options.workers,
                 )
         except BaseException:
             _end_mlflow_run(context, None)
             raise
         _end_mlflow_run(context, results)
         exit_status = pipeline_exit_status(results, root)
-        if options.commit and exit_status in (0, 3):
+        if options.commit and exit_status in (0, EXIT_RESULTS_FAILED):
             commit_results(root, f"Results of lineage run {compute_pipeline_id(root)}")
     _print_summary(root, exit_status=exit_status, results=results)
     return exit_status
@@ -464,7 +465,7 @@ def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResu
         if count:
             counts.append(f"{count} {outcome}")
     print(f"stages: {', '.join(counts)}")
-    if exit_status == 3:
+    if exit_status == EXIT_RESULTS_FAILED:
         print(
             f"finished, but {count_failed_results(root)} rows of reports/results.csv have status "
             "failed, each with its reason",
