@@ -164,6 +164,7 @@ def _remove_broken_locks(root: Path) -> None:
 def _stage_context(
     study: Study, *, flow_run_id: str = "", guard: Guard | None = None
 ) -> StageContext:
+    """Return the context of the study's stages, which record the version of the study."""
     environment = {
         "LINEAGE_STUDY_COMMIT": study.version.commit,
         "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
@@ -237,6 +238,8 @@ def start_helpers(root: Path) -> Iterator[None]:
         remove_abandoned_folders()
         # A folder with a short path: a socket's path may have 100 characters.
         folder = exit_stack.enter_context(scratch_folder())
+        # The variable that tells stages of a helper's socket, and the helper's module and arguments,
+        # the last of which is the socket.
         helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
         if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
             command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
@@ -250,7 +253,7 @@ def start_helpers(root: Path) -> Iterator[None]:
 
 
 def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *module: str) -> None:
-    """Start a process that ends with the block, or with this process."""
+    """Start a process that ends with the block of `exit_stack`, or with this process."""
     child = subprocess.Popen(
         [sys.executable, "-m", *module, str(os.getpid())],
         cwd=context.root,
@@ -455,7 +458,7 @@ def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | Non
 
 
 def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResult]) -> None:
-    """Print the table of results, how many stages ended how, and where the results are."""
+    """Print the table of results, how many stages ended how, and how many results failed."""
     publish = results.get(LAST_STAGE)
     if publish is not None and publish.succeeded:
         print(read_stage_output(log_path(root, LAST_STAGE)))
@@ -483,10 +486,10 @@ def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
 
 
 def check_parameters(root: Path) -> None:
-    """Raise InputError if params.yaml is wrong. A file that `sources` has recorded is not read again.
+    """Raise InputError if params.yaml is wrong, unless `sources` has checked the same file already.
 
-    Another process reads it, since that imports torch. It ends by itself if this one is killed, which
-    a pool's process would not.
+    Another process reads it, since that imports torch. It ends by itself if this one is killed,
+    which a pool's process would not.
     """
     if not _params_have_changed(root):
         return

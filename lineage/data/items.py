@@ -1,7 +1,6 @@
 """Build a task's items from its data: turn rows into items, split, limit and count them."""
 
 import dataclasses
-import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from lineage.data.labels import (
 )
 from lineage.data.sources import DataTable, open_task_tables, resolve_origin
 from lineage.data.splits import (
+    check_folds,
     count_groups_in_train,
     count_repeats_in_folds,
     count_repeats_in_train,
@@ -34,14 +34,12 @@ from lineage.data.splits import (
 )
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.data.unlabelled import UserTable, collect_unlabelled, text_column_name
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError
 from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
 from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
 from lineage.tasks.columns import RowError, find_filled_rows
-
-MIN_FOLD_SIZE_FOR_CORRELATION = 3  # the correlation of two items is 1 or -1
 
 
 @dataclass(frozen=True)
@@ -362,7 +360,7 @@ def _check_limited_items(
     if kind.has_train_split and labels and kind.answer_type != "choice":
         _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
     if task.folds:
-        _check_folds(splits["train"], task, kind, raw.places["train"])
+        check_folds(splits["train"], task, kind, raw.places["train"])
     if kind.check_items is not None:
         for split, table in splits.items():
             kind.check_items(table, raw.task, raw.places[split])
@@ -376,61 +374,6 @@ def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, wher
         raise InputError(
             f"{where}: limit.train or validation leaves {len(labels)} items, with {num_seen} of "
             f"the {count} labels; raise the limit, or give more"
-        )
-
-
-def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError if some fold could not be the test set.
-
-    The others must hold items to train on and to validate by, with more than one label.
-    """
-    assert task.folds is not None
-    if task.group:
-        count = items["group"].nunique()
-        noun = "groups"
-    else:
-        count = len(items)
-        noun = "items"
-    if count < task.folds or count - math.ceil(count / task.folds) < 2:
-        raise InputError(
-            f"{where}: {count} {noun} are too few for {task.folds} folds: each fold needs one, and "
-            "must leave one for training and one for validation; give more, or change the number "
-            "of folds"
-        )
-    if kind.answer_type == "number":
-        _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
-    _check_fold_labels(items, task, where)
-
-
-def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
-    """Raise InputError if the numbers of a fold may have no correlation; `size` is for messages."""
-    assert task.folds is not None
-    units = items.groupby("group" if task.group else "id")["label"]
-    num_units = units.ngroups
-    # The smallest groups may meet in one fold.
-    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
-    # With fewer than two groups for each fold, some folds are a single group.
-    may_be_one_group = task.group is not None and num_units < 2 * task.folds
-    may_be_constant = may_be_one_group and units.nunique().min() < 2
-    if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or may_be_constant:
-        raise InputError(
-            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
-            "or a single group with the same number in all, so that it has no correlation; use fewer "
-            "folds, or give more items"
-        )
-
-
-def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
-    """Raise InputError if the items outside of some fold may have one label only."""
-    units = items["group"] if task.group else range(len(items))
-    units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
-    num_units = units_and_labels.groupby("label")["unit"].nunique()
-    if len(num_units) > 1 and (num_units > 1).sum() < 2:
-        rare_labels = num_units.index[num_units < 2][:3]
-        rare = ", ".join(f"'{shorten_value(label)}'" for label in rare_labels)
-        raise InputError(
-            f"{where}: all items of label {rare} are in one fold, and a model trained without "
-            "that fold would see one label only; give more of them"
         )
 
 
