@@ -238,7 +238,7 @@ def start_helpers(root: Path) -> Iterator[None]:
         remove_abandoned_folders()
         # A folder with a short path: a socket's path may have 100 characters.
         folder = exit_stack.enter_context(scratch_folder())
-        # The variable that tells stages of a helper's socket, and the helper's module and arguments,
+        # By the variable that tells stages where a helper's socket is: its module and arguments,
         # the last of which is the socket.
         helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
         if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely

@@ -214,8 +214,8 @@ def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: 
     if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or may_be_constant:
         raise InputError(
             f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
-            "or a single group with the same number in all, so that it has no correlation; use fewer "
-            "folds, or give more items"
+            "or a single group with the same number in all, so that it has no correlation; use "
+            "fewer folds, or give more items"
         )
 
 

@@ -21,7 +21,7 @@ from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LrSchedule
 from lineage.training.state import TrainState
 
-# (model, batch, recurrent_state) -> loss. Models, samplers and objectives agree on the batch's type.
+# (model, batch, recurrent_state) -> loss. Each objective takes the batches of its own samplers.
 Objective = Callable[..., LossOutput]
 
 
