@@ -187,7 +187,7 @@ def read_result_cells(
 def _build_cells(
     table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]
 ) -> dict[CellKey, ResultCell]:
-    """Build cells from the rows of the chosen trial on all of a task's items."""
+    """Build cells from the rows of chosen trials; `add_predictions` adds the scores of items."""
     scored = _rows_of_comparison_metric(table, tasks)
     cells: dict[CellKey, ResultCell] = {}
     for key, group in _group_rows_by_key(scored):

@@ -198,14 +198,9 @@ class Tokenizer:
         # The normalizer of words only lowers case; the bytes of words do not pass through it.
         self.lowercase = config.tokenizer_type == "word" and has_normalizer
         self.vocab_size: int = backend_tokenizer.get_vocab_size()
-        self.special_token_ids = _special_token_ids(backend_tokenizer, config.tokenizer_type)
-        template = config.special_token_template
-        if template is None:
-            template = self._default_template()
-        elif template.mask_token_id is not None:
-            self.special_token_ids["[MASK]"] = template.mask_token_id
-        self.special_token_template = template
-        self.pad_token_id = template.pad_token_id
+        self.special_token_ids = _special_token_ids(backend_tokenizer, config)
+        self.special_token_template = config.special_token_template or self._default_template()
+        self.pad_token_id = self.special_token_template.pad_token_id
         uses_spaces = config.tokenizer_type != "pretrained" and not is_spaceless(config.language)
         self.cache = TokenizationCache(backend_tokenizer, uses_spaces=uses_spaces)
 
@@ -417,12 +412,16 @@ class Tokenizer:
         return torch.from_numpy(trim_padding(np.stack(table))), torch.from_numpy(word_rows)
 
 
-def _special_token_ids(backend: BackendTokenizer, tokenizer_type: TokenizerType) -> dict[str, int]:
+def _special_token_ids(backend: BackendTokenizer, config: TokenizerConfig) -> dict[str, int]:
+    """Return the ids of the type's special tokens; of a public checkpoint's only the mask."""
     token_ids = {}
-    for token in SPECIAL_TOKENS[tokenizer_type]:
+    for token in SPECIAL_TOKENS[config.tokenizer_type]:
         token_id = backend.token_to_id(token)
         assert token_id is not None, f"{token} is missing; `load` checks this"
         token_ids[token] = token_id
+    template = config.special_token_template
+    if template is not None and template.mask_token_id is not None:
+        token_ids["[MASK]"] = template.mask_token_id
     return token_ids
 
 
