@@ -6,6 +6,7 @@ then KILL. It is not a session, since the children of a fork server can join a g
 their own session.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -34,6 +35,7 @@ LAST_STAGE = "publish"  # prints the table, and always runs
 POLL_SECONDS = 0.2
 DVC_TIMEOUT_SECONDS = 86_400.0  # of DVC commands such as push
 EXIT_BAD_INPUT = 2
+EXIT_RESULTS_FAILED = 3  # of a run that finished, but in which some results failed
 
 Outcome = Literal["ran", "cached", "fresh", "failed", "blocked", "stopped"]
 
@@ -104,15 +106,16 @@ def stage_file_name(name: str) -> str:
 def run_stage(
     name: str, *, context: StageContext, timeout_seconds: float, pull: bool = False
 ) -> StageResult:
-    """Bring one stage up to date. The stages that it depends on must be.
+    """Bring one stage up to date. The stages that it depends on must be up to date already.
 
-    With `pull`, inputs and cached results come from the DVC remote. A stage that fails raises
-    nothing. When interrupted, or when `context.stop_event` is set, the whole process group has
-    ended on return.
+    With `pull`, inputs and cached results come from the DVC remote. If the stage fails, the result
+    says so, and nothing is raised. When interrupted, or when `context.stop_event` is set, the whole
+    process group has ended on return.
     """
     start_time = time.monotonic()
-    exits = context.root / STATE_DIR / "exits" / f"{stage_file_name(name)}.json"
-    exits.unlink(missing_ok=True)
+    # The stage writes its own exit code here.
+    exit_path = context.root / STATE_DIR / "exits" / f"{stage_file_name(name)}.json"
+    exit_path.unlink(missing_ok=True)
     command = ["--wait-for-lock", "repro", "-s"]
     if pull:
         command.append("--pull")
@@ -120,8 +123,8 @@ def run_stage(
         [*command, name], context=context, name=name, timeout_seconds=timeout_seconds
     )
     seconds = time.monotonic() - start_time
-    path = log_path(context.root, name)
-    log = path.read_text(errors="replace")
+    log_file = log_path(context.root, name)
+    log = log_file.read_text(errors="replace")
     if ended == "stopped":
         return StageResult(name, "stopped", seconds, 1, f"{name}: stopped")
     if ended == "timeout":
@@ -132,8 +135,8 @@ def run_stage(
         return StageResult(name, "failed", seconds, 1, message)
     if ended == 0:
         return StageResult(name, _success_outcome(log, name), seconds)
-    exit_status = ended if ended < 0 else _stage_exit_status(exits, log)
-    message = _failure_message(name, exit_status, log, path)
+    exit_status = ended if ended < 0 else _stage_exit_status(exit_path, log)
+    message = _failure_message(name, exit_status, log, log_file)
     return StageResult(name, "failed", seconds, exit_status, message)
 
 
@@ -184,10 +187,8 @@ def _run_dvc_command(
                         return "stopped"
                     if time.monotonic() > deadline:
                         return "timeout"
-                    try:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
                         child.wait(POLL_SECONDS)
-                    except subprocess.TimeoutExpired:
-                        continue
                 return child.returncode
             finally:
                 terminate_process_group(child.pid)
@@ -195,6 +196,7 @@ def _run_dvc_command(
 
 
 def _success_outcome(log: str, name: str) -> Outcome:
+    """Tell from what DVC printed whether the stage ran."""
     if f"Stage '{name}' is cached - skipping run" in log:
         return "cached"
     if f"Stage '{name}' didn't change, skipping" in log:
@@ -202,14 +204,14 @@ def _success_outcome(log: str, name: str) -> Outcome:
     return "ran"
 
 
-def _stage_exit_status(exits: Path, log: str) -> int:
+def _stage_exit_status(exit_path: Path, log: str) -> int:
     """Return the stage's own exit code, since DVC turns every failure into 255.
 
-    It is 1 if the stage never began, or if DVC failed after it. A stage may end well although
-    its parent process was killed; then it is the code that DVC was told.
+    It is 1 if the stage never began, or if DVC failed after it. If the stage ended well but its
+    parent process was killed, it is the code that DVC was told.
     """
-    if exits.is_file():
-        own_status = int(json.loads(exits.read_text())["code"])
+    if exit_path.is_file():
+        own_status = int(json.loads(exit_path.read_text())["code"])
         if own_status:
             return own_status
     reported = re.findall(r"exited with (-?\d+)", log)
@@ -220,23 +222,23 @@ def _is_signal(exit_status: int) -> bool:
     return exit_status < 0 or exit_status > 128
 
 
-def _failure_message(name: str, exit_status: int, log: str, path: Path) -> str:
+def _failure_message(name: str, exit_status: int, log: str, log_file: Path) -> str:
     """Return one line: the stage's own message for bad input, or the error and where to look."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     own_lines = [line for line in lines if line.startswith(f"{name}: ")]
     if exit_status == EXIT_BAD_INPUT and own_lines:
         return own_lines[-1]
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
+    if log_file.is_relative_to(Path.cwd()):
+        log_file = log_file.relative_to(Path.cwd())
     if not _is_signal(exit_status):
-        return f"{name}: failed with exit code {exit_status}: {_error_line(lines)}; see {path}"
+        return f"{name}: failed with exit code {exit_status}: {_error_line(lines)}; see {log_file}"
     number = -exit_status if exit_status < 0 else exit_status - 128
     reason = ""
     if number == signal.SIGKILL:
         reason = " (out of memory?); free memory, or run one stage at a time with --jobs 1"
     return (
         f"{name}: killed by signal {number}{reason}; the same command goes on where it was; "
-        f"see {path}"
+        f"see {log_file}"
     )
 
 

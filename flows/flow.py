@@ -18,7 +18,7 @@ from prefect.states import Completed, Failed
 
 from flows.addresses import prefect_is_up
 from flows.announce import announce_run
-from flows.execute import EXIT_BAD_INPUT, StageResult
+from flows.execute import EXIT_BAD_INPUT, EXIT_RESULTS_FAILED, StageResult
 from flows.plan import StageNode
 from flows.run import RunOptions, run_study
 from flows.scheduler import StageRunner
@@ -29,10 +29,8 @@ EXIT_MEANINGS = {
     0: "done",
     1: "stages failed",
     EXIT_BAD_INPUT: "bad configuration or input",
-    3: "finished, but results failed",
+    EXIT_RESULTS_FAILED: "finished, but results failed",
 }
-
-
 SERVER_WAIT_SECONDS = 5.0  # at the end of a run, for a server that is being started again
 # How long a run that has ended may take to say so to a server, which may hang.
 FAREWELL_SECONDS = 15.0
@@ -64,7 +62,7 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
     except InputError as error:
         return Failed(message=str(error), data=EXIT_BAD_INPUT)
     message = EXIT_MEANINGS[exit_status]
-    if exit_status in (0, 3):
+    if exit_status in (0, EXIT_RESULTS_FAILED):
         if _server_answers():
             announce_run(Path.cwd())
         return Completed(message=message, data=exit_status)

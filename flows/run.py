@@ -20,6 +20,7 @@ import psutil
 
 from flows.execute import (
     EXIT_BAD_INPUT,
+    EXIT_RESULTS_FAILED,
     LAST_STAGE,
     DvcError,
     Outcome,
@@ -74,7 +75,7 @@ RECORDER_VARIABLE = "LINEAGE_RECORDER"
 FORKSERVER_VARIABLE = "LINEAGE_FORKSERVER"
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 STAGE_MEMORY_BYTES = 3e9  # the most that a stage's process takes on small corpora (see README)
-MAX_REMOTE_STAGES = 64  # that may wait for workers, whose own limits decide how many run
+MAX_REMOTE_STAGES = 64  # sent to workers at a time; the workers' own limits decide how many run
 
 # Run a stage on a worker.
 RemoteRunner = Callable[[StageNode, StageContext], StageResult]
@@ -107,7 +108,8 @@ def run_study(
 ) -> int:
     """Run every stale stage of the study in this folder and return the exit code.
 
-    It is 0 done, 2 bad configuration or input, 3 finished but results failed, 1 anything else.
+    It is 0 if all is done, 3 if all is done but some results failed, 2 if the configuration or the
+    input is wrong, and 1 for anything else. Raises InputError if the run cannot begin.
     """
     assert options.workers == (run_remotely is not None)
     study = open_study(root)
@@ -116,9 +118,9 @@ def run_study(
     with hold_run_lock(root), guard_stages(root, guard_lock_path(root)) as guard:
         _remove_broken_locks(root)
         check_places(root)
-        message = check_database()
-        if message:
-            print(message, file=sys.stderr)
+        warning = check_database()
+        if warning:
+            print(warning, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
         context = _stage_context(study, flow_run_id=flow_run_id, guard=guard)
@@ -132,27 +134,24 @@ def run_study(
                     nodes,
                     run=wrap_runner(run),
                     context=context,
-                    jobs=jobs if run_remotely is None else MAX_REMOTE_STAGES,
-                    exclusive_gpu=run_remotely is None and uses_cuda(root),
+                    jobs=MAX_REMOTE_STAGES if options.workers else jobs,
+                    exclusive_gpu=not options.workers and uses_cuda(root),
                     cache=cache,
-                    exports_cache=run_remotely is not None,
+                    exports_cache=options.workers,
                 )
         except BaseException:
             _end_mlflow_run(context, None)
             raise
         _end_mlflow_run(context, results)
         exit_status = pipeline_exit_status(results, root)
-        if options.commit and exit_status in (0, 3):
+        if options.commit and exit_status in (0, EXIT_RESULTS_FAILED):
             commit_results(root, f"Results of lineage run {compute_pipeline_id(root)}")
     _print_summary(root, exit_status=exit_status, results=results)
     return exit_status
 
 
 def _remove_broken_locks(root: Path) -> None:
-    """Remove the file in which DVC notes what is being read and written, if a kill has cut it short.
-
-    DVC would refuse every later command.
-    """
+    """Remove DVC's rwlock file if a kill has cut it short: DVC would refuse every later command."""
     path = root / ".dvc" / "tmp" / "rwlock"
     try:
         json.loads(path.read_text(encoding="utf-8"))
@@ -162,70 +161,54 @@ def _remove_broken_locks(root: Path) -> None:
         path.unlink()
 
 
-def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
-    """Return the stages of a study, and why each would run. Raises InputError."""
-    study = open_study(root)
-    nodes = _read_valid_graph(_stage_context(study))
-    if not is_running(root) and _params_have_changed(root):
-        _refresh_records()
-    return nodes, find_stale_stages(nodes, read_stale_reasons(root))
+def _stage_context(
+    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
+) -> StageContext:
+    """Return the context of the study's stages, which record the version of the study."""
+    environment = {
+        "LINEAGE_STUDY_COMMIT": study.version.commit,
+        "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
+    }
+    if flow_run_id:
+        environment["LINEAGE_FLOW_RUN"] = flow_run_id
+    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
 
 
-def check_parameters(root: Path) -> None:
-    """Raise InputError if params.yaml is wrong. A file that `sources` has recorded is not read again.
+def _read_threads(root: Path) -> int:
+    """Return `threads` of params.yaml, or 1 if it is not a valid number; `sources` reports that."""
+    threads = read_yaml(root / "params.yaml").get("threads")
+    if type(threads) is not int or threads < 1:
+        return 1
+    return threads
 
-    Another process reads it, since that imports torch. It ends by itself if this one is killed, which
-    a pool's process would not.
+
+def _read_valid_graph(context: StageContext) -> list[StageNode]:
+    """Read the graph of stages.
+
+    If params.yaml gives no valid one, run `sources`, which checks it, and raise its message as
+    InputError.
     """
-    if not _params_have_changed(root):
-        return
-    context = get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_problem, args=(sender,))
-    process.start()
-    sender.close()
     try:
-        problem = receiver.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
-    process.join()
-    if problem:
-        raise InputError(problem)
-
-
-def _send_problem(sender: Connection) -> None:
-    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
-    problem = ""
-    try:
-        _refresh_records()
-    except InputError as error:
-        problem = str(error)
-    with contextlib.suppress(BrokenPipeError):  # the run has been killed
-        sender.send(problem)
-
-
-def _refresh_records() -> None:
-    """Check params.yaml, and write its records again. Raises InputError."""
-    # Imported here: it imports torch, and is seldom needed.
-    from lineage.config.params import read_params
-    from lineage.config.source_records import refresh_parameter_records
-
-    refresh_parameter_records(read_params())
-
-
-def _params_have_changed(root: Path) -> bool:
-    """Return whether params.yaml differs from the copy of the sources stage, if there is one."""
-    recorded = root / SOURCES_DIR / "params.yaml"
-    if not recorded.is_file():
-        return True
-    return recorded.read_bytes() != (root / "params.yaml").read_bytes()
+        return read_graph(context.root)
+    except GraphError:
+        answer = subprocess.run(
+            [sys.executable, "-m", f"stages.{FIRST_STAGE}"],
+            cwd=context.root,
+            env=context.child_environment(FIRST_STAGE),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if answer.returncode == EXIT_BAD_INPUT:
+            raise InputError(answer.stderr.strip().splitlines()[-1]) from None
+        raise
 
 
 def default_jobs(threads: int) -> int:
     """Return how many stages of `threads` threads may run at a time.
 
-    Each needs cores of this process, within a container's quota, and memory.
+    The cores and the memory that this process may use, also in a container, must be enough.
     """
     cores: float = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -239,15 +222,49 @@ def default_jobs(threads: int) -> int:
     return max(1, int(min(cores / threads, memory_bytes / STAGE_MEMORY_BYTES)))
 
 
-def interrupt_on_signals() -> None:
-    """Let TERM and HUP end a run as Ctrl-C does, together with the process groups of its stages."""
+@contextlib.contextmanager
+def start_helpers(root: Path) -> Iterator[None]:
+    """Start the two processes that let stages of this machine begin faster, while the block lasts.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    One has MLflow imported (`lineage.runtime.recorder`), the other forks stages
+    (`lineage.runtime.forkserver`). Variables of the environment tell stages where they are. A
+    block within such a block uses the same processes.
+    """
+    if RECORDER_VARIABLE in os.environ:
+        yield
+        return
+    context = StageContext(root, threads=_read_threads(root))
+    with contextlib.ExitStack() as exit_stack:
+        remove_abandoned_folders()
+        # A folder with a short path: a socket's path may have 100 characters.
+        folder = exit_stack.enter_context(scratch_folder())
+        # By the variable that tells stages where a helper's socket is: its module and arguments,
+        # the last of which is the socket.
+        helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
+        if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
+            command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
+            helpers[FORKSERVER_VARIABLE] = command
+        for command in helpers.values():
+            _start_helper(context, exit_stack, *command)
+        for variable, command in helpers.items():
+            os.environ[variable] = command[-1]
+            exit_stack.callback(os.environ.pop, variable, None)
+        yield
 
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, interrupt)
+
+def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *module: str) -> None:
+    """Start a process that ends with the block of `exit_stack`, or with this process."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", *module, str(os.getpid())],
+        cwd=context.root,
+        env=context.child_environment("helper"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
+    exit_stack.callback(child.wait)
+    exit_stack.callback(child.terminate)
 
 
 def _make_runner(
@@ -256,70 +273,45 @@ def _make_runner(
     cache: Path,
     run_remotely: RemoteRunner | None,
 ) -> StageRunner:
-    """Return the function that runs a stage, on a worker or on this machine."""
+    """Return the function that runs a stage, on a worker or on this machine.
+
+    All stages run here without `run_remotely`, and from the moment that no worker can be reached.
+    """
     # Limits this machine, also if most stages run elsewhere.
     local_slots = threading.BoundedSemaphore(jobs)
-    # The scheduler sees to this for stages that are to run here from the start.
+    # With workers the scheduler starts several GPU stages at a time. Those that have to run here
+    # after all take turns.
     gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
-    run_here = run_remotely is None
-    lock = threading.Lock()
+    workers_are_gone = threading.Event()
+    message_lock = threading.Lock()
 
-    def run_on_worker(node: StageNode) -> StageResult | None:
-        """Return the result of a worker, or None if no worker can be reached any more."""
-        nonlocal run_here
-        if run_remotely is None or run_here or _must_run_here(node, context.root):
+    def try_worker(node: StageNode) -> StageResult | None:
+        """Return the result of a worker, or None if the stage has to run here."""
+        if run_remotely is None or workers_are_gone.is_set() or _must_run_here(node, context.root):
             return None
         try:
             return run_remotely(node, context)
         except WorkersUnreachableError as error:
-            with lock:
-                if not run_here and not context.stop_event.is_set():
+            with message_lock:
+                if not workers_are_gone.is_set() and not context.stop_event.is_set():
                     print(f"{error}; the stages that are left run here", file=sys.stderr)
-                run_here = True
+                workers_are_gone.set()
             return None
 
+    def run_here(node: StageNode) -> StageResult:
+        turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
+        with local_slots, turn:
+            return run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+
     def run(node: StageNode) -> StageResult:
-        result = run_on_worker(node)
+        result = try_worker(node)
         if result is None:
-            turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
-            with local_slots, turn:
-                result = run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
+            result = run_here(node)
         if result.outcome == "ran":
             _archive_metadata(node.name, context.root)
         return result
 
     return _check_cached_results(run, context, cache)
-
-
-def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
-    """Return a runner that runs a stage again if its result has come damaged from the cache."""
-
-    def remove_damaged(result: StageResult) -> list[str]:
-        if result.outcome != "cached":
-            return []
-        entry = read_lock_entry(context.root, result.name)
-        return remove_damaged_result(context.root, cache, entry)
-
-    def run_checked(node: StageNode) -> StageResult:
-        result = run(node)
-        damaged = remove_damaged(result)
-        if not damaged:
-            return result
-        _fetch_result(node.name, context)
-        result = run(node)
-        if remove_damaged(result):  # the remote has the damaged files too
-            result = run(node)
-        still_damaged = remove_damaged(result)
-        if still_damaged:
-            message = (
-                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
-                "remove the files there, and run again"
-            )
-            return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
-        message = result.message or describe_damage(node.name, damaged)
-        return dataclasses.replace(result, message=message)
-
-    return run_checked
 
 
 def _must_run_here(node: StageNode, root: Path) -> bool:
@@ -341,88 +333,37 @@ def _archive_metadata(name: str, root: Path) -> None:
         archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
 
 
-@contextlib.contextmanager
-def start_helpers(root: Path) -> Iterator[None]:
-    """Start the two processes that let stages of this machine begin faster, while the block lasts.
+def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
+    """Return a runner that runs a stage again if its result has come damaged from the cache."""
 
-    One has MLflow imported (`lineage.runtime.recorder`), the other forks stages
-    (`lineage.runtime.forkserver`). Variables of the environment tell stages where they are. A
-    block within such a block uses the same processes.
-    """
-    if RECORDER_VARIABLE in os.environ:
-        yield
-        return
-    context = StageContext(root, threads=_read_threads(root))
-    with contextlib.ExitStack() as exit_stack:
-        remove_abandoned_folders()
-        # A folder with a short path: a socket's path may have 100 characters.
-        folder = exit_stack.enter_context(scratch_folder())
-        helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
-        if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
-            command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
-            helpers[FORKSERVER_VARIABLE] = command
-        for command in helpers.values():
-            _start_helper(context, exit_stack, *command)
-        for variable, command in helpers.items():
-            os.environ[variable] = command[-1]
-            exit_stack.callback(os.environ.pop, variable, None)
-        yield
+    def remove_damaged(result: StageResult) -> list[str]:
+        """Remove the damaged files of a cached result, and return their outputs."""
+        if result.outcome != "cached":
+            return []
+        entry = read_lock_entry(context.root, result.name)
+        return remove_damaged_result(context.root, cache, entry)
 
+    def run_checked(node: StageNode) -> StageResult:
+        result = run(node)
+        damaged = remove_damaged(result)
+        if not damaged:
+            return result
+        _fetch_result(node.name, context)
+        result = run(node)
+        if remove_damaged(result):
+            # The remote's files are damaged too. Now the stage itself runs, if it runs here.
+            result = run(node)
+        still_damaged = remove_damaged(result)  # a worker has pulled them once more
+        if still_damaged:
+            message = (
+                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
+                "remove the files there, and run again"
+            )
+            return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
+        message = result.message or describe_damage(node.name, damaged)
+        return dataclasses.replace(result, message=message)
 
-def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *module: str) -> None:
-    """Start a process that ends with the block, or with this process."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", *module, str(os.getpid())],
-        cwd=context.root,
-        env=context.child_environment("helper"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
-    )
-    exit_stack.callback(child.wait)
-    exit_stack.callback(child.terminate)
-
-
-def _read_threads(root: Path) -> int:
-    threads = read_yaml(root / "params.yaml").get("threads")
-    if type(threads) is not int or threads < 1:  # sources reports it
-        return 1
-    return threads
-
-
-def _stage_context(
-    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
-) -> StageContext:
-    environment = {
-        "LINEAGE_STUDY_COMMIT": study.version.commit,
-        "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
-    }
-    if flow_run_id:
-        environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
-
-
-def _read_valid_graph(context: StageContext) -> list[StageNode]:
-    """Read the graph.
-
-    If params.yaml does not make one, `sources`, which checks it, says what is wrong.
-    """
-    try:
-        return read_graph(context.root)
-    except GraphError:
-        answer = subprocess.run(
-            [sys.executable, "-m", f"stages.{FIRST_STAGE}"],
-            cwd=context.root,
-            env=context.child_environment(FIRST_STAGE),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        if answer.returncode == EXIT_BAD_INPUT:
-            raise InputError(answer.stderr.strip().splitlines()[-1]) from None
-        raise
+    return run_checked
 
 
 def _run_graph(
@@ -517,7 +458,7 @@ def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | Non
 
 
 def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResult]) -> None:
-    """Print the table of results, how many stages ended how, and where the results are."""
+    """Print the table of results, how many stages ended how, and how many results failed."""
     publish = results.get(LAST_STAGE)
     if publish is not None and publish.succeeded:
         print(read_stage_output(log_path(root, LAST_STAGE)))
@@ -527,9 +468,80 @@ def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResu
         if count:
             counts.append(f"{count} {outcome}")
     print(f"stages: {', '.join(counts)}")
-    if exit_status == 3:
+    if exit_status == EXIT_RESULTS_FAILED:
         print(
             f"finished, but {count_failed_results(root)} rows of reports/results.csv have status "
             "failed, each with its reason",
             file=sys.stderr,
         )
+
+
+def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
+    """Return the stages of a study, and why each would run. Raises InputError."""
+    study = open_study(root)
+    nodes = _read_valid_graph(_stage_context(study))
+    if not is_running(root) and _params_have_changed(root):
+        _refresh_records()
+    return nodes, find_stale_stages(nodes, read_stale_reasons(root))
+
+
+def check_parameters(root: Path) -> None:
+    """Raise InputError if params.yaml is wrong, unless `sources` has checked the same file already.
+
+    Another process reads it, since that imports torch. It ends by itself if this one is killed,
+    which a pool's process would not.
+    """
+    if not _params_have_changed(root):
+        return
+    context = get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_problem, args=(sender,))
+    process.start()
+    sender.close()
+    try:
+        problem = receiver.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
+    process.join()
+    if problem:
+        raise InputError(problem)
+
+
+def _send_problem(sender: Connection) -> None:
+    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
+    problem = ""
+    try:
+        _refresh_records()
+    except InputError as error:
+        problem = str(error)
+    with contextlib.suppress(BrokenPipeError):  # the run has been killed
+        sender.send(problem)
+
+
+def _refresh_records() -> None:
+    """Check params.yaml, and write its records again. Raises InputError."""
+    # Imported here: it imports torch, and is seldom needed.
+    from lineage.config.params import read_params
+    from lineage.config.source_records import refresh_parameter_records
+
+    refresh_parameter_records(read_params())
+
+
+def _params_have_changed(root: Path) -> bool:
+    """Return whether params.yaml differs from the copy of the sources stage, if there is one."""
+    recorded = root / SOURCES_DIR / "params.yaml"
+    if not recorded.is_file():
+        return True
+    return recorded.read_bytes() != (root / "params.yaml").read_bytes()
+
+
+def interrupt_on_signals() -> None:
+    """Let TERM and HUP end a run as Ctrl-C does, together with the process groups of its stages."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, interrupt)

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Protocol
 
-from flows.execute import EXIT_BAD_INPUT, StageResult
+from flows.execute import EXIT_BAD_INPUT, EXIT_RESULTS_FAILED, StageResult
 from flows.plan import Reasons, StageNode
 
 StageRunner = Callable[[StageNode], StageResult]
@@ -177,4 +177,4 @@ def pipeline_exit_status(results: Mapping[str, StageResult], root: Path) -> int:
             return EXIT_BAD_INPUT
     if failed:
         return 1
-    return 3 if count_failed_results(root) else 0
+    return EXIT_RESULTS_FAILED if count_failed_results(root) else 0

@@ -19,9 +19,10 @@ from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.heads import FittedHead, StartedHead
 from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS, RANKING_METRICS
 from lineage.evaluation.settings import LinearProbeSettings, Trial
-from lineage.evaluation.systems import EvalContext, FittedHead, StartedHead
+from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.trials import fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind

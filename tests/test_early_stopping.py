@@ -18,7 +18,7 @@ from torch import nn
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation import evaluate as evaluation
-from lineage.evaluation import systems
+from lineage.evaluation import heads
 from lineage.evaluation.bilstm_probe import (
     cache_features,
     predict_bilstm_probe,
@@ -814,7 +814,7 @@ def test_a_validation_that_is_not_finite_fails_the_trial(
         outputs_MK, loss = score_finetuned(*arguments, **options)
         return outputs_MK * NAN, loss
 
-    monkeypatch.setattr(systems, "score_finetuned", score_nan)
+    monkeypatch.setattr(heads, "score_finetuned", score_nan)
     output = evaluate_tiny_gpt(task, tmp_path)
     failed = [row for row in output.rows if row.status == "failed"]
     assert {row.transfer for row in failed} == {"finetuned"}

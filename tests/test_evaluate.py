@@ -18,14 +18,9 @@ from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.bilstm_probe import cache_features
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.frozen_features import FeatureExtractor
+from lineage.evaluation.heads import HeadProblem, StartedHead, start_head
 from lineage.evaluation.linear_probe import extract_features
-from lineage.evaluation.systems import (
-    EncoderUnderTest,
-    EvalRun,
-    HeadProblem,
-    StartedHead,
-    start_head,
-)
+from lineage.evaluation.systems import EncoderUnderTest, EvalRun
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.training import sentence_scores

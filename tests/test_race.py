@@ -25,6 +25,7 @@ from lineage.evaluation.evaluate import (
     evaluate_runs,
     list_runs,
 )
+from lineage.evaluation.heads import FittedHead, StartedHead
 from lineage.evaluation.saved_systems import read_record
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
@@ -35,7 +36,7 @@ from lineage.evaluation.settings import (
     LinearProbeSettings,
     Trial,
 )
-from lineage.evaluation.systems import EvalContext, FittedHead, StartedHead
+from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.trials import (
     AllTrialsFailedError,
     TrialsOutcome,

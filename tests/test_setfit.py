@@ -23,7 +23,7 @@ from lineage.config.resolve import merge_trees
 from lineage.config.stage_records import stage_records
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation import systems
+from lineage.evaluation import heads, systems
 from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
 from lineage.evaluation.saved_systems import load_system, read_record
@@ -521,7 +521,7 @@ def test_the_forecast_counts_the_steps_and_the_texts_of_setfit(
         encoded_texts.append(len(items))
         return encode_texts(model, tokenizer, items, **options)
 
-    monkeypatch.setattr(systems, "encode_texts", recording_encode)
+    monkeypatch.setattr(heads, "encode_texts", recording_encode)
     run_setfit(context, tmp_path, counts=(20, 60), seeds=(0, 1))
     num_steps = sum(one.learning_curve[-1].step for one in tuned)
     # 20 and 60 texts with 10 pairs each, 7 pairs a step; two learning rates with the first seed.

@@ -16,20 +16,14 @@ from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.heads import HeadProblem, StartedHead, start_head
 from lineage.evaluation.settings import (
     EvaluateSettings,
     FinetuneSettings,
     LinearProbeSettings,
     Trial,
 )
-from lineage.evaluation.systems import (
-    EncoderUnderTest,
-    EvalContext,
-    EvalRun,
-    HeadProblem,
-    StartedHead,
-    start_head,
-)
+from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.report import sentences
 from lineage.report.notes import format_notes, format_reason
 from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame

@@ -3,7 +3,7 @@
 A cell holds its scores by seed and by item, so that two cells can be compared on the same ones.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ from lineage.tasks.base import load_kind
 
 # The pretraining and the fine-tuning seed of a repetition; None if a seed plays no part.
 SeedPair = tuple[int | None, int | None]
-CellKey = tuple[str, ...]
-Row = dict[str, Any]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
-RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # identifies a cell
+RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # the columns that identify a cell
+CellKey = tuple[str, ...]  # their values
+Row = dict[str, Any]
 MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
@@ -107,7 +107,7 @@ class ResultCell:
         )
 
     def interval_over_items(self) -> tuple[float, float] | None:
-        """Return the interval of the mean over seeds, as if these were the only seeds.
+        """Return the confidence interval of the mean over seeds, for other items and these seeds.
 
         It is None if there are fewer than two items, or groups of them.
         """
@@ -163,35 +163,6 @@ def read_table(path: Path) -> pd.DataFrame:
     return artifacts.read_table(path)
 
 
-def read_setting_predictions(
-    results_dir: Path, grid: Grid, setting: Setting, *, split: str
-) -> pd.DataFrame:
-    """Read the predictions of one setting: the chosen trial on `split`. Raises InputError."""
-    base_task, extra_test_set = split_test_set(setting.task)
-    tables = [
-        read_table(results_dir / "predictions" / f"{name}.parquet")
-        for name in task_stage_names(grid, base_task)
-    ]
-    table = pd.concat(tables)
-    return table[
-        (table["split"] == split)
-        & (table["trial"] == "chosen")
-        & (table["test_set"] == (extra_test_set or base_task))
-        & (table["label_count"] == setting.label_count)
-    ]
-
-
-def select_system(table: pd.DataFrame, system: System) -> pd.DataFrame:
-    """Return the rows of one system."""
-    is_system = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
-    return table[is_system]
-
-
-def shorten_label(label: object) -> str:
-    """Return a label in full if it is a short name. Shorten other texts, which may be private."""
-    return str(label) if is_short_name(str(label), is_label=True) else shorten_value(label)
-
-
 def read_result_cells(
     results_dir: Path,
     grid: Grid,
@@ -213,187 +184,12 @@ def read_result_cells(
     return sorted(_drop_redundant_chance(cells.values()), key=_grid_order(grid))
 
 
-def read_cell(
-    results_dir: Path,
-    grid: Grid,
-    system: System,
-    setting: Setting,
-    *,
-    split: str,
-    tasks: Mapping[str, Task],
-) -> ResultCell:
-    """Read one cell, which is among the results. Raises InputError if a file is missing."""
-    task, _ = split_test_set(setting.task)
-    names = task_stage_names(grid, task)
-    rows = [read_table(results_dir / "rows" / f"{name}.parquet") for name in names]
-    key = (*system_key(system), setting.task, setting.label_count)
-    cells = {key: _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]}
-    for name in names:
-        predictions = read_table(results_dir / "predictions" / f"{name}.parquet")
-        add_predictions(cells, predictions, split=split)
-    return cells[key]
-
-
-def add_predictions(
-    cells: Mapping[CellKey, ResultCell], predictions: pd.DataFrame, *, split: str
-) -> None:
-    """Add the scores of the items to the cells whose chosen trials have answered them."""
-    chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
-    columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
-    chosen = disambiguate(chosen).assign(hash=_hash_predictions(chosen))
-    repetitions = chosen.groupby(columns, dropna=False, sort=True)
-    item_columns = ["id", "group", "fold", "correct", "hash"]
-    for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
-        cell = cells.get(tuple(map(str, key)))
-        if cell is None or items["correct"].isna().any():
-            continue  # there is no score, and the row says why
-        seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
-        if seeds not in cell.seed_values:
-            continue  # one fold failed, so the other folds of this repetition do not count
-        cell.scored_by_group = _has_clusters(items)
-        scores = _score_items(items, by_group=cell.scored_by_group)
-        cell.item_scores.setdefault(seeds, scores)
-        cell.prediction_hashes.setdefault(seeds, int(items["hash"].sum()))
-
-
-def _has_clusters(items: pd.DataFrame) -> bool:
-    """Return whether the items of a group are one unit of the intervals.
-
-    Those of an author, a document or a template are alike, and other groups could have been in the
-    test set. A few groups, such as the phenomena of a test suite, are no sample of anything.
-    """
-    num_groups = items["group"].nunique()
-    has_folds = bool(items["fold"].notna().any())  # which keep groups whole, however few
-    return num_groups >= MIN_CLUSTERS or (has_folds and num_groups > 1)
-
-
-def group_by_setting(cells: Iterable[ResultCell]) -> dict[Setting, list[ResultCell]]:
-    """Group cells by setting, in their order."""
-    groups: dict[Setting, list[ResultCell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.setting, []).append(cell)
-    return groups
-
-
-def drop_duplicate_label_counts(
-    cells: list[ResultCell],
-) -> tuple[list[ResultCell], list[DuplicateLabelCount]]:
-    """Drop settings with as many labels as another one, such as 100 when there are only 49.
-
-    "all" is kept, or else the smallest of such label counts. A setting also stays if it has a
-    system that the kept one lacks, or that has no score there.
-    """
-    groups = group_by_setting(cells)
-    train_examples = {
-        setting: max(cell.train_examples for cell in group) for setting, group in groups.items()
-    }
-    kept: list[ResultCell] = []
-    dropped = []
-    for setting, group in groups.items():
-        count = train_examples[setting]
-        same_as = _representative_setting(setting, train_examples)
-        scored = {cell.system for cell in groups[same_as] if cell.seed_values}
-        if same_as == setting or not {cell.system for cell in group} <= scored:
-            kept += group
-        else:
-            dropped.append(
-                DuplicateLabelCount(setting.task, setting.label_count, count, same_as.label_count)
-            )
-    return kept, dropped
-
-
-def _representative_setting(setting: Setting, train_examples: Mapping[Setting, int]) -> Setting:
-    """Return the setting of the same task that represents all with as many labels."""
-    count = train_examples[setting]
-    if not count:
-        return setting
-    label_counts = [
-        other.label_count
-        for other, other_count in train_examples.items()
-        if other.task == setting.task and other_count == count
-    ]
-    if "all" in label_counts:
-        return Setting(setting.task, "all")
-    return Setting(setting.task, min(label_counts, key=int))
-
-
-def _drop_redundant_chance(cells: Iterable[ResultCell]) -> list[ResultCell]:
-    """Drop the chance level if it is not above the majority class, except in multiple choice.
-
-    With balanced labels the two are equal.
-    """
-    kept = []
-    for group in group_by_setting(cells).values():
-        majority_means = [
-            cell.mean for cell in group if cell.system.model == "majority" and cell.seed_values
-        ]
-        for cell in group:
-            is_chance = cell.system.model == "chance"
-            has_choices = load_kind(cell.kind).answer_type == "choice"
-            if is_chance and not has_choices and not _exceeds_all(cell, majority_means):
-                continue
-            kept.append(cell)
-    return kept
-
-
-def _exceeds_all(cell: ResultCell, means: list[float]) -> bool:
-    return all(cell.mean > mean + MEAN_TOLERANCE for mean in means)
-
-
-def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
-    """Choose the metric by which systems are compared, from those that a task's rows have.
-
-    It is the first one that the task names, or else the first of RANKING_METRICS.
-    """
-    named = (task.metric or ()) if task else ()
-    order = [*named, *RANKING_METRICS]
-    return min({*metrics} & RANKING_METRICS.keys(), key=order.index)
-
-
-def disambiguate(table: pd.DataFrame) -> pd.DataFrame:
-    """Rename the task of rows on an extra test set, which is a setting of its own: `mr on cr`."""
-    is_extra = ~table["test_set"].isin(["", HELDOUT_TEST_SET])
-    is_extra &= table["test_set"] != table["task"]
-    names = table["task"] + TEST_SET_SEPARATOR + table["test_set"]
-    return table.assign(task=table["task"].where(~is_extra, names))
-
-
-def split_test_set(task: str) -> tuple[str, str]:
-    """Return the task and the extra test set of a name such as `mr on cr`; "" without one."""
-    first, _, test_set = task.partition(TEST_SET_SEPARATOR)
-    return first, test_set
-
-
-def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
-    """Return `correct` by item id, sorted.
-
-    Items of a group may be alike. Then the result is by group: the overall mean plus the sum of the
-    group's deviations from it, scaled so that the mean over groups is the mean over items. The size
-    of a group alone does not make its score extreme.
-    """
-    if not by_group:
-        correct = predictions["correct"].to_numpy(dtype=np.float64)
-        return pd.Series(correct, index=pd.Index(predictions["id"])).sort_index()
-    mean = predictions["correct"].mean()
-    groups = predictions.groupby("group")["correct"]
-    return mean + (groups.sum() - mean * groups.size()) * (groups.ngroups / len(predictions))
-
-
-def _hash_predictions(predictions: pd.DataFrame) -> npt.NDArray[np.uint64]:
-    """Return a hash of each prediction and its item id; sums of them do not depend on the order."""
-    predicted = pd.Series(
-        predictions["prediction"].astype(str).to_numpy(),
-        index=pd.Index(predictions["id"].astype(str)),
-    )
-    return np.asarray(pd.util.hash_pandas_object(predicted), dtype=np.uint64)
-
-
 def _build_cells(
     table: pd.DataFrame, *, split: str, tasks: Mapping[str, Task]
 ) -> dict[CellKey, ResultCell]:
-    """Build cells from the rows of the chosen trial on all of a task's items."""
+    """Build cells from the rows of chosen trials; `add_predictions` adds the scores of items."""
     scored = _rows_of_comparison_metric(table, tasks)
-    cells = {}
+    cells: dict[CellKey, ResultCell] = {}
     for key, group in _group_rows_by_key(scored):
         rows = [row for row in group if row["split"] == split]
         if not rows:
@@ -405,10 +201,22 @@ def _build_cells(
                 cell.validation_values.append(value)
         cells[key] = cell
     for (*system, task, label_count), cell in cells.items():
-        first, test_set = split_test_set(task)
-        if test_set:  # systems are chosen on the task's own validation split
-            cell.validation_values = cells[*system, first, label_count].validation_values
+        base_task, extra_test_set = split_test_set(task)
+        if extra_test_set:  # systems are chosen on the task's own validation split
+            cell.validation_values = cells[*system, base_task, label_count].validation_values
     return cells
+
+
+def _rows_of_comparison_metric(table: pd.DataFrame, tasks: Mapping[str, Task]) -> pd.DataFrame:
+    """Return the rows of systems with the one metric by which each task compares them."""
+    is_system = (table["family"] != "ceiling") & (table["test_set"] != HELDOUT_TEST_SET)
+    is_ranking = table["metric"].isin(list(RANKING_METRICS))
+    scored = disambiguate(table[is_whole_task(table) & is_system & is_ranking])
+    metrics = {}
+    for name, rows in scored.groupby("task"):
+        base_task, _ = split_test_set(str(name))
+        metrics[str(name)] = choose_comparison_metric(tasks.get(base_task), rows["metric"])
+    return scored[scored["metric"] == scored["task"].map(metrics)]
 
 
 def is_whole_task(table: pd.DataFrame) -> pd.Series:
@@ -421,15 +229,28 @@ def is_whole_task(table: pd.DataFrame) -> pd.Series:
     )
 
 
-def _rows_of_comparison_metric(table: pd.DataFrame, tasks: Mapping[str, Task]) -> pd.DataFrame:
-    is_system = (table["family"] != "ceiling") & (table["test_set"] != HELDOUT_TEST_SET)
-    is_ranking = table["metric"].isin(list(RANKING_METRICS))
-    scored = disambiguate(table[is_whole_task(table) & is_system & is_ranking])
-    metrics = {}
-    for name, rows in scored.groupby("task"):
-        task = tasks.get(split_test_set(str(name))[0])
-        metrics[str(name)] = choose_comparison_metric(task, rows["metric"])
-    return scored[scored["metric"] == scored["task"].map(metrics)]
+def disambiguate(table: pd.DataFrame) -> pd.DataFrame:
+    """Rename the task of rows on an extra test set, which is a setting of its own: `mr on cr`."""
+    is_extra = ~table["test_set"].isin(["", HELDOUT_TEST_SET])
+    is_extra &= table["test_set"] != table["task"]
+    names = table["task"] + TEST_SET_SEPARATOR + table["test_set"]
+    return table.assign(task=table["task"].where(~is_extra, names))
+
+
+def split_test_set(task: str) -> tuple[str, str]:
+    """Return the task and the extra test set of a name such as `mr on cr`; "" without one."""
+    base_task, _, extra_test_set = task.partition(TEST_SET_SEPARATOR)
+    return base_task, extra_test_set
+
+
+def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
+    """Choose the metric by which systems are compared, from those that a task's rows have.
+
+    It is the first one that the task names, or else the first of RANKING_METRICS.
+    """
+    named = (task.metric or ()) if task else ()
+    order = [*named, *RANKING_METRICS]
+    return min({*metrics} & RANKING_METRICS.keys(), key=order.index)
 
 
 def _group_rows_by_key(table: pd.DataFrame) -> list[tuple[CellKey, list[Row]]]:
@@ -448,12 +269,12 @@ def _build_cell(system: System, rows: list[Row]) -> ResultCell:
     """Build a cell from its rows on the scored split."""
     first = rows[0]
     cell = ResultCell(
-        system,
-        first["task"],
-        first["kind"],
-        first["label_count"],
-        first["metric"],
-        max(int(row["train_examples"]) for row in rows),
+        system=system,
+        task=first["task"],
+        kind=first["kind"],
+        label_count=first["label_count"],
+        metric=first["metric"],
+        train_examples=max(int(row["train_examples"]) for row in rows),
     )
     repetitions: dict[SeedPair, list[Row]] = {}
     for row in rows:
@@ -465,6 +286,7 @@ def _build_cell(system: System, rows: list[Row]) -> ResultCell:
 
 
 def _seed_order(seeds: SeedPair) -> list[tuple[bool, int]]:
+    """Return a sort key: by seed, and None last."""
     return [(seed is None, seed or 0) for seed in seeds]
 
 
@@ -499,17 +321,116 @@ def _int_or_none(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
 
 
-def _grid_order(grid: Grid) -> Any:
+def add_predictions(
+    cells: Mapping[CellKey, ResultCell], predictions: pd.DataFrame, *, split: str
+) -> None:
+    """Add item scores and prediction hashes to the cells that these predictions belong to."""
+    chosen = predictions[(predictions["split"] == split) & (predictions["trial"] == "chosen")]
+    chosen = disambiguate(chosen).assign(hash=_hash_predictions(chosen))
+    key_columns = [*RESULT_KEY, "pretrain_seed", "finetune_seed"]
+    repetitions = chosen.groupby(key_columns, dropna=False, sort=True)
+    item_columns = ["id", "group", "fold", "correct", "hash"]
+    for (*key, pretrain_seed, finetune_seed), items in repetitions[item_columns]:
+        cell = cells.get(tuple(map(str, key)))
+        if cell is None or items["correct"].isna().any():
+            continue  # there is no score, and the row says why
+        seeds = normalize_seeds(cell.system, pretrain_seed, finetune_seed)
+        if seeds not in cell.seed_values:
+            continue  # one fold failed, so the other folds of this repetition do not count
+        cell.scored_by_group = _has_clusters(items)
+        scores = _score_items(items, by_group=cell.scored_by_group)
+        # A public checkpoint comes with several pretraining seeds, which are one repetition.
+        cell.item_scores.setdefault(seeds, scores)
+        cell.prediction_hashes.setdefault(seeds, int(items["hash"].sum()))
+
+
+def _hash_predictions(predictions: pd.DataFrame) -> npt.NDArray[np.uint64]:
+    """Return a hash of each prediction and its item id; sums of them do not depend on the order."""
+    predicted = pd.Series(
+        predictions["prediction"].astype(str).to_numpy(),
+        index=pd.Index(predictions["id"].astype(str)),
+    )
+    return np.asarray(pd.util.hash_pandas_object(predicted), dtype=np.uint64)
+
+
+def _has_clusters(items: pd.DataFrame) -> bool:
+    """Return whether the items of a group are one unit of the intervals.
+
+    Those of an author, a document or a template are alike, and other groups could have been in the
+    test set. A few groups, such as the phenomena of a test suite, are no sample of anything.
+    """
+    num_groups = items["group"].nunique()
+    has_folds = bool(items["fold"].notna().any())  # which keep groups whole, however few
+    return num_groups >= MIN_CLUSTERS or (has_folds and num_groups > 1)
+
+
+def _score_items(predictions: pd.DataFrame, *, by_group: bool) -> pd.Series:
+    """Return `correct` by item id, sorted.
+
+    Items of a group may be alike. Then the result is by group: the overall mean plus the sum of the
+    group's deviations from it, scaled so that the mean over groups is the mean over items. The size
+    of a group alone does not make its score extreme.
+    """
+    if not by_group:
+        correct = predictions["correct"].to_numpy(dtype=np.float64)
+        return pd.Series(correct, index=pd.Index(predictions["id"])).sort_index()
+    mean = predictions["correct"].mean()
+    groups = predictions.groupby("group")["correct"]
+    return mean + (groups.sum() - mean * groups.size()) * (groups.ngroups / len(predictions))
+
+
+def stack_scores(item_scores: list[pd.Series]) -> np.ndarray:
+    """Return (R, N) scores of the items that all repetitions share."""
+    shared = item_scores[0].index
+    if all(scores.index.equals(shared) for scores in item_scores):
+        # Nearly always true, and much faster than joining.
+        return np.stack([scores.to_numpy(dtype=np.float64) for scores in item_scores])
+    joined = pd.concat(item_scores, axis=1, join="inner").sort_index()
+    return joined.to_numpy(dtype=np.float64).T
+
+
+def _drop_redundant_chance(cells: Iterable[ResultCell]) -> list[ResultCell]:
+    """Drop the chance level if it is not above the majority class, except in multiple choice.
+
+    With balanced labels the two are equal.
+    """
+    kept = []
+    for group in group_by_setting(cells).values():
+        majority_means = [
+            cell.mean for cell in group if cell.system.model == "majority" and cell.seed_values
+        ]
+        for cell in group:
+            is_chance = cell.system.model == "chance"
+            has_choices = load_kind(cell.kind).answer_type == "choice"
+            if is_chance and not has_choices and not _exceeds_all(cell, majority_means):
+                continue
+            kept.append(cell)
+    return kept
+
+
+def _exceeds_all(cell: ResultCell, means: list[float]) -> bool:
+    return all(cell.mean > mean + MEAN_TOLERANCE for mean in means)
+
+
+def group_by_setting(cells: Iterable[ResultCell]) -> dict[Setting, list[ResultCell]]:
+    """Group cells by setting, in their order."""
+    groups: dict[Setting, list[ResultCell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.setting, []).append(cell)
+    return groups
+
+
+def _grid_order(grid: Grid) -> Callable[[ResultCell], tuple[Any, ...]]:
     """Return a sort key: task, label count, model, transfer, init, features, head, recipe."""
     models = [*grid.models, *grid.two_budget_systems, *BASELINES]
     label_counts = [str(count) for count in grid.label_counts]
 
     def rank(cell: ResultCell) -> tuple[Any, ...]:
-        task, test_set = split_test_set(cell.task)
+        base_task, extra_test_set = split_test_set(cell.task)
         system = cell.system
         return (
-            grid.tasks.index(task),
-            test_set,
+            grid.tasks.index(base_task),
+            extra_test_set,
             _index_or_last(label_counts, cell.label_count),
             _index_or_last(models, system.model),
             TRANSFER_ORDER.index(system.transfer),
@@ -526,16 +447,99 @@ def _index_or_last(values: list[str], value: str) -> int:
     return values.index(value) if value in values else len(values)
 
 
+def read_cell(
+    results_dir: Path,
+    grid: Grid,
+    system: System,
+    setting: Setting,
+    *,
+    split: str,
+    tasks: Mapping[str, Task],
+) -> ResultCell:
+    """Read one cell, which is among the results. Raises InputError if a file is missing."""
+    base_task, _ = split_test_set(setting.task)
+    names = task_stage_names(grid, base_task)
+    rows = [read_table(results_dir / "rows" / f"{name}.parquet") for name in names]
+    key = (*system_key(system), setting.task, setting.label_count)
+    cell = _build_cells(pd.concat(rows), split=split, tasks=tasks)[key]
+    for name in names:
+        predictions = read_table(results_dir / "predictions" / f"{name}.parquet")
+        add_predictions({key: cell}, predictions, split=split)
+    return cell
+
+
 def system_key(system: System) -> tuple[str, ...]:
     """Return a system as the values of `SYSTEM_COLUMNS`."""
     return astuple(system)
 
 
-def stack_scores(item_scores: list[pd.Series]) -> np.ndarray:
-    """Return (R, N) scores of the items that all repetitions share."""
-    shared = item_scores[0].index
-    if all(scores.index.equals(shared) for scores in item_scores):
-        # Nearly always true, and much faster than joining.
-        return np.stack([scores.to_numpy(dtype=np.float64) for scores in item_scores])
-    joined = pd.concat(item_scores, axis=1, join="inner").sort_index()
-    return joined.to_numpy(dtype=np.float64).T
+def select_system(table: pd.DataFrame, system: System) -> pd.DataFrame:
+    """Return the rows of one system."""
+    is_system = (table[list(SYSTEM_COLUMNS)] == list(system_key(system))).all(axis=1)
+    return table[is_system]
+
+
+def read_setting_predictions(
+    results_dir: Path, grid: Grid, setting: Setting, *, split: str
+) -> pd.DataFrame:
+    """Read the predictions of one setting: the chosen trial on `split`. Raises InputError."""
+    base_task, extra_test_set = split_test_set(setting.task)
+    tables = [
+        read_table(results_dir / "predictions" / f"{name}.parquet")
+        for name in task_stage_names(grid, base_task)
+    ]
+    table = pd.concat(tables)
+    return table[
+        (table["split"] == split)
+        & (table["trial"] == "chosen")
+        & (table["test_set"] == (extra_test_set or base_task))
+        & (table["label_count"] == setting.label_count)
+    ]
+
+
+def shorten_label(label: object) -> str:
+    """Return a label in full if it is a short name. Shorten other texts, which may be private."""
+    return str(label) if is_short_name(str(label), is_label=True) else shorten_value(label)
+
+
+def drop_duplicate_label_counts(
+    cells: list[ResultCell],
+) -> tuple[list[ResultCell], list[DuplicateLabelCount]]:
+    """Drop settings with as many labels as another one, such as 100 when there are only 49.
+
+    "all" is kept, or else the smallest of such label counts. A setting also stays if it has a
+    system that the kept one lacks, or that has no score there.
+    """
+    groups = group_by_setting(cells)
+    train_examples = {
+        setting: max(cell.train_examples for cell in group) for setting, group in groups.items()
+    }
+    kept: list[ResultCell] = []
+    dropped = []
+    for setting, group in groups.items():
+        count = train_examples[setting]
+        same_as = _representative_setting(setting, train_examples)
+        scored_there = {cell.system for cell in groups[same_as] if cell.seed_values}
+        only_here = {cell.system for cell in group} - scored_there
+        if same_as == setting or only_here:
+            kept += group
+        else:
+            dropped.append(
+                DuplicateLabelCount(setting.task, setting.label_count, count, same_as.label_count)
+            )
+    return kept, dropped
+
+
+def _representative_setting(setting: Setting, train_examples: Mapping[Setting, int]) -> Setting:
+    """Return the setting of the same task that represents all with as many labels."""
+    count = train_examples[setting]
+    if not count:
+        return setting
+    label_counts = [
+        other.label_count
+        for other, other_count in train_examples.items()
+        if other.task == setting.task and other_count == count
+    ]
+    if "all" in label_counts:
+        return Setting(setting.task, "all")
+    return Setting(setting.task, min(label_counts, key=int))

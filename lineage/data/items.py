@@ -1,7 +1,6 @@
-"""Build a task's items from its data: make items of rows, split, limit and count them."""
+"""Build a task's items from its data: turn rows into items, split, limit and count them."""
 
 import dataclasses
-import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from lineage.data.labels import (
 )
 from lineage.data.sources import DataTable, open_task_tables, resolve_origin
 from lineage.data.splits import (
+    check_folds,
     count_groups_in_train,
     count_repeats_in_folds,
     count_repeats_in_train,
@@ -34,14 +34,12 @@ from lineage.data.splits import (
 )
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.data.unlabelled import UserTable, collect_unlabelled, text_column_name
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError
 from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
 from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
-from lineage.tasks.columns import RowError, TableColumns, find_filled_rows
-
-MIN_FOLD_SIZE_FOR_CORRELATION = 3  # the correlation of two items is 1 or -1
+from lineage.tasks.columns import RowError, find_filled_rows
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class _RawTask:
 
     task: Task  # as it is read: with the keys of its mirror, or the columns of a generated task
     tables: dict[str, UserTable]
-    tasks: dict[str, Task]  # how each split is read
+    tasks: dict[str, Task]  # by split: `task`, or that of an extra test set, which has its own keys
     # The best possible scores of a generated task, also by group.
     ceilings: Ceilings | None = None
     ceiling_groups: dict[str, Ceilings] = dataclasses.field(default_factory=dict)
@@ -67,7 +65,7 @@ class _RawTask:
     @property
     def places(self) -> dict[str, str]:
         """The place of each split, for messages."""
-        return {split: place for split, (_, place) in self.tables.items()}
+        return {split: table.place for split, table in self.tables.items()}
 
 
 def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
@@ -75,21 +73,21 @@ def task_fingerprint(task: Task, root: Path, where: str) -> dict[str, Any]:
 
     These are file digests, a Hub revision, or the version and seed of a generator.
     """
-    record, origin = resolve_origin(task, root, where)
-    if record.generated == "examples":
+    resolved_task, origin = resolve_origin(task, root, where)
+    if resolved_task.generated == "examples":
         return {
             "read": origin,
-            "generator": record.generated,
+            "generator": resolved_task.generated,
             "sha256": file_digest(examples.EXAMPLES_PATH),
         }
     if origin == "generated":
         return {
             "read": origin,
-            "generator": record.generated,
+            "generator": resolved_task.generated,
             "version": grammar.GRAMMAR_VERSION,
-            "grammar_seed": grammar.resolve_grammar_seed(record.grammar_seed),
+            "grammar_seed": grammar.resolve_grammar_seed(resolved_task.grammar_seed),
         }
-    tables = open_task_tables(record, root, where)
+    tables = open_task_tables(resolved_task, root, where)
     extra_test_sets = {}
     for name in task.extra_test_sets:
         place = f"{where}.extra_test_sets.{name}"
@@ -109,19 +107,19 @@ def check_task_files(
     root: Path,
     where: str,
     read_files: bool,
-    extra_test_set: bool = False,
+    is_extra_test_set: bool = False,
 ) -> None:
     """Check that the keys fit the kind, and that all files are there.
 
     With `read_files` files are also checked for being empty or damaged, and for missing columns.
     Raises InputError.
     """
-    record, origin = resolve_origin(task, root, where)
-    check_task(record, kind, where, is_extra_test_set=extra_test_set)
+    resolved_task, origin = resolve_origin(task, root, where)
+    check_task(resolved_task, kind, where, is_extra_test_set=is_extra_test_set)
     if origin != "generated":
-        for split, table in open_task_tables(record, root, where).items():
+        for split, table in open_task_tables(resolved_task, root, where).items():
             if read_files:
-                table.check(_columns_to_read(record, split, table))
+                table.check(_columns_to_read(resolved_task, split, table))
     for name in task.extra_test_sets:
         check_task_files(
             extra_test_task(task, name, where),
@@ -129,7 +127,7 @@ def check_task_files(
             root=root,
             where=f"{where}.extra_test_sets.{name}",
             read_files=read_files,
-            extra_test_set=True,
+            is_extra_test_set=True,
         )
 
 
@@ -140,11 +138,9 @@ def build_items(
     raw = _read_task(name, task, kind, seed=seed, root=root, where=where)
     dropped: dict[str, dict[str, int]] = {split: {} for split in raw.tables}
     splits = {}
-    for split, (columns, place) in raw.tables.items():
+    for split, table in raw.tables.items():
         if split != "unlabelled":
-            splits[split] = _make_items(
-                columns, split, raw.tasks[split], kind, place, dropped[split]
-            )
+            splits[split] = _make_items(table, split, raw.tasks[split], kind, dropped[split])
     splits = apply_label_map(splits, raw.places, raw.tasks, dropped, where)
     label_warnings = describe_doubtful_labels(splits, raw.task, kind)
     labels: list[str] = []
@@ -158,12 +154,11 @@ def build_items(
         )
     if kind.answer_type == "span":
         drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
-    splits = {
-        split: _apply_limits(
-            table, split, raw.tasks.get(split, raw.task), dropped.setdefault(split, {}), seed=seed
-        )
-        for split, table in splits.items()
-    }
+    for split, items in splits.items():
+        # Validation may come from train; then it has no table, and no task, of its own.
+        split_task = raw.tasks.get(split, raw.task)
+        split_dropped = dropped.setdefault(split, {})
+        splits[split] = _apply_limits(items, split, split_task, split_dropped, seed=seed)
     _check_limited_items(splits, labels, raw, task, kind)
     counters = _pop_counters(splits, kind)
     if "unlabelled" in raw.tables:
@@ -178,12 +173,227 @@ def build_items(
     return TaskItems(splits, info, label_warnings)
 
 
-def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
-    """Tell whether the labels are spans of characters, so that texts were split into words."""
-    if kind.answer_type != "tags":
-        return False
-    columns, _ = raw.tables["train"]
-    return any(map(is_span_annotation, columns[raw.tasks["train"].label or ""]))
+def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> _RawTask:
+    """Read all splits of a task, and its extra test sets. Raises InputError."""
+    resolved_task, origin = resolve_origin(task, root, where)
+    check_task(resolved_task, kind, where)
+    if origin == "generated":
+        raw = _read_generated_task(name, resolved_task, kind, seed=seed, where=where)
+    else:
+        tables = {}
+        for split, table in open_task_tables(resolved_task, root, where).items():
+            columns = table.read_columns(_columns_to_read(resolved_task, split, table))
+            tables[split] = UserTable(columns, table.location)
+        _check_first_lines(resolved_task, kind, tables)
+        raw = _RawTask(resolved_task, tables, dict.fromkeys(tables, resolved_task))
+    for extra_name in task.extra_test_sets:
+        extra_task, extra_table = _read_extra_test_set(task, extra_name, root, where)
+        raw.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
+        raw.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
+    return raw
+
+
+def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
+    """Return the columns that are read from a split; of unlabelled text only the text.
+
+    If `columns` names a label in the lines of unlabelled text, it is read too:
+    `collect_unlabelled` checks that the lines have one.
+    """
+    if split == "unlabelled":
+        columns = ["text" if table.is_plain_text else text_column_name(task)]
+        text_format = table.text_format
+        if text_format is not None and text_format.row_unit == "line" and task.text and task.label:
+            columns += [name for name in text_format.column_names if name == task.label]
+        return columns
+    columns = []
+    for key in COLUMN_KEYS:
+        names = getattr(task, key)
+        if names is None:
+            continue
+        columns.extend(names if isinstance(names, tuple) else [names])
+    return list(dict.fromkeys(columns))
+
+
+def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
+    """Raise InputError if several files seem to begin with a header other than `columns`.
+
+    A header would be read as an item with a label of its own. So it is suspected if all files begin
+    with the same row, and its label occurs nowhere else.
+    """
+    if task.columns is None or kind.answer_type != "label" or task.label is None:
+        return
+    # By file, since several splits may be read from one.
+    tables_by_file = {
+        path: tables[split] for split, path in (task.files or {}).items() if split != "unlabelled"
+    }
+    first_rows = []
+    for columns, _ in tables_by_file.values():
+        filled_rows = find_filled_rows(columns)
+        if not filled_rows:
+            continue
+        row = filled_rows[0]
+        label = columns[task.label][row]
+        is_unique = columns[task.label].count(label) == 1
+        if not is_unique or str(label) in task.label_names_by_value:
+            return
+        first_rows.append(tuple(str(values[row]) for values in columns.values()))
+    if len(first_rows) > 1 and len(set(first_rows)) == 1:
+        raise InputError(
+            f"{tables['train'].place}: all splits begin with this line, and its '{task.label}' "
+            "occurs nowhere else: if the line is a header, use its names in 'columns' and in the "
+            "keys that name columns; if it is an item, name its label in 'label_map'"
+        )
+
+
+def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _RawTask:
+    """Generate the task in the synthetic language, or load the examples, as a user's tables."""
+    try:
+        if task.generated == "examples":
+            generated = examples.load_word_sense_task(name, language=task.language)
+        else:
+            generated = synthetic_tasks.generate_task(
+                name,
+                seed=seed,
+                grammar_seed=grammar.resolve_grammar_seed(task.grammar_seed),
+                language=task.language,
+            )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if generated.kind != kind.name:
+        raise InputError(
+            f"{where}.kind: the generated task '{name}' is of kind {generated.kind}, not "
+            f"{kind.name}; correct the kind"
+        )
+    task = name_generated_columns(task, kind)
+    tables = {}
+    for split, table in generated.splits.items():
+        columns = {str(column): list(table[column]) for column in table}
+        if "label" in columns and generated.labels:
+            columns["label"] = [generated.labels[index] for index in columns["label"]]
+        tables[split] = UserTable(columns, f"{where}: {split}")
+    return _RawTask(
+        task,
+        tables,
+        dict.fromkeys(tables, task),
+        ceilings=generated.ceilings,
+        ceiling_groups=generated.group_ceilings,
+    )
+
+
+def name_generated_columns(task: Task, kind: Kind) -> Task:
+    """Return a generated task with the columns that its tables have."""
+    column_keys: dict[str, Any] = {
+        key: (key,) if key == "text" else key for key in kind.required_columns
+    }
+    return dataclasses.replace(task, group="group", **column_keys)
+
+
+def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple[Task, UserTable]:
+    """Return how an extra test set is read, and its table. Raises InputError."""
+    place = f"{where}.extra_test_sets.{name}"
+    resolved_task, _ = resolve_origin(extra_test_task(task, name, where), root, place)
+    table = open_task_tables(resolved_task, root, place)["test"]
+    columns = table.read_columns(_columns_to_read(resolved_task, "test", table))
+    return resolved_task, UserTable(columns, table.location)
+
+
+def _make_items(
+    user_table: UserTable, split: str, task: Task, kind: Kind, dropped: dict[str, int]
+) -> pd.DataFrame:
+    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1.
+
+    Count in `dropped` the rows that give none. Raises InputError if no row gives one.
+    """
+    columns, where = user_table
+    num_rows = len(next(iter(columns.values())))
+    rows = find_filled_rows(columns)
+    if not rows:
+        raise InputError(
+            f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which "
+            "columns are named"
+        )
+    if len(rows) < num_rows:
+        dropped["blank"] = num_rows - len(rows)
+        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
+    try:
+        items = kind.make_items(columns, task, where)
+    except RowError as error:
+        raise error.renumber(lambda row: rows[row]) from None
+    items.insert(0, "id", [f"{split}-{rows[row] + 1}" for row in items.index])
+    if len(items) < len(rows):
+        dropped["unusable"] = len(rows) - len(items)
+    if items.empty:
+        raise InputError(
+            f"{where}: no row can be used by kind {kind.name}; check which columns are named"
+        )
+    return items.reset_index(drop=True)
+
+
+def _apply_limits(
+    items: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
+) -> pd.DataFrame:
+    """Keep at most `max_per_group` items of a group, then at most `limit` in all."""
+    rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
+    if task.max_per_group is not None:
+        kept = []
+        for _, rows in sorted(items.groupby("group").indices.items()):
+            kept.append(rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)])
+        kept_rows = np.sort(np.concatenate(kept))
+        dropped["per_group"] = len(items) - len(kept_rows)
+        items = items.iloc[kept_rows]
+    is_extra = split.startswith(EXTRA_TEST_PREFIX)
+    limit = getattr(task.limit, "test" if is_extra else split)
+    if split == "train" and limit is not None:
+        # Stratified, so that a small limit keeps rare labels.
+        chosen = nested_stratified_subset(stratification_labels(items), limit, seed=seed)
+    else:
+        chosen = nested_random_subset(len(items), limit, rng=rng)
+    if len(chosen) < len(items):
+        dropped["limit"] = len(items) - len(chosen)
+    return items.iloc[chosen].reset_index(drop=True)
+
+
+def _check_limited_items(
+    splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
+) -> None:
+    """Check the items that are left after the limits. Raises InputError."""
+    if kind.has_train_split and labels and kind.answer_type != "choice":
+        _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
+    if task.folds:
+        check_folds(splits["train"], task, kind, raw.places["train"])
+    if kind.check_items is not None:
+        for split, table in splits.items():
+            kind.check_items(table, raw.task, raw.places[split])
+
+
+def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
+    """Raise InputError if train has too few of the `count` labels left."""
+    num_seen = labels.explode().nunique()
+    num_needed = count if kind.answer_type == "label" else 2
+    if num_seen < num_needed:
+        raise InputError(
+            f"{where}: limit.train or validation leaves {len(labels)} items, with {num_seen} of "
+            f"the {count} labels; raise the limit, or give more"
+        )
+
+
+def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
+    """Remove the columns that only count something from the items, and return their sums."""
+    counters: dict[str, dict[str, int]] = {
+        "truncated": {},
+        "truncated_answers": {},
+        "invalid_tags": {},
+        "blank_words": {},
+    }
+    for split, table in splits.items():
+        counters["truncated"][split] = int(table.pop("truncated").sum())
+        if kind.answer_type == "span":
+            counters["truncated_answers"][split] = int((table["label"].map(len) == 0).sum())
+        if "has_invalid_tags" in table:
+            counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
+        if "blank" in table:
+            counters["blank_words"][split] = int(table.pop("blank").sum())
+    return counters
 
 
 def _describe_items(
@@ -226,38 +436,6 @@ def _describe_items(
     }
 
 
-def _check_limited_items(
-    splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
-) -> None:
-    """Check the items that are left after the limits. Raises InputError."""
-    if kind.has_train_split and labels and kind.answer_type != "choice":
-        _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
-    if task.folds:
-        _check_folds(splits["train"], task, kind, raw.places["train"])
-    if kind.check_items is not None:
-        for split, table in splits.items():
-            kind.check_items(table, raw.task, raw.places[split])
-
-
-def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
-    """Remove the columns that only count something from the items, and return their sums."""
-    counters: dict[str, dict[str, int]] = {
-        "truncated": {},
-        "truncated_answers": {},
-        "invalid_tags": {},
-        "blank_words": {},
-    }
-    for split, table in splits.items():
-        counters["truncated"][split] = int(table.pop("truncated").sum())
-        if kind.answer_type == "span":
-            counters["truncated_answers"][split] = int((table["label"].map(len) == 0).sum())
-        if "has_invalid_tags" in table:
-            counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
-        if "blank" in table:
-            counters["blank_words"][split] = int(table.pop("blank").sum())
-    return counters
-
-
 def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) -> set[str]:
     """Return the splits whose groups the user names; a generated task names its own."""
     grouped = set()
@@ -268,56 +446,16 @@ def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) 
     return grouped
 
 
-def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, where: str) -> _RawTask:
-    """Read all splits of a task, and its extra test sets. Raises InputError."""
-    record, origin = resolve_origin(task, root, where)
-    check_task(record, kind, where)
-    if origin == "generated":
-        raw = _read_generated_task(name, record, kind, seed=seed, where=where)
-    else:
-        tables = {}
-        for split, table in open_task_tables(record, root, where).items():
-            columns = table.read_columns(_columns_to_read(record, split, table))
-            tables[split] = (columns, table.location)
-        _check_first_lines(record, kind, tables)
-        raw = _RawTask(record, tables, dict.fromkeys(tables, record))
-    for extra_name in task.extra_test_sets:
-        extra_task, extra_table = _read_extra_test_set(task, extra_name, root, where)
-        raw.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
-        raw.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
-    return raw
-
-
-def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> None:
-    """Raise InputError if several files begin with column names that `columns` does not give.
-
-    They would be an item with a label of its own.
-    """
-    if task.columns is None or kind.answer_type != "label" or task.label is None:
-        return
-    files = task.files or {}
-    columns_by_file = {files[split]: tables[split][0] for split in files if split != "unlabelled"}
-    first_rows = []
-    for columns in columns_by_file.values():
-        filled_rows = find_filled_rows(columns)
-        if not filled_rows:
-            continue
-        row = filled_rows[0]
-        label = columns[task.label][row]
-        is_unique = columns[task.label].count(label) == 1
-        if not is_unique or str(label) in task.label_names_by_value:
-            return
-        first_rows.append(tuple(str(values[row]) for values in columns.values()))
-    if len(first_rows) > 1 and len(set(first_rows)) == 1:
-        raise InputError(
-            f"{tables['train'][1]}: all splits begin with this line, and its '{task.label}' "
-            "occurs nowhere else: if the line is a header, use its names in 'columns' and in the "
-            "keys that name columns; if it is an item, name its label in 'label_map'"
-        )
+def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
+    """Tell whether the labels are spans of characters, so that texts were split into words."""
+    if kind.answer_type != "tags":
+        return False
+    labels = raw.tables["train"].columns[raw.task.label or ""]
+    return any(map(is_span_annotation, labels))
 
 
 def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
-    """Replace labels and tags by their indices among the names."""
+    """Replace labels and tags by their indices in `labels`."""
     if not labels:
         return
     index_of = {label: index for index, label in enumerate(labels)}
@@ -328,183 +466,3 @@ def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kin
             table["label"] = [[index_of[tag] for tag in tags] for tags in table["label"]]
         else:
             table["label"] = table["label"].map(index_of).astype("int64")
-
-
-def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where: str) -> _RawTask:
-    """Make the task of this name of the synthetic language, or the examples, as user tables."""
-    try:
-        if task.generated == "examples":
-            generated = examples.load_word_sense_task(name, language=task.language)
-        else:
-            generated = synthetic_tasks.generate_task(
-                name,
-                seed=seed,
-                grammar_seed=grammar.resolve_grammar_seed(task.grammar_seed),
-                language=task.language,
-            )
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-    if generated.kind != kind.name:
-        raise InputError(
-            f"{where}.kind: the generated task '{name}' is of kind {generated.kind}, not "
-            f"{kind.name}; correct the kind"
-        )
-    task = name_generated_columns(task, kind)
-    tables = {}
-    for split, table in generated.splits.items():
-        columns = {str(column): list(table[column]) for column in table}
-        if "label" in columns and generated.labels:
-            columns["label"] = [generated.labels[index] for index in columns["label"]]
-        tables[split] = (columns, f"{where}: {split}")
-    return _RawTask(
-        task,
-        tables,
-        dict.fromkeys(tables, task),
-        ceilings=generated.ceilings,
-        ceiling_groups=generated.group_ceilings,
-    )
-
-
-def name_generated_columns(task: Task, kind: Kind) -> Task:
-    """Return a generated task with the columns that its tables have."""
-    column_keys: dict[str, Any] = {
-        key: (key,) if key == "text" else key for key in kind.required_columns
-    }
-    return dataclasses.replace(task, group="group", **column_keys)
-
-
-def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple[Task, UserTable]:
-    """Return how an extra test set is read, and its table. Raises InputError."""
-    place = f"{where}.extra_test_sets.{name}"
-    record, _ = resolve_origin(extra_test_task(task, name, where), root, place)
-    table = open_task_tables(record, root, place)["test"]
-    return record, (table.read_columns(_columns_to_read(record, "test", table)), table.location)
-
-
-def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
-    """Raise InputError if the limit leaves train too few labels."""
-    num_seen = labels.explode().nunique()
-    num_needed = count if kind.answer_type == "label" else 2
-    if num_seen < num_needed:
-        raise InputError(
-            f"{where}: limit.train or validation leaves {len(labels)} items, with {num_seen} of "
-            f"the {count} labels; raise the limit, or give more"
-        )
-
-
-def _check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError if a fold as test would leave nothing to train or choose by."""
-    assert task.folds is not None
-    if task.group:
-        count = items["group"].nunique()
-        noun = "groups"
-    else:
-        count = len(items)
-        noun = "items"
-    if count < task.folds or count - math.ceil(count / task.folds) < 2:
-        raise InputError(
-            f"{where}: {count} {noun} are too few for {task.folds} folds: each fold needs one, and "
-            "must leave one for training and one for validation; give more, or change the number "
-            "of folds"
-        )
-    if kind.answer_type == "number":
-        _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
-    units = items["group"] if task.group else range(len(items))
-    units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
-    num_units = units_and_labels.groupby("label")["unit"].nunique()
-    if len(num_units) > 1 and (num_units > 1).sum() < 2:
-        rare_labels = num_units.index[num_units < 2][:3]
-        rare = ", ".join(f"'{shorten_value(label)}'" for label in rare_labels)
-        raise InputError(
-            f"{where}: all items of label {rare} are in one fold, and a model trained without "
-            "that fold would see one label only; give more of them"
-        )
-
-
-def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
-    """Raise InputError if a fold of numbers may have no correlation."""
-    assert task.folds is not None
-    units = items.groupby("group" if task.group else "id")["label"]
-    num_units = units.ngroups
-    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
-    may_be_one_group = task.group is not None and num_units < 2 * task.folds
-    if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or (
-        may_be_one_group and units.nunique().min() < 2
-    ):
-        raise InputError(
-            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
-            "or a single group with the same number in all, so that it has no correlation; use fewer "
-            "folds, or give more items"
-        )
-
-
-def _columns_to_read(task: Task, split: str, table: DataTable) -> list[str]:
-    """Return the columns that are read from a split; of unlabelled text only the text.
-
-    Where lines have a label too, it is read, to tell them from lines of text alone.
-    """
-    if split == "unlabelled":
-        columns = ["text" if table.is_plain_text else text_column_name(task)]
-        text_format = table.text_format
-        if text_format is not None and text_format.row_unit == "line" and task.text and task.label:
-            columns += [name for name in text_format.column_names if name == task.label]
-        return columns
-    columns = []
-    for key in COLUMN_KEYS:
-        names = getattr(task, key)
-        if names is None:
-            continue
-        columns.extend(names if isinstance(names, tuple) else [names])
-    return list(dict.fromkeys(columns))
-
-
-def _make_items(
-    columns: TableColumns, split: str, task: Task, kind: Kind, where: str, dropped: dict[str, int]
-) -> pd.DataFrame:
-    """Make the kind's items. Their `id` is the split and the row of the user's table, from 1."""
-    num_rows = len(next(iter(columns.values())))
-    rows = find_filled_rows(columns)
-    if not rows:
-        raise InputError(
-            f"{where}: every row is blank in {', '.join(columns)}; fill it, or correct which "
-            "columns are named"
-        )
-    if len(rows) < num_rows:
-        dropped["blank"] = num_rows - len(rows)
-        columns = {name: [values[row] for row in rows] for name, values in columns.items()}
-    try:
-        table = kind.make_items(columns, task, where)
-    except RowError as error:
-        raise error.renumber(lambda row: rows[row]) from None
-    table.index = pd.Index([rows[row] for row in table.index])
-    table.insert(0, "id", [f"{split}-{row + 1}" for row in table.index])
-    if len(table) < len(rows):
-        dropped["unusable"] = len(rows) - len(table)
-    if table.empty:
-        raise InputError(
-            f"{where}: no row can be used by kind {kind.name}; check which columns are named"
-        )
-    return table.reset_index(drop=True)
-
-
-def _apply_limits(
-    table: pd.DataFrame, split: str, task: Task, dropped: dict[str, int], *, seed: int
-) -> pd.DataFrame:
-    """Keep at most `max_per_group` items of a group, then at most `limit` in all."""
-    rng = np.random.default_rng([seed, zlib.crc32(split.encode())])
-    if task.max_per_group is not None:
-        kept = []
-        for _, rows in sorted(table.groupby("group").indices.items()):
-            kept.append(rows[nested_random_subset(len(rows), task.max_per_group, rng=rng)])
-        kept_rows = np.sort(np.concatenate(kept))
-        dropped["per_group"] = len(table) - len(kept_rows)
-        table = table.iloc[kept_rows]
-    is_extra = split.startswith(EXTRA_TEST_PREFIX)
-    limit = getattr(task.limit, "test" if is_extra else split)
-    if split == "train" and limit is not None:  # a rare label stays
-        chosen = nested_stratified_subset(stratification_labels(table), limit, seed=seed)
-    else:
-        chosen = nested_random_subset(len(table), limit, rng=rng)
-    if len(chosen) < len(table):
-        dropped["limit"] = len(table) - len(chosen)
-    return table.iloc[chosen].reset_index(drop=True)

@@ -1,4 +1,4 @@
-"""Choose subsets of a task's items, split off validation, and count what also occurs in train.
+"""Choose subsets of a task's items, split off validation, check folds, and count repeated items.
 
 Subsets are nested: a smaller one is always contained in a larger one, and every system of the
 comparison gets the same.
@@ -6,6 +6,7 @@ comparison gets the same.
 Shapes: N items.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,10 +15,11 @@ import numpy as np
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.errors import InputError
+from lineage.errors import InputError, shorten_value
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
 
+MIN_FOLD_SIZE_FOR_CORRELATION = 3  # the correlation of two items is 1 or -1
 MIN_REPEATED_SHARE = 0.1  # of the items of a split, from which on repeats cause a warning
 
 
@@ -174,6 +176,61 @@ def choose_whole_groups(
     add_groups(order, may_exceed=False)
     add_groups(sorted(order, key=lambda group: len(rows[group])), may_exceed=True)
     return np.sort(np.concatenate([np.zeros(0, int), *chosen.values()]))
+
+
+def check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None:
+    """Raise InputError if some fold could not be the test set.
+
+    The others must hold items to train on and to validate by, with more than one label.
+    """
+    assert task.folds is not None
+    if task.group:
+        count = items["group"].nunique()
+        noun = "groups"
+    else:
+        count = len(items)
+        noun = "items"
+    if count < task.folds or count - math.ceil(count / task.folds) < 2:
+        raise InputError(
+            f"{where}: {count} {noun} are too few for {task.folds} folds: each fold needs one, and "
+            "must leave one for training and one for validation; give more, or change the number "
+            "of folds"
+        )
+    if kind.answer_type == "number":
+        _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
+    _check_fold_labels(items, task, where)
+
+
+def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: str) -> None:
+    """Raise InputError if the numbers of a fold may have no correlation; `size` is for messages."""
+    assert task.folds is not None
+    units = items.groupby("group" if task.group else "id")["label"]
+    num_units = units.ngroups
+    # The smallest groups may meet in one fold.
+    smallest_fold = int(units.size().nsmallest(num_units // task.folds).sum())
+    # With fewer than two groups for each fold, some folds are a single group.
+    may_be_one_group = task.group is not None and num_units < 2 * task.folds
+    may_be_constant = may_be_one_group and units.nunique().min() < 2
+    if smallest_fold < MIN_FOLD_SIZE_FOR_CORRELATION or may_be_constant:
+        raise InputError(
+            f"{where}: {size} and {task.folds} folds: a fold may have only {smallest_fold} items, "
+            "or a single group with the same number in all, so that it has no correlation; use "
+            "fewer folds, or give more items"
+        )
+
+
+def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
+    """Raise InputError if the items outside of some fold may have one label only."""
+    units = items["group"] if task.group else range(len(items))
+    units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
+    num_units = units_and_labels.groupby("label")["unit"].nunique()
+    if len(num_units) > 1 and (num_units > 1).sum() < 2:
+        rare_labels = num_units.index[num_units < 2][:3]
+        rare = ", ".join(f"'{shorten_value(label)}'" for label in rare_labels)
+        raise InputError(
+            f"{where}: all items of label {rare} are in one fold, and a model trained without "
+            "that fold would see one label only; give more of them"
+        )
 
 
 def count_repeats_in_train(

@@ -1,13 +1,13 @@
 """Load the items that the task stage wrote, and assign them to train, validation and test.
 
-The parts are the task's own splits, or folds of train.
+These are the task's own splits, or parts of the table train if the task is cross-validated.
 
 Shapes: N items of a table.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -98,11 +98,11 @@ class TaskData:
                 test_set = name.removeprefix(EXTRA_TEST_PREFIX)
                 parts.append(SplitItems("test", name, rows_N, test_set))
             else:
-                split: Any = name
-                parts.append(SplitItems(split, name, rows_N, self.info["name"]))
+                parts.append(SplitItems(cast(Split, name), name, rows_N, self.info["name"]))
         return sorted(parts, key=lambda part: part.split != "train")
 
     def _fold_parts(self, *, seed: int, fold: int) -> list[SplitItems]:
+        """Return the parts of `split_items` for one fold of the table train."""
         items = self.splits["train"]
         rows = assign_fold_splits(
             items,
@@ -152,6 +152,7 @@ def assign_fold_splits(
     labels_N = stratification_labels(items)
     order = generator("deal", seed).permutation(len(items))
     fold_N = np.empty(len(items), int)
+    # Dealt out label by label, so that every fold gets its share of each label.
     by_label = order[np.argsort(labels_N[order], kind="stable")]
     fold_N[by_label] = np.arange(len(items)) % folds
     rest = np.flatnonzero(fold_N != fold)
@@ -171,8 +172,9 @@ def _assign_groups(
     fold_N = pd.Series(np.arange(len(groups)) % folds, groups)[groups_N].to_numpy()
     rest = np.flatnonzero(fold_N != fold)
     order = generator("folds", seed, fold).permutation(np.unique(groups_N[rest]))
-    sizes = np.cumsum([(groups_N[rest] == group).sum() for group in order])
-    num_groups = 1 + int(np.searchsorted(sizes, validation_share * len(rest)))
+    cumulative_sizes = np.cumsum([(groups_N[rest] == group).sum() for group in order])
+    # Validation takes the first groups that together reach its share, and leaves one to train.
+    num_groups = 1 + int(np.searchsorted(cumulative_sizes, validation_share * len(rest)))
     num_groups = min(num_groups, len(order) - 1)
     is_validation = np.isin(groups_N[rest], order[:num_groups])
     return _fold_splits(fold_N, fold, rest, is_validation)
@@ -181,6 +183,7 @@ def _assign_groups(
 def _fold_splits(
     fold_N: np.ndarray, fold: int, rest: np.ndarray, is_validation: np.ndarray
 ) -> dict[Split, np.ndarray]:
+    """Return the splits: the fold is test, and `is_validation` divides the rows of the rest."""
     return {
         "train": rest[~is_validation],
         "validation": rest[is_validation],

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,13 @@ from lineage.tasks.columns import (
 )
 
 MAX_PLACEHOLDER_LABELS = 2  # a benchmark that holds labels back writes at most so many instead
-UserTable = tuple[TableColumns, str]  # a user's columns, and their place for messages
+
+
+class UserTable(NamedTuple):
+    """The columns of a user's table, and the place that messages name."""
+
+    columns: TableColumns
+    place: str
 
 
 def text_column_name(task: Task) -> str:
@@ -141,7 +147,9 @@ def _scored_texts(
             scored.update(texts)
         for item_id in table["id"]:
             origin, _, row = str(item_id).rpartition("-")
-            scored.update(_full_row_texts(tables[origin][0], tasks[origin], kind, int(row) - 1))
+            scored.update(
+                _full_row_texts(tables[origin].columns, tasks[origin], kind, int(row) - 1)
+            )
     return set(map(_remove_spaces, scored))
 
 

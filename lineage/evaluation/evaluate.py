@@ -25,6 +25,7 @@ from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.answers import Answer, NumberAnswer, SpanAnswer, make_answer
 from lineage.evaluation.early_stopping import ResumePoint, curve_frame
+from lineage.evaluation.heads import FittedHead, HeadProblem, StartedHead, start_head
 from lineage.evaluation.predictions import (
     PredictionColumns,
     add_correct_column,
@@ -45,17 +46,7 @@ from lineage.evaluation.result_rows import (
 )
 from lineage.evaluation.saved_systems import SystemRecord, save_system, system_name
 from lineage.evaluation.settings import HyperparameterTrials, LabelCount
-from lineage.evaluation.systems import (
-    EncoderUnderTest,
-    EvalContext,
-    EvalRun,
-    FittedHead,
-    HeadProblem,
-    Init,
-    StartedHead,
-    settings_of_run,
-    start_head,
-)
+from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun, Init, settings_of_run
 from lineage.evaluation.translation import build_trained_translator, translate_split
 from lineage.evaluation.translator import TranslationSettings
 from lineage.evaluation.trials import (

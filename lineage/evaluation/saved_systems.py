@@ -31,6 +31,7 @@ from lineage.evaluation.encoding import EncodedItem, encode_items
 from lineage.evaluation.feature_store import pop_scaling
 from lineage.evaluation.finetuning import FinetunedModel, predict_finetuned
 from lineage.evaluation.frozen_features import FeatureExtractor
+from lineage.evaluation.heads import HeadOutput
 from lineage.evaluation.linear_probe import StoredFeatures, linear_scores
 from lineage.evaluation.predictions import PredictionColumns
 from lineage.evaluation.setfit import SentenceEncoder, encode_texts
@@ -40,7 +41,6 @@ from lineage.evaluation.settings import (
     LinearProbeSettings,
     SetfitSettings,
 )
-from lineage.evaluation.systems import HeadOutput
 from lineage.evaluation.tfidf import (
     LinearModel,
     TfidfModel,

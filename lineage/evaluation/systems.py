@@ -1,12 +1,11 @@
-"""An encoder under test on one task: pretrained, adapted or random-init, and its fitted heads.
+"""An encoder under test on one task: pretrained, adapted, target-only or random-init.
 
-Shapes: N items, M answers of the items, L layers, D width, S width of a static vector, K outputs,
-V words.
+Shapes: N items, M answers of the items, L layers, D width, V words.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,38 +17,22 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.data.task_data import SplitItems, TaskData
+from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.answers import Answer
-from lineage.evaluation.bilstm_probe import (
-    BilstmProbe,
-    CachedFeatures,
-    predict_bilstm_probe,
-    start_bilstm_probe,
-)
-from lineage.evaluation.early_stopping import CurvePoint, ValidatedTraining, Validation
+from lineage.evaluation.bilstm_probe import CachedFeatures
 from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items
-from lineage.evaluation.feature_store import FeatureScaling, scaling_to_tensors
-from lineage.evaluation.finetuning import (
-    FinetunedModel,
-    predict_finetuned,
-    score_finetuned,
-    start_finetuning,
-)
 from lineage.evaluation.frozen_features import FeatureExtractor
-from lineage.evaluation.linear_probe import StoredFeatures, extract_features, fit_linear_probe
-from lineage.evaluation.setfit import TunedEncoder, encode_texts, tune_encoder
+from lineage.evaluation.linear_probe import StoredFeatures, extract_features
+from lineage.evaluation.setfit import TunedEncoder, tune_encoder
 from lineage.evaluation.settings import (
-    BilstmProbeSettings,
     EvaluateSettings,
     FinetuneSettings,
     HyperparameterTrials,
     LabelCount,
-    LinearProbeSettings,
     SetfitSettings,
 )
 from lineage.evaluation.translator import TranslationSettings
-from lineage.models.base import Encoder, Public, Trained
+from lineage.models.base import Encoder, Public
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
@@ -75,7 +58,7 @@ class EvalRun:
 
     @property
     def selection_key(self) -> "EvalRun":
-        """The run that represents all runs which share their chosen trial.
+        """A key that is equal for the runs that share their chosen trial.
 
         The first seed chooses for all seeds. Each fold chooses for itself, since its validation
         items are test items of other folds.
@@ -123,7 +106,7 @@ class EvalContext:
 
     @property
     def is_symmetric(self) -> bool:
-        """The order of the two texts means nothing, so items are read in both orders."""
+        """Whether the order of the two texts means nothing, so that both orders are read."""
         return bool(self.task.info.get("symmetric", False))
 
     @property
@@ -136,7 +119,7 @@ class EvalContext:
         return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
-        """Return the text on which a model has continued: a task's, or the corpus (general)."""
+        """Return the text that a model was adapted to: the task's, or the corpus (general)."""
         family = self.checkpoint.family
         if init == "adapted":
             return "task"
@@ -145,7 +128,7 @@ class EvalContext:
         return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """Return the text that all trained parts of a model have read; None if it is unknown."""
+        """Return the bytes of text that all trained parts of a model have read; None: unknown."""
         text_bytes = 0 if init == "random" else self.text_bytes
         static_bytes = self.static_context.text_bytes if self.static_context else 0
         if text_bytes is None or static_bytes is None:
@@ -164,9 +147,9 @@ class EvalContext:
 
     @property
     def max_input_positions(self) -> int | None:
-        """The number of positions that the model can read, see `max_input_positions`.
+        """The number of positions that the model can read; None: any number.
 
-        The texts were cut to max_words words before, for all models alike.
+        The task stage has already cut the texts to max_words words, for all models alike.
         """
         return max_input_positions(self.checkpoint)
 
@@ -202,7 +185,7 @@ class EvalContext:
 
     @property
     def translate_settings(self) -> TranslationSettings | None:
-        """The settings of the translator, where the task needs one and the family has one."""
+        """The settings of the translator; None if the task needs none or the family has none."""
         return self.settings.translation if self.kind.answered_by == "translator" else None
 
     @cached_property
@@ -263,9 +246,9 @@ class EncoderUnderTest:
         self.context = context
         self.init = init
         self.scratch_dir = scratch_dir
-        # The last encoder that was fine-tuned on pairs, with what it was made from.
+        # The last encoder that was fine-tuned on pairs, and the key of what it was tuned with.
         self._tuned: tuple[Any, TunedEncoder] | None = None
-        # The time it took to compute the frozen features of an item, once they are computed.
+        # The time it took to compute the frozen features of an item; 0 until they are computed.
         self.feature_seconds_per_item = 0.0
 
     def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
@@ -289,16 +272,16 @@ class EncoderUnderTest:
         if context.static_context is not None:
             static = EncoderUnderTest(context.static_context, "pretrained").build_extractor()
         return FeatureExtractor(
-            self.build_encoder(),
-            context.checkpoint.tokenizer,
-            context.items,
-            context.precision,
-            static,
+            model=self.build_encoder(),
+            tokenizer=context.checkpoint.tokenizer,
+            tables=context.items,
+            precision=context.precision,
+            static=static,
         )
 
     @cached_property
     def features(self) -> dict[str, StoredFeatures]:
-        """Each table's features for linear probes: the layers that they read, static vectors."""
+        """Each table's features for linear probes: layers, and static vectors that are joined."""
         settings = self.context.settings.linear_probe
         extractor = self.build_extractor()
         with self._timed_per_item():
@@ -317,6 +300,7 @@ class EncoderUnderTest:
 
     @contextmanager
     def _timed_per_item(self) -> Iterator[None]:
+        """Set `feature_seconds_per_item` to the time that the block takes."""
         start = time.monotonic()
         yield
         num_items = sum(map(len, self.context.items.values()))
@@ -324,21 +308,26 @@ class EncoderUnderTest:
 
     def answer_features(self, table: str, rows_N: np.ndarray) -> StoredFeatures:
         """Return the frozen features of the answers of some items."""
-        rows = answer_rows(self.context.items[table])
+        rows_by_item = answer_rows(self.context.items[table])
         features = self.features[table]
-        if len(rows_N) == len(rows):
+        if len(rows_N) == len(rows_by_item):
             return features
-        return features.select(np.concatenate([rows[i] for i in rows_N]))
+        return features.select(np.concatenate([rows_by_item[i] for i in rows_N]))
 
     def tune_on_pairs(
-        self, settings: SetfitSettings, problem: "HeadProblem", *, seed: int
+        self,
+        settings: SetfitSettings,
+        train_rows: np.ndarray,
+        labels_M: np.ndarray,
+        *,
+        seed: int,
     ) -> TunedEncoder:
-        """Return the encoder fine-tuned on pairs of labelled texts.
+        """Return the encoder fine-tuned on pairs of labelled texts of the table train.
 
         Heads that follow each other and differ in their L2 alone share it. Raises EvaluationError
-        where the training fails.
+        if the training fails.
         """
-        key = (settings.without_probe, seed, problem.train_rows.tobytes())
+        key = (settings.without_probe, seed, train_rows.tobytes())
         if self._tuned is not None and self._tuned[0] == key:
             return self._tuned[1]
         self._tuned = None  # frees its memory
@@ -347,8 +336,8 @@ class EncoderUnderTest:
         tuned = tune_encoder(
             self.build_encoder(),
             context.checkpoint.tokenizer,
-            [items[i] for i in problem.train_rows],
-            problem.labels_M,
+            [items[i] for i in train_rows],
+            labels_M,
             settings,
             uses_mean_pooling=context.settings.finetune.pooling == "mean",
             seed=seed,
@@ -397,220 +386,12 @@ def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
     return [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
 
 
-# (M, K) outputs, such as probabilities, and (M,) the decoded tags of a CRF.
-HeadOutput = tuple[np.ndarray, np.ndarray | None]
-
-
-@dataclass(frozen=True)
-class FittedHead:
-    """A fitted head."""
-
-    predict: Callable[[SplitItems], HeadOutput]
-    # Return what `lineage.evaluation.saved_systems` saves: the head's weights and the scaling of
-    # the features that it reads, or the weights of the whole network if it was fine-tuned.
-    # SetFit has the weights of both the head and the encoder.
-    get_tensors: Callable[[], dict[str, torch.Tensor]]
-    # Empty for a linear probe, which L-BFGS fits; for SetFit the loss of its pairs.
-    learning_curve: Sequence[CurvePoint] = ()
-    notes: Sequence[Note] = ()
-
-
-@dataclass(frozen=True)
-class StartedHead:
-    """A head whose training can pause. A linear probe is fitted from the start."""
-
-    head: FittedHead  # with the present weights, and without a curve
-    training: ValidatedTraining[Any] | None = None  # None: a linear probe, also that of SetFit
-
-    def finish(self) -> FittedHead:
-        """Train the head to the end. Raises EvaluationError if training fails."""
-        if self.training is not None:
-            self.training.train_to_end()
-        return self.stop()
-
-    def stop(self) -> FittedHead:
-        """Return the head with its best weights so far. It cannot be trained any more."""
-        if self.training is None:
-            return self.head
-        self.training.keep_best()
-        return replace(self.head, learning_curve=self.training.curve)
-
-
-@dataclass(frozen=True)
-class HeadProblem:
-    """The data of a head: some rows of the table train, and the items that validate it."""
-
-    train_rows: np.ndarray
-    labels_M: np.ndarray
-    answer: Answer
-    validation: SplitItems
-    validation_labels_M: np.ndarray
-    # (outputs of the validation items, decoded tags) -> the task's first metric
-    score_validation: Callable[[np.ndarray, np.ndarray | None], float]
-
-
 def settings_of_run(context: EvalContext, run: EvalRun) -> HyperparameterTrials:
-    """Return the settings of the run's head."""
+    """Return the settings of the run's head, with the hyperparameters to try."""
     return context.settings.methods[run.settings_block]
 
 
 def is_requested(context: EvalContext, run: EvalRun) -> bool:
-    """Return whether the settings of the run's head include its label count; by default all do."""
+    """Return whether the head is evaluated at the run's label count; by default at all."""
     label_counts = settings_of_run(context, run).label_counts
     return run.label_count is None or not label_counts or run.label_count in label_counts
-
-
-def start_head(
-    encoder: EncoderUnderTest, run: EvalRun, settings: HyperparameterTrials, problem: HeadProblem
-) -> StartedHead:
-    """Build the head of a run, and fit it if it is a linear probe, also that of SetFit.
-
-    Raises EvaluationError if that fails.
-    """
-    seed = run.finetune_seed or 0
-    if isinstance(settings, LinearProbeSettings):
-        return StartedHead(_fit_linear_probe(encoder, settings, problem, seed=seed))
-    if isinstance(settings, BilstmProbeSettings):
-        return _start_bilstm_probe(encoder, settings, problem, seed=seed)
-    if isinstance(settings, SetfitSettings):
-        return StartedHead(_fit_setfit(encoder, settings, problem, seed=seed))
-    assert isinstance(settings, FinetuneSettings)
-    return _start_finetuning(encoder, settings, problem, seed=seed)
-
-
-def _fit_linear_probe(
-    encoder: EncoderUnderTest, settings: LinearProbeSettings, problem: HeadProblem, *, seed: int
-) -> FittedHead:
-    probe = fit_linear_probe(
-        encoder.answer_features("train", problem.train_rows),
-        problem.labels_M,
-        problem.answer,
-        settings,
-        seed=seed,
-    )
-
-    def predict(part: SplitItems) -> HeadOutput:
-        return probe(encoder.answer_features(part.table, part.rows_N)), None
-
-    def get_tensors() -> dict[str, torch.Tensor]:
-        scaling = encoder.features["train"].scaling
-        weight_KF, bias_K = probe.fold(scaling)
-        return {"weight": weight_KF, "bias": bias_K} | scaling_to_tensors(scaling)
-
-    notes = [] if probe.has_converged else [Note("not_converged", settings.max_iter)]
-    return FittedHead(predict, get_tensors, notes=notes)
-
-
-def _fit_setfit(
-    encoder: EncoderUnderTest, settings: SetfitSettings, problem: HeadProblem, *, seed: int
-) -> FittedHead:
-    context = encoder.context
-    tuned = encoder.tune_on_pairs(settings, problem, seed=seed)
-
-    def vectors(table: str, rows: np.ndarray) -> np.ndarray:
-        key = (table, rows.tobytes())
-        if key not in tuned.vectors:
-            items = [context.items[table][i] for i in rows]
-            tokenizer = context.checkpoint.tokenizer
-            tuned.vectors[key] = encode_texts(
-                tuned.model, tokenizer, items, precision=context.precision
-            )
-        return tuned.vectors[key]
-
-    probe = fit_linear_probe(
-        vectors("train", problem.train_rows),
-        problem.labels_M,
-        problem.answer,
-        settings.probe,
-        seed=seed,
-    )
-
-    def predict(part: SplitItems) -> HeadOutput:
-        return probe(vectors(part.table, part.rows_N)), None
-
-    def get_tensors() -> dict[str, torch.Tensor]:
-        scaling = FeatureScaling.none((1, len(probe.weight_DK)))
-        weight_KD, bias_K = probe.fold(scaling)
-        return {"weight": weight_KD, "bias": bias_K} | tuned.model.state_dict()
-
-    notes = [] if probe.has_converged else [Note("not_converged", settings.probe.max_iter)]
-    return FittedHead(predict, get_tensors, tuned.learning_curve, notes)
-
-
-def _start_bilstm_probe(
-    encoder: EncoderUnderTest, settings: BilstmProbeSettings, problem: HeadProblem, *, seed: int
-) -> StartedHead:
-    validation = problem.validation
-
-    def select(table: str, rows: np.ndarray) -> CachedFeatures:
-        return encoder.cached_features[table].select(rows)
-
-    def validate(probe: BilstmProbe) -> Validation:
-        features = select(validation.table, validation.rows_N)
-        output = predict_bilstm_probe(probe, features, problem.validation_labels_M)
-        score = problem.score_validation(output.outputs_MK, output.decoded_M)
-        return Validation(score, output.loss)
-
-    training = start_bilstm_probe(
-        select("train", problem.train_rows),
-        problem.labels_M,
-        problem.answer,
-        settings,
-        seed=seed,
-        device=encoder.context.device,
-        validate=validate,
-    )
-    model = training.model
-
-    def predict(part: SplitItems) -> HeadOutput:
-        output = predict_bilstm_probe(model, select(part.table, part.rows_N))
-        return output.outputs_MK, output.decoded_M
-
-    def get_tensors() -> dict[str, torch.Tensor]:
-        assert model.scaling is not None
-        return model.state_dict() | scaling_to_tensors(model.scaling)
-
-    return StartedHead(FittedHead(predict, get_tensors), training)
-
-
-def _start_finetuning(
-    encoder: EncoderUnderTest, settings: FinetuneSettings, problem: HeadProblem, *, seed: int
-) -> StartedHead:
-    context = encoder.context
-    tokenizer = context.checkpoint.tokenizer
-    family = context.checkpoint.family
-    validation = problem.validation
-
-    def select(table: str, rows: np.ndarray) -> list[EncodedItem]:
-        items = context.items[table]
-        return [items[i] for i in rows]
-
-    def validate(model: FinetunedModel) -> Validation:
-        outputs_MK, loss = score_finetuned(
-            model,
-            tokenizer,
-            select(validation.table, validation.rows_N),
-            problem.validation_labels_M,
-            precision=context.precision,
-        )
-        return Validation(problem.score_validation(outputs_MK, None), loss)
-
-    training = start_finetuning(
-        encoder.build_encoder(settings),
-        tokenizer,
-        select("train", problem.train_rows),
-        problem.labels_M,
-        problem.answer,
-        settings,
-        seed=seed,
-        precision=context.precision,
-        auxiliary_loss=family.auxiliary_loss if isinstance(family, Trained) else None,
-        validate=validate,
-    )
-    model = training.model
-
-    def predict(part: SplitItems) -> HeadOutput:
-        items = select(part.table, part.rows_N)
-        return predict_finetuned(model, tokenizer, items, precision=context.precision), None
-
-    return StartedHead(FittedHead(predict, model.state_dict), training)

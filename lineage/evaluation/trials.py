@@ -15,12 +15,12 @@ from lineage.evaluation.early_stopping import (
     Validation,
     curve_frame,
 )
+from lineage.evaluation.heads import FittedHead, StartedHead
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
     FinetuneSettings,
     HyperparameterTrials,
 )
-from lineage.evaluation.systems import FittedHead, StartedHead
 from lineage.results import Note
 
 # After this many of 20 validations the best of several learning rates was the best to the end, or

@@ -92,12 +92,14 @@ class TokenizationCache:
         self.first_tokens = np.cumsum(self.token_counts) - self.token_counts
 
     def _look_up(self, segments: list[str]) -> TokenIdsAndOffsets:
+        """Return the tokens of the text that consists of these segments, which the cache has."""
         rows = np.array([self.segment_rows[segment] for segment in segments], np.int64)
         counts = self.token_counts[rows]
         lengths = self.segment_lengths[rows]
         ends = np.cumsum(counts)
-        # For each token, its row in `self.tokens`.
-        token_rows = np.repeat(self.first_tokens[rows] - ends + counts, counts)
-        tokens = self.tokens[token_rows + np.arange(ends[-1])]
+        starts = ends - counts
+        # For each token of the text, the row in `self.tokens` that it is copied from.
+        token_rows = np.repeat(self.first_tokens[rows] - starts, counts) + np.arange(ends[-1])
+        tokens = self.tokens[token_rows]
         segment_starts = np.repeat(np.cumsum(lengths) - lengths, counts)
         return TokenIdsAndOffsets(tokens[:, 0], tokens[:, 1:] + segment_starts[:, None])

@@ -123,11 +123,14 @@ def encode_corpus(
 
 @dataclass(frozen=True)
 class _EncodedDocument:
+    """One document of a TokenizedCorpus; `sentence_starts` are relative to its first token."""
+
     ids: np.ndarray
     byte_counts: np.ndarray
     sentence_starts: np.ndarray
 
     def reverse(self) -> "_EncodedDocument":
+        """Return the document from its end to its beginning."""
         sentence_ends = np.append(self.sentence_starts[1:], len(self.ids))
         return _EncodedDocument(
             self.ids[::-1], self.byte_counts[::-1], (len(self.ids) - sentence_ends)[::-1]
@@ -137,6 +140,7 @@ class _EncodedDocument:
 def _encode_document(
     text: str, tokenized: TokenizedText, tokenizer: Tokenizer, word_ids: dict[str, int]
 ) -> _EncodedDocument:
+    """Add the special tokens, which have no bytes, and move the sentence starts accordingly."""
     starts = find_sentence_starts(text, tokenized.offsets[:, 0], tokenizer.language)
     byte_counts = _token_bytes(text, tokenized.offsets)
     if tokenizer.tokenizer_type == "word":
@@ -144,12 +148,12 @@ def _encode_document(
         positions, boundary_ids = tokenizer.sentence_boundary_tokens(starts, len(ids))
         ids = np.insert(ids, positions, boundary_ids)
         byte_counts = np.insert(byte_counts, positions, 0)
-        starts = starts + 2 * np.arange(len(starts))
+        starts = starts + 2 * np.arange(len(starts))  # two for each sentence before
     else:
         prefix = _document_prefix(tokenizer)
         ids = np.insert(tokenized.ids, 0, prefix)
         byte_counts = np.insert(byte_counts, 0, np.zeros(len(prefix), byte_counts.dtype))
-        starts = np.where(starts > 0, starts + len(prefix), 0)
+        starts = np.where(starts > 0, starts + len(prefix), 0)  # the first one includes the prefix
     document = _EncodedDocument(ids.astype(np.int32), byte_counts, starts)
     if tokenizer.direction == "backward":
         return document.reverse()

@@ -1,9 +1,14 @@
 """A model's own tokenizer, with one interface for all families.
 
-Types: `word` (a closed vocabulary for the softmax, and the bytes of any word for a character
-encoder), `byte_bpe` (lossless), `bpe` (of characters, with </w> at a word's end, as in GPT-1),
-`wordpiece`, and `pretrained`, that of a public checkpoint (`lineage.models.public_tokenizer`).
-`lineage.tokenizers.train` trains the others.
+Types:
+
+- word: a closed vocabulary for the softmax, and the bytes of any word for a character encoder.
+- byte_bpe: BPE of bytes, as in GPT-2.
+- bpe: BPE of characters with </w> at a word's end, as in GPT-1.
+- wordpiece: as in BERT.
+- pretrained: that of a public checkpoint (`lineage.models.public_tokenizer`).
+
+`lineage.tokenizers.train` trains all but the last.
 
 Shapes: T tokens, B items, U distinct words, C bytes per word, M special tokens.
 """
@@ -120,7 +125,7 @@ class TokenizerConfig:
     direction: Direction
     normalizer: NormalizerName | None
     special_token_template: SpecialTokenTemplate | None = None
-    lossless: bool = False
+    lossless: bool = False  # whether a text can be restored from its ids
 
     def __post_init__(self) -> None:
         check_max_word_bytes(self.max_word_bytes)
@@ -184,27 +189,23 @@ class Tokenizer:
         self.direction = config.direction
         self.normalizer = config.normalizer
         backend_tokenizer.encode_special_tokens = True  # a [MASK] written in a text is text
-        is_normalized = backend_tokenizer.normalizer is not None or self.normalizer is not None
+        has_normalizer = backend_tokenizer.normalizer is not None
         if config.tokenizer_type == "pretrained":
             self.lossless = config.lossless
         else:
+            is_normalized = has_normalizer or self.normalizer is not None
             self.lossless = config.tokenizer_type == "byte_bpe" and not is_normalized
-        self.lowercase = (
-            config.tokenizer_type == "word" and backend_tokenizer.normalizer is not None
-        )
+        # The normalizer of words only lowers case; the bytes of words do not pass through it.
+        self.lowercase = config.tokenizer_type == "word" and has_normalizer
         self.vocab_size: int = backend_tokenizer.get_vocab_size()
-        self.special_token_ids = _special_token_ids(backend_tokenizer, config.tokenizer_type)
-        template = config.special_token_template
-        if template is None:
-            template = self._default_template()
-        elif template.mask_token_id is not None:
-            self.special_token_ids["[MASK]"] = template.mask_token_id
-        self.special_token_template = template
-        self.pad_token_id = template.pad_token_id
+        self.special_token_ids = _special_token_ids(backend_tokenizer, config)
+        self.special_token_template = config.special_token_template or self._default_template()
+        self.pad_token_id = self.special_token_template.pad_token_id
         uses_spaces = config.tokenizer_type != "pretrained" and not is_spaceless(config.language)
         self.cache = TokenizationCache(backend_tokenizer, uses_spaces=uses_spaces)
 
     def _default_template(self) -> SpecialTokenTemplate:
+        """Return the template of a tokenizer that was trained here."""
         prefix, separator, suffix = (
             tuple(self.special_token_ids[token] for token in tokens)
             for tokens in SPECIAL_TOKEN_TEMPLATES[self.tokenizer_type]
@@ -216,7 +217,10 @@ class Tokenizer:
         """Return the id of the unknown token; None if every text can be tokenized."""
         if self.tokenizer_type == "pretrained":
             return self.special_token_template.unk_token_id
-        return self.special_token_ids.get("<unk>", self.special_token_ids.get("[UNK]"))
+        for token in ("<unk>", "[UNK]"):
+            if token in self.special_token_ids:
+                return self.special_token_ids[token]
+        return None
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and tokenizer_config.json."""
@@ -309,11 +313,12 @@ class Tokenizer:
         if max_length is not None:
             max_tokens = max_length - template.num_special_tokens
             truncated = len(ids) > max_tokens
-            ids = ids[:max_tokens] if truncated else ids
-            offsets = offsets[:max_tokens] if truncated else offsets
+            ids = ids[:max_tokens]
+            offsets = offsets[:max_tokens]
         prefix = template.prefix
         if not template.num_special_tokens and not len(ids):
-            # For example GPT-1's input for a text of unknown characters: a model needs a position.
+            # A model needs a position even for a text without tokens: GPT-1's public tokenizer
+            # gives none for characters that it does not know.
             prefix = (self.pad_token_id,)
         empty_before = np.zeros((len(prefix), 2), np.int64)
         empty_after = np.zeros((len(template.suffix), 2), np.int64)
@@ -322,6 +327,32 @@ class Tokenizer:
             np.concatenate([empty_before, offsets, empty_after]),
             truncated=truncated,
         )
+
+    def _encode_sentences(
+        self, text: str, tokenized: TokenizedText, max_length: int | None
+    ) -> Encoding:
+        """Put <S> and </S> around every sentence, as in pretraining."""
+        starts = find_sentence_starts(text, tokenized.offsets[:, 0], self.language)
+        positions, boundary_ids = self.sentence_boundary_tokens(starts, len(tokenized.ids))
+        surface_forms = [
+            self.surface_form(tokenized.normalized_text, start, end)
+            for start, end in tokenized.normalized_offsets
+        ]
+        begin_id = self.special_token_ids["<S>"]
+        boundary_words = ["<S>" if token_id == begin_id else "</S>" for token_id in boundary_ids]
+        ids = np.insert(tokenized.ids, positions, boundary_ids)
+        offsets = np.insert(tokenized.offsets, positions, 0, axis=0)
+        words = np.insert(np.array(surface_forms, object), positions, boundary_words)
+        if max_length is None or len(ids) <= max_length:
+            return Encoding(ids, offsets, tuple(words))
+        # The last sentence, also if it is cut, ends with </S>.
+        ids = ids[:max_length].copy()
+        offsets = offsets[:max_length].copy()
+        words = words[:max_length].copy()
+        ids[-1] = self.special_token_ids["</S>"]
+        offsets[-1] = 0
+        words[-1] = "</S>"
+        return Encoding(ids, offsets, tuple(words), truncated=True)
 
     def surface_form(self, text: str, start: int, end: int) -> str:
         """Return a word of a tokenized text as the character encoder reads it."""
@@ -341,31 +372,6 @@ class Tokenizer:
         positions = np.concatenate([[0], np.repeat(inner_starts, 2), [num_words]])
         ids = np.array([begin, *[end, begin] * len(inner_starts), end])
         return positions, ids
-
-    def _encode_sentences(
-        self, text: str, tokenized: TokenizedText, max_length: int | None
-    ) -> Encoding:
-        """Put <S> and </S> around every sentence, as in pretraining."""
-        starts = find_sentence_starts(text, tokenized.offsets[:, 0], self.language)
-        positions, boundary_ids = self.sentence_boundary_tokens(starts, len(tokenized.ids))
-        surface_forms = [
-            self.surface_form(tokenized.normalized_text, start, end)
-            for start, end in tokenized.normalized_offsets
-        ]
-        begin_id = self.special_token_ids["<S>"]
-        boundaries = ["<S>" if token_id == begin_id else "</S>" for token_id in boundary_ids]
-        ids = np.insert(tokenized.ids, positions, boundary_ids)
-        offsets = np.insert(tokenized.offsets, positions, 0, axis=0)
-        words = np.insert(np.array(surface_forms, object), positions, boundaries)
-        if max_length is None or len(ids) <= max_length:
-            return Encoding(ids, offsets, tuple(words))
-        ids = ids[:max_length].copy()
-        offsets = offsets[:max_length].copy()
-        words = words[:max_length].copy()
-        ids[-1] = self.special_token_ids["</S>"]
-        offsets[-1] = 0
-        words[-1] = "</S>"
-        return Encoding(ids, offsets, tuple(words), truncated=True)
 
     def collate(self, items: Sequence[Encoding]) -> Batch:
         """Pad items on the right to the longest, and return them as one batch."""
@@ -406,12 +412,16 @@ class Tokenizer:
         return torch.from_numpy(trim_padding(np.stack(table))), torch.from_numpy(word_rows)
 
 
-def _special_token_ids(backend: BackendTokenizer, tokenizer_type: TokenizerType) -> dict[str, int]:
+def _special_token_ids(backend: BackendTokenizer, config: TokenizerConfig) -> dict[str, int]:
+    """Return the ids of the type's special tokens; of a public checkpoint's only the mask."""
     token_ids = {}
-    for token in SPECIAL_TOKENS[tokenizer_type]:
+    for token in SPECIAL_TOKENS[config.tokenizer_type]:
         token_id = backend.token_to_id(token)
         assert token_id is not None, f"{token} is missing; `load` checks this"
         token_ids[token] = token_id
+    template = config.special_token_template
+    if template is not None and template.mask_token_id is not None:
+        token_ids["[MASK]"] = template.mask_token_id
     return token_ids
 
 
@@ -420,9 +430,7 @@ def find_sentence_starts(text: str, token_starts: np.ndarray, language: str) -> 
 
     `token_starts` are the (T,) start offsets of the tokens.
     """
-    spans = sentence_spans(text, language)
-    starts = np.zeros(1, int)
-    if len(spans):
-        starts = np.searchsorted(token_starts, [start for start, _ in spans])
-    starts = np.unique(np.append(starts, 0))
-    return starts[starts < max(len(token_starts), 1)]
+    sentence_offsets = np.array([start for start, _ in sentence_spans(text, language)], int)
+    indices = np.searchsorted(token_starts, sentence_offsets)
+    indices = np.unique(np.append(indices, 0))
+    return indices[indices < max(len(token_starts), 1)]

@@ -21,17 +21,18 @@ from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LrSchedule
 from lineage.training.state import TrainState
 
-Objective = Callable[..., LossOutput]  # (model, batch, recurrent_state)
+# (model, batch, recurrent_state) -> loss. Each objective takes the batches of its own samplers.
+Objective = Callable[..., LossOutput]
 
 
 @dataclass(frozen=True)
 class TrainPlan:
     """The stopping rule and the hyperparameters of a training run."""
 
-    progress: Callable[[TrainCounters], float]  # at 1 the training ends
-    # Multiplier of `learning_rate` by progress at the start of the step, as in the released codes.
+    progress: Callable[[TrainCounters], float]  # share of the budget used; at 1 training ends
+    # Factor of `learning_rate`, given the progress at the start of a step, as in the released code.
     lr_schedule: LrSchedule
-    learning_rate: float
+    learning_rate: float  # the highest
     max_grad_norm: float
     precision: str
     grad_accum_steps: int = 1  # batches per optimizer step
@@ -56,12 +57,12 @@ class StepOutput:
 def train(
     state: TrainState, objective: Objective, sampler: BatchSampler, plan: TrainPlan
 ) -> Iterator[StepOutput]:
-    """Train until `plan.end_progress`, and yield after each optimizer step.
+    """Train until `plan.end_progress` or `plan.max_epochs`; yield after each optimizer step.
 
     Raises EvaluationError if a loss or a gradient is not finite, or if an epoch makes no progress.
     """
     step = _AccumulatedStep(state.device)
-    epoch_start_progress = -1.0
+    last_epoch_progress = -1.0  # progress at the start of the last epoch
     for epoch, batch_index, batch in iterate_batches(
         sampler, start_epoch=state.epoch, start_index=state.batch_index, max_epochs=plan.max_epochs
     ):
@@ -70,10 +71,8 @@ def train(
             if step.start_progress >= plan.end_progress:
                 break
             if batch_index == 0:
-                # If progress is what it was an epoch ago, that epoch had no text.
-                if step.start_progress == epoch_start_progress:
-                    raise EvaluationError("a whole epoch reads no text; add text")
-                epoch_start_progress = step.start_progress
+                _check_progress(last_epoch_progress, step.start_progress)
+                last_epoch_progress = step.start_progress
         if batch_index == 0 or not sampler.carries_state:
             state.recurrent_state = None
 
@@ -88,14 +87,20 @@ def train(
             learning_rate = step.learning_rate(plan)
             _update_parameters(state, plan, learning_rate)
             yield StepOutput(
-                state.counters.steps,
-                min(1.0, plan.progress(state.counters)),
-                step.loss_sum / plan.grad_accum_steps,
-                learning_rate,
-                state.counters,
+                step=state.counters.steps,
+                progress=min(1.0, plan.progress(state.counters)),
+                loss=step.loss_sum / plan.grad_accum_steps,
+                learning_rate=learning_rate,
+                counters=state.counters,
             )
             step = _AccumulatedStep(state.device)
     state.run_finite_checks()
+
+
+def _check_progress(last_epoch_progress: float, progress: float) -> None:
+    """Raise EvaluationError if the last epoch read no text: training would never end."""
+    if progress == last_epoch_progress:
+        raise EvaluationError("a whole epoch reads no text; add text")
 
 
 class _AccumulatedStep:
@@ -108,11 +113,13 @@ class _AccumulatedStep:
         self.lr_scale_sum = 0.0
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:
+        """Count a batch and its detached loss."""
         self.num_batches += 1
         self.loss_sum = self.loss_sum + loss
         self.lr_scale_sum += batch.learning_rate_scale
 
     def learning_rate(self, plan: TrainPlan) -> float:
+        """Return the scheduled rate, times the mean factor of the batches."""
         scheduled = plan.learning_rate * plan.lr_schedule(self.start_progress)
         return scheduled * self.lr_scale_sum / self.num_batches
 
@@ -120,7 +127,7 @@ class _AccumulatedStep:
 def _forward_backward(
     state: TrainState, objective: Objective, batch: Batch, plan: TrainPlan
 ) -> torch.Tensor:
-    """Add a batch's gradients to those of the parameters, and return its loss, detached."""
+    """Accumulate the gradients of a batch, and return its loss, detached."""
     state.model.train()
     with state.rng_state.activate(state.device), autocast(state.device, plan.precision):
         output = objective(state.model, batch.to(state.device), state.recurrent_state)

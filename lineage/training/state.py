@@ -20,6 +20,7 @@ from lineage.training.budget import TrainCounters
 FINITE_CHECK_INTERVAL = {"cpu": 1, "cuda": 64}
 
 STATE_FILE = "train_state.json"
+
 # The detached state from which the next BPTT batch continues: for each layer a tuple of tensors,
 # such as (output, cell).
 RecurrentState = tuple[tuple[torch.Tensor, ...], ...]
@@ -111,28 +112,32 @@ class TrainState:
         Raises EvaluationError if a loss or gradient was not finite: see `run_finite_checks`.
         """
         self.run_finite_checks()
+        parameter_states = self.optimizer.state_dict()["state"]
+        metadata = {
+            "counters": dataclasses.asdict(self.counters),
+            "epoch": self.epoch,
+            "batch_index": self.batch_index,
+            "optimizer_steps": {
+                str(index): float(values["step"]) for index, values in parameter_states.items()
+            },
+        }
+        with create_artifact(folder, "checkpoint") as draft:
+            save_file(self._tensors_to_save(), draft / "state.safetensors")
+            write_json(draft / STATE_FILE, metadata)
+
+    def _tensors_to_save(self) -> dict[str, torch.Tensor]:
+        """Return copies of all tensors, named by what they belong to."""
         tensors = {"rng_state": self.rng_state.state}
         for name, tensor in self.model.state_dict().items():
             tensors[f"model/{name}"] = tensor
-        optimizer_steps = {}
         for index, values in self.optimizer.state_dict()["state"].items():
-            optimizer_steps[str(index)] = float(values["step"])
             for name, tensor in values.items():
                 if name != "step":
                     tensors[f"optimizer/{index}/{name}"] = tensor
         for layer, states in enumerate(self.recurrent_state or ()):
             for place, tensor in enumerate(states):
                 tensors[f"recurrent_state/{layer}/{place}"] = tensor
-        metadata = {
-            "counters": dataclasses.asdict(self.counters),
-            "epoch": self.epoch,
-            "batch_index": self.batch_index,
-            "optimizer_steps": optimizer_steps,
-        }
-        copies = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
-        with create_artifact(folder, "checkpoint") as draft:
-            save_file(copies, draft / "state.safetensors")
-            write_json(draft / STATE_FILE, metadata)
+        return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
     def load(self, folder: Path) -> None:
         """Read a saved state, and go on from there."""
@@ -150,12 +155,14 @@ class TrainState:
     def _load_optimizer(
         self, tensors: Mapping[str, torch.Tensor], steps: Mapping[str, float]
     ) -> None:
-        values = {int(index): {"step": torch.tensor(step)} for index, step in steps.items()}
+        parameter_states = {
+            int(index): {"step": torch.tensor(step)} for index, step in steps.items()
+        }
         for key, tensor in tensors.items():
             index, name = key.split("/")
-            values[int(index)][name] = tensor
+            parameter_states[int(index)][name] = tensor
         param_groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": values, "param_groups": param_groups})
+        self.optimizer.load_state_dict({"state": parameter_states, "param_groups": param_groups})
 
     def _load_recurrent_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
         layers: dict[int, dict[int, torch.Tensor]] = {}
