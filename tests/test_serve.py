@@ -114,6 +114,7 @@ def test_every_way_of_serving_the_champion_answers_as_predict_does(project: Path
         wait_until(lambda: is_up(port), seconds=60)
         assert ask(port, rows) == (200, {"predictions": expected})
 
+    port = free_port()  # a worker of the first server may still answer at its own
     serve = ("lineage", "serve", "--task", "mood", "--port", str(port))
     with run_server(project, *serve) as process:
         wait_until(lambda: is_up(port), seconds=60)

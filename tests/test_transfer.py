@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation import frozen_features, systems
+from lineage.evaluation import frozen_features, heads
 from lineage.evaluation.encoding import collate_items, encode_items, encode_word_in_context
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.finetuning import finetune, predict_finetuned, unfreeze_layers
@@ -273,12 +273,12 @@ def test_evaluations_run_once_and_share_features(
 def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
     task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predict = systems.predict_finetuned
+    predict = heads.predict_finetuned
 
     def predict_nan(model: Any, *arguments: Any, **keywords: Any) -> np.ndarray:
         return predict(model, *arguments, **keywords) * np.nan
 
-    monkeypatch.setattr(systems, "predict_finetuned", predict_nan)
+    monkeypatch.setattr(heads, "predict_finetuned", predict_nan)
     rows, *_ = evaluate_runs(
         build_context("gpt", task),
         [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
