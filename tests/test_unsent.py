@@ -209,7 +209,8 @@ def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
     assert len(journal.list_waiting()) == 1
 
 
-@pytest.mark.parametrize("lock", ["EXCLUSIVE", pytest.param("IMMEDIATE", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lock", ["EXCLUSIVE", "IMMEDIATE"])
 def test_a_stage_does_not_wait_long_for_a_database_that_another_process_has_locked(
     lock: str, in_study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
