@@ -21,11 +21,10 @@ IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")
 
 @dataclass(frozen=True)
 class Demo:
-    """A clone in which the demo ran twice."""
+    """A clone in which the demo ran: what it printed, and git's status afterwards."""
 
     folder: Path
-    first: str
-    second: str
+    printed: str
     status: str
 
 

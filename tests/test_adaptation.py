@@ -89,7 +89,7 @@ def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path:
         build_saved_checkpoint(name, tmp_path),
         SETTINGS,
         texts[:20],
-        texts[20:],
+        texts[20:21],
         build_params(8_000 if name in tiny.TRAINED else 60_000),
         build_context(tmp_path / "resume"),
     )
@@ -107,7 +107,7 @@ def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> No
             checkpoint,
             settings,
             tiny.documents()[:20],
-            tiny.documents()[20:24],
+            tiny.documents()[20:21],
             build_params(3_000),
             build_context(tmp_path / str(number)),
         )
@@ -128,7 +128,7 @@ def adapt_too_long(
     context = dataclasses.replace(build_context(folder), **changes)
     checkpoint = build_saved_checkpoint("gpt", folder.parent)
     return adapt(
-        checkpoint, SETTINGS, tiny.documents()[:1], tiny.documents()[20:30], budget, context
+        checkpoint, SETTINGS, tiny.documents()[:1], tiny.documents()[20:23], budget, context
     )
 
 
@@ -209,7 +209,7 @@ def test_new_words_join_closed_vocabularies_by_default(name: str, tmp_path: Path
         extended,
         SETTINGS,
         texts,
-        tiny.documents()[20:24],
+        tiny.documents()[20:21],
         build_params(6_000),
         build_context(tmp_path / "resume"),
     )
@@ -261,7 +261,7 @@ def test_adaptation_accumulates_as_many_batches_per_step_as_pretraining(tmp_path
 def test_text_too_short_for_a_batch_gives_a_failed_outcome_with_a_reason(
     short_split: str, tmp_path: Path
 ) -> None:
-    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]}
+    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:21]}
     splits[short_split] = [""]  # A public tokenizer may lack all characters of a text.
     outcome, losses = adapt(
         build_saved_checkpoint("bert", tmp_path),
@@ -284,7 +284,7 @@ def test_text_of_one_token_is_adapted_to_or_fails_with_a_reason(
 
     Its epochs read no text, so without a check the training would never end.
     """
-    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:24]}
+    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:21]}
     splits[short_split] = ["a"]
     outcome, _ = adapt(
         build_saved_checkpoint(name, tmp_path),
@@ -381,13 +381,13 @@ def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
     assert len(tokenizer.encode(" ".join(texts)).ids) > 10 and tokenizer.vocab_size <= 1000
     checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
     context = build_context(tmp_path / "resume")
-    output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:30], params, context)
+    output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:23], params, context)
     assert output.status == "ok"
     losses = output.curve.validation_losses()
     assert min(losses) < losses[-1], "the test needs a loss that rises"
     assert output.budget_used.text_bytes is not None
     assert num_bytes < output.budget_used.text_bytes <= 20.5 * num_bytes
-    held_out = encode_corpus(tiny.documents()[20:30], tokenizer)
+    held_out = encode_corpus(tiny.documents()[20:23], tokenizer)
     sampler = checkpoint.family.batch_sampler(
         held_out, tokenizer, to_validation_settings(checkpoint.pretrain), seed=0
     )
