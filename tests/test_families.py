@@ -4,7 +4,6 @@ Shapes are right, no position sees its target, padding has no effect, every para
 gradient, and one batch can be memorized.
 """
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,8 +179,8 @@ def test_flops_inside_fused_layers_are_counted(name: str) -> None:
 def test_the_chosen_width_is_closest_to_the_budget(
     body_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "count_parameters_by_role", lambda model: {"body": model})
-    family: Any = SimpleNamespace(name="numbers", build=lambda candidate, *, vocab_size: candidate)
+    monkeypatch.setattr(budget, "_count_body_parameters", lambda family, config, vocab_size: config)
+    family: Any = None
     for target in range(1, body_sizes[-1] + 50, 1 + body_sizes[-1] // 300):
         closest, difference = budget._closest_candidate(
             family, body_sizes, vocab_size=9, body_parameters=target

@@ -118,14 +118,8 @@ def _closest_candidate(
     finds the two neighbours of the budget with few models built.
     """
 
-    @functools.cache
     def body_size(index: int) -> int:
-        with _SkipInit():
-            model: Encoder = build_on_meta(
-                lambda: family.build(candidates[index], vocab_size=vocab_size),
-                where=f"models: {family.name}",
-            )
-        return count_parameters_by_role(model)["body"]
+        return _count_body_parameters(family, candidates[index], vocab_size)
 
     low = 0
     high = len(candidates) - 1
@@ -142,6 +136,15 @@ def _closest_candidate(
         (abs(body_size(index) - body_parameters), index) for index in (low, high)
     )
     return _Candidate(candidates[index], size_difference)
+
+
+@functools.cache
+def _count_body_parameters(family: Family, config: Any, vocab_size: int) -> int:
+    with _SkipInit():
+        model: Encoder = build_on_meta(
+            lambda: family.build(config, vocab_size=vocab_size), where=f"models: {family.name}"
+        )
+    return count_parameters_by_role(model)["body"]
 
 
 class _SkipInit(TorchFunctionMode):
