@@ -180,7 +180,7 @@ def test_validation_test_and_unlabelled_files(home: Path) -> None:
     assert "test: 200" in tree["lines"][1]
 
 
-@pytest.mark.parametrize("suffix", ["tsv", "jsonl", "parquet", "csv.gz", "csv.zst"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "csv.zst"])
 def test_formats_of_tables(home: Path, suffix: str) -> None:
     table = make_tickets()
     path = Path(f"train.{suffix}")
@@ -194,7 +194,7 @@ def test_formats_of_tables(home: Path, suffix: str) -> None:
         with pa.output_stream(str(path), compression="zstd") as stream:
             stream.write(table.to_csv(index=False).encode())
     else:
-        table.to_csv(path, index=False, sep="\t")
+        table.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ";")
     tree = draft_and_check(home, f"queue={path}")
     assert tree["tasks"]["queue"]["text"] == ["body"]
     assert tree["tasks"]["queue"]["label"] == "queue"

@@ -84,7 +84,7 @@ def build_task(
     ("text_classification", {"label": float("inf")}, "column 'label': the label is missing"),
     ("text_classification", {"label": "nan"}, "column 'label': the label is missing"),
     ("text_classification", {"label": [1]}, "column 'label' holds a list, not text"),
-    ("text_regression", {"label": "3,5"}, "column 'label': '3,5' is not a finite number"),
+    ("text_regression", {"label": "3,5"}, "column 'label': '3,5' is not a finite number (write a point for the decimal comma)"),
     ("text_regression", {"label": True}, "column 'label': 'True' is not a finite number"),
     ("text_regression", {"label": "1_000"}, "column 'label': '1_000' is not a finite number"),
     ("multiple_choice", {"choices": ["a", "b", "c"]}, "column 'choices': it has 3 choices, but the first row has 2"),
@@ -352,7 +352,7 @@ def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("text;label\na;1\n", "t.csv: its first line has one column, with ';' in its name; separate the columns of a csv with commas"),
+    ("text|label\na|1\n", "t.csv: its first line has one column, with '|' in its name; separate the columns of a csv with commas or semicolons"),
     ("text\tlabel\na\t1\n", r"t.csv: its first line has one column, with '\t' in its name"),
     ("text,label,text\na,1,b\n", "t.csv: its first line names the column 'text' twice"),
     ("sep=,\ntext,label\na,1\n", "t.csv: its first line, sep=, is for Excel alone; remove it"),

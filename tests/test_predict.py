@@ -308,6 +308,21 @@ def test_every_format_of_input_and_output_gives_the_same_answers(
         pd.testing.assert_frame_equal(answers[0], other)
 
 
+def test_a_csv_with_semicolons_is_answered_with_semicolons(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    texts = ["one , text", "two; texts"]
+    table = pd.DataFrame({"review": texts, "price": ["1,5", "2,0"]})
+    table.to_csv(tmp_path / "new.csv", index=False, sep=";")
+    predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv")
+    written = pd.read_csv(tmp_path / "out.csv", sep=";", dtype=str)
+    assert written["review"].tolist() == texts and written["price"].tolist() == ["1,5", "2,0"]
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", out="out.jsonl")
+    assert written["prediction"].tolist() == found["prediction"].tolist()
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", out="out.tsv")
+    assert found["review"].tolist() == texts
+
+
 @pytest.fixture
 def tagger(tmp_path: Path) -> Evaluated:
     """TF-IDF for sentences in files with one word per line, and the file of the test items."""

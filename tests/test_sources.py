@@ -15,7 +15,9 @@ from lineage.artifacts import read_json
 from lineage.config.data import Corpus, Task
 from lineage.config.records import parse_record
 from lineage.data.corpus import collect_documents, source_fingerprint
+from lineage.data.files import find_data_files
 from lineage.data.items import build_items, task_fingerprint
+from lineage.data.sources import DataTable
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
 from tests.user_project import REPOSITORY, make_project, run_stage, write_params
@@ -118,6 +120,45 @@ def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
     )
     assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
     assert items.info["labels"] == ["0", "1"]
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_a_csv_may_have_semicolons(compression: str, tmp_path: Path) -> None:
+    """Excel writes them where a comma is the decimal sign."""
+    texts = ["first", *UNUSUAL_TEXTS, "one; two", '"']
+    table = pd.DataFrame({"text": texts, "n": [f"{number % 2},5" for number in range(len(texts))]})
+    table.to_csv(tmp_path / "a.csv", index=False, sep=";", encoding="utf-8-sig")
+    name = compress(tmp_path / "a.csv", compression).name
+    task = parse_record(
+        Task,
+        {
+            "kind": "text_classification",
+            "files": {"train": name, "test": name},
+            "text": ["text"],
+            "label": "n",
+        },
+        "task",
+    )
+    items = build_items(
+        "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
+    )
+    assert list(items.splits["test"]["text"]) == texts
+    assert items.info["labels"] == ["0,5", "1,5"]
+
+
+def test_one_column_of_texts_with_semicolons_stays_one(tmp_path: Path) -> None:
+    texts = ["one; two", "three", "four; five; six"]
+    pd.DataFrame({"text": texts}).to_csv(tmp_path / "a.csv", index=False)
+    assert read_texts(tmp_path, files="a.csv", text="text") == texts
+
+
+def test_files_of_one_table_have_the_same_delimiter(tmp_path: Path) -> None:
+    table = pd.DataFrame({"text": UNUSUAL_TEXTS, "n": 1})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_csv(tmp_path / "b.csv", index=False, sep=";")
+    files = find_data_files("*.csv", tmp_path, "task")
+    with pytest.raises(InputError, match=r"a\.csv separates its columns with ',', b\.csv with ';'"):
+        DataTable(files, "task").check(["text"])
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ FORMATS = {
     ".tsv": "csv",
     ".txt": "text",
 }
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # without a header; else see `find_delimiter`
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN_FORMATS = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 JSON_FORMAT_HINT = "a .json or .jsonl file has one object per line, or one list of objects"
@@ -373,9 +373,27 @@ def read_column_names(
                 compressed = path.suffix in COMPRESSIONS
                 source = pa.BufferReader(stream.read()) if compressed else path
                 return list(pq.read_schema(source).names)
-            return _read_csv_header(stream, name, where, DELIMITERS[suffix], quoting)
+            return _read_csv_header(stream, name, where, find_delimiter(path), quoting)
     except (OSError, csv.Error, pa.ArrowException) as error:
         raise _unreadable_error(name, where, error) from error
+
+
+def find_delimiter(path: Path) -> str:
+    """Return what separates the cells of a csv or tsv with a header.
+
+    A csv may have semicolons instead of commas, as Excel writes it where a comma is the decimal
+    sign. The header shows it. Raises OSError and csv.Error.
+    """
+    usual = DELIMITERS[data_suffix(path)]
+    if usual != ",":
+        return usual
+    for delimiter in (",", ";"):
+        with open_decompressed(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            header = next(filter(None, csv.reader(text, delimiter=delimiter)), [])
+        if len(header) > 1:
+            return delimiter
+    return usual
 
 
 def _read_csv_header(
@@ -407,7 +425,8 @@ def _check_header(names: list[str], name: str, where: str) -> None:
         file = Path(name).name
         raise InputError(
             f"{where}: {name}: its first line has one column, with {delimiters[0]!r} in its name; "
-            "separate the columns of a csv with commas, those of a tsv with tabs. This converts it: "
+            "separate the columns of a csv with commas or semicolons, those of a tsv with tabs. "
+            "This converts it: "
             f"python -c \"import pandas; pandas.read_csv('{file}', sep={delimiters[0]!r})"
             f".to_csv('{Path(file).stem}-commas.csv', index=False)\""
         )

@@ -26,6 +26,7 @@ from lineage.data.files import (
     check_readable,
     data_suffix,
     find_data_files,
+    find_delimiter,
     match_data_files,
     open_decompressed,
     read_column_names,
@@ -152,8 +153,9 @@ class DataTable:
             check_columns(wanted, columns, name, self.where, self.missing_column_hint)
             # Shortened: other columns of the user may be named by questions or notes.
             check_columns(header, columns, name, self.where, describe=shorten_value)
-            if self.data.format == "csv" and not header:
-                header = columns
+            if self.data.format == "csv" and self.text_format is None:
+                header = header or columns
+                _check_delimiter(path, name, self.data, self.where)
 
     def _column_names(self, path: Path, name: str) -> list[str]:
         assert isinstance(self.data, DataFiles)
@@ -165,13 +167,14 @@ class DataTable:
         assert isinstance(self.data, DataFiles)
         is_table = self.text_format is None or self.text_format.row_unit == "line"
         if self.data.format == "csv" and self.data.csv_quoting and is_table:
+            has_header = self.text_format is None
             check_quotes(
                 path,
                 name,
                 self.where,
                 num_columns=num_columns,
-                delimiter=DELIMITERS[self.data.suffix],
-                has_header=self.text_format is None,
+                delimiter=find_delimiter(path) if has_header else DELIMITERS[self.data.suffix],
+                has_header=has_header,
             )
 
     def iter_batches(self, wanted: Sequence[str]) -> Iterator[TableColumns]:
@@ -457,6 +460,17 @@ def _plain_csv_files(builder: Any, hub: HubSplit, folder: Path) -> DataFiles | N
     return DataFiles(tuple(paths), names, "csv", suffix, hub.csv_quoting)
 
 
+def _check_delimiter(path: Path, name: str, files: DataFiles, where: str) -> None:
+    """Raise InputError for a csv whose delimiter is not that of the first, by which all are read."""
+    first = find_delimiter(files.paths[0])
+    own = find_delimiter(path)
+    if own != first:
+        raise InputError(
+            f"{where}: {files.names[0]} separates its columns with {first!r}, {name} with "
+            f"{own!r}; write both files alike"
+        )
+
+
 def _loader_options(table: DataTable, wanted: Sequence[str]) -> dict[str, Any]:
     """Return the options of the reader of a format.
 
@@ -482,7 +496,7 @@ def _loader_options(table: DataTable, wanted: Sequence[str]) -> dict[str, Any]:
     return {
         "features": features,
         "keep_default_na": False,
-        "sep": DELIMITERS[files.suffix],
+        "sep": find_delimiter(files.paths[0]),
         "quoting": files.csv_quoting_mode,
     }
 

@@ -265,7 +265,7 @@ def _detect_tabs(
 def _cell_count_hint(table_format: TextTableFormat, *, is_csv: bool) -> str:
     """Return what to do about a line with another number of cells than there are names."""
     if is_csv:
-        return "correct it, or name all columns"
+        return "correct it, or name all columns; without a header, commas separate the cells"
     if table_format.row_unit == "spaced":
         return (
             "document_unit is line, whose words and tags a tab parts: correct it, name all "

@@ -28,6 +28,7 @@ from lineage.data.files import (
     KNOWN_FORMATS,
     DataFiles,
     data_suffix,
+    find_delimiter,
     iter_json_rows,
     open_decompressed,
     read_column_names,
@@ -119,7 +120,7 @@ class InputFile:
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
             rows = csv.reader(
                 text,
-                delimiter=DELIMITERS[self.suffix],
+                delimiter=find_delimiter(self.path),
                 quoting=self.files.csv_quoting_mode,
             )
             try:
@@ -267,8 +268,10 @@ class _CsvWriter(_Writer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.stream = self.draft.open("w", encoding="utf-8", newline="")
+        is_same_format = self.path.suffix == self.source.suffix
+        delimiter = find_delimiter(self.source.path) if is_same_format else None
         self.rows = csv.writer(
-            self.stream, delimiter=DELIMITERS[self.path.suffix], lineterminator="\n"
+            self.stream, delimiter=delimiter or DELIMITERS[self.path.suffix], lineterminator="\n"
         )
         self.rows.writerow([*self.source.names, *self.new_fields])
 

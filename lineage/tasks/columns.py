@@ -21,6 +21,7 @@ from lineage.errors import InputError, display_width, list_numbers, shorten_valu
 TableColumns = dict[str, list[Any]]  # a user's table: values by column
 DECIMAL_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
 WHOLE_NUMBER = re.compile(r"-?\d+")
+DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 NON_FINITE = ("nan", "inf", "-inf")  # how a column of numbers shows a missing one
 MAX_NAME_WIDTH = (
     80  # characters of a label or a group, which reports and logs show; longer is a text
@@ -187,7 +188,10 @@ def read_number_column(columns: TableColumns, name: str, where: str) -> list[flo
     if not all(is_finite):
         first = shorten_value(columns[name][is_finite.index(False)])
         which = " in the first" if is_finite.count(False) > 1 else ""
-        check_rows(is_finite, where, f"column '{name}': '{first}'{which} is not a finite number")
+        hint = " (write a point for the decimal comma)" if DECIMAL_COMMA.fullmatch(first) else ""
+        check_rows(
+            is_finite, where, f"column '{name}': '{first}'{which} is not a finite number{hint}"
+        )
     return numbers
 
 
