@@ -17,11 +17,11 @@ METRIC_UNITS = {
     "span_f1": ("F1", "F1 of spans"),
     "token_accuracy": ("%", "% of words correct"),
     "macro_f1": ("F1", "macro F1"),
-    "matthews": ("r x 100", "Matthews' r x 100"),
+    "matthews": ("Matthews", "Matthews' r x 100"),
     "f1": ("F1", "F1 of words"),
     "exact_match": ("%", "% exact match"),
-    "pearson": ("r x 100", "Pearson's r x 100"),
-    "spearman": ("rho x 100", "Spearman's rho x 100"),
+    "pearson": ("Pearson", "Pearson's r x 100"),
+    "spearman": ("Spearman", "Spearman's rho x 100"),
 }
 ACCURACY_UNITS = ("%", "% correct")
 UNMATCHED_NOTES = {
