@@ -457,7 +457,8 @@ def _run_with_prefect(options: "RunOptions") -> int:
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
         )
     is_temporary = start_temporary_prefect(root)
-    from flows.run import check_parameters, start_helpers
+    from flows.machine import start_helpers
+    from flows.parameters import check_parameters
 
     with start_helpers(root):  # they import what stages need while the server starts
         check_parameters(root)

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from flows.execute import StageContext, run_stage
+from flows.machine import default_jobs, start_helpers
 from flows.plan import (
     FIRST_STAGE,
     StageNode,
@@ -21,7 +22,6 @@ from flows.plan import (
     read_graph,
     read_stale_reasons,
 )
-from flows.run import default_jobs, start_helpers
 from flows.study import check_places, is_running, open_study
 from lineage.config.checks import check_study
 from lineage.config.params import read_params

@@ -1,38 +1,29 @@
 """Run the whole graph of a study once: run `sources`, and then what is stale."""
 
-import contextlib
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import get_args
-
-import psutil
 
 from flows.execute import (
     EXIT_BAD_INPUT,
     EXIT_RESULTS_FAILED,
     LAST_STAGE,
-    DvcError,
     Outcome,
     StageContext,
     StageResult,
-    WorkersUnreachableError,
     log_path,
-    run_dvc,
-    run_stage,
 )
 from flows.guard import Guard, guard_stages
-from flows.integrity import describe_damage, remove_damaged_outputs, remove_damaged_result
+from flows.integrity import describe_damage, remove_damaged_outputs
+from flows.machine import default_jobs, read_threads, start_helpers
+from flows.parameters import params_have_changed, refresh_records
 from flows.plan import (
     ALWAYS_RUNS,
     FIRST_STAGE,
@@ -41,11 +32,11 @@ from flows.plan import (
     StageNode,
     find_stale_stages,
     read_cache_folder,
-    read_default_remote,
     read_graph,
     read_stale_reasons,
     uses_cuda,
 )
+from flows.runner import RemoteRunner, fetch_result, make_runner
 from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_status, run_stages
 from flows.study import (
     Study,
@@ -59,26 +50,13 @@ from flows.study import (
     prepare_remote,
 )
 from flows.view import ProgressDisplay, read_stage_output
-from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.database import check_database
-from lineage.runtime.provenance import (
-    SOURCES_DIR,
-    archive_stage_metadata,
-    compute_pipeline_id,
-    read_lock_entry,
-)
-from lineage.runtime.scratch import remove_abandoned_folders, scratch_folder
-from lineage.runtime.settings import METADATA_DIR, read_runtime_settings
+from lineage.runtime.provenance import compute_pipeline_id
+from lineage.runtime.settings import read_runtime_settings
 
-RECORDER_VARIABLE = "LINEAGE_RECORDER"
-FORKSERVER_VARIABLE = "LINEAGE_FORKSERVER"
-CGROUP_ROOT = Path("/sys/fs/cgroup")
-STAGE_MEMORY_BYTES = 3e9  # the most that a stage's process takes on small corpora (see README)
 MAX_REMOTE_STAGES = 64  # sent to workers at a time; the workers' own limits decide how many run
 
-# Run a stage on a worker.
-RemoteRunner = Callable[[StageNode, StageContext], StageResult]
 # Show a stage's run to an orchestrator.
 RunnerWrapper = Callable[[StageRunner], StageRunner]
 
@@ -129,7 +107,7 @@ def run_study(
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
             with start_helpers(root):
-                run = _make_runner(context, jobs, cache, run_remotely)
+                run = make_runner(context, jobs, cache, run_remotely)
                 results = _run_graph(
                     nodes,
                     run=wrap_runner(run),
@@ -171,15 +149,7 @@ def _stage_context(
     }
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, _read_threads(study.root), guard=guard or Guard())
-
-
-def _read_threads(root: Path) -> int:
-    """Return `threads` of params.yaml, or 1 if it is not a valid number; `sources` reports that."""
-    threads = read_yaml(root / "params.yaml").get("threads")
-    if type(threads) is not int or threads < 1:
-        return 1
-    return threads
+    return StageContext(study.root, environment, read_threads(study.root), guard=guard or Guard())
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:
@@ -203,167 +173,6 @@ def _read_valid_graph(context: StageContext) -> list[StageNode]:
         if answer.returncode == EXIT_BAD_INPUT:
             raise InputError(answer.stderr.strip().splitlines()[-1]) from None
         raise
-
-
-def default_jobs(threads: int) -> int:
-    """Return how many stages of `threads` threads may run at a time.
-
-    The cores and the memory that this process may use, also in a container, must be enough.
-    """
-    cores: float = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # "max": there is no quota
-        quota, period = (CGROUP_ROOT / "cpu.max").read_text().split()
-        cores = min(cores, int(quota) / int(period))
-    memory_bytes = psutil.virtual_memory().total
-    with contextlib.suppress(OSError, ValueError):
-        memory_bytes = min(memory_bytes, int((CGROUP_ROOT / "memory.max").read_text()))
-    return max(1, int(min(cores / threads, memory_bytes / STAGE_MEMORY_BYTES)))
-
-
-@contextlib.contextmanager
-def start_helpers(root: Path) -> Iterator[None]:
-    """Start the two processes that let stages of this machine begin faster, while the block lasts.
-
-    One has MLflow imported (`lineage.runtime.recorder`), the other forks stages
-    (`lineage.runtime.forkserver`). Variables of the environment tell stages where they are. A
-    block within such a block uses the same processes.
-    """
-    if RECORDER_VARIABLE in os.environ:
-        yield
-        return
-    context = StageContext(root, threads=_read_threads(root))
-    with contextlib.ExitStack() as exit_stack:
-        remove_abandoned_folders()
-        # A folder with a short path: a socket's path may have 100 characters.
-        folder = exit_stack.enter_context(scratch_folder())
-        # By the variable that tells stages where a helper's socket is: its module and arguments,
-        # the last of which is the socket.
-        helpers = {RECORDER_VARIABLE: ["lineage.runtime.recorder", f"{folder}/recorder"]}
-        if sys.platform == "linux":  # elsewhere a process with many imports cannot fork safely
-            command = ["lineage.runtime.forkserver", "serve", f"{folder}/forkserver"]
-            helpers[FORKSERVER_VARIABLE] = command
-        for command in helpers.values():
-            _start_helper(context, exit_stack, *command)
-        for variable, command in helpers.items():
-            os.environ[variable] = command[-1]
-            exit_stack.callback(os.environ.pop, variable, None)
-        yield
-
-
-def _start_helper(context: StageContext, exit_stack: contextlib.ExitStack, *module: str) -> None:
-    """Start a process that ends with the block of `exit_stack`, or with this process."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", *module, str(os.getpid())],
-        cwd=context.root,
-        env=context.child_environment("helper"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        process_group=0,
-    )
-    exit_stack.callback(child.wait)
-    exit_stack.callback(child.terminate)
-
-
-def _make_runner(
-    context: StageContext,
-    jobs: int,
-    cache: Path,
-    run_remotely: RemoteRunner | None,
-) -> StageRunner:
-    """Return the function that runs a stage, on a worker or on this machine.
-
-    All stages run here without `run_remotely`, and from the moment that no worker can be reached.
-    """
-    # Limits this machine, also if most stages run elsewhere.
-    local_slots = threading.BoundedSemaphore(jobs)
-    # With workers the scheduler starts several GPU stages at a time. Those that have to run here
-    # after all take turns.
-    gpu = threading.Lock() if uses_cuda(context.root) else contextlib.nullcontext()
-    workers_are_gone = threading.Event()
-    message_lock = threading.Lock()
-
-    def try_worker(node: StageNode) -> StageResult | None:
-        """Return the result of a worker, or None if the stage has to run here."""
-        if run_remotely is None or workers_are_gone.is_set() or _must_run_here(node, context.root):
-            return None
-        try:
-            return run_remotely(node, context)
-        except WorkersUnreachableError as error:
-            with message_lock:
-                if not workers_are_gone.is_set() and not context.stop_event.is_set():
-                    print(f"{error}; the stages that are left run here", file=sys.stderr)
-                workers_are_gone.set()
-            return None
-
-    def run_here(node: StageNode) -> StageResult:
-        turn = gpu if node.pool == "gpu" else contextlib.nullcontext()
-        with local_slots, turn:
-            return run_stage(node.name, context=context, timeout_seconds=node.timeout_seconds)
-
-    def run(node: StageNode) -> StageResult:
-        result = try_worker(node)
-        if result is None:
-            result = run_here(node)
-        if result.outcome == "ran":
-            _archive_metadata(node.name, context.root)
-        return result
-
-    return _check_cached_results(run, context, cache)
-
-
-def _must_run_here(node: StageNode, root: Path) -> bool:
-    """Return whether a stage reads the user's files, which workers do not have."""
-    if node.pool == "local":
-        return True
-    # The sources stage has written it by now.
-    path = root / SOURCES_DIR / "home_stages.json"
-    return path.is_file() and node.name in json.loads(path.read_text())
-
-
-def _archive_metadata(name: str, root: Path) -> None:
-    """Note which entry of dvc.lock a stage's metadata belongs to.
-
-    Done at once, since the stage may run again before publish does.
-    """
-    # A failure here must not end the run.
-    with contextlib.suppress(InputError, OSError, ValueError):
-        archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
-
-
-def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
-    """Return a runner that runs a stage again if its result has come damaged from the cache."""
-
-    def remove_damaged(result: StageResult) -> list[str]:
-        """Remove the damaged files of a cached result, and return their outputs."""
-        if result.outcome != "cached":
-            return []
-        entry = read_lock_entry(context.root, result.name)
-        return remove_damaged_result(context.root, cache, entry)
-
-    def run_checked(node: StageNode) -> StageResult:
-        result = run(node)
-        damaged = remove_damaged(result)
-        if not damaged:
-            return result
-        _fetch_result(node.name, context)
-        result = run(node)
-        if remove_damaged(result):
-            # The remote's files are damaged too. Now the stage itself runs, if it runs here.
-            result = run(node)
-        still_damaged = remove_damaged(result)  # a worker has pulled them once more
-        if still_damaged:
-            message = (
-                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
-                "remove the files there, and run again"
-            )
-            return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
-        message = result.message or describe_damage(node.name, damaged)
-        return dataclasses.replace(result, message=message)
-
-    return run_checked
 
 
 def _run_graph(
@@ -419,18 +228,8 @@ def _check_outputs(
     damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():
         display.on_damage(describe_damage(name, outputs))
-        _fetch_result(name, context)
+        fetch_result(name, context)
     return read_stale_reasons(context.root) if damaged else reasons
-
-
-def _fetch_result(name: str, context: StageContext) -> None:
-    """Bring a result from the DVC remote into the cache, if there is one that has it.
-
-    Otherwise the stage runs again.
-    """
-    with contextlib.suppress(InputError, DvcError):
-        if read_default_remote(context.root) is not None:
-            run_dvc("fetch", name, context=context, name=name)
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:
@@ -480,60 +279,9 @@ def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     """Return the stages of a study, and why each would run. Raises InputError."""
     study = open_study(root)
     nodes = _read_valid_graph(_stage_context(study))
-    if not is_running(root) and _params_have_changed(root):
-        _refresh_records()
+    if not is_running(root) and params_have_changed(root):
+        refresh_records()
     return nodes, find_stale_stages(nodes, read_stale_reasons(root))
-
-
-def check_parameters(root: Path) -> None:
-    """Raise InputError if params.yaml is wrong, unless `sources` has checked the same file already.
-
-    Another process reads it, since that imports torch. It ends by itself if this one is killed,
-    which a pool's process would not.
-    """
-    if not _params_have_changed(root):
-        return
-    context = get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_problem, args=(sender,))
-    process.start()
-    sender.close()
-    try:
-        problem = receiver.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
-    process.join()
-    if problem:
-        raise InputError(problem)
-
-
-def _send_problem(sender: Connection) -> None:
-    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
-    problem = ""
-    try:
-        _refresh_records()
-    except InputError as error:
-        problem = str(error)
-    with contextlib.suppress(BrokenPipeError):  # the run has been killed
-        sender.send(problem)
-
-
-def _refresh_records() -> None:
-    """Check params.yaml, and write its records again. Raises InputError."""
-    # Imported here: it imports torch, and is seldom needed.
-    from lineage.config.params import read_params
-    from lineage.config.source_records import refresh_parameter_records
-
-    refresh_parameter_records(read_params())
-
-
-def _params_have_changed(root: Path) -> bool:
-    """Return whether params.yaml differs from the copy of the sources stage, if there is one."""
-    recorded = root / SOURCES_DIR / "params.yaml"
-    if not recorded.is_file():
-        return True
-    return recorded.read_bytes() != (root / "params.yaml").read_bytes()
 
 
 def interrupt_on_signals() -> None:

@@ -31,7 +31,7 @@ from flows.addresses import (
 )
 from flows.execute import TELEMETRY_OFF
 from flows.locks import hold_lock
-from flows.run import default_jobs
+from flows.machine import default_jobs
 from flows.study import check_can_commit, is_running
 from lineage.errors import InputError
 from lineage.runtime.database import check_database, find_database

@@ -40,7 +40,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.serving.predict",
         "lineage.serving.server",
     },
-    "flows.run": {"lineage.config.params", "lineage.config.source_records"},
+    "flows.parameters": {"lineage.config.params", "lineage.config.source_records"},
     "flows.forecast": {
         "lineage.config.checks",
         "lineage.config.params",

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from prefect.states import Pending
 
-from flows import processes, run, workers
+from flows import processes, runner, workers
 from flows.execute import (
     StageContext,
     StageResult,
@@ -205,11 +205,11 @@ def test_stages_run_here_from_the_first_one_on_that_finds_no_server(
     ) -> StageResult:
         return StageResult(name, "cached")
 
-    monkeypatch.setattr(run, "run_stage", run_stage)
+    monkeypatch.setattr(runner, "run_stage", run_stage)
     (tmp_path / "params.yaml").write_text("threads: 1\n")
-    runner = run._make_runner(StageContext(tmp_path), 1, tmp_path / "cache", run_remotely)
+    run = runner.make_runner(StageContext(tmp_path), 1, tmp_path / "cache", run_remotely)
     for name in ("make@a", "make@b"):
-        assert runner(replace(NODE, name=name)).outcome == "cached"
+        assert run(replace(NODE, name=name)).outcome == "cached"
     assert sent == ["make@a"]
     assert capsys.readouterr().err == (
         "the Prefect server has not answered for 60 s; the stages that are left run here\n"

@@ -12,7 +12,7 @@ import pytest
 from flows.execute import StageContext, StageResult
 from flows.integrity import remove_damaged_outputs
 from flows.plan import StageNode, init_dvc
-from flows.run import _make_runner
+from flows.runner import make_runner
 from lineage.artifacts import check_intact, create_artifact
 from lineage.errors import DamagedError, InputError
 from lineage.runtime.integrity import check_outputs, check_result_files
@@ -132,7 +132,7 @@ def test_a_result_that_always_comes_damaged_from_the_remote_is_refused(tmp_path:
         pulls.append(node.name)
         return StageResult(node.name, "cached")
 
-    result = _make_runner(
+    result = make_runner(
         StageContext(tmp_path), 1, tmp_path / ".dvc/cache/files/md5", pull_damaged
     )(node)
     assert (result.outcome, result.exit_status, len(pulls)) == ("failed", 2, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import plan, run
+from flows import machine, plan
 from flows.execute import StageResult
 from flows.plan import StageNode, read_graph
 from flows.scheduler import run_stages
@@ -107,15 +107,15 @@ def test_default_jobs_follow_from_cores_and_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stage needs the same memory whatever its number of threads."""
-    monkeypatch.setattr(run.os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(cores), raising=False)
     monkeypatch.setattr(
         psutil, "virtual_memory", lambda: type("Memory", (), {"total": gigabytes * 10**9})()
     )
-    monkeypatch.setattr(run, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(machine, "CGROUP_ROOT", tmp_path)
     for name, text in (("cpu.max", quota), ("memory.max", limit)):
         if text:
             (tmp_path / name).write_text(text)
-    assert run.default_jobs(threads) == jobs
+    assert machine.default_jobs(threads) == jobs
 
 
 @pytest.mark.parametrize(("variables", "expected"), [
@@ -140,6 +140,6 @@ def test_localhost_bypasses_the_proxy_and_the_user_s_exceptions_are_kept(
             monkeypatch.delenv(key)
     prepare_environment()
     proxied = any(key.lower() != "no_proxy" for key in variables)
-    assert [run.os.environ.get(key) for key in ("no_proxy", "NO_PROXY")] == (
+    assert [machine.os.environ.get(key) for key in ("no_proxy", "NO_PROXY")] == (
         [expected, expected] if proxied else [variables.get("no_proxy"), expected]
     )

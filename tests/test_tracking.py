@@ -504,8 +504,8 @@ def test_a_recorder_that_dies_prints_one_line(
 
 RUN_SCRIPT = """
 import os, pathlib, sys, time
-from flows import run
-with run.start_helpers(pathlib.Path(sys.argv[1])):
+from flows.machine import start_helpers
+with start_helpers(pathlib.Path(sys.argv[1])):
     print(os.environ["LINEAGE_RECORDER"], flush=True)
     time.sleep(600)
 """
