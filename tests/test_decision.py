@@ -125,6 +125,7 @@ def test_of_equal_scores_the_cheapest_is_recommended() -> None:
     cells = with_floor(build_cells(num_items=10, elmo=1.0, gpt=1.0, tfidf=1.0))
     decision = decide_one(cells, costs_of(cells, elmo=100.0, gpt=50.0, tfidf=1.0))
     assert (decision.use.standing.system.model, decision.certainty) == ("tfidf", "open")
+    assert "; no other scores higher (P = 0." in describe_decision(decision)
 
 
 def test_tfidf_is_recommended_where_it_is_best() -> None:

@@ -283,7 +283,9 @@ def _describe_certainty(decision: Decision) -> str:
     chance = ""
     if use.probability_best is not None:
         chance = f" (P = {use.probability_best:.2f} of being the best)"
-    return f"it scores highest{chance}, but {names} may be as good"
+    has_tie = any(use.mean - one.standing.mean <= MEAN_TOLERANCE for one in decision.as_good)
+    score = "no other scores higher" if has_tie else "it scores highest"
+    return f"{score}{chance}, but {names} may be as good"
 
 
 def _describe_cheapest(decision: Decision) -> str:
