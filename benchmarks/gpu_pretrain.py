@@ -59,12 +59,12 @@ from lineage.training.budget import match_parameter_budget  # noqa: E402
 from lineage.training.curve import write_curve  # noqa: E402
 from lineage.training.devices import configure_torch, select_device  # noqa: E402
 from lineage.training.pretrain import (  # noqa: E402
-    TrainContext,
     TrainOutput,
     compute_held_out_metrics,
     pretrain,
     to_validation_settings,
 )
+from lineage.training.train_run import TrainContext  # noqa: E402
 
 # The share of the time that is planned for training. The rest is for validation, scoring,
 # checkpoints, and errors of the estimate.

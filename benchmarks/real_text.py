@@ -38,8 +38,9 @@ from lineage.training.budget import count_parameters_by_role
 from lineage.training.devices import configure_torch
 from lineage.training.loop import validate
 from lineage.training.objectives import LossSums, compute_lm_metrics, regularized_lm_loss
-from lineage.training.pretrain import ALL_BATCHES, to_validation_settings
+from lineage.training.pretrain import to_validation_settings
 from lineage.training.samplers import BatchSampler, iterate_batches
+from lineage.training.train_run import ALL_BATCHES
 
 RESULTS = Path(__file__).parent / "results"
 # The held-out texts, below the data root.

@@ -20,7 +20,7 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.training.adapt import adapt, find_new_words, split_target_texts
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training
-from lineage.training.pretrain import TrainContext
+from lineage.training.train_run import TrainContext
 
 
 def work(stage: Stage) -> None:

@@ -16,12 +16,8 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training
-from lineage.training.pretrain import (
-    TrainContext,
-    build_checkpoint,
-    pretrain,
-    wrap_public_model,
-)
+from lineage.training.pretrain import build_checkpoint, pretrain, wrap_public_model
+from lineage.training.train_run import TrainContext
 
 
 def work(stage: Stage) -> None:

@@ -15,8 +15,9 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.training.adapt import split_target_texts
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training
-from lineage.training.pretrain import TrainContext, build_checkpoint
+from lineage.training.pretrain import build_checkpoint
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
+from lineage.training.train_run import TrainContext
 
 
 def work(stage: Stage) -> None:

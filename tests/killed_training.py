@@ -14,7 +14,8 @@ from lineage.artifacts import create_artifact
 from lineage.config.params import Budget, Params, read_params
 from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch
-from lineage.training.pretrain import TrainContext, pretrain
+from lineage.training.pretrain import pretrain
+from lineage.training.train_run import TrainContext
 from tests import tiny
 
 SHARES = (0.1, 0.25, 0.5, 0.75)  # of the budget, at which checkpoints are kept

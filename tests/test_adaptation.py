@@ -31,13 +31,13 @@ from lineage.training.adapt import (
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import total_loss
 from lineage.training.pretrain import (
-    TrainContext,
     TrainOutput,
     build_checkpoint,
     compute_held_out_metrics,
     to_validation_settings,
 )
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
+from lineage.training.train_run import TrainContext
 from tests import tiny
 from tests.user_project import make_project, run_stage, write_params
 
@@ -445,7 +445,7 @@ def test_losses_of_short_and_long_sequences_are_not_compared(
         num_calls += 1
         return {"masked_nats": 5.0 if num_calls <= 6 else 8.0 - 0.1 * num_calls}
 
-    monkeypatch.setattr("lineage.training.pretrain._validate", validate)
+    monkeypatch.setattr("lineage.training.train_run.TrainRun._validate", validate)
     texts = tiny.documents()[:30]
     budget = dataclasses.replace(PARAMS.budget, text_bytes=40_000)
     budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)

@@ -23,12 +23,13 @@ from lineage.evaluation.finetuning import finetune
 from lineage.models.base import Encoder
 from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus
-from lineage.training import adapt, pretrain
+from lineage.training import adapt, pretrain, train_run
 from lineage.training.budget import TrainCounters
+from lineage.training.curve import LearningCurve
 from lineage.training.objectives import LossSums
 from lineage.training.optimizers import build_pretraining_optimizer
-from lineage.training.pretrain import TrainContext, TrainPhase
 from lineage.training.settings import NonMonotonicTrigger
+from lineage.training.train_run import TrainContext, TrainPhase
 from tests import tiny
 from tests.test_adaptation import SETTINGS
 from tests.test_nt_asgd import build_averaged_run, train_to_4000_bytes
@@ -117,7 +118,7 @@ def record_run_training(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> 
     ) -> pretrain.TrainOutput:
         recorded.update(state=state, phases=phases, plan=plan)
         return pretrain.TrainOutput(
-            state.model, pretrain.LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
+            state.model, LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
         )
 
     monkeypatch.setattr(module, "run_training", record)
@@ -181,9 +182,9 @@ def test_train_flops_of_two_phases_count_the_tokens_of_each(
 ) -> None:
     monkeypatch.setattr(pretrain, "_count_flops_per_token", lambda *_: 7.0)
     monkeypatch.setattr(
-        pretrain,
-        "train_language_model",
-        lambda state, *_, **__: setattr(state, "counters", TrainCounters(tokens=100)),
+        train_run.TrainRun,
+        "run",
+        lambda self: setattr(self.state, "counters", TrainCounters(tokens=100)),
     )
     phases: Any = [TrainPhase(None, None, 0.6), TrainPhase(None, None, 1.0)]  # type: ignore[arg-type]
     state: Any = SimpleNamespace(model=tiny.model("gpt"), counters=TrainCounters())
@@ -228,13 +229,13 @@ def test_nt_asgd_decides_on_averaging_by_all_validation_text(
         batch_limits.append(max_batches)
         return LossSums({"forward": 1.0}, {"forward": 1}, 1)
 
-    monkeypatch.setattr(pretrain, "validate", count_batches)
+    monkeypatch.setattr(train_run, "validate", count_batches)
     state, sampler, validation_sampler = build_averaged_run(
         NonMonotonicTrigger(checks=4, patience=1)
     )
     train_to_4000_bytes(state, sampler, validation_sampler, tmp_path)
     assert len(batch_limits) == 4
-    assert min(batch_limits) >= validation_sampler.set_epoch(0) > pretrain.VALIDATION_BATCHES
+    assert min(batch_limits) >= validation_sampler.set_epoch(0) > train_run.VALIDATION_BATCHES
 
 
 @pytest.mark.parametrize("name", ["context2vec", "masked_lstm"])

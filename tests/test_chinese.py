@@ -38,7 +38,8 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.tokenizers.word_bytes import BEGIN_WORD, END_WORD, PAD_BYTE
-from lineage.training.pretrain import TrainContext, pretrain
+from lineage.training.pretrain import pretrain
+from lineage.training.train_run import TrainContext
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

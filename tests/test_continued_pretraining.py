@@ -22,7 +22,8 @@ from lineage.models.checkpoint import Checkpoint
 from lineage.models.public_tokenizer import load_public_tokenizer
 from lineage.report import page
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
-from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from lineage.training.pretrain import TrainOutput, pretrain
+from lineage.training.train_run import TrainContext
 from tests import tiny
 from tests.public_checkpoints import build_hf_model, save_checkpoint
 from tests.test_public_stages import public_model_block, run_refused_sources

@@ -23,9 +23,10 @@ from lineage.runtime.tracking import MlflowTracker
 from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.optimizers import build_pretraining_optimizer
-from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import LR_SCHEDULES
 from lineage.training.state import RngState, TrainState
+from lineage.training.train_run import TrainContext
 from tests import tiny
 
 RECIPE = {

@@ -42,8 +42,9 @@ from lineage.forecast.measure import LinearCost, fit_line, measure_growing
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
 from lineage.forecast.training import TrainingCosts, probe_training
-from lineage.training.pretrain import TrainContext, pretrain
+from lineage.training.pretrain import pretrain
 from lineage.training.state import TrainState
+from lineage.training.train_run import TrainContext
 from tests import tiny, user_project
 from tests.checkout import RUN_STUDY, create_own_study, run_command, set_params
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401

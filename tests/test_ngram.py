@@ -27,7 +27,8 @@ from lineage.report.sentences import (
 from lineage.report.tables import build_ngram_table
 from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics
-from lineage.training.pretrain import VALIDATION_BATCHES, to_validation_settings
+from lineage.training.pretrain import to_validation_settings
+from lineage.training.train_run import VALIDATION_BATCHES
 from tests import tiny
 from tests.study_rows import build_analysis
 

@@ -16,7 +16,7 @@ import torch
 
 from lineage.config.records import parse_record
 from lineage.errors import InputError
-from lineage.training import pretrain
+from lineage.training import train_run
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import LearningCurve
 from lineage.training.loop import TrainPlan
@@ -27,10 +27,10 @@ from lineage.training.optimizers import (
     set_learning_rates,
     swap_averaged_weights,
 )
-from lineage.training.pretrain import TrainContext, TrainPhase, train_language_model
 from lineage.training.schedules import constant_schedule_with_warmup
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
+from lineage.training.train_run import TrainContext, TrainPhase, TrainRun
 from tests import tiny
 
 TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
@@ -160,7 +160,7 @@ def train_to_4000_bytes(
         report_progress=lambda *_: after_step(),
     )
     phases = [TrainPhase(sampler, validation_sampler)]
-    train_language_model(train_state, objective, phases, plan, context, curve, best=best)
+    TrainRun(train_state, objective, phases, plan, context, curve, best=best).run()
     return curve
 
 
@@ -187,7 +187,7 @@ def test_the_averaged_weights_are_validated_and_kept(
         if is_averaging(train_state.optimizer) and not averaging_start:
             averaging_start.append((len(weights_by_step), len(validated)))
 
-    monkeypatch.setattr(pretrain, "validate", validate)
+    monkeypatch.setattr(train_run, "validate", validate)
     curve = train_to_4000_bytes(train_state, sampler, validation_sampler, tmp_path, after_step)
     ((first_step, checks),) = averaging_start
     assert checks == 5, "averaging starts at the fifth check"
@@ -225,7 +225,7 @@ def test_the_best_weights_are_averaged_ones_if_these_were_validated(
         validated.append(weights_vector(train_state))
         return LossSums({"forward": next(losses)}, {"forward": 1}, 1)
 
-    monkeypatch.setattr(pretrain, "validate", validate)
+    monkeypatch.setattr(train_run, "validate", validate)
     best = BestWeights(train_state.model, math.inf, patience=None)
     curve = train_to_4000_bytes(train_state, sampler, validation_sampler, tmp_path, best=best)
     points = [point for point in curve.points if point.validation]
@@ -242,7 +242,7 @@ def test_an_interrupted_training_resumes_exactly_before_and_after_averaging_begi
         norm = sum(float(parameter.detach().norm()) for parameter in model.parameters())
         return LossSums({"forward": norm}, {"forward": 1}, 1)
 
-    monkeypatch.setattr(pretrain, "validate", weight_norm)
+    monkeypatch.setattr(train_run, "validate", weight_norm)
     trigger = NonMonotonicTrigger(checks=12, patience=1)
     uninterrupted, sampler, validation_sampler = build_averaged_run(trigger)
     curve = train_to_4000_bytes(uninterrupted, sampler, validation_sampler, tmp_path / "whole")

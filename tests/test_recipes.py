@@ -31,8 +31,9 @@ from lineage.models.batch import masked_mean
 from lineage.report.notes import format_notes
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
-from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import bert_schedule_with_warmup
+from lineage.training.train_run import TrainContext
 from tests import tiny
 
 FINETUNE = FinetuneSettings(

@@ -36,7 +36,8 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from lineage.tokenizers.train import train_tokenizer
 from lineage.tokenizers.word_bytes import word_byte_table
-from lineage.training.pretrain import TrainContext, TrainOutput, pretrain
+from lineage.training.pretrain import TrainOutput, pretrain
+from lineage.training.train_run import TrainContext
 from tests import tiny
 from tests.test_transfer import build_context
 

@@ -31,9 +31,10 @@ from lineage.serving.export import _copy_model
 from lineage.training.intermediate import IntermediateCheckpoints
 from lineage.training.loop import train
 from lineage.training.optimizers import AveragedSGD
-from lineage.training.pretrain import TrainContext, TrainOutput, build_training, pretrain
+from lineage.training.pretrain import TrainOutput, build_training, pretrain
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
+from lineage.training.train_run import TrainContext
 from tests import tiny, user_project
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_evidence import PARAMS as EVIDENCE_PARAMS

@@ -32,7 +32,8 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.adapt import HeldOutMetrics, adapt, find_new_words, split_target_texts
 from lineage.training.objectives import regularized_lm_loss
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.pretrain import TrainContext, TrainOutput
+from lineage.training.pretrain import TrainOutput
+from lineage.training.train_run import TrainContext
 from tests import tiny
 
 TEXT = tiny.documents()[0]

@@ -26,7 +26,7 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
-from lineage.training.pretrain import ALL_BATCHES, VALIDATION_BATCHES, to_validation_settings
+from lineage.training.pretrain import to_validation_settings
 from lineage.training.samplers import (
     BatchSampler,
     BidirectionalBpttBatches,
@@ -34,6 +34,7 @@ from lineage.training.samplers import (
     iterate_batches,
 )
 from lineage.training.settings import PretrainSettings
+from lineage.training.train_run import ALL_BATCHES, VALIDATION_BATCHES
 
 KNESER_NEY = "kneser_ney"
 WORD_FREQUENCY = "word_frequency"

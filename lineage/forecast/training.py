@@ -36,16 +36,13 @@ from lineage.training.adapt import build_adaptation
 from lineage.training.loop import StepOutput, train, validate
 from lineage.training.optimizers import AveragedSGD
 from lineage.training.pretrain import (
-    ALL_BATCHES,
-    NUM_VALIDATIONS,
-    VALIDATION_BATCHES,
     Training,
-    TrainPhase,
     build_checkpoint,
     build_training,
     fit_static,
     mean_flops_per_token,
 )
+from lineage.training.train_run import ALL_BATCHES, NUM_VALIDATIONS, VALIDATION_BATCHES, TrainPhase
 
 FIRST_STATIC_BYTES = 50_000
 FIRST_TEXTS_DIVISOR = 4  # a tokenizer is trained on so small a part of the sample first

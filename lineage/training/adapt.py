@@ -26,15 +26,14 @@ from lineage.training.curve import LearningCurve, total_loss
 from lineage.training.loop import TrainPlan
 from lineage.training.pretrain import (
     BudgetUsed,
-    TrainContext,
     Training,
     TrainOutput,
-    TrainPhase,
     compute_held_out_metrics,
     run_training,
     to_validation_settings,
 )
 from lineage.training.state import RngState, TrainState
+from lineage.training.train_run import TrainContext, TrainPhase
 
 # Held-out text is validated ten times. This much has a loss that is exact enough.
 MAX_HELD_OUT_BYTES = 500_000

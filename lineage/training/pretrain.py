@@ -1,16 +1,10 @@
-"""Pretrain a model: train, validate, record the curve, save checkpoints, and resume after a kill.
+"""Pretrain a model: build it within the budget, train it, and count what it used.
 
 Adaptation uses the same functions.
 """
 
-import contextlib
 import math
-import shutil
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from lineage.artifacts import create_artifact, is_intact
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
 from lineage.models.base import Encoder, LanguageModelFamily, Public, Static
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.static import sample_training_text
 from lineage.randomness import derive_seed
-from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.best_weights import BestWeights
@@ -34,49 +26,21 @@ from lineage.training.budget import (
     count_train_flops,
     match_parameter_budget,
 )
-from lineage.training.curve import CurvePoint, LearningCurve
+from lineage.training.curve import LearningCurve
 from lineage.training.intermediate import IntermediateCheckpoints
-from lineage.training.loop import Objective, StepOutput, TrainPlan, train, validate
+from lineage.training.loop import Objective, TrainPlan, validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.optimizers import (
-    AveragedSGD,
     build_pretraining_optimizer,
-    is_averaging,
-    swap_averaged_weights,
 )
 from lineage.training.samplers import BatchSampler, iterate_batches
 from lineage.training.schedules import LR_SCHEDULES
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
-from lineage.training.state import RngState, TrainState, read_counters
+from lineage.training.state import RngState, TrainState
+from lineage.training.train_run import ALL_BATCHES, TrainContext, TrainPhase, TrainRun
 
 if TYPE_CHECKING:
     from lineage.config.study import ModelConfig
-
-RESUME_POINT = "resume_point"  # the kind of artifact
-NUM_LOG_POINTS = 200  # points of the loss curve, about
-NUM_VALIDATIONS = 10
-VALIDATION_BATCHES = 10  # of a validation that decides nothing
-ALL_BATCHES = 1_000_000  # more than any held-out text has
-
-
-@dataclass(frozen=True)
-class TrainContext:
-    """The environment of a training run. It does not change the result."""
-
-    device: torch.device
-    tracker: Tracker
-    checkpoint_dir: Path  # resume points of these inputs alone
-    checkpoint_seconds: float
-    report_progress: Callable[[float, str], None]
-
-
-@dataclass(frozen=True)
-class TrainPhase:
-    """A part of a training run: its batches, those of held-out text, and its end."""
-
-    train_sampler: BatchSampler
-    validation_sampler: BatchSampler
-    end_progress: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -282,21 +246,20 @@ def run_training(
 ) -> TrainOutput:
     """Train according to a plan. A training that fails has an output too.
 
-    For `best` and `intermediate` see `train_language_model`.
+    For `best` and `intermediate` see `TrainRun`.
     """
     model = state.model
     family = checkpoint.family
     assert isinstance(model, Encoder) and isinstance(family, LanguageModelFamily)
-    objective = family.objective
-    curve = LearningCurve()
     status = "ok"
     reason = ""
     flops_per_token = 0.0
+    run = TrainRun(
+        state, family.objective, phases, plan, context, best=best, intermediate=intermediate
+    )
     try:
         flops_per_token = mean_flops_per_token(checkpoint, phases, model)
-        train_language_model(
-            state, objective, phases, plan, context, curve, best=best, intermediate=intermediate
-        )
+        run.run()
     except EvaluationError as error:
         status = "failed"
         reason = str(error)
@@ -315,7 +278,7 @@ def run_training(
     kept_folders: tuple[Path, ...] = ()
     if intermediate is not None and status == "ok":
         kept_folders = tuple(intermediate.folders.values())
-    return TrainOutput(model, curve, budget_used, status, reason, kept_folders)
+    return TrainOutput(model, run.curve, budget_used, status, reason, kept_folders)
 
 
 def mean_flops_per_token(
@@ -337,255 +300,6 @@ def _count_flops_per_token(checkpoint: Checkpoint, sampler: BatchSampler, model:
     device = next(model.parameters()).device
     with RngState(0).activate(device):
         return count_train_flops(model, checkpoint.family, batch.to(device)) / batch.num_tokens
-
-
-def train_language_model(
-    state: TrainState,
-    objective: Objective,
-    phases: Sequence[TrainPhase],
-    plan: TrainPlan,
-    context: TrainContext,
-    curve: LearningCurve,
-    *,
-    best: BestWeights | None = None,
-    intermediate: IntermediateCheckpoints | None = None,
-) -> None:
-    """Train to the end of the plan, from the newest resume point if there is one; fill `curve`.
-
-    With `best` the training ends when validation no longer improves in its last phase, and the best
-    weights of that phase are restored. With `intermediate` it writes intermediate checkpoints.
-
-    If the optimizer has averaged the weights, their averages remain at the end. A training that
-    gets SIGTERM saves a resume point first. Raises EvaluationError if a loss is not finite.
-    """
-    newest = _find_resume_point(context.checkpoint_dir, plan, intermediate)
-    if newest is not None:
-        state.load(newest / "run")
-        curve.load(newest)
-        if best is not None:
-            best.load(newest)
-        for point in curve.points:
-            # MLflow's run may be another one, for example after a commit in between. Points are
-            # not logged twice.
-            _log_point(point, context.tracker)
-    if intermediate is not None:
-        intermediate.start(plan.progress(state.counters))
-    with _delay_sigterm() as stop_requested:
-        _train_phases(
-            state, objective, phases, plan, context, curve, best, intermediate, stop_requested
-        )
-    swap_averaged_weights(state.optimizer)
-    if best is not None:
-        best.restore()
-
-
-def _train_phases(
-    state: TrainState,
-    objective: Objective,
-    phases: Sequence[TrainPhase],
-    plan: TrainPlan,
-    context: TrainContext,
-    curve: LearningCurve,
-    best: BestWeights | None,
-    intermediate: IntermediateCheckpoints | None,
-    stop_requested: Callable[[], bool],
-) -> None:
-    """Train from the present state to the end, record points, and save resume points."""
-    start_time = time.monotonic()
-    start_tokens = state.counters.tokens
-    last_saved = start_time
-    for phase, step in _iterate_steps(state, objective, phases, plan):
-        max_batches = VALIDATION_BATCHES if best is None else ALL_BATCHES
-        point = _record_point(
-            curve, step, state, objective, phase.validation_sampler, max_batches, plan.precision
-        )
-        if point is not None:
-            _log_point(point, context.tracker)
-            # Another phase has validations of another length, whose losses are not comparable.
-            if best is not None and point.validation and phase is phases[-1]:
-                swap_averaged_weights(state.optimizer)
-                best.update(point.validation_loss)
-                swap_averaged_weights(state.optimizer)
-                if best.is_over:
-                    break
-        if intermediate is not None:
-            intermediate.update(state, step.progress)
-        seconds = time.monotonic() - start_time
-        tokens_per_second = (step.counters.tokens - start_tokens) / max(seconds, 1e-9)
-        context.report_progress(
-            step.progress, f"{_format_metrics(curve)} {tokens_per_second:,.0f} tokens/s"
-        )
-        is_stopping = stop_requested()
-        is_due = is_stopping or time.monotonic() - last_saved >= context.checkpoint_seconds
-        # No resume point after the last step of a phase: the counters could belong to either phase.
-        if is_due and step.progress < phase.end_progress:
-            seconds = time.monotonic() - start_time
-            _save_resume_point(state, curve, best, context.checkpoint_dir, seconds=seconds)
-            if is_stopping:
-                sys.exit(1)
-            context.tracker.flush()
-            last_saved = time.monotonic()
-
-
-@contextlib.contextmanager
-def _delay_sigterm() -> Iterator[Callable[[], bool]]:
-    """Delay SIGTERM to the end of the block; yield a function that tells whether it has come."""
-    if threading.current_thread() is not threading.main_thread():  # others get no signals
-        yield lambda: False
-        return
-    has_come = threading.Event()
-    handler = signal.signal(signal.SIGTERM, lambda *_: has_come.set())
-    try:
-        yield has_come.is_set
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    if has_come.is_set():
-        signal.raise_signal(signal.SIGTERM)
-
-
-def _find_resume_point(
-    checkpoint_dir: Path, plan: TrainPlan, intermediate: IntermediateCheckpoints | None
-) -> Path | None:
-    """Return the newest intact resume point; delete damaged ones.
-
-    The intermediate checkpoints before it must be intact too: they could not be written again.
-    """
-    for folder in sorted(checkpoint_dir.glob("step-*"), key=_step_number, reverse=True):
-        if is_intact(folder, RESUME_POINT):
-            progress = plan.progress(read_counters(folder / "run"))
-            if intermediate is None or intermediate.has_all_until(progress):
-                return folder
-        print(
-            f"{folder}: this resume point is damaged, so it is deleted, and the training goes on "
-            "from an older one or from the start",
-            file=sys.stderr,
-        )
-        shutil.rmtree(folder)
-    return None
-
-
-def _step_number(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
-
-
-def _log_point(point: CurvePoint, tracker: Tracker) -> None:
-    tracker.log_metrics(point.metrics(), step=point.step, text_bytes=point.text_bytes)
-
-
-def _iterate_steps(
-    state: TrainState, objective: Objective, phases: Sequence[TrainPhase], plan: TrainPlan
-) -> Iterator[tuple[TrainPhase, StepOutput]]:
-    """Yield the steps of every phase that is not finished; each phase starts at epoch 0."""
-    for phase in phases:
-        if plan.progress(state.counters) >= phase.end_progress:
-            continue
-        phase_plan = replace(plan, end_progress=phase.end_progress)
-        for step in train(state, objective, phase.train_sampler, phase_plan):
-            yield phase, step
-        state.epoch = 0
-        state.batch_index = 0
-
-
-def _record_point(
-    curve: LearningCurve,
-    step: StepOutput,
-    state: TrainState,
-    objective: Objective,
-    validation_sampler: BatchSampler,
-    max_batches: int,
-    precision: str,
-) -> CurvePoint | None:
-    """Add a point, with a validation, where they are due, and return it; None if none is due.
-
-    This depends on progress alone. NT-ASGD has to remember its validation losses; they are part of
-    the curve and saved with it.
-    """
-    curve.pending_losses.append(step.loss)
-    previous_progress = curve.points[-1].progress if curve.points else 0.0
-
-    def is_due(count: int) -> bool:
-        return math.floor(step.progress * count) > math.floor(previous_progress * count)
-
-    averaging = state.optimizer if isinstance(state.optimizer, AveragedSGD) else None
-    is_validation_due = is_due(averaging.trigger.checks if averaging else NUM_VALIDATIONS)
-    if not is_validation_due and not is_due(NUM_LOG_POINTS) and step.progress < 1:
-        return None
-    state.run_finite_checks()
-    losses = curve.pending_loss_values()
-    point = CurvePoint(
-        step.step,
-        step.progress,
-        step.counters.text_bytes,
-        sum(losses) / len(losses),
-        step.learning_rate,
-    )
-    if is_validation_due:
-        if averaging:
-            max_batches = ALL_BATCHES
-        validation = _validate(state, objective, validation_sampler, max_batches, precision)
-        point = replace(
-            point, weights_averaged=is_averaging(state.optimizer), validation=validation
-        )
-    curve.points.append(point)
-    curve.pending_losses = []
-    if is_validation_due and averaging:
-        averaging.update_trigger(curve.validation_losses())
-    return point
-
-
-def _validate(
-    state: TrainState,
-    objective: Objective,
-    sampler: BatchSampler,
-    max_batches: int,
-    precision: str,
-) -> dict[str, float]:
-    """Validate the averaged weights if there are any, else the weights.
-
-    Raises EvaluationError if a metric is not finite.
-    """
-    swap_averaged_weights(state.optimizer)
-    sums = validate(state.model, objective, sampler, max_batches=max_batches, precision=precision)
-    swap_averaged_weights(state.optimizer)
-    metrics = compute_lm_metrics(sums)
-    if not all(math.isfinite(value) for value in metrics.values()):
-        raise EvaluationError(
-            f"validation is not finite at step {state.counters.steps}: {metrics}; "
-            "lower the learning rate"
-        )
-    return metrics
-
-
-def _format_metrics(curve: LearningCurve) -> str:
-    """Show the last point's loss and the last validation.
-
-    The loss of the current step would have to be waited for on a GPU.
-    """
-    metrics = {}
-    if curve.points:
-        metrics["loss"] = curve.points[-1].loss
-    validations = (point.validation for point in reversed(curve.points) if point.validation)
-    metrics |= next(validations, {})
-    return " ".join(f"{name} {value:.3f}" for name, value in metrics.items())
-
-
-def _save_resume_point(
-    state: TrainState,
-    curve: LearningCurve,
-    best: BestWeights | None,
-    checkpoint_dir: Path,
-    *,
-    seconds: float,
-) -> None:
-    """Save a resume point, and keep the one before it, in case the new one is damaged."""
-    older = sorted(checkpoint_dir.glob("step-*"), key=_step_number)
-    with create_artifact(checkpoint_dir / f"step-{state.counters.steps}", RESUME_POINT) as draft:
-        state.save(draft / "run")
-        curve.save(draft, seconds=seconds)
-        if best is not None:
-            best.save(draft)
-    for folder in older[:-1]:
-        shutil.rmtree(folder)
 
 
 def compute_held_out_metrics(

@@ -17,14 +17,8 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.best_weights import BestWeights
 from lineage.training.optimizers import AveragedSGD
-from lineage.training.pretrain import (
-    NUM_VALIDATIONS,
-    TrainContext,
-    Training,
-    TrainOutput,
-    build_training,
-    run_training,
-)
+from lineage.training.pretrain import Training, TrainOutput, build_training, run_training
+from lineage.training.train_run import NUM_VALIDATIONS, TrainContext
 
 MIN_VOCAB_SIZE = 1000
 MAX_MIN_FREQUENCY = 2  # as for the new words of adaptation
