@@ -128,6 +128,15 @@ def test_of_equal_scores_the_cheapest_is_recommended() -> None:
     assert "; no other scores higher (P = 0." in describe_decision(decision)
 
 
+@pytest.mark.parametrize("seconds", [{"gpt": 2.0, "tfidf": 5.0}, {"gpt": 130.0, "tfidf": 170.0}])
+def test_of_equal_scores_the_load_of_the_machine_does_not_decide(seconds: dict[str, float]) -> None:
+    """Both take about as long, and TF-IDF needs no pretraining."""
+    for num_items in (10, 2000):
+        cells = with_floor(build_cells(num_items=num_items, gpt=1.0, tfidf=1.0))
+        decision = decide_one(cells, costs_of(cells, **seconds))
+        assert decision.use.standing.system.model == "tfidf"
+
+
 def test_tfidf_is_recommended_where_it_is_best() -> None:
     cells = with_floor(build_cells(elmo=0.6, tfidf=0.8))
     decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))

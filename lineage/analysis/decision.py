@@ -50,6 +50,7 @@ class SystemCost:
 
 # Times that differ by less count as equal, since the same stage takes longer on a busy machine.
 SAME_COST_FACTOR = 1.5
+SHORTEST_SECONDS = 10.0  # shorter times count as this, since the load of the machine decides them
 Costs = Mapping[tuple[System, Setting], SystemCost]
 
 
@@ -223,9 +224,9 @@ def _find_forecast(
 def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:
     """Choose the cheapest system that is shown to be at most `margin` below the best.
 
-    Among systems that take about as long to build, the highest score wins. If no system is shown to
-    be that close to the best, choose the highest score that is above chance, or else the highest
-    of all; the cheapest of equal scores.
+    Among systems that take about as long to build, the highest score wins, and of equal scores
+    TF-IDF, which needs no pretraining. If no system is shown to be that close to the best, choose
+    the highest score that is above chance, or else the highest of all; the cheapest of equal scores.
     """
     if len(ranking.standings) == 1:
         return ranking.best, "alone"
@@ -234,19 +235,34 @@ def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, 
         return ranking.best, "open"
     close = [standing for standing in above_chance if standing.behind_low >= -margin]
     if not close:
-        highest = above_chance[0].mean
-        ties = [standing for standing in above_chance if highest - standing.mean <= MEAN_TOLERANCE]
-        return min(ties, key=lambda standing: _seconds(standing, ranking, costs)), "open"
-    shortest = min(_seconds(standing, ranking, costs) for standing in close)
-    chosen = next(
-        standing
-        for standing in close
-        if _seconds(standing, ranking, costs) <= SAME_COST_FACTOR * shortest
-    )
+        return _choose_cheapest(_select_highest(above_chance), ranking, costs), "open"
+    chosen = _choose_cheapest(close, ranking, costs)
     others = [standing for standing in ranking.standings if standing.system != chosen.system]
     if not any(is_as_good(standing, margin=margin) for standing in others):
         return chosen, "clear"
     return chosen, "cheapest"
+
+
+def _select_highest(standings: Sequence[Standing]) -> list[Standing]:
+    """Return those with the highest score, which comes first."""
+    highest = standings[0].mean
+    return [standing for standing in standings if highest - standing.mean <= MEAN_TOLERANCE]
+
+
+def _choose_cheapest(standings: Sequence[Standing], ranking: Ranking, costs: Costs) -> Standing:
+    """Return the highest score among those that take about as long to build as the fastest.
+
+    `standings` begin with the highest score. Of equal scores it is TF-IDF.
+    """
+    shortest = min(_seconds(standing, ranking, costs) for standing in standings)
+    cheap = [
+        standing
+        for standing in standings
+        if _seconds(standing, ranking, costs) <= SAME_COST_FACTOR * shortest
+    ]
+    equals = _select_highest(cheap)
+    without_pretraining = [one for one in equals if one.system.family == "tfidf"]
+    return (without_pretraining or equals)[0]
 
 
 def is_as_good(standing: Standing, *, margin: float) -> bool:
@@ -255,11 +271,11 @@ def is_as_good(standing: Standing, *, margin: float) -> bool:
 
 
 def _seconds(standing: Standing, ranking: Ranking, costs: Costs) -> float:
-    """Return the time it takes to build the system. TF-IDF never takes longest if it is unknown."""
+    """Return the time it takes to build the system; an unknown one is short for TF-IDF alone."""
     seconds = costs.get((standing.system, ranking.setting), SystemCost()).seconds
     if seconds is None:
-        return 0.0 if standing.system.family == "tfidf" else float("inf")
-    return seconds
+        return SHORTEST_SECONDS if standing.system.family == "tfidf" else float("inf")
+    return max(seconds, SHORTEST_SECONDS)
 
 
 def _with_cost(standing: Standing, ranking: Ranking, costs: Costs) -> Choice:
