@@ -268,11 +268,10 @@ class _CsvWriter(_Writer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.stream = self.draft.open("w", encoding="utf-8", newline="")
-        is_same_format = self.path.suffix == self.source.suffix
-        delimiter = find_delimiter(self.source.path) if is_same_format else None
-        self.rows = csv.writer(
-            self.stream, delimiter=delimiter or DELIMITERS[self.path.suffix], lineterminator="\n"
-        )
+        delimiter = DELIMITERS[self.path.suffix]
+        if self.path.suffix == self.source.suffix:
+            delimiter = find_delimiter(self.source.path)
+        self.rows = csv.writer(self.stream, delimiter=delimiter, lineterminator="\n")
         self.rows.writerow([*self.source.names, *self.new_fields])
 
     def write(self, columns: TableColumns) -> None:
