@@ -18,6 +18,7 @@ from flows.plan import (
     FIRST_STAGE,
     StageNode,
     find_stale_stages,
+    in_run_order,
     read_cache_folder,
     read_graph,
     read_stale_reasons,
@@ -101,7 +102,7 @@ def _choose_stages(
     jobs: int,
     exclusive_gpu: bool,
 ) -> list[StageNode]:
-    """Return the stages that begin now: the longest remaining paths, as in the scheduler."""
+    """Return the stages that begin now, as the scheduler chooses them."""
     if FIRST_STAGE in running:
         return []
     if FIRST_STAGE in waiting:
@@ -113,7 +114,7 @@ def _choose_stages(
     ]
     gpu_is_free = not any(node.pool == "gpu" for node in running.values())
     chosen: list[StageNode] = []
-    for node in sorted(ready, key=lambda node: -node.downstream_depth):
+    for node in in_run_order(ready):
         needs_gpu = exclusive_gpu and node.pool == "gpu"
         if len(running) + len(chosen) >= jobs:
             break

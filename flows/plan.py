@@ -7,7 +7,7 @@ tests/test_flows.py checks what is used of it here.
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,8 @@ class StageNode:
     pool: str  # where it runs with --workers
     timeout_seconds: float
     always_changed: bool  # runs every time, whatever has changed
-    downstream_depth: (
-        int  # stages on the longest path to an end of the graph; deep ones start first
-    )
+    downstream_depth: int  # stages on the longest path from here to an end of the graph
+    upstream_depth: int = 1  # stages on the longest path from a beginning of the graph to here
 
 
 class GraphError(InputError):
@@ -90,12 +89,28 @@ def read_graph(root: Path) -> list[StageNode]:
         for name, stage in stages.items():
             upstream[name] = tuple(sorted(other.name for other in graph.successors(stage)))
         order = _topological_order(upstream)
-        depths = _downstream_depths(order, upstream)
+        downstream_depths = _downstream_depths(order, upstream)
+        upstream_depths = _upstream_depths(order, upstream)
         device_pool = "gpu" if uses_cuda(root) else "cpu"
         return [
-            _make_node(stages[name], upstream[name], depths[name], device_pool=device_pool)
+            _make_node(
+                stages[name],
+                upstream[name],
+                downstream_depth=downstream_depths[name],
+                upstream_depth=upstream_depths[name],
+                device_pool=device_pool,
+            )
             for name in order
         ]
+
+
+def in_run_order(ready: Iterable[StageNode]) -> list[StageNode]:
+    """Return stages that could begin now in the order in which they are to begin.
+
+    The longest remaining path comes first. Of equal paths, a branch that is under way is finished
+    before another is begun: otherwise its last stages would run alone at the end.
+    """
+    return sorted(ready, key=lambda node: (-node.downstream_depth, -node.upstream_depth))
 
 
 def uses_cuda(root: Path) -> bool:
@@ -237,7 +252,12 @@ def _open_repo(root: Path) -> Repo:
 
 
 def _make_node(
-    stage: PipelineStage, upstream: tuple[str, ...], downstream_depth: int, *, device_pool: str
+    stage: PipelineStage,
+    upstream: tuple[str, ...],
+    *,
+    downstream_depth: int,
+    upstream_depth: int,
+    device_pool: str,
 ) -> StageNode:
     meta = stage.meta or {}
     pool = meta.get("pool")
@@ -259,6 +279,7 @@ def _make_node(
         timeout_seconds=float(timeout),
         always_changed=stage.always_changed,
         downstream_depth=downstream_depth,
+        upstream_depth=upstream_depth,
     )
 
 
@@ -279,6 +300,13 @@ def _downstream_depths(order: list[str], upstream: Mapping[str, tuple[str, ...]]
     for name in reversed(order):
         for above in upstream[name]:
             depths[above] = max(depths[above], depths[name] + 1)
+    return depths
+
+
+def _upstream_depths(order: list[str], upstream: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    depths: dict[str, int] = {}
+    for name in order:
+        depths[name] = 1 + max((depths[above] for above in upstream[name]), default=0)
     return depths
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from flows.execute import EXIT_BAD_INPUT, EXIT_RESULTS_FAILED, StageResult
-from flows.plan import Reasons, StageNode
+from flows.plan import Reasons, StageNode, in_run_order
 
 StageRunner = Callable[[StageNode], StageResult]
 
@@ -130,9 +130,10 @@ def _result_without_running(
 def _ready_stages(
     waiting: Mapping[str, StageNode], results: Mapping[str, StageResult]
 ) -> list[StageNode]:
-    """Return the stages whose upstream stages have ended, the longest remaining path first."""
-    ready = [node for node in waiting.values() if all(name in results for name in node.upstream)]
-    return sorted(ready, key=lambda node: -node.downstream_depth)
+    """Return the stages whose upstream stages have ended, in the order in which they begin."""
+    return in_run_order(
+        node for node in waiting.values() if all(name in results for name in node.upstream)
+    )
 
 
 def _select_next(

@@ -94,6 +94,7 @@ def test_the_graph_is_read_from_dvc_yaml(new_project: Project) -> None:
     assert (nodes["train@a"].pool, nodes["train@a"].timeout_seconds) == ("gpu", 60.0)
     assert nodes["sources"].always_changed is True
     assert nodes["make@a"].downstream_depth == 4
+    assert (nodes["sources"].upstream_depth, nodes["train@a"].upstream_depth) == (1, 3)
     new_project.set_params(grid__extra=["b"])
     assert "extra@b" in {node.name for node in read_graph(new_project.root)}
 

@@ -1,6 +1,7 @@
 """A run adapts to its machine: cores, memory, one GPU, and a proxy that excludes localhost."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -8,7 +9,7 @@ import pytest
 
 from flows import machine, plan
 from flows.execute import StageResult
-from flows.plan import StageNode, read_graph
+from flows.plan import StageNode, in_run_order, read_graph
 from flows.scheduler import run_stages
 from lineage.runtime.settings import prepare_environment
 from tests.toy_project import make_project
@@ -31,6 +32,13 @@ class RecordingCallback:
 
 def build_node(name: str, pool: str, height: int = 1) -> StageNode:
     return StageNode(name, "", (), pool, 60.0, False, height)
+
+
+def test_a_branch_under_way_is_finished_before_another_is_begun() -> None:
+    first = build_node("evaluate", "cpu", height=2)
+    later = replace(build_node("evaluate_adapted", "cpu", height=2), upstream_depth=6)
+    longest = build_node("adapt", "gpu", height=3)
+    assert in_run_order([first, later, longest]) == [longest, later, first]
 
 
 def run_scheduler(nodes: list[StageNode], *, jobs: int, one_gpu: bool) -> tuple[list[str], int]:
