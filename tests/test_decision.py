@@ -75,7 +75,7 @@ def test_a_clear_winner_is_recommended_whatever_it_costs() -> None:
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "clear")
     assert decision.as_good == () and decision.advice == "pretrain on your text"
     assert describe_decision(decision) == (
-        "Use ELMo, fine-tuned: 90.0 % (88.3 to 91.7); all others are shown to score lower; "
+        "Use ELMo, fine-tuned: 90.0 % (88.3 to 91.7); all other models are shown to score lower; "
         "it takes 83 min to build."
     )
 
@@ -116,7 +116,7 @@ def test_a_system_that_may_be_far_behind_is_not_chosen_for_its_price() -> None:
     assert (decision.use.standing.system.model, decision.certainty) == ("elmo", "open")
     assert [one.standing.system.model for one in decision.as_good] == ["gpt"]
     sentence = describe_decision(decision)
-    assert "it scores highest (P = 0." in sentence
+    assert "no other model scores higher (P = 0." in sentence
     assert " of being the best), but GPT (fine-tuned) may be as good" in sentence
 
 
@@ -125,7 +125,7 @@ def test_of_equal_scores_the_cheapest_is_recommended() -> None:
     cells = with_floor(build_cells(num_items=10, elmo=1.0, gpt=1.0, tfidf=1.0))
     decision = decide_one(cells, costs_of(cells, elmo=100.0, gpt=50.0, tfidf=1.0))
     assert (decision.use.standing.system.model, decision.certainty) == ("tfidf", "open")
-    assert "; no other scores higher (P = 0." in describe_decision(decision)
+    assert "; no other model scores higher (P = 0." in describe_decision(decision)
 
 
 @pytest.mark.parametrize("seconds", [{"gpt": 2.0, "tfidf": 5.0}, {"gpt": 130.0, "tfidf": 170.0}])
@@ -168,8 +168,8 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
     assert with_100.omitted == () and with_100.unused_labels == 0
     assert with_all.omitted == (OmittedMethod("finetuned", "linear", "all"),)
     assert with_all.unused_labels == 1600
-    assert "; all others are shown to score lower" in describe_decision(with_100)
-    assert "; all others that were run with so many labels are" in describe_decision(with_all)
+    assert "; all other models are shown to score lower" in describe_decision(with_100)
+    assert "; all other models that were run with so many labels are" in describe_decision(with_all)
     assert describe_limits(with_all) == [
         "1,600 more labelled items are there: raise the task's limit.",
         "Not run with so many labels: fine-tuned.",
@@ -253,7 +253,9 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
     sentence = describe_decision(decision)
     public_sentence, own_sentence = sentence.split(" Without public weights, ")
     assert public_sentence.startswith("Use the public model minilm, fine-tuned: 90.0 % (")
-    assert "), 20.0 points above the best without public weights; all others" in public_sentence
+    assert (
+        "), 20.0 points above the best without public weights; all other models" in public_sentence
+    )
     assert own_sentence.startswith("use ELMo, fine-tuned: 70.0 % (")
     (line,) = build_decision_lines(analyze(cells), [decision])
     assert (line.use, line.score) == ("minilm", "90.0")

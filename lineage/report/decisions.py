@@ -271,9 +271,9 @@ def _describe_certainty(decision: Decision) -> str:
     if decision.certainty == "alone":
         return "there is nothing to compare it with"
     if decision.certainty == "clear":
-        others = (
-            "all others that were run with so many labels" if decision.omitted else "all others"
-        )
+        others = "all other models"  # a model's other systems are not candidates
+        if decision.omitted:
+            others += " that were run with so many labels"
         return f"{others} are shown to score lower"
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
@@ -283,9 +283,7 @@ def _describe_certainty(decision: Decision) -> str:
     chance = ""
     if use.probability_best is not None:
         chance = f" (P = {use.probability_best:.2f} of being the best)"
-    has_tie = any(use.mean - one.standing.mean <= MEAN_TOLERANCE for one in decision.as_good)
-    score = "no other scores higher" if has_tie else "it scores highest"
-    return f"{score}{chance}, but {names} may be as good"
+    return f"no other model scores higher{chance}, but {names} may be as good"
 
 
 def _describe_cheapest(decision: Decision) -> str:

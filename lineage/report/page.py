@@ -165,7 +165,11 @@ def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Cons
         heading = " or ".join(dict.fromkeys(task.heading for task in remaining[:count]))
         cells = [cell for task in remaining[:count] for line in task.lines for cell in line.cells]
         has_star = any(cell is not None and cell.is_recommended for cell in cells)
-        legend = "; * is the one to use" if has_star else ""
+        legend = (
+            "; * is the one to use; between lines of one model, validation decides"
+            if has_star
+            else ""
+        )
         console.print(f"{heading}, mean over seeds{legend}\n", style="italic")
         remaining = remaining[count:]
     lines = [summarize_decisions(analysis, decisions)]
