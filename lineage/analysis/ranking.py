@@ -25,7 +25,7 @@ Scores = npt.NDArray[np.float64]
 # Baselines that nobody would use, so they are not candidates.
 FLOORS = ("majority", "chance", "copy", "kneser_ney", "word_frequency")
 NUM_DRAWS = 10_000
-DRAWS_AT_ONCE = 2_000_000  # item numbers in memory: chunks of samples times items
+DRAWS_AT_ONCE = 200_000  # item numbers, samples times items: so many fit into the cache
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM
         items_CN = rng.integers(num_items, size=(size, num_items), dtype=np.int32)
         cells = items_CN + num_items * np.arange(size, dtype=np.int64)[:, None]
         counts_CN = np.bincount(cells.ravel(), minlength=size * num_items).reshape(size, num_items)
-        draws_BS[start : start + size] = counts_CN @ scores_SN.T / num_items
+        # A product of integers and floats would not use the fast routines of BLAS.
+        draws_BS[start : start + size] = counts_CN.astype(np.float64) @ scores_SN.T / num_items
     means_S = scores_SN.mean(axis=1)
     tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
     student_ratio = float(stdtrit(num_items - 1, tail) / ndtri(tail))
