@@ -51,7 +51,7 @@ PARAMS: dict[str, Any] = {
 }
 
 # Few steps, and the learning rate of the family, because most tests run a stage for its files.
-SHORT_FINETUNING: dict[str, Any] = {"epochs": 3, "min_steps": 60, "trials": []}
+SHORT_FINETUNING: dict[str, Any] = {"epochs": 1, "min_steps": 20, "trials": []}
 
 
 @functools.cache
