@@ -523,5 +523,5 @@ def test_a_recorder_ends_with_the_run_that_started_it() -> None:
     run.kill()
     run.wait()
     still_running = psutil.wait_procs([recorder_child], timeout=60)[1]
-    shutil.rmtree(address.parent)
+    shutil.rmtree(address.parent, ignore_errors=True)  # another run may have removed it
     assert not [process.kill() for process in still_running]

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from lineage.analysis import statistics
-from lineage.analysis.decision import SAME_COST_FACTOR
+from lineage.analysis.decision import SAME_COST_FACTOR, SHORTEST_SECONDS
 from lineage.analysis.ranking import (
     Scores,
     compare_with_best,
@@ -147,4 +147,4 @@ def _is_cheaper(seconds: float | None, champion_seconds: float | None) -> bool:
     """Return whether a system takes less time to build, by more than times differ by chance."""
     if seconds is None or champion_seconds is None:
         return False
-    return seconds * SAME_COST_FACTOR < champion_seconds
+    return max(seconds, SHORTEST_SECONDS) * SAME_COST_FACTOR < champion_seconds
