@@ -52,7 +52,7 @@ def candidate(tmp_path_factory: pytest.TempPathFactory) -> Candidate:
         test_items_digest="items",
         scores_N=(np.arange(ITEMS) < 0.8 * ITEMS).astype(float),
         num_grouped_items=0,
-        cost_seconds=10.0,
+        cost_seconds=50.0,
     )
     score = ModelScore("test", "accuracy", 0.8, Dataset("artifacts/tasks/sense", "ab" * 32))
     return Candidate(folder / "system", kept, decision, contender, score)
@@ -109,7 +109,7 @@ def test_the_first_system_becomes_the_champion_with_its_numbers(
     assert set(tags) == set(VERSION_TAGS) - missing
     assert tags["score"] == "0.8" and float(tags["score_low"]) < 0.8 < float(tags["score_high"])
     assert (tags["reason"], tags["system"], tags["label_count"]) == ("first", "tfidf", "100")
-    assert (tags["run_id"], tags["cost_seconds"]) == (study, "10")
+    assert (tags["run_id"], tags["cost_seconds"]) == (study, "50")
     assert version.description.startswith(
         f"The study {registry.study_name()} recommends it for sense"
     )
