@@ -72,6 +72,18 @@ def run(environment: Path, folder: Path, command: str, **variables: str) -> str:
     return completed.stdout + completed.stderr
 
 
+def shorten_study(path: Path) -> None:
+    """Edit params.yaml by hand, as its comments invite to: two models and one seed."""
+    text = path.read_text(encoding="utf-8")
+    for line, shorter in (
+        ("models: [word2vec, elmo, gpt, bert]", "models: [word2vec, gpt]"),
+        ("finetune_seeds: [0, 1]", "finetune_seeds: [0]"),
+    ):
+        assert line in text
+        text = text.replace(line, shorter)
+    path.write_text(text, encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -92,6 +104,7 @@ def test_the_commands_of_the_readme_work_in_an_empty_folder(
     study = tmp_path / "tickets"
     params = (study / "params.yaml").read_text(encoding="utf-8")
     assert (len(params.splitlines()) < 60 and "# guessed" in params) or "guess" in params
+    shorten_study(study / "params.yaml")
     outputs = {}
     clock = {}
     for command in commands:
