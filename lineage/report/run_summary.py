@@ -147,8 +147,7 @@ def build_run_summary(
     """Return the summary of a run."""
     lines = [f"**{summarize_decisions(analysis, decisions)}**", ""]
     for line in build_decision_lines(analysis, decisions):
-        cost = f" Cost: {line.cost}." if line.cost else ""
-        lines.append(f"- **{line.task}, {line.labels}**: {line.sentence}{cost}")
+        lines.append(f"- **{line.task}, {line.labels}**: {line.sentence}")
     lines += ["", "### Since the last run", ""]
     lines += [f"- {sentence}" for sentence in changes.sentences]
     lines += ["", f"Report: `{report}`"]
