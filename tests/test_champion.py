@@ -77,6 +77,8 @@ def test_an_equal_challenger_takes_over_only_if_it_is_cheaper() -> None:
 def test_times_that_differ_by_chance_are_no_reason_to_take_over() -> None:
     assert not decide(contender(0.8, cost_seconds=70.0), contender(0.8)).takes_over
     assert decide(contender(0.8, cost_seconds=60.0), contender(0.8)).takes_over
+    short, shorter = contender(0.8, cost_seconds=9.0), contender(0.8, cost_seconds=1.0)
+    assert not decide(shorter, short).takes_over, "the load of the machine decides such times"
 
 
 def test_a_cheaper_challenger_must_be_shown_to_be_within_two_points() -> None:
