@@ -70,9 +70,10 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
 
 
 def run_with_prefect(options: RunOptions) -> int:
-    """Run the flow in this process and return its exit code. Raises InputError.
+    """Run the flow in this process and return its exit code.
 
-    The exit code is that of the run, also if Prefect's server is gone by then.
+    The exit code is that of the run, also if Prefect's server is gone by then. Raises InputError,
+    also if the server fails before the run begins.
     """
     logging.raiseExceptions = False  # logs that Prefect cannot send are not worth a message each
     outcomes: list[State | BaseException] = []
@@ -94,7 +95,13 @@ def run_with_prefect(options: RunOptions) -> int:
     try:
         state = run_and_keep(options.jobs, options.workers, options.commit, return_state=True)
     except Exception as error:  # Prefect's client raises errors of many kinds
-        if not outcomes or error is outcomes[0]:
+        if not outcomes:
+            raise InputError(
+                f"the Prefect server at {os.environ['PREFECT_API_URL']} does not work "
+                f"({type(error).__name__}: {error}), so nothing was run; try again, or run without "
+                "it: `lineage run --no-prefect`"
+            ) from error
+        if error is outcomes[0]:
             raise
         _say_prefect_is_gone(type(error).__name__)
         if isinstance(outcomes[0], BaseException):

@@ -7,10 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -442,6 +444,42 @@ def test_a_run_whose_server_dies_or_hangs_ends_soon_with_its_own_exit_code(
     if fault == "suspend":
         server.kill()
     wait_until(lambda: project_processes(project) == [], seconds=10)
+
+
+class _BrokenPrefect(BaseHTTPRequestHandler):
+    """A server that is up, and closes the connection at every other question."""
+
+    def do_GET(self) -> None:
+        if self.path == "/api/health":
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"true")
+
+    def do_POST(self) -> None:
+        pass
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_server_that_fails_before_a_run_begins_is_named_in_one_sentence(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _BrokenPrefect)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/api"
+        completed = project.run("run", PREFECT_API_URL=address, PREFECT_CLIENT_MAX_RETRIES="0")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert completed.returncode == 2, completed.stdout + completed.stderr
+    assert (
+        "does not work (RuntimeError: Failed to reach API" in completed.stderr
+        and "--no-prefect" in completed.stderr
+    )
+    assert "Traceback" not in completed.stderr and project.read_trace() == []
 
 
 @pytest.mark.slow

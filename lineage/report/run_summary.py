@@ -146,8 +146,10 @@ def build_run_summary(
 ) -> RunSummary:
     """Return the summary of a run."""
     lines = [f"**{summarize_decisions(analysis, decisions)}**", ""]
-    for line in build_decision_lines(analysis, decisions):
-        lines.append(f"- **{line.task}, {line.labels}**: {line.sentence}")
+    lines += [
+        f"- **{line.task}, {line.labels}**: {line.sentence}"
+        for line in build_decision_lines(analysis, decisions)
+    ]
     lines += ["", "### Since the last run", ""]
     lines += [f"- {sentence}" for sentence in changes.sentences]
     lines += ["", f"Report: `{report}`"]
