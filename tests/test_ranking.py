@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
+from threadpoolctl import threadpool_limits
 
 from lineage.analysis.cells import ResultCell, _score_items
 from lineage.analysis.ranking import compare_with_best, draw_means, rank_setting
@@ -162,6 +163,15 @@ def test_many_items_are_drawn_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     whole = draw_means(scores_SN, generator("test"), 500)
     monkeypatch.setattr("lineage.analysis.ranking.DRAWS_AT_ONCE", 700)
     assert np.allclose(draw_means(scores_SN, generator("test"), 500), whole)
+
+
+def test_the_number_of_threads_does_not_change_a_digit() -> None:
+    scores_SN = generator("scores").random((30, 1000))
+    draws = []
+    for threads in (1, 2):
+        with threadpool_limits(limits=threads, user_api="blas"):
+            draws.append(draw_means(scores_SN, generator("bootstrap"), 1000))
+    assert np.array_equal(*draws)
 
 
 def test_a_single_system_is_the_best() -> None:

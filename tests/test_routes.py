@@ -64,7 +64,7 @@ def test_workers_on_this_machine_give_the_same_lock_file_and_results(
     assert read_dvc_lock(study) == read_dvc_lock(finished_project)
     assert read_results(study) == read_results(finished_project)
     metadata = {path.stem: read_json(path) for path in (study / ".lineage/metadata").glob("*.json")}
-    local = {"sources", "corpus@general", "task@mood", "report", "publish"}
+    local = {"sources", "corpus@general", "task@mood", "ngram", "report", "publish"}
     gpu = {"pretrain@gpt-0", "adapt@gpt-0-mood"}
     for name, entry in metadata.items():
         pool = "gpu" if name in gpu else "cpu"
@@ -204,7 +204,7 @@ def test_mlflow_holds_the_pipeline_its_stages_and_the_report(finished_project: P
         "figures",
     }
     verdict, _, _ = parent.data.tags["mlflow.note.content"].partition("\n")
-    assert "for mood" in verdict.lower()
+    assert "the task mood" in verdict
     assert verdict in (finished_project / "reports/comparison.md").read_text()
     assert "- **mood**: The champion is " in parent.data.tags["mlflow.note.content"]
     pretraining = runs["pretrain@gpt-0"]

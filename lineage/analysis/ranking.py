@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
+from threadpoolctl import threadpool_limits
 
 from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
@@ -48,13 +49,15 @@ def draw_means(scores_SN: Scores, rng: np.random.Generator, num_draws: int = NUM
     num_systems, num_items = scores_SN.shape
     draws_BS = np.empty((num_draws, num_systems))
     chunk = max(1, DRAWS_AT_ONCE // num_items)
-    for start in range(0, num_draws, chunk):
-        size = min(chunk, num_draws - start)
-        items_CN = rng.integers(num_items, size=(size, num_items), dtype=np.int32)
-        cells = items_CN + num_items * np.arange(size, dtype=np.int64)[:, None]
-        counts_CN = np.bincount(cells.ravel(), minlength=size * num_items).reshape(size, num_items)
-        # A product of integers and floats would not use the fast routines of BLAS.
-        draws_BS[start : start + size] = counts_CN.astype(np.float64) @ scores_SN.T / num_items
+    with threadpool_limits(limits=1, user_api="blas"):  # threads would change the last digits
+        for start in range(0, num_draws, chunk):
+            size = min(chunk, num_draws - start)
+            items_CN = rng.integers(num_items, size=(size, num_items), dtype=np.int32)
+            cells = items_CN + num_items * np.arange(size, dtype=np.int64)[:, None]
+            counts = np.bincount(cells.ravel(), minlength=size * num_items)
+            # A product of integers and floats would not use the fast routines of BLAS.
+            counts_CN = counts.reshape(size, num_items).astype(np.float64)
+            draws_BS[start : start + size] = counts_CN @ scores_SN.T / num_items
     means_S = scores_SN.mean(axis=1)
     tail = (1 + statistics.CONFIDENCE_LEVEL) / 2
     student_ratio = float(stdtrit(num_items - 1, tail) / ndtri(tail))
