@@ -80,6 +80,10 @@ def boolean_for_number(folder, tree):
     set_value(tree, "threads", True)
 
 
+def number_for_list(folder, tree):
+    set_value(tree, "grid.finetune_seeds", 2)
+
+
 def model_without_block(folder, tree):
     set_value(tree, "grid.models", ["gtp"])
 
@@ -196,6 +200,7 @@ CASES = {
     misspelt_task_key: ("tasks.mood", "unknown key 'lable'", "did you mean 'label'?"),
     missing_key: ("budget", "'body_parameters' is missing"),
     mistyped_key: ("budget.text_bytes", "expected a whole number, found 'many'"),
+    number_for_list: ("grid.finetune_seeds: expected a list, found 2 (int); write [2]",),
     boolean_for_number: ("threads", "expected a whole number"),
     model_without_block: ("grid.models", "'gtp' has no entry in models", "did you mean 'gpt'?"),
     zero_budget: ("budget", "text_bytes is 0"),

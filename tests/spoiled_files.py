@@ -259,7 +259,7 @@ CASES = {
     ),
     missing_corpus_column: (
         "c.parquet has no column 'bodi'",
-        "did you mean 'body'?; say text: COLUMN",
+        "did you mean 'body'? Say text: COLUMN",
     ),
     blank_text: (
         "mood/train.csv: 11 rows (17, 31, 32, 33, 34, ...): column 'review': the text is blank",

@@ -170,9 +170,9 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
     assert with_all.unused_labels == 1600
     assert "; all other models are shown to score lower" in describe_decision(with_100)
     assert "; all other models that were run with so many labels are" in describe_decision(with_all)
-    assert describe_limits(with_all) == [
-        "1,600 more labelled items are there: raise the task's limit.",
-        "Not run with so many labels: fine-tuned.",
+    assert describe_limits(analysis, with_all) == [
+        "1,600 more labelled items are available: raise the task's limit.",
+        "Not run with 400 labels: fine-tuned.",
     ]
     assert summarize_decisions(analysis, [with_100, with_all]) == (
         "For the task sense, use TF-IDF: no pretrained model is shown to be worth more (with so "
@@ -260,6 +260,26 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
     (line,) = build_decision_lines(analyze(cells), [decision])
     assert (line.use, line.score) == ("minilm", "90.0")
     assert line.alternative == "without public weights: ELMo (fine-tuned) 70.0"
+
+
+@pytest.mark.parametrize("verdict", ["better", "no significant difference"])
+def test_a_lead_over_tfidf_that_tests_do_not_show_is_named(verdict: str) -> None:
+    *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
+    public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
+    elmo, tfidf = own
+    comparison = dataclasses.replace(
+        compare_on("sense", "elmo", verdict),
+        comparison_type="tfidf",
+        label_count="100",
+        first=elmo.system,
+        second=tfidf.system,
+    )
+    is_named = verdict != "better"
+    for cells in (own, [*own, public]):
+        analysis = dataclasses.replace(analyze(with_floor(cells)), comparisons=(comparison,))
+        (line,) = build_decision_lines(analysis, decide(analysis, {}))
+        place = line.alternative if line.use == "minilm" else line.limits
+        assert ("not shown to be better than TF-IDF" in place) is is_named
 
 
 def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
@@ -589,7 +609,10 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
     assert decision.forecast is None, "75 % is less than there is now"
     assert "more labels" not in describe_decision(decision)
     (line,) = build_decision_lines(analyze(cells), [decision])
-    assert line.forecast == "For a forecast, run this system with at least three label counts"
+    assert (
+        line.forecast
+        == "To forecast what more labels would bring, run this system with at least three label counts"
+    )
     higher = forecast_for(frozen, scores=(0.8, 0.85, 0.88))
     changed = decide_one(cells, label_forecasts=(*forecasts, higher))
     assert changed.forecast == higher

@@ -1,5 +1,6 @@
 """The report lists items on which the two best systems disagree, with texts only on request."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -62,6 +63,25 @@ def test_the_report_shows_item_texts_only_on_request_and_ids_otherwise(
         assert (SECRET in item.text) is show_text
         first, second = item.predictions
         assert first.accuracy != second.accuracy
+
+
+def test_the_best_two_systems_may_be_public_models(tmp_path: Path) -> None:
+    study = Study(tmp_path / "results")
+    results = study.write()
+    _, analysis = build_results(results, study.grid, ReportParams())
+    overall = [
+        replace(one, scope="overall", standings=one.standings[::-1]) for one in analysis.rankings
+    ]
+    analysis = replace(analysis, rankings=(*analysis.rankings, *overall))
+    (found, *_) = find_disagreements(
+        analysis, results_dir=results, tasks_dir=tmp_path / "tasks", show_text=False
+    )
+    best = [
+        [standing.system for standing in one.standings[:2]]
+        for one in overall
+        if one.task == found.task
+    ]
+    assert list(found.systems) in best
 
 
 def test_a_label_as_long_as_a_sentence_is_shortened() -> None:

@@ -250,10 +250,11 @@ def test_a_conll_file_without_columns_is_refused_with_advice(
     [
         ([5, "all"], "with 5 labels at least 1 of the 6 classes of 'six'"),
         ([6, "all"], ""),
+        ([6, 500], "'six' has 54 training examples, so 500 means all of them"),
         (["all"], ""),
     ],
 )
-def test_the_data_check_reports_label_counts_that_leave_out_classes(
+def test_the_data_check_reports_label_counts_that_a_task_does_not_have(
     label_counts: list[Any], message: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     tree = make_project(tmp_path)

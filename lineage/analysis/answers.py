@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from lineage.analysis.cells import read_setting_predictions, select_system, shorten_label
-from lineage.analysis.decision import largest_label_counts
+from lineage.analysis.decision import largest_label_counts, widest_ranking
 from lineage.analysis.records import (
     AnswerDetails,
     Calibration,
@@ -43,7 +43,7 @@ def describe_answers(
         answer_type = load_kind(ranking.kind).answer_type
         if answer_type not in ("label", "tags"):
             continue
-        widest = _widest_ranking(rankings, ranking)
+        widest = widest_ranking(rankings, ranking)
         table = read_setting_predictions(results_dir, grid, ranking.setting, split=split)
         systems = [standing.system for standing in widest.standings]
         tables = [select_system(table, system) for system in systems]
@@ -58,14 +58,6 @@ def describe_answers(
                 )
             )
     return tuple(details)
-
-
-def _widest_ranking(rankings: Sequence[Ranking], ranking: Ranking) -> Ranking:
-    """Return the ranking of the same setting with public models, if there is one."""
-    for other in rankings:
-        if other.scope == "overall" and other.setting == ranking.setting:
-            return other
-    return ranking
 
 
 def _describe_task(

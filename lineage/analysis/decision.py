@@ -355,3 +355,11 @@ def largest_label_counts(rankings: Sequence[Ranking]) -> dict[str, Ranking]:
         if known is None or ranking.train_examples > known.train_examples:
             largest[ranking.task] = ranking
     return largest
+
+
+def widest_ranking(rankings: Sequence[Ranking], ranking: Ranking) -> Ranking:
+    """Return the ranking of the same setting with public models, if there is one."""
+    for other in rankings:
+        if other.scope == "overall" and other.setting == ranking.setting:
+            return other
+    return ranking

@@ -195,7 +195,9 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise InputError(f"{where}: expected a list, found {_describe_value(value)}")
+            raise InputError(
+                f"{where}: expected a list, found {_describe_value(value)}; write [{value}]"
+            )
         return tuple(
             _parse_value(arguments[0], item, f"{where}[{index}]")
             for index, item in enumerate(value)

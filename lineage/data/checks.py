@@ -153,6 +153,7 @@ def check_task_data(
         _check_text_length(name, key, limit, measures)
     _warn_unread_spans(measures, where)
     _warn_few_labels(name, params, measures)
+    _warn_many_labels(name, params, measures)
     for warning in measures.label_warnings:
         print(f"{where}.label: {warning}", file=sys.stderr)
     for warning in measures.repeat_warnings:
@@ -206,6 +207,19 @@ def _warn_few_labels(name: str, params: Params, measures: TaskMeasures) -> None:
             f"params.yaml: grid.label_counts: with {fewest} labels at least "
             f"{num_classes - fewest} of the {num_classes} classes of '{name}' have no training "
             f"example and are never predicted; use at least {num_classes}",
+            file=sys.stderr,
+        )
+
+
+def _warn_many_labels(name: str, params: Params, measures: TaskMeasures) -> None:
+    """Warn of numbers of labels that a task does not have."""
+    num_train = measures.num_train
+    numbers = [count for count in params.grid.label_counts if count != "all"]
+    if num_train and any(count > num_train for count in numbers):
+        largest = max(numbers)
+        print(
+            f"params.yaml: grid.label_counts: '{name}' has {num_train:,} training examples, so "
+            f"{largest:,} means all of them; write all instead, or remove it",
             file=sys.stderr,
         )
 

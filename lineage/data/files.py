@@ -454,10 +454,10 @@ def check_columns(
     for column in wanted:
         if column not in columns:
             nearest = _suggest_column(column, [shorten_value(known) for known in columns])
-            raise InputError(
-                f"{where}: {name} has no column '{describe(column)}'{nearest}"
-                f"{hint or _missing_column_hint(name)}"
-            )
+            advice = hint or _missing_column_hint(name)
+            if nearest.endswith("?"):
+                advice = f" {hint[2:3].upper()}{hint[3:]}".rstrip()  # a sentence of its own
+            raise InputError(f"{where}: {name} has no column '{describe(column)}'{nearest}{advice}")
 
 
 def _missing_column_hint(name: str) -> str:

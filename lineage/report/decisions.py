@@ -33,7 +33,9 @@ from lineage.report.formatting import (
 from lineage.report.styles import model_style
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
-NO_FORECAST = "For a forecast, run this system with at least three label counts"
+NO_FORECAST = (
+    "To forecast what more labels would bring, run this system with at least three label counts"
+)
 MAX_NAMES = 3  # of systems that are as good, in a cell
 NEXT_STEPS = {
     "nothing above chance": "Label more, or let models read more text",
@@ -64,7 +66,7 @@ class DecisionLine:
     alternative: str
     next_step: str
     forecast: str
-    limits: str  # labels that are there already, and methods that were not run
+    limits: str  # tests that show no gain, labels that are available, methods that were not run
     sentence: str
 
 
@@ -111,10 +113,10 @@ def _decision_line(analysis: Analysis, decision: Decision, *, most_labels: bool)
         unit=metric_unit(decision.metric),
         as_good=_list_as_good(decision),
         cost=format_cost(decision.use.cost),
-        alternative=_describe_alternative(decision),
+        alternative=_describe_alternative(analysis, decision),
         next_step=NEXT_STEPS[decision.advice].format(model=format_model(use.system.model)),
         forecast=describe_forecast(decision) or (NO_FORECAST if lacks_forecast else ""),
-        limits=" ".join(describe_limits(decision)),
+        limits=" ".join(describe_limits(analysis, decision)),
         sentence=describe_decision(decision),
     )
 
@@ -126,13 +128,18 @@ def _name_label_count(decision: Decision) -> str:
     return format_label_count(decision.label_count, train_examples=decision.train_examples)
 
 
-def _describe_alternative(decision: Decision) -> str:
+def _describe_alternative(analysis: Analysis, decision: Decision) -> str:
     """Name the best of the other group, with or without public models; empty without one."""
     if decision.overall is None:
         return ""
     if decision.advice == "use a public model":
         own = decision.under_budget
-        return f"without public weights: {_name_with_cost(own)}" if own else ""
+        if own is None:
+            return ""
+        text = f"without public weights: {_name_with_cost(own)}"
+        if _lacks_gain(analysis, decision, own):
+            text += ", not shown to be better than TF-IDF if trained again"
+        return text
     if decision.overall.standing.system == decision.use.standing.system:
         return "with public weights: the same"
     gain = ""
@@ -204,16 +211,33 @@ def describe_forecast(decision: Decision) -> str:
     return f"{text} {gain} points ({low} to {high}), to {reached}"
 
 
-def describe_limits(decision: Decision) -> list[str]:
-    """Tell where more labels are, and which methods were not run."""
+def _lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
+    """Return whether tests over seeds do not show a choice to be better than TF-IDF.
+
+    The choice itself is about the systems that were trained, so the two can differ.
+    """
+    return any(
+        one.comparison_type == "tfidf"
+        and one.task == decision.task
+        and one.label_count == decision.label_count
+        and one.first == choice.standing.system
+        and one.verdict != "better"
+        for one in analysis.comparisons
+    )
+
+
+def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
+    """Tell what tests do not show, where more labels are, and which methods were not run."""
     limits = []
+    if decision.use.standing.above_chance and _lacks_gain(analysis, decision, decision.use):
+        limits.append("Trained again, it is not shown to be better than TF-IDF.")
     if decision.unused_labels:
         limits.append(
-            f"{decision.unused_labels:,} more labelled items are there: raise the task's limit."
+            f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
         )
     if decision.omitted:
         methods = [TRANSFER_NAMES[one.transfer] + format_head(one.head) for one in decision.omitted]
-        limits.append(f"Not run with so many labels: {join_with_and(methods)}.")
+        limits.append(f"Not run with {decision.train_examples:,} labels: {join_with_and(methods)}.")
     return limits
 
 
