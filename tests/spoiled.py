@@ -200,7 +200,7 @@ CASES = {
     misspelt_task_key: ("tasks.mood", "unknown key 'lable'", "did you mean 'label'?"),
     missing_key: ("budget", "'body_parameters' is missing"),
     mistyped_key: ("budget.text_bytes", "expected a whole number, found 'many'"),
-    number_for_list: ("grid.finetune_seeds: expected a list, found 2 (int); write [2]",),
+    number_for_list: ("grid.finetune_seeds: expected a list, such as [a, b]; found 2 (int)",),
     boolean_for_number: ("threads", "expected a whole number"),
     model_without_block: ("grid.models", "'gtp' has no entry in models", "did you mean 'gpt'?"),
     zero_budget: ("budget", "text_bytes is 0"),

@@ -196,7 +196,7 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(
-                f"{where}: expected a list, found {_describe_value(value)}; write [{value}]"
+                f"{where}: expected a list, such as [a, b]; found {_describe_value(value)}"
             )
         return tuple(
             _parse_value(arguments[0], item, f"{where}[{index}]")

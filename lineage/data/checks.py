@@ -219,7 +219,7 @@ def _warn_many_labels(name: str, params: Params, measures: TaskMeasures) -> None
         largest = max(numbers)
         print(
             f"params.yaml: grid.label_counts: '{name}' has {num_train:,} training examples, so "
-            f"{largest:,} means all of them; write all instead, or remove it",
+            f"{largest:,} means all of them; write all instead, unless another task has more",
             file=sys.stderr,
         )
 

@@ -456,7 +456,9 @@ def check_columns(
             nearest = _suggest_column(column, [shorten_value(known) for known in columns])
             advice = hint or _missing_column_hint(name)
             if nearest.endswith("?"):
-                advice = f" {hint[2:3].upper()}{hint[3:]}".rstrip()  # a sentence of its own
+                # A column of nearly that name shows that the file has a header.
+                sentence = hint.removeprefix("; ")
+                advice = f" {sentence[0].upper()}{sentence[1:]}" if sentence else ""
             raise InputError(f"{where}: {name} has no column '{describe(column)}'{nearest}{advice}")
 
 

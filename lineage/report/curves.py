@@ -18,6 +18,7 @@ from lineage.analysis.decision import (
     SystemCost,
     largest_label_counts,
     pareto_front,
+    widest_ranking,
 )
 from lineage.analysis.records import Analysis, Ranking
 from lineage.report import charts
@@ -216,7 +217,7 @@ def build_cost_findings(
     for ranking in largest_label_counts(analysis.rankings).values():
         if ranking.setting in nothing:
             continue
-        widest = _with_public(analysis, ranking)
+        widest = widest_ranking(analysis.rankings, ranking)
         choices = [
             Choice(one, costs.get((one.system, ranking.setting), SystemCost()))
             for one in widest.standings
@@ -248,13 +249,6 @@ def describe_devices(costs: Costs) -> str:
     return (
         "Some models were built on a GPU and others on a CPU, so their times differ by machine too."
     )
-
-
-def _with_public(analysis: Analysis, ranking: Ranking) -> Ranking:
-    for one in analysis.rankings:
-        if one.scope == "overall" and one.setting == ranking.setting:
-            return one
-    return ranking
 
 
 def describe_front(front: Sequence[Choice], *, margin: float) -> str:
