@@ -1,8 +1,9 @@
-"""The addresses of a study's servers on this machine: MLflow and Prefect."""
+"""The addresses of a study's servers on this machine, MLflow and Prefect, and Prefect's secret."""
 
 import contextlib
 import json
 import os
+import secrets
 import urllib.request
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
 HOST = "127.0.0.1"
 PREFECT_PORT = 4200  # unless LINEAGE_PREFECT_PORT says otherwise
 MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
+SIGN_IN_PATH = "/sign-in"  # of the page that signs a browser in
+SECRET_USER = "lineage"  # basic authentication has a user name, which nothing checks
+SECRET_BYTES = 24  # as random as a key of 192 bits
 
 
 def servers_folder(study: Path) -> Path:
@@ -29,6 +33,40 @@ def running_port(study: Path, name: str) -> int | None:
         if processes.find_marked_processes([str(home)], pid=entry["pid"]):
             return int(entry["port"])
     return None
+
+
+def prefect_home(study: Path) -> Path:
+    """Return the folder of the study's Prefect server: its settings, its database, its secret."""
+    return study / STATE_DIR / "prefect"
+
+
+def read_prefect_secret(study: Path) -> str:
+    """Return the secret of the Prefect servers of this study. Make it if there is none.
+
+    Only the user can read its file. Raises InputError if the file is damaged.
+    """
+    path = prefect_home(study) / "secret"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"secret-{os.getpid()}.tmp")
+        draft.touch(mode=0o600)
+        draft.write_text(f"{SECRET_USER}:{secrets.token_urlsafe(SECRET_BYTES)}\n")
+        # Another command may have made one meanwhile, and a server may use it already.
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(draft)
+        draft.unlink()
+    secret = path.read_text(errors="replace").strip()
+    if len(secret) < SECRET_BYTES or not secret.startswith(f"{SECRET_USER}:"):
+        raise InputError(
+            f"{path}: the secret of the Prefect server is damaged; run `lineage down`, and remove "
+            "this file: the next command makes another"
+        )
+    return secret
+
+
+def sign_in_url(study: Path, prefect: str) -> str:
+    """Return the link that signs a browser in to the Prefect server at this address."""
+    return f"{prefect}{SIGN_IN_PATH}#{read_prefect_secret(study)}"
 
 
 def is_up(address: str, *, timeout_seconds: float = 2.0) -> bool:

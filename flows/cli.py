@@ -441,7 +441,7 @@ def _study_root() -> Path:
 
 
 def _run_with_prefect(options: "RunOptions") -> int:
-    from flows.servers import run_environment, start_temporary_prefect, wait_for_prefect
+    from flows.servers import RUN_SETTINGS, start_temporary_prefect, use_prefect, wait_for_prefect
     from flows.study import check_places, hold_run_lock
 
     root = _study_root()
@@ -449,9 +449,7 @@ def _run_with_prefect(options: "RunOptions") -> int:
     check_places(root)
     with hold_run_lock(root):
         pass
-    # Prefect reads its settings when it is imported.
-    for name, value in run_environment(root).items():
-        os.environ.setdefault(name, value)
+    use_prefect(root, RUN_SETTINGS)
     if options.workers and "PREFECT_API_URL" not in os.environ:
         raise InputError(
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"

@@ -25,9 +25,12 @@ from flows.addresses import (
     MLFLOW_PORT,
     PREFECT_PORT,
     is_up,
+    prefect_home,
     read_port,
+    read_prefect_secret,
     running_port,
     servers_folder,
+    sign_in_url,
 )
 from flows.execute import TELEMETRY_OFF
 from flows.locks import hold_lock
@@ -43,7 +46,10 @@ from lineage.runtime.settings import (
 )
 
 START_SECONDS = 120.0
-HEARTBEAT_SECONDS = 30
+# Each run sends a sign of life this often. The default of Prefect is longer than LOST_SECONDS.
+HEARTBEAT_SETTINGS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+# A run goes on if its server is gone. By default each request is tried for a minute.
+RUN_SETTINGS = {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL"}
 LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
 LATE_SECONDS = 120  # after its time, at which a run that has not begun counts as late
 LATE_VARIABLE = "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS"
@@ -79,7 +85,10 @@ def _start_all(study: Path, *, with_workers: bool) -> str:
             start_times[pool] = datetime.now(UTC)
             _start_worker(study, pool)
     _wait_for("the workers", lambda: _workers_online(start_times))
-    return f"Prefect: {address}\nworkers: {', '.join(pools)}; `lineage down` ends all of it"
+    return (
+        f"Prefect: {sign_in_url(study, address)}\n"
+        f"workers: {', '.join(pools)}; `lineage down` ends all of it"
+    )
 
 
 def start_pages(study: Path) -> str:
@@ -89,7 +98,11 @@ def start_pages(study: Path) -> str:
         prefect = start_prefect(study)
         _wait_for("MLflow", lambda: is_up(f"{mlflow}/health"))
         _wait_for("the Prefect server", lambda: is_up(f"{prefect}/api/health"))
-    return f"MLflow:  {_mlflow_runs_url(mlflow)}\nPrefect: {prefect}\n`lineage down` ends both"
+    return (
+        f"MLflow:  {_mlflow_runs_url(mlflow)}\n"
+        f"Prefect: {sign_in_url(study, prefect)}\n"
+        "`lineage down` ends both"
+    )
 
 
 def stop_all(study: Path) -> None:
@@ -137,7 +150,7 @@ def set_schedule(
             parameters={"workers": workers, "commit": commit},
             # A parent that waits in the pool of its children would take one of their places.
             work_pool_name=ORCHESTRATOR_POOL,
-            job_variables={"working_dir": str(study)},
+            job_variables={"working_dir": str(study), "env": HEARTBEAT_SETTINGS},
             entrypoint_type=EntrypointType.MODULE_PATH,
             concurrency_limit=ConcurrencyLimitConfig(
                 limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW
@@ -177,36 +190,54 @@ def remove_schedule(study: Path) -> str:
 
 def _connect_to_server(study: Path) -> None:
     """Set Prefect's settings for the server of this study. Raises InputError if none is up."""
-    if running_port(study, "prefect") is None and "PREFECT_API_URL" not in os.environ:
+    use_prefect(study)
+    if "PREFECT_API_URL" not in os.environ:
         raise InputError("no Prefect server of this study is up; run `lineage up` first")
-    for name, value in prefect_environment(study).items():
+
+
+def use_prefect(study: Path, settings: Mapping[str, str] | None = None) -> None:
+    """Set Prefect's settings in this process, for the server that the user names or for ours.
+
+    A server that the user names is used with the secret that the user gives, and never gets ours.
+    Prefect reads its settings when it is imported.
+    """
+    port = running_port(study, "prefect")
+    if port is not None and "PREFECT_API_URL" not in os.environ:
+        os.environ.update(_client_settings(study, port))
+    for name, value in {**_prefect_settings(study), **(settings or {})}.items():
         os.environ.setdefault(name, value)
 
 
-def prefect_environment(study: Path) -> dict[str, str]:
-    """Return Prefect's settings for this study: its own home, and its server if one is up."""
-    home = study / STATE_DIR / "prefect"
+def _prefect_settings(study: Path) -> dict[str, str]:
+    """Return Prefect's settings for all processes of this study, which has its own home."""
+    home = prefect_home(study)
     home.mkdir(parents=True, exist_ok=True)
-    environment = {
+    return {
         **TELEMETRY_OFF,
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         # flows/view.py prints what a user needs; Prefect's own log lines are on its pages.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+        **HEARTBEAT_SETTINGS,
     }
-    port = running_port(study, "prefect")
-    if port is not None:
-        environment["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
-    return environment
 
 
-def run_environment(study: Path) -> dict[str, str]:
-    """Return Prefect's settings for the process of a run, which goes on if its server is gone."""
+def _client_settings(study: Path, port: int) -> dict[str, str]:
     return {
-        **prefect_environment(study),
-        "PREFECT_CLIENT_MAX_RETRIES": "1",  # by default a minute of them for each request
-        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
+        "PREFECT_API_URL": f"http://{HOST}:{port}/api",
+        "PREFECT_API_AUTH_STRING": read_prefect_secret(study),
+    }
+
+
+def _server_settings(study: Path, port: int) -> dict[str, str]:
+    """Return the settings of a server that lets in only those who know the secret.
+
+    Its own pages are at two addresses; a page at another one may not even ask.
+    """
+    origins = (f"http://{HOST}:{port}", f"http://localhost:{port}")
+    return {
+        "PREFECT_SERVER_API_AUTH_STRING": read_prefect_secret(study),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(origins),
     }
 
 
@@ -225,14 +256,19 @@ def start_temporary_prefect(study: Path) -> bool:
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "flows.temporary_server", HOST, str(port), str(os.getpid())],
-            env={**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
+            [sys.executable, "-m", "flows.prefect_server", HOST, str(port), str(os.getpid())],
+            env={
+                **os.environ,
+                **_server_settings(study, port),
+                "PREFECT_UI_ENABLED": "0",
+                "PREFECT__SERVER_EPHEMERAL": "1",
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    os.environ["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
+    os.environ.update(_client_settings(study, port))
 
     def stop() -> None:
         logging.shutdown()  # sends Prefect's last logs, which would be tried for a minute otherwise
@@ -255,14 +291,15 @@ def start_prefect(study: Path) -> str:
     if port is None:
         port = _choose_port("LINEAGE_PREFECT_PORT", PREFECT_PORT)
         # The pages use Prefect's default port, whatever the server's port is.
-        pages = {
+        settings = {
+            **_server_settings(study, port),
             "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{port}/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             LATE_VARIABLE: os.environ.get(LATE_VARIABLE, str(LATE_SECONDS)),
             "PREFECT_UI_URL": f"http://{HOST}:{port}",
         }
-        command = ["prefect", "server", "start", "--host", HOST, "--port", str(port)]
-        _start_server(study, "prefect", command, environment=pages, port=port)
+        command = ["flows.prefect_server", HOST, str(port)]
+        _start_server(study, "prefect", command, environment=settings, port=port)
     return f"http://{HOST}:{port}"
 
 
@@ -328,8 +365,10 @@ def _start_worker(study: Path, pool: str) -> None:
 
 
 def _server_environment(study: Path) -> dict[str, str]:
+    port = running_port(study, "prefect")
     return {
-        **prefect_environment(study),
+        **_prefect_settings(study),
+        **({} if port is None else _client_settings(study, port)),
         processes.MARKER_VARIABLE: str(servers_folder(study)),
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO",
     }
@@ -391,6 +430,8 @@ def _register_stage_deployments() -> None:
             work_pool_name=pool,
             # A worker on another machine has the package, at another place.
             entrypoint_type=EntrypointType.MODULE_PATH,
+            # In the deployment, since a worker elsewhere was not started by us.
+            job_variables={"env": HEARTBEAT_SETTINGS},
         ).apply()
 
 

@@ -74,6 +74,7 @@ ALLOWED_USERS = {
         "flows/announce.py",
         "flows/flow.py",
         "flows/notifications.py",
+        "flows/prefect_server.py",
         "flows/servers.py",
         "flows/workers.py",
     },

@@ -19,7 +19,14 @@ import pytest
 
 from lineage.errors import InputError
 from tests.test_workers import Site, set_models
-from tests.toy_project import Project, free_port, make_project, project_processes, wait_until
+from tests.toy_project import (
+    Project,
+    free_port,
+    make_project,
+    prefect_access,
+    project_processes,
+    wait_until,
+)
 
 SECRET = "T0KEN-of-the-webhook"
 CHANGE = "queue, all 240 labels: elmo (fine-tuned) (78.8 %) instead of TF-IDF (73.3 %)"
@@ -247,10 +254,10 @@ def test_a_server_that_dies_during_a_run_does_not_keep_the_run_from_its_end(site
     project = site.project
     write_summary(project, [CHANGE])
     server = json.loads((project.root / ".lineage/servers/prefect.json").read_text())["pid"]
-    environment = project.environment() | {
-        "PREFECT_API_URL": f"http://127.0.0.1:{site.port}/api",
-        "PREFECT_HOME": str(project.root / ".lineage/prefect"),
-    }
+    environment = project.environment(
+        PREFECT_HOME=str(project.root / ".lineage/prefect"),
+        **prefect_access(project.root, site.port),
+    )
     completed = subprocess.run(
         [sys.executable, "-c", AWAY_SCRIPT.format(pid=server)],
         cwd=project.root,

@@ -10,7 +10,6 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from lineage.artifacts import read_json
 from tests.checkout import create_own_study, run_command, stage_outcomes
 from tests.installation import build_wheel, install_wheel
 from tests.private_text import find_leaks, read_texts
-from tests.toy_project import free_port, read_dvc_lock, wait_until
+from tests.toy_project import ask_prefect, free_port, prefect_access, read_dvc_lock, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +54,7 @@ def s3(tmp_path: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def run_worker(environment: Path, home: Path, api: str, pool: str) -> Iterator[None]:
+def run_worker(environment: Path, home: Path, access: dict[str, str], pool: str) -> Iterator[None]:
     """Run a worker in another environment and home while the block lasts."""
     home.mkdir(exist_ok=True)
     python = environment / "bin" / "python"
@@ -63,7 +62,7 @@ def run_worker(environment: Path, home: Path, api: str, pool: str) -> Iterator[N
         "PATH": f"{python.parent}:/usr/bin:/bin",
         "HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
-        "PREFECT_API_URL": api,
+        **access,
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "OMP_NUM_THREADS": "1",
         **CREDENTIALS,
@@ -76,14 +75,6 @@ def run_worker(environment: Path, home: Path, api: str, pool: str) -> Iterator[N
     finally:
         worker.terminate()
         worker.wait()
-
-
-def ask_prefect(api: str, path: str) -> Any:
-    request = urllib.request.Request(
-        f"{api}/{path}", data=b"{}", headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
 
 
 def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
@@ -100,9 +91,13 @@ def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
     api = f"http://127.0.0.1:{port}/api"
     try:
         run_command(study, "lineage", "up", "--no-workers", LINEAGE_PREFECT_PORT=str(port))
-        with run_worker(environment, home, api, "cpu"), run_worker(environment, home, api, "gpu"):
+        access = prefect_access(study, port)
+        with (
+            run_worker(environment, home, access, "cpu"),
+            run_worker(environment, home, access, "gpu"),
+        ):
             printed = run_command(study, "lineage", "run", "--workers", **CREDENTIALS)
-        runs = ask_prefect(api, "flow_runs/filter")
+        runs = ask_prefect(study, api, "flow_runs/filter")
     finally:
         run_command(study, "lineage", "down")
     outcomes = stage_outcomes(printed)

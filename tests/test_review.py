@@ -1,7 +1,6 @@
 """What a reviewer of a finished run reads on MLflow's own pages, in a real browser."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,10 +16,9 @@ from mlflow.entities import Run
 from lineage.errors import InputError
 from lineage.runtime import recorder, tracking
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
+from tests.browser import find_browser, show
 from tests.toy_project import free_port, wait_until
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-VIRTUAL_MILLISECONDS = 15_000  # that the page believes to have, after each of its requests
 ATTEMPTS = 3  # on a busy machine a page may not have been drawn
 ERROR = "mood.csv: row 7: the label is missing; give it one"
 
@@ -37,23 +35,10 @@ class Pages:
 
     def read(self, path: str, *expected: str) -> str:
         """Return what a page shows, as HTML. Fail if it does not show these texts."""
-        command = [
-            self.browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--window-size=2800,1200",  # columns of tables outside the window are not drawn
-            f"--virtual-time-budget={VIRTUAL_MILLISECONDS}",
-            f"--user-data-dir={self.profile}",
-            "--dump-dom",
-            f"{self.address}/#/{path}",
-        ]
         missing = list(expected)
         html = ""
         for _ in range(ATTEMPTS):
-            html = subprocess.run(
-                command, capture_output=True, text=True, timeout=120, check=True
-            ).stdout
+            html = show(self.browser, f"{self.address}/#/{path}", self.profile)
             missing = [text for text in expected if text not in html]
             if not missing:
                 break
@@ -72,9 +57,7 @@ def pages(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_time_limit: None
 ) -> Iterator[Pages]:
     """Serve a finished study in which a stage has failed since."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no Chromium is installed")
+    browser = find_browser()
     monkeypatch.chdir(project)
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     client = MlflowClient(resolve_tracking_uri())

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +20,10 @@ import pytest
 
 from tests.toy_project import (
     Project,
+    ask_prefect,
     free_port,
     make_project,
+    prefect_access,
     project_processes,
     read_dvc_lock,
     wait_until,
@@ -38,13 +39,7 @@ class Site:
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         """Return the answer of Prefect's API."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/{path}",
-            data=json.dumps(body or {}).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.load(answer)
+        return ask_prefect(self.project.root, f"http://127.0.0.1:{self.port}/api", path, body)
 
     def flow_runs(self) -> list[dict[str, Any]]:
         return self.ask("flow_runs/filter")
@@ -169,8 +164,8 @@ def test_a_worker_with_other_code_refuses_its_stage(site: Site) -> None:
     text = code.read_text()
     try:
         code.write_text(text + "\nCHANGED = True\n")
-        address = f"http://127.0.0.1:{site.port}/api"
-        completed = study.run("run", "--workers", PREFECT_API_URL=address)
+        access = prefect_access(project.root, site.port)
+        completed = study.run("run", "--workers", **access)
     finally:
         code.write_text(text)
         shutil.rmtree(study.root)
@@ -227,9 +222,7 @@ def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(
         "-c",
         "from flows.servers import _watch_lost_runs; _watch_lost_runs(sweep=True)",
     ]
-    environment = site.project.environment() | {
-        "PREFECT_API_URL": f"http://127.0.0.1:{site.port}/api"
-    }
+    environment = site.project.environment(**prefect_access(site.project.root, site.port))
     subprocess.run(command, cwd=site.project.root, env=environment, check=True, timeout=120)
     states = {run["id"]: run["state_type"] for run in site.flow_runs()}
     assert [states[run] for run in runs] == ["CRASHED", "CRASHED"]
@@ -523,7 +516,7 @@ def temporary_servers(project: Project) -> list[psutil.Process]:
     found = []
     for process in project_processes(project):
         with contextlib.suppress(psutil.Error):  # it has just ended
-            if "flows.temporary_server" in process.cmdline():
+            if "flows.prefect_server" in process.cmdline():
                 found.append(process)
     return found
 

@@ -1,5 +1,6 @@
 """A small project with the real flows and toy stages that take no time."""
 
+import base64
 import contextlib
 import json
 import os
@@ -9,12 +10,16 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 from ruamel.yaml import YAML
+
+from flows.addresses import read_prefect_secret
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -353,6 +358,32 @@ def has_sleeping_child(project: Project) -> bool:
             if "sleep" in " ".join(process.cmdline()):
                 return True
     return False
+
+
+def ask_prefect(study: Path, api: str, path: str, body: object = None) -> Any:
+    """Return the answer of a study's Prefect API to a request with the study's secret."""
+    request = urllib.request.Request(
+        f"{api}/{path}",
+        data=json.dumps(body or {}).encode(),
+        headers={
+            "Authorization": basic_authentication(read_prefect_secret(study)),
+            "Content-Type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
+
+
+def prefect_access(study: Path, port: int) -> dict[str, str]:
+    """Return what a process needs in its environment to use a study's Prefect server."""
+    return {
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_API_AUTH_STRING": read_prefect_secret(study),
+    }
+
+
+def basic_authentication(secret: str) -> str:
+    return f"Basic {base64.b64encode(secret.encode()).decode()}"
 
 
 def free_port() -> int:

@@ -156,7 +156,7 @@ STUDY_FILES = (
     (".lineage/metadata/", "neither", "Times, hosts and run ids of stages."),
     (".lineage/unsent/", "neither", "What stages have logged and MLflow does not have yet."),
     (".lineage/servers/", "neither", "Process ids, ports and logs of servers and workers."),
-    (".lineage/prefect/", "neither", "The database of Prefect."),
+    (".lineage/prefect/", "neither", "The database of Prefect, and the secret of its server."),
     (".lineage/remote/", "neither", "The DVC remote of workers, if you configured none."),
     (".lineage/workers/", "neither", "The folders of workers of this machine."),
     (".lineage/summary.json", "neither", "The summary of the last run, which Prefect shows."),

@@ -1,0 +1,240 @@
+"""Prefect's server answers those who know the study's secret, and no page of another origin."""
+
+import contextlib
+import http.client
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from flows.addresses import read_prefect_secret, sign_in_url
+from lineage.errors import InputError
+from tests.browser import find_browser, show
+from tests.toy_project import (
+    Project,
+    ask_prefect,
+    basic_authentication,
+    free_port,
+    make_project,
+)
+
+FOREIGN = "evil.example"  # a name that a page has given to this machine
+
+# It does what a person can do with the server: it makes the worker of the pool cpu run a command.
+ATTACK = """<!doctype html><body><script>
+const API = "{api}", COMMAND = "touch {mark}";
+async function ask(path, body, type) {{
+  const options = {{method: "POST", headers: {{"Content-Type": type}}, body: JSON.stringify(body)}};
+  if (type == "text/plain") options.mode = "no-cors";
+  return fetch(API + path, options);
+}}
+async function attack(type) {{
+  const flow = await (await ask("/flows/", {{name: "attack-" + type.slice(-4)}}, type)).json();
+  const deployment = {{name: "attack", flow_id: flow.id, work_pool_name: "cpu",
+                      job_variables: {{command: COMMAND}}}};
+  const made = await (await ask("/deployments/", deployment, type)).json();
+  await ask(`/deployments/${{made.id}}/create_flow_run`, {{state: {{type: "SCHEDULED"}}}}, type);
+  return "the attack went through";
+}}
+(async () => {{
+  for (const type of ["application/json", "text/plain"]) {{
+    let text;
+    try {{ text = await attack(type); }} catch (error) {{ text = String(error); }}
+    document.body.append(type + ": " + text + "; ");
+  }}
+  document.body.append("the page has ended");
+}})();
+</script></body>
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, int]]:
+    """A project with a Prefect server and workers, and the server's port."""
+    project = make_project(tmp_path_factory.mktemp("site"))
+    port = free_port()
+    try:
+        completed = project.run("up", LINEAGE_PREFECT_PORT=str(port))
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        assert sign_in_url(project.root, f"http://127.0.0.1:{port}") in completed.stdout
+        yield project, port
+    finally:
+        project.run("down")
+
+
+def request(port: int, path: str, method: str = "POST", **headers: str) -> tuple[int, dict, str]:
+    """Return the status, the headers and the text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body=b"{}", headers=names)
+    with contextlib.closing(connection):
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+
+
+def test_requests_without_the_secret_are_refused(server: tuple[Project, int]) -> None:
+    project, port = server
+    json_type = "application/json"
+    own = basic_authentication(read_prefect_secret(project.root))
+    path = "/api/deployments/filter"
+    assert request(port, path, Content_Type=json_type, Authorization=own)[0] == 200
+    assert request(port, path, Content_Type=json_type)[0] == 401
+    wrong = basic_authentication("lineage:another")
+    assert request(port, path, Content_Type=json_type, Authorization=wrong)[0] == 401
+    assert request(port, path, Content_Type="text/plain")[0] == 401
+    assert request(port, "/api/health", "GET")[0] == 200, "anyone may ask whether it is up"
+
+
+def test_another_name_of_the_machine_is_refused(server: tuple[Project, int]) -> None:
+    project, port = server
+    own = basic_authentication(read_prefect_secret(project.root))
+    for path in ("/api/deployments/filter", "/api/health", "/sign-in", "/"):
+        status, _, text = request(
+            port, path, Content_Type="application/json", Authorization=own, Host=FOREIGN
+        )
+        assert (status, text) == (400, "Invalid host header"), path
+
+
+def test_a_page_of_another_origin_is_not_allowed_to_ask(server: tuple[Project, int]) -> None:
+    _, port = server
+    allowed = {}
+    for origin in (f"http://127.0.0.1:{port + 1}", f"http://{FOREIGN}", f"http://localhost:{port}"):
+        _, headers, _ = request(
+            port,
+            "/api/deployments/filter",
+            "OPTIONS",
+            Origin=origin,
+            Access_Control_Request_Method="POST",
+            Access_Control_Request_Headers="authorization,content-type",
+        )
+        names = {name.lower(): value for name, value in headers.items()}
+        allowed[origin] = names.get("access-control-allow-origin")
+    assert list(allowed.values()) == [None, None, f"http://localhost:{port}"]
+
+
+def test_the_secret_is_readable_by_its_user_only_and_lies_in_no_log(
+    server: tuple[Project, int],
+) -> None:
+    project, _ = server
+    completed = project.run("run", "--workers")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    secret = read_prefect_secret(project.root)
+    path = project.root / ".lineage" / "prefect" / "secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().strip() == secret
+    token = secret.partition(":")[2]
+    assert token not in completed.stdout + completed.stderr
+    found = [
+        str(file.relative_to(project.root))
+        for file in project.root.rglob("*")
+        if file.is_file() and token.encode() in file.read_bytes()
+    ]
+    assert found == [".lineage/prefect/secret"]
+
+
+def test_a_server_that_the_user_names_does_not_get_the_secret(
+    server: tuple[Project, int],
+) -> None:
+    project, _ = server
+    script = (
+        "import os; from pathlib import Path; from flows.servers import use_prefect;"
+        "use_prefect(Path.cwd()); print(os.environ.get('PREFECT_API_AUTH_STRING'))"
+    )
+    command = [sys.executable, "-c", script]
+    for given, expected in (
+        ({"PREFECT_API_URL": "http://prefect.example.org/api"}, "None"),
+        (
+            {
+                "PREFECT_API_URL": "http://prefect.example.org/api",
+                "PREFECT_API_AUTH_STRING": "me:mine",
+            },
+            "me:mine",
+        ),
+        ({"PREFECT_API_AUTH_STRING": "me:mine"}, read_prefect_secret(project.root)),
+    ):
+        printed = subprocess.run(
+            command,
+            cwd=project.root,
+            env=project.environment(**given),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert printed.strip() == expected
+
+
+def test_a_damaged_secret_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / ".lineage" / "prefect" / "secret"
+    path.parent.mkdir(parents=True)
+    for content in (b"", b"lineage:", bytes(range(256))):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="is damaged; run `lineage down`, and remove"):
+            read_prefect_secret(tmp_path)
+    path.unlink()
+    assert read_prefect_secret(tmp_path) == read_prefect_secret(tmp_path)
+
+
+@pytest.mark.slow
+def test_pages_of_other_origins_cannot_make_a_worker_run_a_command(
+    server: tuple[Project, int], tmp_path: Path
+) -> None:
+    browser = find_browser()
+    project, port = server
+    mark = tmp_path / "attacked"
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    with serve_folder(pages) as attacker:
+        for host, target in (
+            ("127.0.0.1", f"http://127.0.0.1:{port}/api"),  # another server of this machine
+            (FOREIGN, f"http://127.0.0.1:{port}/api"),
+            (FOREIGN, f"http://{FOREIGN}:{port}/api"),
+        ):
+            (pages / "attack.html").write_text(ATTACK.format(api=target, mark=mark))
+            html = show(
+                browser,
+                f"http://{host}:{attacker}/attack.html",
+                tmp_path / "profile",
+                f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1",
+            )
+            assert "the page has ended" in html, html
+            assert html.count("TypeError: Failed to fetch") + html.count("SyntaxError") == 2, html
+    api = f"http://127.0.0.1:{port}/api"
+    flows = {flow["name"] for flow in ask_prefect(project.root, api, "flows/filter")}
+    assert flows <= {"run-stage", "run-study"}
+    assert not mark.exists()
+
+
+@pytest.mark.slow
+def test_the_link_of_the_terminal_signs_a_browser_in(
+    server: tuple[Project, int], tmp_path: Path
+) -> None:
+    browser = find_browser()
+    project, port = server
+    address = f"http://127.0.0.1:{port}"
+    without = show(browser, f"{address}/deployments", tmp_path / "stranger")
+    assert "run-stage" not in without
+    assert "Authentication failed" in without
+    signed_in = show(browser, sign_in_url(project.root, address), tmp_path / "user")
+    assert "Authentication failed" not in signed_in
+    page = show(browser, f"{address}/deployments", tmp_path / "user")
+    assert "run-stage" in page
+
+
+@contextlib.contextmanager
+def serve_folder(folder: Path) -> Iterator[int]:
+    """Serve the files of a folder on loopback, and yield the port."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
+        thread = threading.Thread(target=pages.serve_forever)
+        thread.start()
+        try:
+            yield pages.server_port
+        finally:
+            pages.shutdown()
+            thread.join()
