@@ -22,6 +22,7 @@ from flows.execute import EXIT_BAD_INPUT, EXIT_RESULTS_FAILED, StageResult
 from flows.plan import StageNode
 from flows.run import RunOptions, run_study
 from flows.scheduler import StageRunner
+from flows.waiting import WaitReports
 from flows.workers import RemoteStage, run_on_worker, run_remote_stage
 from lineage.errors import InputError
 
@@ -51,7 +52,8 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
     run_remotely = None
     try:
         if workers:
-            run_remotely = partial(run_on_worker, run_count=int(flow_run.run_count or 1))
+            run_count = int(flow_run.run_count or 1)
+            run_remotely = partial(run_on_worker, run_count=run_count, reports=WaitReports())
         exit_status = run_study(
             RunOptions(jobs, workers, commit),
             root=Path.cwd(),

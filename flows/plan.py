@@ -4,6 +4,7 @@ Only this file and quick_dvc.py use DVC's Python interface. DVC makes no promise
 tests/test_flows.py checks what is used of it here.
 """
 
+import contextlib
 import json
 import logging
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dvc.config import Config
+from dvc.data_cloud import Remote
 from dvc.exceptions import DvcException
 from dvc.repo import Repo
 from dvc.stage import PipelineStage
@@ -216,24 +218,30 @@ def drop_default_remote(root: Path, name: str) -> None:
             del config["core"]["remote"]
 
 
+@contextlib.contextmanager
+def open_remote(root: Path) -> Iterator[Remote]:
+    """Yield the default remote: `fs` reads and writes its files, and `path` is its folder."""
+    with _open_repo(root) as repo:
+        yield repo.cloud.get_remote()
+
+
 def check_remote_access(root: Path) -> None:
     """Raise InputError unless files can be written to the default remote, and removed."""
     remote = read_default_remote(root)
     address = remote.settings["url"] if remote else "none"
-    with _open_repo(root) as repo:
-        try:
-            store = repo.cloud.get_remote_odb()
-            probe = store.fs.join(store.path, "lineage-access-check")
-            store.fs.makedirs(store.path)
-            with store.fs.open(probe, "wb") as stream:
+    try:
+        with open_remote(root) as opened:
+            probe = opened.fs.join(opened.path, "lineage-access-check")
+            opened.fs.makedirs(opened.path)
+            with opened.fs.open(probe, "wb") as stream:
                 stream.write(b"lineage")
-            store.fs.remove(probe)
-        # Each kind of storage has errors of its own.
-        except Exception as error:
-            raise InputError(
-                f"{address}: the DVC remote cannot be written to: {_full_message(error)}; check "
-                "its settings (`dvc remote list`) and your access rights"
-            ) from error
+            opened.fs.remove(probe)
+    # Each kind of storage has errors of its own.
+    except Exception as error:
+        raise InputError(
+            f"{address}: the DVC remote cannot be written to: {_full_message(error)}; check "
+            "its settings (`dvc remote list`) and your access rights"
+        ) from error
 
 
 def read_cache_folder(root: Path) -> Path:

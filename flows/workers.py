@@ -12,11 +12,11 @@ import json
 import os
 import platform
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -26,7 +26,6 @@ from prefect.artifacts import create_table_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import FlowRun, State
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.client.schemas.objects import WorkerStatus
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling
 from ruamel.yaml import YAML
@@ -51,6 +50,8 @@ from flows.plan import (
     read_lock_entries,
     set_default_remote,
 )
+from flows.resume_points import ResumePoints
+from flows.waiting import WaitReports, WorkerWait
 from lineage import __version__
 from lineage.errors import InputError
 from lineage.runtime.code import package_digest
@@ -59,17 +60,12 @@ from lineage.runtime.settings import (
     METADATA_DIR,
     SQLITE_PREFIX,
     STATE_DIR,
+    read_runtime_settings,
     resolve_tracking_uri,
 )
 
 MAX_ATTEMPTS = 3  # of a stage whose worker was lost or killed; it resumes
 POLL_SECONDS = 1.0
-# How long a stage waits in a pool without an online worker. Without a limit its run would hang and
-# hold up the next nights.
-NO_WORKER_SECONDS = 300.0
-# How long a worker may take to start a stage that it has claimed. One that is killed meanwhile leaves
-# the run pending: it never had a heartbeat, so Prefect does not miss it.
-CLAIMED_SECONDS = 120.0
 # How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
 NO_SERVER_SECONDS = 60.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
@@ -102,7 +98,9 @@ class WorkerReport:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1) -> StageResult:
+def run_on_worker(
+    node: StageNode, context: StageContext, *, run_count: int, reports: WaitReports
+) -> StageResult:
     """Have a worker of the stage's pool run it, and take its result from the DVC remote.
 
     `run_count` says how often Prefect has tried this run: each try requests its stages again. Raises
@@ -117,34 +115,42 @@ def run_on_worker(node: StageNode, context: StageContext, *, run_count: int = 1)
         return StageResult(node.name, "failed", exit_status=1, message=str(error))
     remote_stage = _make_request(node, context)
     flow_run_id = context.environment.get("LINEAGE_FLOW_RUN", "")
+    key = f"{flow_run_id}-{run_count}-{node.name}"
     try:
-        result = _try_workers(node, remote_stage, context, f"{flow_run_id}-{run_count}-{node.name}")
+        return _try_workers(node, remote_stage, context, key=key, reports=reports)
     except WorkersUnreachableError:
         finished = _pull_result(node, context=context)  # by a worker that could not say so
         if finished.succeeded:
             return finished
         raise
-    if not result.succeeded:
-        return result
-    pulled = _pull_result(node, context=context)
-    if not pulled.succeeded:
-        message = (
-            f"{node.name}: the worker's result did not arrive through the DVC remote: "
-            f"{pulled.message}"
-        )
-        return replace(pulled, message=message)
-    return result
 
 
 def _try_workers(
-    node: StageNode, remote_stage: RemoteStage, context: StageContext, key: str
+    node: StageNode,
+    remote_stage: RemoteStage,
+    context: StageContext,
+    *,
+    key: str,
+    reports: WaitReports,
 ) -> StageResult:
-    """Have workers run the stage, again if it is killed or its worker is lost."""
+    """Have workers run the stage, again if it is killed or its worker is lost. Take its result."""
     attempt = 1
     while True:
         result = _await_worker(
-            node, remote_stage, context=context, idempotency_key=f"{key}-{attempt}"
+            node,
+            remote_stage,
+            context=context,
+            idempotency_key=f"{key}-{attempt}",
+            reports=reports,
         )
+        if result.outcome == "stopped":
+            return result
+        pulled = _pull_result(node, context=context)
+        if result.succeeded:
+            return result if pulled.succeeded else _describe_missing(pulled)
+        if pulled.succeeded:  # the worker had finished it before it was lost
+            ResumePoints(context.root, node.name, study=_study_name(context)).remove()
+            return pulled
         if not result.was_killed:
             return result
         if attempt == MAX_ATTEMPTS:
@@ -156,6 +162,18 @@ def _try_workers(
             file=sys.stderr,
             flush=True,
         )
+
+
+def _describe_missing(pulled: StageResult) -> StageResult:
+    message = (
+        f"{pulled.name}: the worker's result did not arrive through the DVC remote: "
+        f"{pulled.message}"
+    )
+    return replace(pulled, message=message)
+
+
+def _study_name(context: StageContext) -> str:
+    return context.root.resolve().name
 
 
 def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
@@ -184,7 +202,7 @@ def _make_request(node: StageNode, context: StageContext) -> RemoteStage:
 def _worker_environment(context: StageContext) -> dict[str, str]:
     environment = dict(context.environment)
     # The worker's folder has another name, and lacks some records.
-    environment["LINEAGE_STUDY"] = context.root.resolve().name
+    environment["LINEAGE_STUDY"] = _study_name(context)
     environment["LINEAGE_PIPELINE_ID"] = compute_pipeline_id(context.root)
     tracking_uri = resolve_tracking_uri()
     if "@" not in tracking_uri:  # before it there is a password, which must not travel
@@ -206,7 +224,12 @@ def _pull_result(node: StageNode, *, context: StageContext) -> StageResult:
 
 
 def _await_worker(
-    node: StageNode, remote_stage: RemoteStage, *, context: StageContext, idempotency_key: str
+    node: StageNode,
+    remote_stage: RemoteStage,
+    *,
+    context: StageContext,
+    idempotency_key: str,
+    reports: WaitReports,
 ) -> StageResult:
     """Start the stage's flow run and return the result that its worker reports.
 
@@ -230,7 +253,9 @@ def _await_worker(
         client = _ask_server(
             lambda: exit_stack.enter_context(get_client(sync_client=True)), node, context
         )
-        ended = _await_final_state(client, run.id, node, context)
+        limits = read_runtime_settings().pool_wait_seconds
+        wait = WorkerWait(node, client, reports, limits)
+        ended = _await_final_state(client, run.id, wait, context)
         seconds = time.monotonic() - start_time
         if isinstance(ended, StageResult):
             return replace(ended, seconds=seconds)
@@ -269,18 +294,18 @@ def _ask_server(question: Callable[[], Answer], node: StageNode, context: StageC
 
 
 def _await_final_state(
-    client: SyncPrefectClient, run_id: UUID, node: StageNode, context: StageContext
+    client: SyncPrefectClient, run_id: UUID, wait: WorkerWait, context: StageContext
 ) -> State | StageResult:
     """Return the run's final state, or the stage's result if it was stopped or no worker takes it.
 
     The run is cancelled if it has not ended by then.
     """
     has_ended = False
-    last_seen = time.monotonic()
-    claimed_since = time.monotonic()
+    node = wait.node
     try:
         while True:
-            state = _ask_server(lambda: client.read_flow_run(run_id), node, context).state
+            run = _ask_server(lambda: client.read_flow_run(run_id), node, context)
+            state = run.state
             if state is not None and state.is_final():
                 has_ended = True
                 return state
@@ -288,29 +313,13 @@ def _await_final_state(
                 return StageResult(node.name, "stopped", 0.0, 1, f"{node.name}: stopped")
             state_name = state.name if state else "unknown"
             _write_status_line(context, node, f"{state_name} in pool {node.pool}")
-            if state is None or not state.is_pending():
-                claimed_since = time.monotonic()
-            elif time.monotonic() - claimed_since > CLAIMED_SECONDS:
-                message = f"{node.name}: its worker has not begun it for {CLAIMED_SECONDS:.0f} s"
-                return StageResult(node.name, "failed", 0.0, -signal.SIGKILL, message)
-            is_waiting = state is not None and state.is_scheduled()
-            if is_waiting and time.monotonic() - last_seen > NO_WORKER_SECONDS:
-                if not _ask_server(lambda: _is_worker_online(client, node.pool), node, context):
-                    message = (
-                        f"{node.name}: no worker of the pool {node.pool} has been heard of "
-                        f"for {NO_WORKER_SECONDS:.0f} s; `lineage up` starts one on this machine"
-                    )
-                    return StageResult(node.name, "failed", 0.0, 1, message)
-                last_seen = time.monotonic()
+            too_long = _ask_server(partial(wait.check, run), node, context)
+            if too_long is not None:
+                return too_long
     finally:
         if not has_ended:
             with contextlib.suppress(httpx.HTTPError):
                 client.set_flow_run_state(run_id, Cancelling(), force=True)
-
-
-def _is_worker_online(client: SyncPrefectClient, pool: str) -> bool:
-    workers = client.read_workers_for_work_pool(pool)
-    return any(worker.status == WorkerStatus.ONLINE for worker in workers)
 
 
 def _write_status_line(context: StageContext, node: StageNode, text: str) -> None:
@@ -388,11 +397,16 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path, guard: Guard) -
     # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
     # then takes the rest for present.
     run_dvc("fetch", *remote_stage.upstream, context=context, name=name)
-    result = run_stage(
-        name, context=context, timeout_seconds=remote_stage.timeout_seconds, pull=True
-    )
+    resume_points = ResumePoints(root, name, study=environment["LINEAGE_STUDY"])
+    resume_points.restore()
+    with resume_points.copy_in_background():
+        result = run_stage(
+            name, context=context, timeout_seconds=remote_stage.timeout_seconds, pull=True
+        )
     if result.succeeded:
         run_dvc("push", "--run-cache", name, context=context, name=name)
+        if resume_points.is_in_remote:
+            resume_points.remove()
     path = root / METADATA_DIR / f"{name}.json"
     # If the result came from a cache, the file describes another run.
     if result.outcome == "ran" and path.is_file():

@@ -148,7 +148,7 @@ def load_context(
         text_bytes=text_bytes,
         precision=params.precision,
         device=select_device(params.device, runtime.device_index),
-        tokens_dir=Path(f"artifacts/tokens/{name}") if model_dir == source_dir else None,
+        tokens_dir=model_dir,
         failure_reason=read_manifest(model_dir, "model")["reason"],
         checkpoint_seconds=runtime.checkpoint_seconds,
     )

@@ -68,7 +68,8 @@ def work(stage: Stage) -> None:
             assert public_model is not None, "every other family is trained"
             output = wrap_public_model(public_model)
         folder = Path(f"artifacts/pretrained/{name}/{seed}")
-        write_training(stage, folder, checkpoint, output)
+        running_text = tokens_dir if model.family.can_translate else None
+        write_training(stage, folder, checkpoint, output, running_text=running_text)
         budget_row = {"model": name, "pretrain_seed": seed, "status": output.status}
         if public_model is not None:
             budget_row["matched"] = False

@@ -75,6 +75,7 @@ ALLOWED_USERS = {
         "flows/flow.py",
         "flows/notifications.py",
         "flows/prefect_server.py",
+        "flows/waiting.py",
         "flows/servers.py",
         "flows/workers.py",
     },

@@ -3,20 +3,16 @@
 The tests need no server.
 """
 
-import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
-from prefect.states import Pending
 
 from flows import processes, runner, workers
 from flows.execute import (
@@ -25,74 +21,16 @@ from flows.execute import (
     WorkersUnreachableError,
     _stage_exit_status,
 )
-from flows.plan import StageNode
+from flows.plan import StageNode, init_dvc
+from flows.waiting import WaitReports
 
 RUN = uuid4()
 NODE = StageNode("make@a", "", (), "cpu", 60.0, False, 1)
 
 
-@pytest.mark.parametrize("online", [True, False])
-def test_a_stage_that_no_worker_takes_is_cancelled_if_no_worker_is_online(
-    online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state_names = iter([*["Late"] * 5, "Completed"])
-    cancelled = []
-
-    def read_flow_run(run: str) -> Any:
-        name = next(state_names)
-        is_final = name == "Completed"
-        state = SimpleNamespace(
-            name=name,
-            is_final=lambda: is_final,
-            is_scheduled=lambda: not is_final,
-            is_pending=lambda: False,
-            is_crashed=lambda: False,
-            message="it is done",
-        )
-        return SimpleNamespace(state=state)
-
-    client = SimpleNamespace(
-        read_flow_run=read_flow_run, read_artifacts=lambda **_: [], set_flow_run_state=lambda run, state, force: cancelled.append(run),
-        read_workers_for_work_pool=lambda pool: [SimpleNamespace(status=workers.WorkerStatus.ONLINE if online else workers.WorkerStatus.OFFLINE)],
-    )  # fmt: skip
-
-    @contextlib.contextmanager
-    def fake_client(**_: Any) -> Iterator[Any]:
-        yield client
-
-    monkeypatch.setattr(workers, "get_client", fake_client)
-    monkeypatch.setattr(workers, "run_deployment", lambda *_, **__: SimpleNamespace(id=RUN))
-    monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(workers, "NO_WORKER_SECONDS", 0.02)
-    remote_stage = workers.RemoteStage("make@a", [], "", {}, {}, {}, 1, 60.0, {})
-    result = workers._await_worker(
-        NODE, remote_stage, context=StageContext(tmp_path), idempotency_key="a key"
-    )
-    message = "no worker of the pool cpu has been heard of for 0 s; `lineage up` starts one"
-    assert (message in result.message) is not online
-    assert (cancelled == [RUN]) is not online
-    assert result.outcome == "failed"
-    assert not result.was_killed
-    if online:
-        assert "ended as Completed: it is done" in result.message
-
-
-def test_a_stage_that_a_worker_has_claimed_and_never_begins_counts_as_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its worker was killed before the stage had a process."""
-    state = Pending(name="Submitting")
-    cancelled = []
-    client: Any = SimpleNamespace(
-        read_flow_run=lambda run: SimpleNamespace(state=state),
-        set_flow_run_state=lambda run, state, force: cancelled.append(run),
-    )
-    monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(workers, "CLAIMED_SECONDS", 0.05)
-    result = workers._await_final_state(client, RUN, NODE, StageContext(tmp_path))
-    assert isinstance(result, StageResult) and result.was_killed
-    assert "make@a: its worker has not begun it" in result.message
-    assert cancelled == [RUN]
+def failed_pull(node: StageNode, *, context: StageContext) -> StageResult:
+    """The DVC remote has no result of this stage."""
+    return StageResult(node.name, "failed", exit_status=1)
 
 
 def test_a_retried_pipeline_run_requests_its_stages_again(
@@ -102,17 +40,13 @@ def test_a_retried_pipeline_run_requests_its_stages_again(
     keys = []
 
     def fake_await_worker(
-        node: StageNode, remote_stage: Any, *, context: StageContext, idempotency_key: str
+        node: StageNode, remote_stage: Any, *, idempotency_key: str, **_: Any
     ) -> StageResult:
         keys.append(idempotency_key)
         return StageResult(node.name, "failed", exit_status=1)
 
     monkeypatch.setattr(workers, "_await_worker", fake_await_worker)
-    monkeypatch.setattr(
-        workers,
-        "_pull_result",
-        lambda node, *, context: StageResult(node.name, "failed", exit_status=1),
-    )
+    monkeypatch.setattr(workers, "_pull_result", failed_pull)
     monkeypatch.setattr(workers, "_make_request", lambda node, context: "a request")
     monkeypatch.setattr(workers, "run_dvc", lambda *_, **__: None)
     for run_count in (1, 2):
@@ -120,6 +54,7 @@ def test_a_retried_pipeline_run_requests_its_stages_again(
             NODE,
             StageContext(tmp_path, {"LINEAGE_FLOW_RUN": "a flow run"}),
             run_count=run_count,
+            reports=WaitReports(),
         )
     assert len(set(keys)) == 2
 
@@ -130,21 +65,49 @@ def test_a_stage_that_is_killed_is_tried_three_times_and_each_try_is_reported(
     keys = []
 
     def fake_await_worker(
-        node: StageNode, remote_stage: Any, *, context: StageContext, idempotency_key: str
+        node: StageNode, remote_stage: Any, *, idempotency_key: str, **_: Any
     ) -> StageResult:
         keys.append(idempotency_key)
         message = "make@a: killed by signal 9 (out of memory?); free memory"
         return StageResult(node.name, "failed", exit_status=-9, message=message)
 
     monkeypatch.setattr(workers, "_await_worker", fake_await_worker)
-    remote_stage = workers.RemoteStage("make@a", [], "", {}, {}, {}, 1, 60.0, {})
-    result = workers._try_workers(NODE, remote_stage, StageContext(tmp_path), "key")
+    monkeypatch.setattr(workers, "_pull_result", failed_pull)
+    result = try_workers(tmp_path)
     assert len(set(keys)) == 3
     assert result.message.endswith("free memory; it was tried 3 times")
     assert capsys.readouterr().err.splitlines() == [
         f"make@a: killed by signal 9 (out of memory?); a worker tries it again ({attempt} of 3)"
         for attempt in (2, 3)
     ]
+
+
+def try_workers(root: Path) -> StageResult:
+    remote_stage = workers.RemoteStage("make@a", [], "", {}, {}, {}, 1, 60.0, {})
+    return workers._try_workers(
+        NODE, remote_stage, StageContext(root), key="key", reports=WaitReports()
+    )
+
+
+@pytest.mark.parametrize("was_killed", [True, False])
+def test_a_result_that_a_lost_worker_has_pushed_is_taken(
+    was_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each retry and before each failure the DVC remote is asked."""
+    requests = []
+
+    def lost_worker(node: StageNode, *_: Any, **__: Any) -> StageResult:
+        requests.append(node.name)
+        status = -9 if was_killed else 1
+        return StageResult(node.name, "failed", exit_status=status, message="it was lost")
+
+    monkeypatch.setattr(workers, "_await_worker", lost_worker)
+    monkeypatch.setattr(
+        workers, "_pull_result", lambda node, *, context: StageResult(node.name, "cached")
+    )
+    init_dvc(tmp_path)
+    assert try_workers(tmp_path) == StageResult("make@a", "cached")
+    assert requests == ["make@a"]
 
 
 @pytest.mark.parametrize(("own", "status"), [(0, 137), (2, 2), (None, 137)])

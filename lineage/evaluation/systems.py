@@ -86,7 +86,7 @@ class EvalContext:
     text_bytes: int | None  # that the trained model has read; None: unknown, for a public one
     precision: str
     device: torch.device
-    # The corpus as the model's ids, for families that continue with it in fine-tuning.
+    # Holds the corpus as the model's ids, for families that continue with it in fine-tuning.
     tokens_dir: Path | None = None
     # Why training failed; empty if it did not. The random-init baseline is evaluated all the same.
     failure_reason: str = ""

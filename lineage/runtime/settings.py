@@ -5,7 +5,7 @@ import getpass
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lineage.config.records import check_positive, parse_record, read_yaml
@@ -16,6 +16,7 @@ STATE_DIR = Path(".lineage")  # below the study; ignored by git and DVC
 METADATA_DIR = STATE_DIR / "metadata"  # times, hosts and run ids of stages
 SUMMARY_FILE = STATE_DIR / "summary.json"  # of the last run, which Prefect shows
 SQLITE_PREFIX = "sqlite:///"
+WAITING_POOLS = ("cpu", "gpu")  # of Prefect, for stages that may run elsewhere
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,18 @@ class RuntimeSettings:
     device_index: int = 0  # the GPU to use, with device: cuda
     tracking_uri: str | None = None  # MLflow; by default mlflow.db in the study
     checkpoint_seconds: float = 20.0  # between two checkpoints of a training run
+    # How long a stage waits for a worker of a pool: {gpu: 7200}
+    pool_wait_seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_positive(self, "jobs", "checkpoint_seconds")
+        for pool, seconds in self.pool_wait_seconds.items():
+            if pool not in WAITING_POOLS:
+                raise ValueError(
+                    f"pool_wait_seconds names '{pool}'; give {' or '.join(WAITING_POOLS)}"
+                )
+            if seconds <= 0:
+                raise ValueError(f"pool_wait_seconds.{pool} is {seconds}; it must be above zero")
 
 
 VARIABLE_TYPES = {

@@ -9,6 +9,7 @@ from typing import Any
 from lineage.artifacts import create_artifact, file_digest, write_json
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.stage import Stage
+from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training.curve import write_curve
 from lineage.training.pretrain import TrainOutput
 
@@ -20,10 +21,12 @@ def write_training(
     output: TrainOutput,
     *,
     extra_files: Mapping[str, Any] | None = None,
+    running_text: Path | None = None,
 ) -> None:
     """Write the model with its intermediate checkpoints, the budget that it used, and its curve.
 
-    `extra_files` are further JSON files of the model's folder.
+    `extra_files` are further JSON files of the model's folder. `running_text` is the tokenized
+    corpus of a model that continues with it in fine-tuning: other evaluations do not fetch one.
     """
     files = {"spent.json": dataclasses.asdict(output.budget_used), **(extra_files or {})}
     with create_artifact(folder, "model", status=output.status, reason=output.reason) as draft:
@@ -32,6 +35,8 @@ def write_training(
             write_json(draft / name, content)
         for kept in output.intermediate_folders:
             shutil.copytree(kept, draft / kept.name)
+        if running_text is not None:
+            TokenizedCorpus.load(running_text, "train").save(draft, "train")
     curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
     write_curve(curve_path, output.curve)
     stage.metadata["curve_sha256"] = file_digest(curve_path)
