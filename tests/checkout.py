@@ -29,19 +29,15 @@ class Demo:
 
 
 def copy_tree(folder: Path) -> Path:
-    """Copy the files that a fresh clone would hold, with uncommitted changes.
+    """Copy the files that git tracks, with uncommitted changes, and nothing that a run has written.
 
-    dvc.lock, which records a run made here, is left out.
+    A new file must be added to git before tests see it.
     """
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    for name in names:
-        if name != "dvc.lock" and (ROOT / name).is_file():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
     return folder

@@ -360,7 +360,9 @@ def has_sleeping_child(project: Project) -> bool:
     return False
 
 
-def ask_prefect(study: Path, api: str, path: str, body: object = None) -> Any:
+def ask_prefect(
+    study: Path, api: str, path: str, body: object = None, *, method: str = "POST"
+) -> Any:
     """Return the answer of a study's Prefect API to a request with the study's secret."""
     request = urllib.request.Request(
         f"{api}/{path}",
@@ -369,9 +371,11 @@ def ask_prefect(study: Path, api: str, path: str, body: object = None) -> Any:
             "Authorization": basic_authentication(read_prefect_secret(study)),
             "Content-Type": "application/json",
         },
+        method=method,
     )
     with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
+        text = answer.read()
+    return json.loads(text) if text else None
 
 
 def prefect_access(study: Path, port: int) -> dict[str, str]:
