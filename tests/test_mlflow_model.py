@@ -251,7 +251,7 @@ def test_the_text_for_the_user_has_the_address_and_a_request_that_works(
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
-    with server._listen(0) as listener:
+    with server.listen(0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(server.InputError, match=f"--port {port}: nothing can listen there"):
-            server._listen(port)
+            server.listen(port)

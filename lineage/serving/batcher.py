@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
+from lineage.serving.requests import count_characters
 from lineage.tasks.columns import TableColumns
 
-MAX_BATCH_ROWS = 256  # a request with more rows is answered by itself
+# Of a call for several requests; a longer one is answered by itself.
+MAX_BATCH_ROWS = 256
+MAX_BATCH_CHARACTERS = 200_000
 AnswerRows = Callable[[TableColumns], TableColumns]
 
 
@@ -60,12 +63,16 @@ class Batcher:
         self._work = None
 
     def _take_batch(self) -> list[_Waiting]:
-        """Return the first requests that wait, with at most MAX_BATCH_ROWS rows if several."""
-        batch = [self._waiting.popleft()]
-        num_rows = _count_rows(batch[0].columns)
+        """Return the first request that waits, and those after it that fit beside it."""
+        batch: list[_Waiting] = []
+        num_rows = 0
+        num_characters = 0
         while self._waiting:
-            num_rows += _count_rows(self._waiting[0].columns)
-            if num_rows > MAX_BATCH_ROWS:
+            columns = self._waiting[0].columns
+            num_rows += _count_rows(columns)
+            num_characters += count_characters(columns)
+            is_full = num_rows > MAX_BATCH_ROWS or num_characters > MAX_BATCH_CHARACTERS
+            if batch and is_full:
                 break
             batch.append(self._waiting.popleft())
         return batch

@@ -170,11 +170,9 @@ def _check_num_rows(num_rows: int) -> None:
 def check_request(columns: TableColumns, *, text_columns: Collection[str]) -> None:
     """Raise InputError if a request holds no text, something else, or more than REQUEST_LIMITS."""
     _check_num_rows(len(next(iter(columns.values()))))
-    num_characters = 0
-    for name, cells in columns.items():
-        if name in text_columns:
-            _check_texts(name, cells)
-        num_characters += sum(map(_count_characters, cells))
+    for name in text_columns:
+        _check_texts(name, columns[name])
+    num_characters = count_characters(columns)
     if num_characters > REQUEST_LIMITS.characters:
         raise InputError(
             f"{PLACE}: it has {num_characters:,} characters, and at most "
@@ -207,6 +205,11 @@ def _check_characters(text: str, row: int, name: str) -> None:
     if any(len(marks[0]) > MAX_MARKS for marks in MARKS.finditer(text)):
         problem = f"column '{name}': a letter has more than {MAX_MARKS} combining marks"
         raise row_error(row, PLACE, problem)
+
+
+def count_characters(columns: TableColumns) -> int:
+    """Return the number of characters in all cells of a table."""
+    return sum(_count_characters(cell) for cells in columns.values() for cell in cells)
 
 
 def _count_characters(cell: Any) -> int:
