@@ -1,8 +1,8 @@
 """A kept system as an MLflow model: a table in, the columns of `lineage predict` out.
 
-The model is made from code, so nothing is pickled: `model_script.py` builds a SystemModel, which
-loads the folder of an exported system. `lineage serve`, `mlflow models serve` and
-`mlflow.pyfunc.load_model` all answer through it.
+The model is made from code, so nothing is pickled: `model_script.py` builds a SystemModel, through
+which `mlflow models serve` and `mlflow.pyfunc.load_model` answer. It wraps a LoadedSystem, which
+`lineage serve` uses by itself.
 """
 
 import contextlib
