@@ -1,11 +1,15 @@
 """The speed benchmark runs, checks that its sides agree, and gives correct verdicts."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from benchmarks import contest, heads, speed
+from benchmarks import contest, heads, serve, speed
 from benchmarks.contest import Contest, SpeedTarget
+from tests.checkout import ROOT
 
 
 @pytest.mark.parametrize("name", speed.CONTESTS)
@@ -101,3 +105,13 @@ def test_the_committed_table_of_heads_matches_its_results() -> None:
     results = json.loads((heads.RESULTS / "heads.json").read_text(encoding="utf-8"))
     table = (heads.RESULTS / "heads.md").read_text(encoding="utf-8")
     assert table == heads.format_markdown(results)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="servers and clients need a core each")
+def test_servers_give_equal_answers_and_are_measured_beside_each_other() -> None:
+    before = {path: path.read_bytes() for path in serve.RESULTS.rglob("*.*")}
+    command = [sys.executable, "-m", "benchmarks.serve", "--quick"]  # it chooses its core
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "| 32 | serve |" in output and "Machine: bf16" in output
+    assert {path: path.read_bytes() for path in serve.RESULTS.rglob("*.*")} == before

@@ -19,8 +19,9 @@ from lineage.results import PUBLIC_FAMILY
 from lineage.serving import server
 from lineage.serving.card import write_card
 from lineage.serving.export import export_system
-from lineage.serving.mlflow_model import REQUEST_LIMITS, build_example, save_system
+from lineage.serving.mlflow_model import LoadedSystem, build_example, save_system
 from lineage.serving.predict import open_exported, predict_file
+from lineage.serving.requests import REQUEST_LIMITS
 from lineage.serving.server import HOST, MAX_BODY_BYTES, ServedModel, build_app, describe_server
 from lineage.tasks.base import load_kind
 from tests.test_predict import CASES, evaluate_tfidf, prepare_case, write_jsonl
@@ -150,7 +151,7 @@ def test_a_request_that_cannot_be_answered_is_a_bad_request(
 @pytest.fixture(scope="module")
 def client(packaged_texts: Packaged) -> Iterator[TestClient]:
     """Return a client of the server; an error that nobody handles becomes an answer."""
-    app = build_app(packaged_texts.model)
+    app = build_app(LoadedSystem(packaged_texts.exported))
     with TestClient(app, base_url=f"http://{HOST}", raise_server_exceptions=False) as one:
         yield one
 
@@ -180,12 +181,12 @@ BAD_REQUESTS: dict[str, tuple[str | bytes, int, str]] = {
     "a huge body": (b" " * (MAX_BODY_BYTES + 1), 413, "bytes, of at most"),
     "a number": (records(7), 400, "a text is expected, not int"),
     "a list": (records(["secret"]), 400, "a text is expected, not list"),
-    "a missing column": ('{"dataframe_records": [{"x": "secret"}]}', 400, "missing inputs"),
+    "a missing column": ('{"dataframe_records": [{"x": "secret"}]}', 400, "no column 'review'"),
     "an empty text": (records(""), 400, "no row has a value"),
-    "no rows": (records(), 400, "missing inputs"),
+    "no rows": (records(), 400, "no column 'review'"),
     "no JSON": ("{secret", 400, "is not JSON"),
     "no UTF-8": (b"\xff\xfe", 400, "is not JSON"),
-    "half a character": ('{"dataframe_records": [{"review": "\\ud800"}]}', 400, "Invalid input"),
+    "half a character": ('{"dataframe_records": [{"review": "\\ud800"}]}', 400, "its other half"),
     "nested lists": ("[" * 100_000 + "]" * 100_000, 400, "nested too deeply"),
     "nested objects": ('{"a":' * 100_000 + "1" + "}" * 100_000, 400, "nested too deeply"),
     "nested texts": (f'{{"inputs": {{"review": {"[" * 900}{"]" * 900}}}}}', 400, ""),
@@ -242,14 +243,15 @@ def test_other_methods_and_addresses_are_answered_as_mlflow_does(client: TestCli
 def test_the_text_for_the_user_has_the_address_and_a_request_that_works(
     packaged_texts: Packaged, client: TestClient
 ) -> None:
-    text = describe_server(ServedModel(packaged_texts.model, "tfidf"), 5051)
+    system = LoadedSystem(packaged_texts.exported)
+    text = describe_server(ServedModel(system, "tfidf"), 5051)
     assert text.startswith("tfidf, answers at http://127.0.0.1:5051/invocations; Ctrl-C ends it")
     request = text.rpartition(" -d '")[2].removesuffix("'")
     assert post(client, request).status_code == 200
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
-    with server._listen(0) as listener:
+    with server.listen(0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(server.InputError, match=f"--port {port}: nothing can listen there"):
-            server._listen(port)
+            server.listen(port)

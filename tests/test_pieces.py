@@ -93,12 +93,13 @@ def test_any_text_gets_the_ids_and_offsets_of_the_backend(tokenizer_type: Tokeni
 def test_segments_dropped_from_a_full_cache_are_tokenized_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cache, "MAX_SEGMENTS", 40)
+    monkeypatch.setattr(cache, "MAX_CHARACTERS", 200)
     monkeypatch.setattr(cache, "SEGMENTS_PER_TEXT", 7)
     tokenizer = train_small_tokenizer("byte_bpe")
     for document in tiny.documents():
         assert_same_as_backend(tokenizer, [document])
-        assert len(tokenizer.cache.segment_rows) < 40 + len(set(document.split(" ")))
+        assert tokenizer.cache.num_characters <= 200 + len(document)
+        assert sum(map(len, tokenizer.cache.segment_rows)) == tokenizer.cache.num_characters
 
 
 def test_a_language_without_spaces_is_not_cached() -> None:

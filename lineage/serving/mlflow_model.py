@@ -1,19 +1,17 @@
 """A kept system as an MLflow model: a table in, the columns of `lineage predict` out.
 
-The model is made from code, so nothing is pickled: `model_script.py` builds a SystemModel, which
-loads the folder of an exported system. `lineage serve`, `mlflow models serve` and
-`mlflow.pyfunc.load_model` all answer through it.
+The model is made from code, so nothing is pickled: `model_script.py` builds a SystemModel, through
+which `mlflow models serve` and `mlflow.pyfunc.load_model` answer. It wraps a LoadedSystem, which
+`lineage serve` uses by itself.
 """
 
 import contextlib
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from mlflow import pyfunc
 from mlflow.exceptions import MlflowException
@@ -28,25 +26,38 @@ from lineage.errors import InputError
 from lineage.evaluation.saved_systems import AnswerItems
 from lineage.results import PUBLIC_FAMILY
 from lineage.serving.predict import OpenedSystem, Predictor, list_input_columns, open_exported
-from lineage.tasks.columns import TableColumns, is_empty_cell, row_error
+from lineage.serving.requests import PLACE, check_request
+from lineage.tasks.columns import TableColumns
 
 SCRIPT = Path(__file__).with_name("model_script.py")
 SYSTEM_ARTIFACT = "system"  # the folder of the exported system in the model
 DISTRIBUTION = "lineage-pretraining"
-PLACE = "request"  # for messages
 # MLflow copies the run's metrics of this step to the model, scores of other models among them.
 UNUSED_STEP = -1
 
 
-@dataclass(frozen=True)
-class RequestLimits:
-    """The most that one request may ask for. `lineage predict` labels files of any size."""
+class LoadedSystem:
+    """An exported system with its weights, and the columns that it reads."""
 
-    rows: int
-    characters: int  # in all columns that the task reads
+    def __init__(self, folder: Path) -> None:
+        """Load the system. Raises InputError."""
+        self.opened: OpenedSystem = open_exported(folder)
+        self.names = list_input_columns(self.opened.task, self.opened.kind)
+        self.text_columns = [
+            name for name in self.names if _column_type(self.opened, name) == DataType.string
+        ]
+        self._answer_items: AnswerItems = self.opened.load()
 
+    def answer_rows(self, columns: TableColumns) -> TableColumns:
+        """Return the new columns; None in rows without text. One thread at a time may call it.
 
-REQUEST_LIMITS = RequestLimits(rows=1000, characters=1_000_000)
+        A head is built when the first item shows what it reads. Raises InputError.
+        """
+        opened = self.opened
+        predictor = Predictor(
+            opened.kept.record, opened.kind, opened.task, self._answer_items, PLACE
+        )
+        return predictor.answer_chunk(columns)
 
 
 class SystemModel(PythonModel):
@@ -54,11 +65,8 @@ class SystemModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the exported system. Raises InputError."""
-        self.opened: OpenedSystem = open_exported(Path(context.artifacts[SYSTEM_ARTIFACT]))
-        self.answer: AnswerItems = self.opened.load()
-        self.text_columns = _list_text_columns(self.opened)
-        # A head is built when the first item shows what it reads; a server asks from many threads.
-        self.lock = threading.Lock()
+        self.system = LoadedSystem(Path(context.artifacts[SYSTEM_ARTIFACT]))
+        self.lock = threading.Lock()  # a server asks from many threads
 
     def predict(
         self,
@@ -70,58 +78,15 @@ class SystemModel(PythonModel):
 
         Raises MlflowException, which servers answer with the status 400.
         """
-        opened = self.opened
-        predictor = Predictor(opened.kept.record, opened.kind, opened.task, self.answer, PLACE)
-        names = list_input_columns(opened.task, opened.kind)
-        columns = {name: model_input[name].tolist() for name in names}
+        columns = {name: model_input[name].tolist() for name in self.system.names}
         try:
-            check_request(columns, text_columns=self.text_columns)
+            check_request(columns, text_columns=self.system.text_columns)
             with self.lock:
-                answers = predictor.answer_chunk(columns)
+                answers = self.system.answer_rows(columns)
         except InputError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
         # As objects, None stays None, which JSON writes as null.
         return pd.DataFrame(answers, dtype=object)
-
-
-def check_request(columns: TableColumns, *, text_columns: Collection[str]) -> None:
-    """Raise InputError if a request holds no text, something else, or more than REQUEST_LIMITS."""
-    num_rows = len(next(iter(columns.values())))
-    if num_rows > REQUEST_LIMITS.rows:
-        raise InputError(
-            f"{PLACE}: it has {num_rows:,} rows, and at most {REQUEST_LIMITS.rows:,} are answered "
-            "at once; send fewer, or label a file with `lineage predict`"
-        )
-    num_characters = 0
-    for name, cells in columns.items():
-        if name in text_columns:
-            _check_texts(name, cells)
-        num_characters += sum(map(_count_characters, cells))
-    if num_characters > REQUEST_LIMITS.characters:
-        raise InputError(
-            f"{PLACE}: it has {num_characters:,} characters, and at most "
-            f"{REQUEST_LIMITS.characters:,} are answered at once; send fewer rows, or shorter texts"
-        )
-    rows = zip(*columns.values(), strict=True)
-    if all(any(map(is_empty_cell, cells)) for cells in rows):
-        raise InputError(f"{PLACE}: no row has a value in {', '.join(columns)}; give one at least")
-
-
-def _check_texts(name: str, cells: Sequence[Any]) -> None:
-    """Raise InputError if a cell is neither a text nor missing."""
-    for row, cell in enumerate(cells):
-        if not isinstance(cell, str) and not is_empty_cell(cell):
-            problem = f"column '{name}': a text is expected, not {type(cell).__name__}"
-            raise row_error(row, PLACE, problem)
-
-
-def _count_characters(cell: Any) -> int:
-    """Return the number of characters of a text, or of all texts of a list."""
-    if isinstance(cell, str):
-        return len(cell)
-    if isinstance(cell, list | tuple | np.ndarray):
-        return sum(len(str(entry)) for entry in cell)
-    return 0
 
 
 def log_system(folder: Path, name: str, further_artifacts: Mapping[str, Path]) -> str:
@@ -215,12 +180,6 @@ def _column_type(opened: OpenedSystem, name: str) -> DataType | Array:
     if task.choices == (name,):
         return Array(DataType.string)
     return DataType.string
-
-
-def _list_text_columns(opened: OpenedSystem) -> list[str]:
-    """Return the input columns that hold texts."""
-    names = list_input_columns(opened.task, opened.kind)
-    return [name for name in names if _column_type(opened, name) == DataType.string]
 
 
 def _answer_nothing(items: pd.DataFrame) -> dict[str, Any]:

@@ -1,44 +1,52 @@
-"""`lineage serve`: MLflow's scoring server on loopback, with plain answers to bad requests.
+"""`lineage serve`: the HTTP interface of MLflow's scoring server, on loopback.
 
-The server is that of `mlflow models serve`, in this process, and the same class answers. By itself
-it repeats the data of a request in its messages, and answers 500 to JSON that Python cannot parse,
-so a guard checks it first.
+It has the addresses, requests and answers of `mlflow models serve`. That server copies each request
+through several tables, answers one at a time, and repeats the data of a bad request, so requests
+are read and answered here.
 """
 
 import json
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import JSONResponse, StreamingResponse
-from mlflow import pyfunc
-from mlflow.pyfunc import PyFuncModel, scoring_server
+from fastapi.responses import JSONResponse
+from mlflow.version import VERSION
+from starlette.requests import ClientDisconnect
 
 from lineage.config.params import read_recorded_params
 from lineage.errors import InputError
+from lineage.serving.batcher import Batcher
+from lineage.serving.connections import MAX_REQUESTS, BoundedConnection
 from lineage.serving.export import export_system
-from lineage.serving.mlflow_model import REQUEST_LIMITS, SYSTEM_ARTIFACT, save_system
+from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, LoadedSystem, build_example
 from lineage.serving.registry import download_system, find_champion
+from lineage.serving.requests import RECORDS, REQUEST_LIMITS, read_request
 from lineage.serving.systems import choose_system, list_systems
+from lineage.tasks.columns import TableColumns
 
 HOST = "127.0.0.1"
 PATH = "/invocations"
+JSON_TYPE = "application/json"
 # A character takes at most six bytes of JSON, as in \u00e4; the rest is for keys and brackets.
 MAX_BODY_BYTES = 8 * REQUEST_LIMITS.characters
 SHUTDOWN_SECONDS = 5  # that requests may take to end after Ctrl-C
+ERROR_CODES = {
+    411: "LENGTH_REQUIRED",
+    413: "CONTENT_TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+}
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A loaded model, and what it is."""
+    """A loaded system, and what it is."""
 
-    model: PyFuncModel
+    system: LoadedSystem
     title: str
 
 
@@ -47,24 +55,31 @@ def serve(task: str, *, system: str | None, port: int) -> None:
 
     It returns when the process gets SIGTERM. Raises InputError.
     """
-    with _listen(port) as listener:
+    with listen(port) as listener:
         served = load_champion(task) if system is None else load_saved_system(task, system)
         print(describe_server(served, port), flush=True)
-        config = uvicorn.Config(
-            build_app(served.model),
-            log_level="warning",
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        )
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(configure_server(served.system)).run(sockets=[listener])
+
+
+def configure_server(system: LoadedSystem) -> uvicorn.Config:
+    """Return the settings of a server of a system."""
+    return uvicorn.Config(
+        build_app(system),
+        http=BoundedConnection,
+        ws="none",
+        limit_concurrency=MAX_REQUESTS,
+        log_level="warning",
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
 
 
 def load_champion(task: str) -> ServedModel:
     """Load the champion of a task of the study. Raises InputError."""
     champion = find_champion(task)
     with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
-        model = _load_exported(download_system(champion, Path(folder)), Path(folder))
+        system = LoadedSystem(download_system(champion, Path(folder)))
     version = f"version {champion.version} of {champion.name}"
-    return ServedModel(model, f"{champion.tags['system']}, {version}")
+    return ServedModel(system, f"{champion.tags['system']}, {version}")
 
 
 def load_saved_system(task: str, system: str) -> ServedModel:
@@ -74,21 +89,15 @@ def load_saved_system(task: str, system: str) -> ServedModel:
     with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
         exported = Path(folder) / SYSTEM_ARTIFACT
         export_system(kept, params.tasks[task], exported)
-        model = _load_exported(exported, Path(folder))
-    return ServedModel(model, f"{kept.record.name} of this study")
-
-
-def _load_exported(exported: Path, folder: Path) -> PyFuncModel:
-    """Load an exported system with the code of this package; code that a store has is not run."""
-    save_system(exported, folder / "model")
-    return pyfunc.load_model(str(folder / "model"))
+        loaded = LoadedSystem(exported)
+    return ServedModel(loaded, f"{kept.record.name} of this study")
 
 
 def describe_server(served: ServedModel, port: int) -> str:
     """Return what a user must know of a running server."""
     address = f"http://{HOST}:{port}{PATH}"
-    records = served.model.input_example.to_dict(orient="records")
-    request = json.dumps({scoring_server.DF_RECORDS: records}, ensure_ascii=False)
+    records = build_example(served.system.opened).to_dict(orient="records")
+    request = json.dumps({RECORDS: records}, ensure_ascii=False)
     quoted = request.replace("'", "'\\''")
     return (
         f"{served.title}, answers at {address}; Ctrl-C ends it. For example:\n"
@@ -96,84 +105,89 @@ def describe_server(served: ServedModel, port: int) -> str:
     )
 
 
-def build_app(model: PyFuncModel) -> FastAPI:
-    """Return MLflow's scoring server with a guard before it."""
-    app: FastAPI = scoring_server.init(model)
+def build_app(system: LoadedSystem) -> FastAPI:
+    """Return the application that answers requests with a system."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    batcher = Batcher(system.answer_rows)
 
-    @app.middleware("http")
-    async def guard(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        if request.method != "POST" or request.url.path != PATH:
-            return await call_next(request)
-        refusal = await _check_request(request)
+    async def answer(request: Request) -> Response:
+        refusal = _check_headers(request)
         if refusal is not None:
+            await _discard_body(request)
             return refusal
-        response = await call_next(request)
-        if response.status_code < 400:
-            return response
-        parts = cast(StreamingResponse, response).body_iterator
-        body = b"".join([cast(bytes, part) async for part in parts])
-        return _refuse(response.status_code, _shorten_message(body))
+        try:
+            columns = read_request(
+                await request.body(), names=system.names, text_columns=system.text_columns
+            )
+            return _format_answers(await batcher.answer(columns))
+        except InputError as error:
+            return _refuse(400, str(error))
 
+    async def answer_client(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+
+    def ping() -> Response:
+        return Response("\n", media_type=JSON_TYPE)
+
+    def version() -> Response:
+        return Response(VERSION, media_type=JSON_TYPE)
+
+    app.add_route(PATH, answer_client, methods=["POST"])
+    app.get("/ping")(ping)
+    app.get("/health")(ping)
+    app.get("/version")(version)
     # A page of another site cannot ask by a name that it has given to this machine.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     return app
 
 
-async def _check_request(request: Request) -> Response | None:
-    """Return the answer to a request that MLflow's server must not see, or None."""
+def _check_headers(request: Request) -> Response | None:
+    """Return the answer to a request whose body is not worth reading, or None."""
     length = request.headers.get("content-length", "")
-    if not length.isdecimal():
+    # A body in chunks may be longer than a length that stands beside it.
+    if not length.isdecimal() or "transfer-encoding" in request.headers:
         return _refuse(411, "the request does not say its length; send it with Content-Length")
     if int(length) > MAX_BODY_BYTES:
-        async for _ in request.stream():  # a client reads the answer after it has sent all
-            pass
         return _refuse(
             413, f"the request has {int(length):,} bytes, of at most {MAX_BODY_BYTES:,}; send less"
         )
     content_type = request.headers.get("content-type", "").partition(";")[0].strip()
-    if content_type != scoring_server.CONTENT_TYPE_JSON:
+    if content_type.lower() != JSON_TYPE:
         return _refuse(415, "the request is not JSON; send it with Content-Type: application/json")
-    try:
-        content = json.loads(await request.body())
-    except RecursionError:
-        return _refuse(400, "the request is nested too deeply; send rows of texts")
-    except ValueError as error:
-        return _refuse(400, f"the request is not JSON ({error}); correct it")
-    formats = scoring_server.SUPPORTED_FORMATS
-    if not isinstance(content, dict) or len(formats & content.keys()) != 1:
-        return _refuse(
-            400, f"the request must be an object with one of {', '.join(sorted(formats))}"
-        )
     return None
 
 
+async def _discard_body(request: Request) -> None:
+    """Read what a client sends before it reads an answer, but no endless body."""
+    num_bytes = 0
+    async for part in request.stream():
+        num_bytes += len(part)
+        if num_bytes > 2 * MAX_BODY_BYTES:
+            return
+
+
+def _format_answers(columns: TableColumns) -> Response:
+    """Return the new columns as MLflow's server writes them: an object for each row."""
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return Response(json.dumps({"predictions": rows}), media_type=JSON_TYPE)
+
+
 def _refuse(status: int, message: str) -> Response:
-    names = {411: "LENGTH_REQUIRED", 413: "CONTENT_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
-    error_code = names.get(status, "BAD_REQUEST" if status < 500 else "INTERNAL_ERROR")
-    return JSONResponse({"error_code": error_code, "message": message}, status_code=status)
+    error_code = ERROR_CODES.get(status, "BAD_REQUEST")
+    headers = {} if status == 400 else {"Connection": "close"}  # its body may not have ended
+    return JSONResponse(
+        {"error_code": error_code, "message": message}, status_code=status, headers=headers
+    )
 
 
-def _shorten_message(body: bytes) -> str:
-    """Return the message of MLflow's server without the data of the request and without a trace.
-
-    Where the model refuses, it writes `Failed to predict data '...'. Error: WHY`; where the
-    request cannot be read, `WHY. Error: '...'`.
-    """
-    try:
-        answer: Any = json.loads(body)
-    except ValueError:
-        return body.decode(errors="replace")
-    message = str(answer["message"]) if isinstance(answer, dict) else str(answer)
-    parts = message.split("Error: ")
-    why = parts[-1] if message.startswith("Failed to predict") else parts[0]
-    return " ".join(why.split())
-
-
-def _listen(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
     """Return a socket that listens on loopback. Raises InputError if the port is taken."""
-    listener = socket.socket()
+    # asyncio sends at once only where a socket names its protocol; otherwise the second packet of an
+    # answer waits 40 ms for the client's acknowledgement of the first.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as BackendTokenizer
 
 # A segment begins at a space that something follows; further spaces stay with the one before.
 SEGMENT_BOUNDARY = re.compile(r"(?= \S)")
-MAX_SEGMENTS = 2**20  # in the cache
+MAX_CHARACTERS = 2**23  # in the cache: about a million segments
 SEGMENTS_PER_TEXT = 1000
 
 
@@ -35,11 +35,12 @@ class TokenizationCache:
         self._clear()
 
     def _clear(self) -> None:
-        self.segment_rows: dict[str, int] = {}  # segment -> its row in the next three
-        self.segment_lengths = np.zeros(0, np.int64)  # characters
-        self.token_counts = np.zeros(0, np.int64)
-        self.first_tokens = np.zeros(0, np.int64)  # rows of `tokens`
+        self.segment_rows: dict[str, int] = {}  # segment -> its row in `segments`
+        # Characters, tokens, and the row of the first token in `tokens`. Both arrays have room.
+        self.segments = np.zeros((0, 3), np.int64)
         self.tokens = np.zeros((0, 3), np.int64)  # id, start and end within the segment
+        self.num_tokens = 0
+        self.num_characters = 0
 
     def encode_batch(self, texts: Sequence[str]) -> list[TokenIdsAndOffsets]:
         """Tokenize texts, without special tokens."""
@@ -52,12 +53,14 @@ class TokenizationCache:
                 )
                 for encoding in encodings
             ]
-        if len(self.segment_rows) > MAX_SEGMENTS:
+        if self.num_characters > MAX_CHARACTERS:
             self._clear()
         segments_by_text = [SEGMENT_BOUNDARY.split(text) for text in texts]
-        new = set(chain.from_iterable(segments_by_text)) - self.segment_rows.keys()
+        distinct = set(chain.from_iterable(segments_by_text))
+        # `distinct - keys()` would read all keys.
+        new = [segment for segment in distinct if segment not in self.segment_rows]
         if new:
-            self._add_segments([*new])
+            self._add_segments(new)
         return [self._look_up(segments) for segments in segments_by_text]
 
     def _add_segments(self, segments: list[str]) -> None:
@@ -71,11 +74,9 @@ class TokenizationCache:
         groups += [joinable[first : first + SEGMENTS_PER_TEXT] for first in firsts]
         texts = ["".join(group) for group in groups]
         encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
-        for row, segment in enumerate(chain.from_iterable(groups), len(self.segment_rows)):
-            self.segment_rows[segment] = row
-        all_lengths = [self.segment_lengths]
-        all_tokens = [self.tokens]
-        all_counts = [self.token_counts]
+        all_tokens = []
+        all_segments = []
+        num_tokens = self.num_tokens
         for group, encoding in zip(groups, encodings, strict=True):
             lengths = np.array([len(segment) for segment in group])
             offsets = np.array(encoding.offsets).reshape(-1, 2)
@@ -83,23 +84,41 @@ class TokenizationCache:
             starts = np.cumsum(lengths) - lengths
             segment_indices = np.searchsorted(starts, tokens[:, 1], side="right") - 1
             tokens[:, 1:] -= starts[segment_indices, None]
-            all_lengths.append(lengths)
+            counts = np.bincount(segment_indices, minlength=len(lengths))
+            first_tokens = num_tokens + np.cumsum(counts) - counts
             all_tokens.append(tokens)
-            all_counts.append(np.bincount(segment_indices, minlength=len(lengths)))
-        self.segment_lengths = np.concatenate(all_lengths)
-        self.tokens = np.concatenate(all_tokens)
-        self.token_counts = np.concatenate(all_counts)
-        self.first_tokens = np.cumsum(self.token_counts) - self.token_counts
+            all_segments.append(np.column_stack([lengths, counts, first_tokens]))
+            num_tokens += len(tokens)
+            self.num_characters += int(lengths.sum())
+        num_segments = len(self.segment_rows)
+        self.segments = _append(self.segments, num_segments, np.concatenate(all_segments))
+        self.tokens = _append(self.tokens, self.num_tokens, np.concatenate(all_tokens))
+        self.num_tokens = num_tokens
+        for row, segment in enumerate(chain.from_iterable(groups), num_segments):
+            self.segment_rows[segment] = row
 
     def _look_up(self, segments: list[str]) -> TokenIdsAndOffsets:
         """Return the tokens of the text that consists of these segments, which the cache has."""
         rows = np.array([self.segment_rows[segment] for segment in segments], np.int64)
-        counts = self.token_counts[rows]
-        lengths = self.segment_lengths[rows]
+        lengths, counts, first_tokens = self.segments[rows].T
         ends = np.cumsum(counts)
         starts = ends - counts
         # For each token of the text, the row in `self.tokens` that it is copied from.
-        token_rows = np.repeat(self.first_tokens[rows] - starts, counts) + np.arange(ends[-1])
+        token_rows = np.repeat(first_tokens - starts, counts) + np.arange(ends[-1])
         tokens = self.tokens[token_rows]
         segment_starts = np.repeat(np.cumsum(lengths) - lengths, counts)
         return TokenIdsAndOffsets(tokens[:, 0], tokens[:, 1:] + segment_starts[:, None])
+
+
+def _append(array: np.ndarray, num_used: int, rows: np.ndarray) -> np.ndarray:
+    """Return the array with rows after its first `num_used`; a full one is copied to twice its size.
+
+    Copying at every call would take time that grows with the cache.
+    """
+    num_needed = num_used + len(rows)
+    if num_needed > len(array):
+        grown = np.zeros((2 * num_needed, *array.shape[1:]), array.dtype)
+        grown[:num_used] = array[:num_used]
+        array = grown
+    array[num_used:num_needed] = rows
+    return array
