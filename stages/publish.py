@@ -32,6 +32,7 @@ from lineage.runtime import tracking
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.sender import send_waiting
+from lineage.runtime.server_time import limit_server_time
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.registry import publish_champions
@@ -66,6 +67,7 @@ def work(stage: Stage) -> None:
         results_dir=RESULTS_DIR,
         stages=[name.replace("@", "-") for name in stage_names],
     )
+    limit_server_time()
     parent = tracking.open_parent_run(pipeline)
     changes = run_summary.find_changes(known_uses, decisions)
     pipeline_changes = run_summary.keep_pipeline_changes(SUMMARY_FILE, pipeline, changes)
