@@ -67,7 +67,6 @@ def work(stage: Stage) -> None:
         results_dir=RESULTS_DIR,
         stages=[name.replace("@", "-") for name in stage_names],
     )
-    limit_server_time()
     parent = tracking.open_parent_run(pipeline)
     changes = run_summary.find_changes(known_uses, decisions)
     pipeline_changes = run_summary.keep_pipeline_changes(SUMMARY_FILE, pipeline, changes)
@@ -234,6 +233,7 @@ def log_report(
 
 def main() -> None:
     """Run the stage."""
+    limit_server_time()
     run_stage("publish", work)
 
 
