@@ -66,7 +66,8 @@ class GraphError(InputError):
 
 
 def read_graph(root: Path) -> list[StageNode]:
-    """Return the stages, each after the stages that it depends on. Raises GraphError."""
+    """Return the stages, each after the stages that it depends on. Raises InputError."""
+    device_pool = "gpu" if uses_cuda(root) else "cpu"  # read before DVC, which aliases can hold
     with _open_repo(root) as repo:
         try:
             graph = repo.index.graph
@@ -91,7 +92,6 @@ def read_graph(root: Path) -> list[StageNode]:
         order = _topological_order(upstream)
         downstream_depths = _downstream_depths(order, upstream)
         upstream_depths = _upstream_depths(order, upstream)
-        device_pool = "gpu" if uses_cuda(root) else "cpu"
         return [
             _make_node(
                 stages[name],
