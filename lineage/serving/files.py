@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lineage.analysis.spreadsheets import escape_cell
 from lineage.data.files import (
     DELIMITERS,
     FORMATS,
@@ -265,7 +266,7 @@ class _CsvWriter(_Writer):
         if self.path.suffix == self.source.suffix:
             delimiter = find_delimiter(self.source.path)
         self.rows = csv.writer(self.stream, delimiter=delimiter, lineterminator="\n")
-        self.rows.writerow([*self.source.names, *self.new_fields])
+        self.rows.writerow(map(escape_cell, [*self.source.names, *self.new_fields]))
 
     def write(self, columns: TableColumns) -> None:
         cells = [[_cell_to_text(value) for value in values] for values in columns.values()]
@@ -276,10 +277,10 @@ class _CsvWriter(_Writer):
 
 
 def _cell_to_text(value: Any) -> Any:
-    """Write lists and mappings as JSON; None becomes a blank cell."""
+    """Write lists and mappings as JSON, and no formula; None becomes a blank cell."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
-    return value
+    return escape_cell(value)
 
 
 class _JsonWriter(_Writer):
