@@ -35,6 +35,10 @@ OWN_SETTING = re.compile(
     "(access|account|customer|oss)_key|credentialpath|configpath|keyfile"
 )
 PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+LOCK_FILE_HINT = (
+    "it is damaged: get it back from git, or remove it; without it, `lineage run` takes finished "
+    "stages from DVC's cache"
+)
 NEVER_RUN = "never run"
 ALWAYS_RUNS = "always runs"
 
@@ -71,9 +75,13 @@ def read_graph(root: Path) -> list[StageNode]:
     with _open_repo(root) as repo:
         try:
             graph = repo.index.graph
+        except UnicodeDecodeError as error:  # the other files are read before
+            raise GraphError(f"{root / 'dvc.lock'}: {error}; {LOCK_FILE_HINT}") from error
         # DVC itself raises the latter two for odd values in params.yaml.
         except (DvcException, TypeError, AssertionError) as error:
             message = _full_message(error)
+            if "dvc.lock'" in message:
+                raise GraphError(f"{message}; {LOCK_FILE_HINT}") from error
             missing = MISSING_LIST_PATTERN.search(message)
             if missing:
                 raise GraphError(

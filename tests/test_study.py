@@ -1,6 +1,7 @@
 """A study is a folder that can be created, opened, checked and committed."""
 
 import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.addresses import running_port
 from flows.package_data import package_file
 from flows.plan import (
     GraphError,
@@ -21,7 +23,7 @@ from flows.plan import (
     set_default_remote,
 )
 from flows.run import RunOptions, interrupt_on_signals
-from flows.servers import start_prefect
+from flows.servers import start_prefect, stop_all
 from flows.study import (
     check_can_commit,
     commit_results,
@@ -31,6 +33,7 @@ from flows.study import (
     open_study,
     prepare_remote,
 )
+from flows.view import print_status
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion
@@ -138,6 +141,47 @@ def test_init_removes_what_a_killed_init_has_left(tmp_path: Path) -> None:
     assert (left_behind / "study" / "params.yaml").is_file()
     create_study(tmp_path / "another", DEMO_PARAMS)
     assert [path.name for path in tmp_path.iterdir()] == ["another"]
+
+
+DAMAGED_FILES = {
+    "empty": b"",
+    "binary": bytes(range(128, 256)),
+    "zeros": bytes(500),
+    "list": b"[1, 2]\n",
+    "number": b"7\n",
+    "other keys": b'{"a": 1}\n',
+    "empty values": b'{"stages": null, "schema": "2.0", "outcomes": null, "pid": null}\n',
+    "cut short": b'{"stages": {"report": {"cmd": "py',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED_FILES)
+def test_damaged_records_are_named_and_servers_end_without_theirs(
+    content: str, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (study / "dvc.lock").write_bytes(DAMAGED_FILES[content])
+    with pytest.raises(InputError, match=r"dvc\.lock'?\b.*: get it back from git, or remove it"):
+        read_graph(study)
+    record = study / ".lineage" / "run.json"
+    record.parent.mkdir()
+    record.write_bytes(DAMAGED_FILES[content])
+    with pytest.raises(InputError, match=r"run\.json: it is damaged .*; remove it, and the next"):
+        print_status(study)
+    entry = study / ".lineage" / "servers" / "prefect.json"
+    entry.parent.mkdir()
+    entry.write_bytes(DAMAGED_FILES[content])
+    assert running_port(study, "prefect") is None
+    monkeypatch.chdir(study)
+    stop_all(study)
+
+
+def test_publish_without_mlflow_says_so_in_one_sentence(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").write_text("raise ImportError('it is broken')\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    printed = run_command(study, sys.executable, "-m", "stages.publish", code=2, PYTHONPATH=path)
+    assert printed.startswith("publish: MLflow cannot be imported (it is broken); install it again")
+    assert len(printed.splitlines()) == 1
 
 
 @pytest.mark.parametrize("content", ["a folder with a file", "a file"])
