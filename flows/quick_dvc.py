@@ -33,7 +33,7 @@ import dvc.stage.cache
 from configobj import ConfigObj
 from dvc.fs import LocalFileSystem
 from dvc.stage.cache import StageCache
-from dvc.utils.serialize import dumps_yaml, load_yaml, loads_yaml
+from dvc.utils.serialize import dumps_yaml, load_yaml, parse_yaml
 
 LOCK_HEADER = "schema: '2.0'\nstages:\n"
 # A stage's name is indented by two spaces, and its lines by four or more.
@@ -57,7 +57,7 @@ class LockEntries(UserDict[str, Yaml]):
     def __getitem__(self, name: str) -> Yaml:
         entry = self.data[name]
         if isinstance(entry, str):
-            return loads_yaml(f"stages:\n{entry}")["stages"][name]
+            return parse_yaml(f"stages:\n{entry}", "dvc.lock")["stages"][name]  # errors name it
         return entry
 
     def changed_entries(self) -> dict[str, Yaml]:
