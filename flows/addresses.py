@@ -1,7 +1,5 @@
 """The addresses of a study's servers on this machine, MLflow and Prefect, and Prefect's secret."""
 
-import contextlib
-import json
 import os
 import secrets
 import urllib.request
@@ -28,11 +26,11 @@ def running_port(study: Path, name: str) -> int | None:
     """Return the port of a server that was started here and is alive; 0 for a worker."""
     home = servers_folder(study)
     # A file may be cut short by a power failure: the server that it named has ended too.
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        entry = json.loads((home / f"{name}.json").read_text())
-        if processes.find_marked_processes([str(home)], pid=entry["pid"]):
-            return int(entry["port"])
-    return None
+    entry = processes.read_server_entry(home / f"{name}.json")
+    if entry is None:
+        return None
+    pid, port = entry
+    return port if processes.find_marked_processes([str(home)], pid=pid) else None
 
 
 def prefect_home(study: Path) -> Path:

@@ -501,7 +501,10 @@ def _input_errors_exit() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, in Python's UTF-8 mode: paths may have any letters in any locale."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # the stages inherit it
+        os.execv(sys.executable, sys.orig_argv)
     app()
 
 

@@ -207,15 +207,17 @@ def _success_outcome(log: str, name: str) -> Outcome:
 def _stage_exit_status(exit_path: Path, log: str) -> int:
     """Return the stage's own exit code, since DVC turns every failure into 255.
 
-    It is 1 if the stage never began, or if DVC failed after it. If the stage ended well but its
-    parent process was killed, it is the code that DVC was told.
+    It is 1 if the stage never began, or if DVC failed after it. If a process between DVC and the
+    stage was killed, it is the code that DVC was told, since the stage is then ended, or ends well.
     """
+    own_status = 0
     if exit_path.is_file():
         own_status = int(json.loads(exit_path.read_text())["code"])
-        if own_status:
-            return own_status
-    reported = re.findall(r"exited with (-?\d+)", log)
-    return int(reported[-1]) if reported else 1
+    if own_status == EXIT_BAD_INPUT:
+        return own_status
+    found = re.findall(r"exited with (-?\d+)", log)
+    reported = int(found[-1]) if found else 1
+    return reported if _is_signal(reported) or not own_status else own_status
 
 
 def _is_signal(exit_status: int) -> bool:

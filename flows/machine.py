@@ -11,7 +11,7 @@ import psutil
 
 from flows.execute import StageContext
 from lineage.config.records import read_yaml
-from lineage.runtime.scratch import remove_abandoned_folders, scratch_folder
+from lineage.runtime.scratch import scratch_folder
 
 RECORDER_VARIABLE = "LINEAGE_RECORDER"
 FORKSERVER_VARIABLE = "LINEAGE_FORKSERVER"
@@ -57,7 +57,6 @@ def start_helpers(root: Path) -> Iterator[None]:
         return
     context = StageContext(root, threads=read_threads(root))
     with contextlib.ExitStack() as exit_stack:
-        remove_abandoned_folders()
         # A folder with a short path: a socket's path may have 100 characters.
         folder = exit_stack.enter_context(scratch_folder())
         # By the variable that tells stages where a helper's socket is: its module and arguments,

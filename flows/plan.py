@@ -37,6 +37,10 @@ OWN_SETTING = re.compile(
     "(access|account|customer|oss)_key|credentialpath|configpath|keyfile"
 )
 PASSWORD_IN_URL = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+LOCK_FILE_HINT = (
+    "it is damaged: get it back from git, or remove it; without it, `lineage run` takes finished "
+    "stages from DVC's cache"
+)
 NEVER_RUN = "never run"
 ALWAYS_RUNS = "always runs"
 
@@ -68,13 +72,18 @@ class GraphError(InputError):
 
 
 def read_graph(root: Path) -> list[StageNode]:
-    """Return the stages, each after the stages that it depends on. Raises GraphError."""
+    """Return the stages, each after the stages that it depends on. Raises InputError."""
+    device_pool = "gpu" if uses_cuda(root) else "cpu"  # read before DVC, which aliases can hold
     with _open_repo(root) as repo:
         try:
             graph = repo.index.graph
+        except UnicodeDecodeError as error:  # the other files are read before
+            raise GraphError(f"{root / 'dvc.lock'}: {error}; {LOCK_FILE_HINT}") from error
         # DVC itself raises the latter two for odd values in params.yaml.
         except (DvcException, TypeError, AssertionError) as error:
             message = _full_message(error)
+            if "dvc.lock'" in message:
+                raise GraphError(f"{message}; {LOCK_FILE_HINT}") from error
             missing = MISSING_LIST_PATTERN.search(message)
             if missing:
                 raise GraphError(
@@ -93,7 +102,6 @@ def read_graph(root: Path) -> list[StageNode]:
         order = _topological_order(upstream)
         downstream_depths = _downstream_depths(order, upstream)
         upstream_depths = _upstream_depths(order, upstream)
-        device_pool = "gpu" if uses_cuda(root) else "cpu"
         return [
             _make_node(
                 stages[name],

@@ -20,6 +20,18 @@ GRACE_SECONDS = 20.0  # for a last checkpoint; less than the 30 s that Prefect g
 KILL_SECONDS = 5.0  # to wait for processes that were sent KILL
 
 
+def read_server_entry(path: Path) -> tuple[int, int] | None:
+    """Return the process id and the port in a server's file; None if it is missing or damaged.
+
+    Its process is found by the marker too.
+    """
+    try:
+        entry = json.loads(path.read_bytes())
+        return int(entry["pid"]), int(entry["port"])
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return None
+
+
 def known_markers(home: Path) -> set[str]:
     """Return the markers of the processes whose ids lie in this folder.
 
@@ -27,9 +39,11 @@ def known_markers(home: Path) -> set[str]:
     """
     markers = {str(home)}
     for path in home.glob("*.json"):
-        with contextlib.suppress(FileNotFoundError, KeyError, ValueError, psutil.Error):
-            process = psutil.Process(json.loads(path.read_text())["pid"])
-            marker = process.environ().get(MARKER_VARIABLE)
+        entry = read_server_entry(path)
+        if entry is None:
+            continue
+        with contextlib.suppress(ValueError, OverflowError, psutil.Error):
+            marker = psutil.Process(entry[0]).environ().get(MARKER_VARIABLE)
             if marker and not Path(marker).exists():
                 markers.add(marker)
     return markers

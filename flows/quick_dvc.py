@@ -1,4 +1,4 @@
-"""Run DVC with five of its functions replaced: `python -m flows.quick_dvc ARGUMENTS`.
+"""Run DVC with six of its functions replaced: `python -m flows.quick_dvc ARGUMENTS`.
 
 Three are replaced for speed. For each stage, DVC parses the whole of dvc.lock. If the stage has
 run, it parses the file again, with comments and line breaks, and writes it again. For each stage
@@ -8,7 +8,8 @@ parsed, dvc.lock keeps the text of the stages that did not change, byte for byte
 it, and params.yaml is read once. Anything that these functions do not expect is left to DVC's own.
 
 Two are replaced so that studies can share a cache at the same time: DVC shows other processes files
-that are not complete. A plain `dvc repro` does without any of the five.
+that are not complete. One is replaced since DVC's own empties its settings if a path in them has
+letters beyond ASCII. A plain `dvc repro` does without any of the six.
 """
 
 import copy
@@ -16,6 +17,7 @@ import functools
 import logging
 import os
 import re
+import shutil
 import sys
 from collections import UserDict
 from collections.abc import Iterator
@@ -23,13 +25,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dvc.config
 import dvc.dependency.param
 import dvc.dvcfile
 import dvc.fs
 import dvc.stage.cache
+from configobj import ConfigObj
 from dvc.fs import LocalFileSystem
 from dvc.stage.cache import StageCache
-from dvc.utils.serialize import dumps_yaml, load_yaml, loads_yaml
+from dvc.utils.serialize import dumps_yaml, load_yaml, parse_yaml
 
 LOCK_HEADER = "schema: '2.0'\nstages:\n"
 # A stage's name is indented by two spaces, and its lines by four or more.
@@ -53,7 +57,7 @@ class LockEntries(UserDict[str, Yaml]):
     def __getitem__(self, name: str) -> Yaml:
         entry = self.data[name]
         if isinstance(entry, str):
-            return loads_yaml(f"stages:\n{entry}")["stages"][name]
+            return parse_yaml(f"stages:\n{entry}", "dvc.lock")["stages"][name]  # errors name it
         return entry
 
     def changed_entries(self) -> dict[str, Yaml]:
@@ -180,6 +184,21 @@ def load_cached_run(cache: StageCache, stage: Yaml) -> Yaml:
     return cache._load_cache(key, newest.name)
 
 
+def save_config(config: dvc.config.Config, level: str, settings: Yaml) -> None:
+    """Write a file of DVC's settings, as `Config._save_config` does, but in UTF-8 and at once.
+
+    DVC's own writes ASCII only, into a file that it has emptied: passwords in it were lost.
+    """
+    path = Path(config.files[level]).resolve()
+    draft = path.parent / "tmp" / path.name  # git ignores this folder
+    draft.parent.mkdir(exist_ok=True)
+    with draft.open("wb") as stream:
+        if path.exists():
+            shutil.copymode(path, draft)  # before a password is in it
+        ConfigObj(dvc.config._pack_named(settings), encoding="utf-8").write(stream)
+    draft.replace(path)
+
+
 def patch_dvc() -> None:
     """Replace DVC's own functions in this process."""
     # setattr, since mypy refuses the assignment to a module's function.
@@ -188,6 +207,7 @@ def patch_dvc() -> None:
     dvc.dependency.param.read_param_file = read_param_keys
     dvc.fs.system.reflink = clone_file
     StageCache._load = load_cached_run
+    dvc.config.Config._save_config = save_config
     # Its progress bars would stand between our lines, and locks that a stopped run has left are
     # handled.
     logging.getLogger("dvc.progress").setLevel(logging.CRITICAL)

@@ -25,6 +25,7 @@ from lineage import __version__
 from lineage.config.records import read_yaml, suggest_nearest
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion, find_study_version
+from lineage.runtime.scratch import scratch_folder
 from lineage.runtime.settings import STATE_DIR, check_writable, run_git
 
 PARAMS_FILE = "params.yaml"
@@ -155,10 +156,10 @@ def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -
     """
     folder = folder.absolute()
     check_new_folder(folder)
-    draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    (draft / "reports").mkdir(parents=True)
-    try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(folder.parent) as scratch:
+        draft = scratch / "study"
+        (draft / "reports").mkdir(parents=True)
         (draft / PARAMS_FILE).write_text(params_text, encoding="utf-8")
         (draft / ".gitignore").write_text(GIT_IGNORE)
         (draft / ".dvcignore").write_text(DVC_IGNORE)
@@ -170,8 +171,6 @@ def create_study(folder: Path, params_text: str, *, cache: Path | None = None) -
         folder.mkdir(exist_ok=True)
         for path in [*draft.iterdir()]:  # an empty folder stays: a shell may be in it
             path.replace(folder / path.name)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def prepare_remote(root: Path) -> None:

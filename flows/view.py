@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections import Counter
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from flows.execute import LAST_STAGE, StageResult, log_path
 from flows.study import is_running, run_lock_path
+from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.runtime.settings import STATE_DIR
 
@@ -35,6 +37,16 @@ DVC_MESSAGES = (
     "Running stage",
     "Verifying",
 )
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """How far a run is: what `lineage status` reads."""
+
+    begun: float  # in seconds since 1970
+    num_stages: int
+    outcomes: dict[str, str]  # by stage
+    messages: dict[str, str]  # by stage
 
 
 class ProgressDisplay:
@@ -95,14 +107,9 @@ class ProgressDisplay:
             self._outcomes[name] = outcome
             if message:
                 self._messages[name] = message
-            record = {
-                "begun": self._begun,
-                "num_stages": self._num_stages,
-                "outcomes": self._outcomes,
-                "messages": self._messages,
-            }
+            record = RunRecord(self._begun, self._num_stages, self._outcomes, self._messages)
             draft = self._record_path.with_suffix(".tmp")
-            draft.write_text(json.dumps(record))
+            draft.write_text(json.dumps(asdict(record)))
             draft.replace(self._record_path)
 
     def _table(self) -> RenderableType:
@@ -156,6 +163,16 @@ def _has_record(path: Path, root: Path) -> bool:
     return path.is_file() and path.stat().st_mtime >= begun
 
 
+def _read_run_record(path: Path) -> RunRecord:
+    """Read the record of a run. Raises InputError if it is damaged."""
+    try:
+        return parse_record(RunRecord, json.loads(path.read_bytes()), path.name)
+    except ValueError as error:
+        raise InputError(
+            f"{path}: it is damaged ({error}); remove it, and the next `lineage run` writes it again"
+        ) from None
+
+
 def print_status(root: Path) -> None:
     """Print how far the last run of a study is, and where its report is. Raises InputError."""
     path = root / RUN_RECORD
@@ -165,9 +182,9 @@ def print_status(root: Path) -> None:
         return
     if not path.is_file():
         raise InputError(f"{root}: nothing has run here yet; `lineage run` starts a run")
-    record = json.loads(path.read_text())
-    outcomes: dict[str, str] = record["outcomes"]
-    begun = datetime.fromtimestamp(record["begun"])
+    record = _read_run_record(path)
+    outcomes = record.outcomes
+    begun = datetime.fromtimestamp(record.begun)
     state = "is under way" if run_is_alive else "has ended"
     if not run_is_alive and RUNNING in outcomes.values():
         state = "was stopped; `lineage run` goes on with it"
@@ -180,14 +197,14 @@ def print_status(root: Path) -> None:
         _print_report(root)
         return
     counts = Counter(outcomes.values())
-    num_left = record["num_stages"] - len(outcomes)
+    num_left = record.num_stages - len(outcomes)
     parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
     print(f"stages: {', '.join([*parts, f'{num_left} left'])}")
     for name, outcome in outcomes.items():
         if outcome == RUNNING:
             line = read_last_line(log_path(root, name)).removeprefix(name)
             print(f"  running: {name} {line.strip()}".rstrip())
-    for message in record["messages"].values():
+    for message in record.messages.values():
         print(f"  {message}")
     _print_report(root)
 

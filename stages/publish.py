@@ -4,6 +4,7 @@ It also shows them in MLflow, registers the recommended systems there, and print
 """
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Grid, Params, read_recorded_params, recorded_params_file
 from lineage.config.study import load_model_config
-from lineage.report import champions, page, publication, ranked_systems, run_summary
+from lineage.report import champions, page, publication, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
 from lineage.report.provenance import (
@@ -28,13 +29,24 @@ from lineage.report.provenance import (
     read_dvc_lock,
 )
 from lineage.results import NGRAM_STAGE
-from lineage.runtime import tracking
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
-from lineage.runtime.sender import send_waiting
+from lineage.runtime.server_time import limit_server_time
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
-from lineage.serving.registry import publish_champions
+
+try:
+    from lineage.report import ranked_systems
+    from lineage.runtime import tracking
+    from lineage.runtime.sender import send_waiting
+    from lineage.serving.registry import publish_champions
+except ImportError as error:
+    print(
+        f"publish: MLflow cannot be imported ({error}); install it again, as `pip install mlflow` "
+        "does",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 REPORTS_DIR = Path("reports")
 RESULTS_DIR = Path("artifacts/results")
@@ -232,6 +244,7 @@ def log_report(
 
 def main() -> None:
     """Run the stage."""
+    limit_server_time()
     run_stage("publish", work)
 
 

@@ -317,14 +317,14 @@ def test_the_run_after_a_killed_one_waits_for_its_stages_and_removes_what_it_lef
     wait_until(lambda: has_sleeping_child(project))
     run.kill()
     run.communicate()
-    (left_behind,) = folder.glob("lineage-*")
+    (left_behind,) = folder.glob(".lineage-*")
     project.set_params(models__a__make={"value": 2})
     result = project.run(*LOCAL, TMPDIR=str(folder))
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr.count("waiting for the stages of a run that was killed") == 1
     assert (project.root / ".lineage" / "checkpoint").read_text() == "saved"
     assert project_processes(project) == []
-    assert not list(folder.glob("lineage-*")), left_behind
+    assert not list(folder.glob(".lineage-*")), left_behind
 
 
 def checks_parameters(process: psutil.Process) -> bool:

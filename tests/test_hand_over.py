@@ -110,11 +110,11 @@ def test_a_result_that_a_lost_worker_has_pushed_is_taken(
     assert requests == ["make@a"]
 
 
-@pytest.mark.parametrize(("own", "status"), [(0, 137), (2, 2), (None, 137)])
+@pytest.mark.parametrize(("own", "status"), [(0, 137), (2, 2), (None, 137), (143, 137), (1, 137)])
 def test_a_stage_whose_parent_was_killed_counts_as_killed(
     own: int | None, status: int, tmp_path: Path
 ) -> None:
-    """The stage itself may have ended well meanwhile."""
+    """The stage itself may have ended well meanwhile, or was ended by TERM afterwards."""
     exits = tmp_path / "exits.json"
     if own is not None:
         exits.write_text(json.dumps({"code": own}))

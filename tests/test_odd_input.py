@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flows.study import create_study
 from lineage.config.data import Task
 from lineage.config.params import parse_params
 from lineage.config.records import parse_record, parse_yaml
@@ -24,7 +25,7 @@ from lineage.evaluation.spans import convert_to_iob2, find_scheme_violations
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
 from tests import tiny
-from tests.checkout import ROOT
+from tests.checkout import ROOT, run_command
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
@@ -487,13 +488,49 @@ def test_a_key_that_is_a_number_may_follow_a_decimal_comma(budget: str, key: str
         parse_params(tree)
 
 
-def test_aliases_of_yaml_are_not_counted_again_and_again() -> None:
-    lines = ["a0: &a0 [x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
-    assert len(parse_yaml("\n".join(lines), Path("params.yaml"))) == 30
+# Nine lines each: DVC would make a billion values of the first, and the parser of the second.
+ALIAS_BOMBS = {
+    "a list of lists": "a{n}: &a{n} [{aliases}]",
+    "merged blocks": "a{n}: &a{n} {{<<: [{aliases}], key{n}: 1}}",
+}
 
 
-@pytest.mark.parametrize("seed", [-1, 2**70])
+def write_alias_bomb(line: str) -> str:
+    text = "a0: &a0 {key: 1}\n"
+    for number in range(1, 10):
+        text += line.format(n=number, aliases=", ".join([f"*a{number - 1}"] * 9)) + "\n"
+    return text
+
+
+@pytest.mark.parametrize("bomb", ALIAS_BOMBS)
+def test_aliases_of_yaml_are_refused_before_they_fill_the_memory(bomb: str) -> None:
+    text = write_alias_bomb(ALIAS_BOMBS[bomb])
+    message = r"^params\.yaml: line 2: '\*a0' is an alias, .* write out what it stands for"
+    with pytest.raises(InputError, match=message):
+        parse_yaml(text, Path("params.yaml"))
+    assert parse_yaml("text: '*a0'  # *a0\n", Path("params.yaml")) == {"text": "*a0"}
+
+
+@pytest.mark.parametrize("name", ["params.yaml", "dvc.yaml"])
+def test_a_plan_refuses_aliases_before_dvc_reads_them(name: str, tmp_path: Path) -> None:
+    create_study(tmp_path / "study", (ROOT / "params.yaml").read_text())
+    with (tmp_path / "study" / name).open("a") as stream:
+        stream.write(write_alias_bomb(ALIAS_BOMBS["a list of lists"]))
+    printed = run_command(tmp_path / "study", "lineage", "plan", code=2)
+    assert f"{name}: line " in printed and "is an alias" in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_a_whole_number_of_hundreds_of_digits_is_refused_with_its_key() -> None:
+    tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
+    tree["budget"]["text_bytes"] = int("9" * 400)
+    message = r"budget\.text_bytes: expected a whole number from -9,223.* to 9,223.*, found 9999"
+    with pytest.raises(InputError, match=message) as caught:
+        parse_params(tree)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("seed", [-1, 2**40])
 def test_a_seed_that_a_library_cannot_take_is_refused(seed: int) -> None:
     tree = parse_yaml((ROOT / "params.yaml").read_text(), Path("params.yaml"))
     for key in ("pretrain_seeds", "finetune_seeds"):

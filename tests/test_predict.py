@@ -308,6 +308,20 @@ def test_every_format_of_input_and_output_gives_the_same_answers(
         pd.testing.assert_frame_equal(answers[0], other)
 
 
+def test_a_spreadsheet_computes_no_cell_of_the_output(
+    evaluated_texts: Evaluated, tmp_path: Path
+) -> None:
+    link = '=HYPERLINK("http://example.org")'
+    table = pd.DataFrame({"review": [link, "good"], "=1+1": ["-1,5", "@SUM(1)"]})
+    table.to_csv(tmp_path / "new.csv", index=False)
+    for out in ("out.csv", "out.tsv"):
+        found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", out=out)
+        assert [*found.review] == [f"'{link}", "good"]
+        assert [*found["'=1+1"]] == ["-1,5", "'@SUM(1)"]
+    found = predict_lines(evaluated_texts, tmp_path, tmp_path / "new.csv", out="out.jsonl")
+    assert [*found.review] == [link, "good"]
+
+
 def test_a_csv_with_semicolons_is_answered_with_semicolons(
     evaluated_texts: Evaluated, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from lineage.results import RESULT_COLUMNS, sort_results
 
 FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\tx", "\r=1", "＝1", "'=1", "''@x")
 TEXTS = ("a=1", "'quoted'", "", "'", "n-1", "a@b")
-NUMBERS = ("-1", "+2.5", "-0.25", "7")
+NUMBERS = ("-1", "+2.5", "-0.25", "7", "-1,5", "-2.5e-07")
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, *TEXTS, *NUMBERS])

@@ -1,7 +1,9 @@
 """A stage records its run time over several processes, and fails if its inputs change."""
 
 import contextlib
+import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from lineage.errors import InputError
 from lineage.runtime import stage
 from lineage.runtime.code import code_digest
 from lineage.runtime.stage import Stage
+from tests.checkout import ROOT
 
 
 def test_the_seconds_of_a_resumed_stage_include_saved_work_but_not_lost_work(
@@ -45,6 +48,29 @@ def test_the_seconds_of_a_resumed_stage_include_saved_work_but_not_lost_work(
         stage.run_stage("evaluate", work)
     assert exit_info.value.code == 0
     assert read_json(Path(".lineage/metadata/evaluate@gpt-0-sense.json"))["seconds"] == 3 * 60 + 5
+
+
+def test_a_stage_that_is_told_to_end_says_by_which_signal(tmp_path: Path) -> None:
+    script = (
+        "import time\n"
+        "from lineage.runtime.stage import run_stage\n"
+        "def work(stage):\n"
+        "    print('begins', flush=True)\n"
+        "    time.sleep(60)\n"
+        "run_stage('ngram', work)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begins\n"
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert read_json(tmp_path / ".lineage" / "exits" / "ngram.json")["code"] == 143
 
 
 EDITS = {

@@ -1,12 +1,16 @@
 """A study is a folder that can be created, opened, checked and committed."""
 
+import errno
+import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from flows.addresses import running_port
 from flows.package_data import package_file
 from flows.plan import (
     GraphError,
@@ -19,7 +23,7 @@ from flows.plan import (
     set_default_remote,
 )
 from flows.run import RunOptions, interrupt_on_signals
-from flows.servers import start_prefect
+from flows.servers import start_prefect, stop_all
 from flows.study import (
     check_can_commit,
     commit_results,
@@ -29,6 +33,7 @@ from flows.study import (
     open_study,
     prepare_remote,
 )
+from flows.view import print_status
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion
@@ -76,6 +81,108 @@ def test_a_created_study_has_its_graph_and_needs_no_git(study: Path) -> None:
 def test_studies_can_share_a_cache(tmp_path: Path) -> None:
     create_study(tmp_path / "a", DEMO_PARAMS, cache=tmp_path / "cache")
     assert str(tmp_path / "cache") in run_command(tmp_path / "a", "dvc", "cache", "dir")
+
+
+# Neither Python nor the locale takes letters beyond ASCII. Python itself would switch to UTF-8.
+ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize("locale", [{}, ASCII_ONLY])
+def test_a_path_may_have_any_letters_in_any_locale(locale: dict[str, str], tmp_path: Path) -> None:
+    run_command(
+        tmp_path, "lineage", "init", "stüdy", "--from", "smoke", "--cache", "c_äche", **locale
+    )
+    study = tmp_path / "stüdy"
+    settings = (study / ".dvc" / "config.local").read_text(encoding="utf-8")
+    assert str(tmp_path / "c_äche") in settings
+    assert str(tmp_path / "c_äche") in run_command(study, "dvc", "cache", "dir")
+    assert "run   sources always runs" in run_command(study, "lineage", "plan", **locale)
+
+
+def test_the_remote_of_workers_leaves_the_users_own_settings(tmp_path: Path) -> None:
+    study = tmp_path / "stüdy"
+    create_study(study, DEMO_PARAMS)
+    settings = study / ".dvc" / "config.local"
+    settings.write_text("['remote \"own\"']\n    url = ssh://host/x\n    password = geheim\n")
+    settings.chmod(0o600)
+    prepare_remote(study)
+    assert "password = geheim" in settings.read_text(encoding="utf-8")
+    assert str(study / ".lineage" / "remote") in settings.read_text(encoding="utf-8")
+    assert settings.stat().st_mode & 0o777 == 0o600
+
+
+def test_settings_of_dvc_that_cannot_be_written_stay(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = study / ".dvc" / "config.local"
+    settings.write_text("[core]\n    analytics = false\n")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("configobj.ConfigObj.write", fail)
+    with pytest.raises(OSError, match="No space"):
+        prepare_remote(study)
+    assert settings.read_text() == "[core]\n    analytics = false\n"
+
+
+def test_init_removes_what_a_killed_init_has_left(tmp_path: Path) -> None:
+    """A process is killed while its study is half written."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "import flows.study\n"
+        "flows.study.init_dvc = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "flows.study.create_study(Path('killed'), '')\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left_behind,) = tmp_path.iterdir()
+    assert (left_behind / "study" / "params.yaml").is_file()
+    create_study(tmp_path / "another", DEMO_PARAMS)
+    assert [path.name for path in tmp_path.iterdir()] == ["another"]
+
+
+DAMAGED_FILES = {
+    "empty": b"",
+    "binary": bytes(range(128, 256)),
+    "zeros": bytes(500),
+    "list": b"[1, 2]\n",
+    "number": b"7\n",
+    "other keys": b'{"a": 1}\n',
+    "empty values": b'{"stages": null, "schema": "2.0", "outcomes": null, "pid": null}\n',
+    "cut short": b'{"stages": {"report": {"cmd": "py',
+    "zeros in an entry": b"schema: '2.0'\nstages:\n  report:\n    cmd: \0\0\n",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED_FILES)
+def test_damaged_records_are_named_and_servers_end_without_theirs(
+    content: str, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (study / "dvc.lock").write_bytes(DAMAGED_FILES[content])
+    with pytest.raises(InputError, match=r"dvc\.lock'?\b.*: get it back from git, or remove it"):
+        read_graph(study)
+    record = study / ".lineage" / "run.json"
+    record.parent.mkdir()
+    record.write_bytes(DAMAGED_FILES[content])
+    with pytest.raises(InputError, match=r"run\.json: it is damaged .*; remove it, and the next"):
+        print_status(study)
+    entry = study / ".lineage" / "servers" / "prefect.json"
+    entry.parent.mkdir()
+    entry.write_bytes(DAMAGED_FILES[content])
+    assert running_port(study, "prefect") is None
+    monkeypatch.chdir(study)
+    stop_all(study)
+
+
+def test_publish_without_mlflow_says_so_in_one_sentence(study: Path, tmp_path: Path) -> None:
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").write_text("raise ImportError('it is broken')\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    printed = run_command(study, sys.executable, "-m", "stages.publish", code=2, PYTHONPATH=path)
+    assert printed.startswith("publish: MLflow cannot be imported (it is broken); install it again")
+    assert len(printed.splitlines()) == 1
 
 
 @pytest.mark.parametrize("content", ["a folder with a file", "a file"])

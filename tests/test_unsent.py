@@ -69,6 +69,36 @@ def silent_server(port: int) -> Iterator[None]:
         connection.close()
 
 
+@contextlib.contextmanager
+def dripping_server(port: int) -> Iterator[None]:
+    """Answer one byte a second, so that no two bytes are far from each other."""
+    is_over = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b" " * 900:
+                connection.sendall(bytes([byte]))
+                if is_over.wait(1):
+                    return
+
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.settimeout(0.1)
+
+        def accept() -> None:
+            while not is_over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    connection = listener.accept()[0]
+                    threading.Thread(target=answer, args=(connection,)).start()
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+
 class _FailingHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_error(500, "the disk is full")
@@ -207,6 +237,74 @@ def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
     assert "pretrain@gpt-0 goes on without MLflow, which gets its values later" in lines[0]
     assert "the values of 1 stage wait in .lineage/unsent; the next run sends them" in lines[2]
     assert len(journal.list_waiting()) == 1
+
+
+# Each prints how long MLflow has kept it.
+END_STOPPED_RUN = """
+import sys, time
+from lineage.runtime import tracking
+sys.argv = ["tracking", "KILLED"]
+start_time = time.monotonic()
+tracking.main()
+print(time.monotonic() - start_time)
+"""
+PUBLISH = """
+import time
+from lineage.runtime import sender, tracking
+from lineage.runtime.server_time import limit_server_time
+limit_server_time()
+start_time = time.monotonic()
+parent = tracking.open_parent_run("a-pipeline")
+if parent.run_id:
+    print("opened", flush=True)
+    input()
+    start_time = time.monotonic()
+with sender.send_waiting(parent):
+    for step in range(20):
+        parent.log_summary({f"score_{step}": 1.0})
+        parent.set_note("a note")
+    parent.end("FINISHED")
+print(time.monotonic() - start_time)
+"""
+
+
+def start_script(script: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_server_that_sends_a_byte_a_second_does_not_hold_the_end_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with dripping_server(port):
+        _, total = train("pretrain@gpt-0")
+        assert total < MAX_STAGE_SECONDS + 0.5
+        for script in (PUBLISH, END_STOPPED_RUN):
+            printed, _ = start_script(script).communicate(timeout=60)
+            assert float(printed) < MAX_STAGE_SECONDS
+
+
+@pytest.mark.slow
+def test_a_server_that_becomes_slow_while_a_run_is_published_costs_seconds(
+    in_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("LINEAGE_TRACKING_URI", f"http://127.0.0.1:{port}")
+    with mlflow_server(in_study, port):
+        publish = start_script(PUBLISH)
+        assert publish.stdout is not None
+        assert publish.stdout.readline() == "opened\n"
+    with dripping_server(port):
+        printed, _ = publish.communicate("go\n", timeout=60)
+    assert float(printed) < 2 * MAX_STAGE_SECONDS
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ import pandas as pd
 # Spreadsheets also take the wide forms of East Asian keyboards. Apostrophes before them are
 # doubled, so that a text which has one already is read back as it was.
 FORMULA = re.compile(r"'*[=+\-@\t\r＝＋－＠]")
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?([eE][+-]?\d+)?")
 
 
 def escape_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose texts no spreadsheet takes for a formula."""
-    return _map_texts(table, _escape)
+    return _map_texts(table, escape_cell)
 
 
 def unescape_cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -25,15 +25,16 @@ def unescape_cells(table: pd.DataFrame) -> pd.DataFrame:
     return _map_texts(table, _unescape)
 
 
-def _map_texts(table: pd.DataFrame, change: Callable[[object], object]) -> pd.DataFrame:
-    texts = table.select_dtypes(exclude="number")
-    return table.assign(**{str(name): texts[name].map(change) for name in texts})
-
-
-def _escape(value: object) -> object:
+def escape_cell(value: object) -> object:
+    """Return a value with an apostrophe in front if it is a text that begins like a formula."""
     if isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value):
         return f"'{value}"
     return value
+
+
+def _map_texts(table: pd.DataFrame, change: Callable[[object], object]) -> pd.DataFrame:
+    texts = table.select_dtypes(exclude="number")
+    return table.assign(**{str(name): texts[name].map(change) for name in texts})
 
 
 def _unescape(value: object) -> object:

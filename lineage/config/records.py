@@ -20,6 +20,7 @@ from lineage.config.renamed import RENAMED
 from lineage.errors import InputError
 
 MAX_SEED = 2**31 - 1
+MAX_INTEGER = 2**63 - 1  # numpy, torch and pyarrow hold no larger one
 MAX_DEPTH = 50  # levels of a YAML file
 MAX_LAYERS = 1000
 # The context in which the YAML parser misses a closing bracket -> the two brackets.
@@ -53,15 +54,24 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.tokens import AliasToken
 
     try:
-        tree = YAML(typ="safe").load(text)
+        tokens = YAML(typ="safe").scan(text) if "*" in text else ()
+        alias = next((token for token in tokens if isinstance(token, AliasToken)), None)
+        tree = YAML(typ="safe").load(text) if alias is None else None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply; correct the brackets") from None
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"{path}: a number cannot be read: {error}; correct it") from None
     except YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {_describe_yaml_error(error)}") from error
+    if alias is not None:
+        raise InputError(
+            f"{path}: line {alias.start_mark.line + 1}: '*{alias.value}' is an alias, and a few of "
+            "them can fill the memory; write out what it stands for, or quote a text that begins "
+            "with *"
+        )
     if tree is not None and not isinstance(tree, dict):
         raise InputError(
             f"{path}: expected a mapping of keys at the top level, found {type(tree).__name__}"
@@ -96,13 +106,12 @@ def _describe_yaml_error(error: Exception) -> str:
 
 def _is_too_deep(tree: Any) -> bool:
     """Tell whether a tree has more than MAX_DEPTH levels, at which other parsers fail."""
-    level: dict[int, Any] = {id(tree): tree}  # an alias may occur many times, and counts once
+    level = [tree]
     for _ in range(MAX_DEPTH):
-        children: dict[int, Any] = {}
-        for value in level.values():
-            values = value.values() if isinstance(value, dict) else value
+        children: list[Any] = []
+        for value in level:
             if isinstance(value, dict | list):
-                children.update((id(child), child) for child in values)
+                children += value.values() if isinstance(value, dict) else value
         if not children:
             return False
         level = children
@@ -239,6 +248,11 @@ def _parse_scalar(hint: Any, value: Any, where: str) -> Any:
     accepted = (int, float) if hint is float else hint
     if is_bool or not isinstance(value, accepted):
         raise InputError(f"{where}: expected {names[hint]}, found {_describe_value(value)}")
+    if hint is int and abs(value) > MAX_INTEGER:
+        raise InputError(
+            f"{where}: expected a whole number from -{MAX_INTEGER:,} to {MAX_INTEGER:,}, found "
+            f"{_describe_value(value)}"
+        )
     if hint is not float:
         return value
     # Besides inf and nan, a whole number can be too large for a float.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lineage.artifacts import file_digest, read_json, write_json
@@ -59,6 +60,7 @@ BLOCK_BYTES = 1 << 20
 # A file that unpacks to more than both is refused, since it may fill the memory. Text unpacks to
 # 3 to 20 times its size.
 MAX_UNPACKED_RATIO, MAX_UNPACKED_BYTES = 200, 1 << 28
+VALUE_BYTES = 8  # of a number in memory, or of the place of a text
 csv.field_size_limit(2**31 - 1)  # by default 131,072 characters; pandas has no such limit
 
 
@@ -295,14 +297,58 @@ def _is_empty_file(path: Path, name: str, where: str) -> bool:
         blocks = _iter_blocks(stream, path, name, where)
         if data_suffix(path) != ".parquet":
             return not _has_text(blocks, name, where)
-        if path.suffix != ".parquet":
-            return sum(map(len, blocks)) == 0
+        if path.suffix != ".parquet" and sum(map(len, blocks)) == 0:
+            return True
     if path.stat().st_size == 0:
         return True
-    metadata = pq.read_metadata(path)
+    metadata = open_parquet(path).metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     _check_unpacked_size(sum(group.total_byte_size for group in groups), path, name, where)
+    for num_bytes in itertools.accumulate(_iter_parquet_sizes(path)):
+        _check_unpacked_size(num_bytes, path, name, where)
     return metadata.num_rows == 0
+
+
+def open_parquet(path: Path, *, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a parquet file; a compressed one is unpacked in memory.
+
+    Texts of the columns in `read_dictionary` are read as numbers and a list of different texts.
+    """
+    if path.suffix not in COMPRESSIONS:
+        return pq.ParquetFile(path, read_dictionary=list(read_dictionary))
+    with open_decompressed(path) as stream:
+        source = pa.BufferReader(stream.read())
+    return pq.ParquetFile(source, read_dictionary=list(read_dictionary))
+
+
+def _iter_parquet_sizes(path: Path) -> Iterator[int]:
+    """Yield how many bytes the columns of a parquet file have in memory, without filling it.
+
+    A text that stands in thousands of rows may be stored once, and the metadata does not tell how
+    long it is. Here it is counted for each row, but read once.
+    """
+    metadata = open_parquet(path).metadata
+    columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+    for number in range(metadata.num_row_groups):
+        for place, column in enumerate(columns):
+            num_values = metadata.row_group(number).column(place).num_values
+            yield num_values * max(VALUE_BYTES, column.length)
+    names = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    file = open_parquet(path, read_dictionary=names)
+    for number in range(metadata.num_row_groups):
+        for name in names:
+            (column,) = file.read_row_group(number, columns=[name]).columns
+            yield sum(map(_count_text_bytes, column.chunks))
+
+
+def _count_text_bytes(array: pa.Array) -> int:
+    """Return the bytes of all texts of a column, which lists and structures may hold."""
+    while pa.types.is_nested(array.type):
+        array = array.field(0) if pa.types.is_struct(array.type) else array.flatten()
+    if not pa.types.is_dictionary(array.type):
+        return int(array.nbytes)
+    lengths = pc.binary_length(array.dictionary)
+    return pc.sum(pc.take(lengths, array.indices)).as_py() or 0
 
 
 def _iter_blocks(stream: IO[bytes], path: Path, name: str, where: str) -> Iterator[bytes]:

@@ -139,7 +139,8 @@ class _Server:
             inputs = [self._listener, self._signal_receiver]
             ready, _, _ = select.select(inputs, [], [], wait_seconds)
             if not ready and modules_for_later:
-                importlib.import_module(modules_for_later.pop(0))
+                with suppress(ImportError):  # the stage that needs it says so
+                    importlib.import_module(modules_for_later.pop(0))
             if self._signal_receiver in ready:
                 self._signal_receiver.recv(4096)
             self._report_finished()

@@ -1,4 +1,4 @@
-"""Folders in the system's temporary folder that a later run removes if their process is killed."""
+"""Folders that the next command removes if their process is killed."""
 
 import contextlib
 import fcntl
@@ -7,14 +7,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "lineage-"
+PREFIX = ".lineage-"
 LOCK_FILE = "lock"  # locked as long as the folder is in use
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield a new empty folder, apart from its lock file. It is removed after the block."""
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as name:
+def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder, empty apart from its lock file. It is removed after the block.
+
+    It lies in `parent`, by default the system's temporary folder. Those that killed processes left
+    there are removed.
+    """
+    _remove_abandoned_folders(parent or Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent) as name:
         folder = Path(name)
         draft = folder / "draft"
         with draft.open("w") as stream:
@@ -23,9 +28,8 @@ def scratch_folder() -> Iterator[Path]:
             yield folder
 
 
-def remove_abandoned_folders() -> None:
-    """Remove the folders of `scratch_folder` whose processes were killed."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK_FILE}"):
+def _remove_abandoned_folders(parent: Path) -> None:
+    for lock in parent.glob(f"{PREFIX}*/{LOCK_FILE}"):
         # Folders of other users and those that another run removes just now raise errors.
         with contextlib.suppress(OSError), lock.open("r+") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

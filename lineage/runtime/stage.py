@@ -38,6 +38,7 @@ from lineage.runtime.recorder import Tracker, track_stage
 from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable, prepare_environment
 
 PROGRESS_SECONDS = 10.0  # between two lines of progress, where there is no terminal
+EXIT_TERMINATED = 128 + signal.SIGTERM
 BYTES_PER_MAXRSS = 1 if sys.platform == "darwin" else 1024
 
 ProgressCallback = Callable[[float, str], None]  # takes what is done so far, and a note
@@ -211,7 +212,8 @@ def _progress_printer(title: str, total: float) -> ProgressCallback:
 def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
     """Run one stage and exit.
 
-    Exit codes: 0 done, 2 bad configuration or input (one message, no traceback), 1 anything else.
+    Exit codes: 0 done, 2 bad configuration or input (one message, no traceback), 143 ended by TERM
+    (as shells count signals), 1 anything else.
     """
     prepare_environment()
     stage = Stage(verb, tuple(sys.argv[1:]))
@@ -223,7 +225,7 @@ def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
         )
         sys.exit(1)
     # An orderly end: `finally` blocks run and file locks are released.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     exit_status = 1
     try:
         with _lock_stage(stage), _write_metadata(stage):
@@ -234,6 +236,9 @@ def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
     except InputError as error:
         print(f"{stage.name}: {error}", file=sys.stderr)
         exit_status = 2
+    except SystemExit as end:
+        exit_status = end.code if isinstance(end.code, int) else 1
+        raise
     finally:
         # Where this cannot be written, the process's own exit code has to do.
         with contextlib.suppress(OSError):

@@ -45,6 +45,7 @@ from lineage.runtime.provenance import (
     common_tags,
     get_pipeline_id,
 )
+from lineage.runtime.server_time import limit_server_time
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     SQLITE_PREFIX,
@@ -366,6 +367,7 @@ def main() -> None:
     A run in which a stage failed is never published, which would end its parent; stages that went
     on have opened it again.
     """
+    limit_server_time()
     status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"
     with contextlib.suppress(*STORE_ERRORS):
         store = connect(get_pipeline_id())

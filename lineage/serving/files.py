@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lineage.analysis.spreadsheets import escape_cell
 from lineage.data.files import (
-    COMPRESSIONS,
     DELIMITERS,
     FORMATS,
     JSON_LINES,
@@ -31,6 +31,7 @@ from lineage.data.files import (
     find_delimiter,
     iter_json_rows,
     open_decompressed,
+    open_parquet,
     read_column_names,
 )
 from lineage.data.inspect_task import find_conll_columns
@@ -90,7 +91,7 @@ class InputFile:
             yield from read_text_table(self.files, self.text_format, self.names, PLACE)
             return
         if self.suffix == ".parquet":
-            for batch in self.open_parquet().iter_batches(rows_per_chunk):
+            for batch in open_parquet(self.path).iter_batches(rows_per_chunk):
                 yield batch.to_pydict()
             return
         readers = {
@@ -102,13 +103,6 @@ class InputFile:
         while chunk := list(islice(rows, rows_per_chunk)):
             columns = zip(*chunk, strict=True)
             yield {name: list(column) for name, column in zip(self.names, columns, strict=True)}
-
-    def open_parquet(self) -> pq.ParquetFile:
-        """Open a parquet file; a compressed one is unpacked in memory."""
-        if self.path.suffix not in COMPRESSIONS:
-            return pq.ParquetFile(self.path)
-        with open_decompressed(self.path) as stream:
-            return pq.ParquetFile(pa.BufferReader(stream.read()))
 
     def _iter_lines(self) -> Iterator[tuple[Any, ...]]:
         with open_decompressed(self.path) as stream:
@@ -272,7 +266,7 @@ class _CsvWriter(_Writer):
         if self.path.suffix == self.source.suffix:
             delimiter = find_delimiter(self.source.path)
         self.rows = csv.writer(self.stream, delimiter=delimiter, lineterminator="\n")
-        self.rows.writerow([*self.source.names, *self.new_fields])
+        self.rows.writerow(map(escape_cell, [*self.source.names, *self.new_fields]))
 
     def write(self, columns: TableColumns) -> None:
         cells = [[_cell_to_text(value) for value in values] for values in columns.values()]
@@ -283,10 +277,10 @@ class _CsvWriter(_Writer):
 
 
 def _cell_to_text(value: Any) -> Any:
-    """Write lists and mappings as JSON; None becomes a blank cell."""
+    """Write lists and mappings as JSON, and no formula; None becomes a blank cell."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
-    return value
+    return escape_cell(value)
 
 
 class _JsonWriter(_Writer):
@@ -358,7 +352,7 @@ class _ParquetWriter(_Writer):
 
     def _find_schema(self, columns: TableColumns) -> pa.Schema:
         if self.source.suffix == ".parquet":
-            fields = list(self.source.open_parquet().schema_arrow)
+            fields = list(open_parquet(self.source.path).schema_arrow)
         elif self.source.suffix in JSON_LINES:
             given = {name: columns[name] for name in self.source.names}
             fields = list(pa.Table.from_pydict(given).schema)

@@ -145,7 +145,7 @@ class TrainRun:
             if is_due and step.progress < phase.end_progress:
                 self._save_resume_point(seconds=time.monotonic() - start_time)
                 if is_stopping:
-                    sys.exit(1)
+                    sys.exit(128 + signal.SIGTERM)  # as in a stage outside of training
                 self.context.tracker.flush()
                 last_saved = time.monotonic()
 
