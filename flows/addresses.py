@@ -1,5 +1,6 @@
 """The addresses of a study's servers on this machine, MLflow and Prefect, and Prefect's secret."""
 
+import contextlib
 import os
 import secrets
 import urllib.request

@@ -16,7 +16,7 @@ import typer
 
 from flows.execute import EXIT_BAD_INPUT, TELEMETRY_OFF
 from lineage import __version__
-from lineage.errors import InputError
+from lineage.errors import InputError, describe_shortage
 from lineage.runtime.settings import prepare_environment
 
 if TYPE_CHECKING:
@@ -495,6 +495,12 @@ def _input_errors_exit() -> Iterator[None]:
     except InputError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(EXIT_BAD_INPUT) from None
+    except (OSError, MemoryError) as error:
+        shortage = describe_shortage(error)
+        if shortage is None:
+            raise
+        print(shortage, file=sys.stderr)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print("stopped; the next run goes on from the last checkpoints", file=sys.stderr)
         raise typer.Exit(1) from None

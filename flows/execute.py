@@ -36,6 +36,7 @@ POLL_SECONDS = 0.2
 DVC_TIMEOUT_SECONDS = 86_400.0  # of DVC commands such as push
 EXIT_BAD_INPUT = 2
 EXIT_RESULTS_FAILED = 3  # of a run that finished, but in which some results failed
+EXIT_SHORTAGE = 4  # of a stage whose machine has run out of memory, disk or open files
 
 Outcome = Literal["ran", "cached", "fresh", "failed", "blocked", "stopped"]
 
@@ -134,10 +135,17 @@ def run_stage(
         )
         return StageResult(name, "failed", seconds, 1, message)
     if ended == 0:
+        _flush_lock_file(context.root)
         return StageResult(name, _success_outcome(log, name), seconds)
     exit_status = ended if ended < 0 else _stage_exit_status(exit_path, log)
     message = _failure_message(name, exit_status, log, log_file)
     return StageResult(name, "failed", seconds, exit_status, message)
+
+
+def _flush_lock_file(root: Path) -> None:
+    """Wait until dvc.lock is on the disk. A power cut could leave it empty."""
+    with contextlib.suppress(FileNotFoundError), (root / "dvc.lock").open("rb") as stream:
+        os.fsync(stream.fileno())
 
 
 def run_dvc(*arguments: str, context: StageContext, name: str) -> None:
@@ -225,10 +233,10 @@ def _is_signal(exit_status: int) -> bool:
 
 
 def _failure_message(name: str, exit_status: int, log: str, log_file: Path) -> str:
-    """Return one line: the stage's own message for bad input, or the error and where to look."""
+    """Return one line: the stage's own message if it has one, or the error and where to look."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     own_lines = [line for line in lines if line.startswith(f"{name}: ")]
-    if exit_status == EXIT_BAD_INPUT and own_lines:
+    if exit_status in (EXIT_BAD_INPUT, EXIT_SHORTAGE) and own_lines:
         return own_lines[-1]
     if log_file.is_relative_to(Path.cwd()):
         log_file = log_file.relative_to(Path.cwd())

@@ -21,6 +21,8 @@ from lineage.runtime.provenance import LockEntry
 HASH_NAME = "md5"  # of outputs; entries of DVC 2 have another one, and are left to DVC
 FOLDER_SUFFIX = ".dir"  # of the digest of a folder, which is that of its listing
 CACHE_MODE = 0o444
+RUN_CACHE = "runs"  # beside `files/md5` in DVC's cache
+OUTPUTS_LINE = b"\nouts:\n"  # begins the last part of a record
 MAX_READERS = 8  # threads that read files at the same time
 
 
@@ -56,6 +58,17 @@ def remove_damaged_outputs(
         if found:
             damaged[name] = found
     return damaged
+
+
+def remove_cut_records(cache: Path) -> None:
+    """Remove records of finished stages that a power cut has left empty, or without their outputs.
+
+    DVC finds them by the inputs of a stage, and the stage would fail each time.
+    """
+    for path in (cache.parent.parent / RUN_CACHE).glob("*/*/*"):
+        content = path.read_bytes()
+        if OUTPUTS_LINE not in content or not content.endswith(b"\n"):
+            path.unlink(missing_ok=True)
 
 
 def remove_damaged_result(root: Path, cache: Path, entry: LockEntry) -> list[str]:

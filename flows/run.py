@@ -21,7 +21,7 @@ from flows.execute import (
     log_path,
 )
 from flows.guard import Guard, guard_stages
-from flows.integrity import describe_damage, remove_damaged_outputs
+from flows.integrity import describe_damage, remove_cut_records, remove_damaged_outputs
 from flows.machine import default_jobs, read_threads, start_helpers
 from flows.parameters import params_have_changed, refresh_records
 from flows.plan import (
@@ -224,6 +224,7 @@ def _check_outputs(
     context: StageContext, cache: Path, display: ProgressDisplay, *, check_cache: bool
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
+    remove_cut_records(cache)
     reasons = read_stale_reasons(context.root)
     damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():

@@ -1,10 +1,12 @@
 """Errors whose reason the user can read, and how much of the user's data a message may show."""
 
+import errno
 import re
 import traceback
 import unicodedata
 from collections.abc import Sequence
 
+OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|bad_alloc", re.IGNORECASE)
 MAX_SHOWN_WIDTH = 20  # characters
 MAX_SHOWN_NUMBERS = 5  # of rows or lines with the same error
 UNSPACED_SCRIPTS = re.compile(
@@ -36,6 +38,24 @@ class EvaluationError(RuntimeError):
     It becomes a row with its reason. Out of memory, a full disk or a kill are different: they leave
     nothing behind, so a later run tries again.
     """
+
+
+def describe_shortage(error: BaseException) -> str | None:
+    """Say what the machine has run out of, and what to do; None if the error has another reason."""
+    goes_on = "the same command goes on where it was"
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk is full; free some space, and {goes_on}"
+    if number in (errno.EMFILE, errno.ENFILE):
+        return f"too many files are open; raise the limit (`ulimit -n 4096`), and {goes_on}"
+    # torch raises RuntimeError for a processor's memory, and a class of its own for a GPU's.
+    is_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
+    if is_memory or OUT_OF_MEMORY.search(str(error)):
+        return (
+            "the memory is full; free some, or run one stage at a time with --jobs 1, and "
+            f"{goes_on}"
+        )
+    return None
 
 
 def describe_failure(error: BaseException) -> str:

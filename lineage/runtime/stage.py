@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lineage.artifacts import read_json, text_digest, write_json
-from lineage.errors import InputError
+from lineage.errors import InputError, describe_shortage
 from lineage.runtime.code import PROJECT_ROOT, code_digest
 from lineage.runtime.datasets import describe_dataset
 from lineage.runtime.provenance import (
@@ -38,6 +39,7 @@ from lineage.runtime.recorder import Tracker, track_stage
 from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable, prepare_environment
 
 PROGRESS_SECONDS = 10.0  # between two lines of progress, where there is no terminal
+EXIT_SHORTAGE = 4
 EXIT_TERMINATED = 128 + signal.SIGTERM
 BYTES_PER_MAXRSS = 1 if sys.platform == "darwin" else 1024
 
@@ -212,8 +214,8 @@ def _progress_printer(title: str, total: float) -> ProgressCallback:
 def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
     """Run one stage and exit.
 
-    Exit codes: 0 done, 2 bad configuration or input (one message, no traceback), 143 ended by TERM
-    (as shells count signals), 1 anything else.
+    Exit codes: 0 done, 2 bad configuration or input (one message, no traceback), 4 the machine has
+    run out of something, 143 ended by TERM (as shells count signals), 1 anything else.
     """
     prepare_environment()
     stage = Stage(verb, tuple(sys.argv[1:]))
@@ -236,6 +238,13 @@ def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
     except InputError as error:
         print(f"{stage.name}: {error}", file=sys.stderr)
         exit_status = 2
+    except Exception as error:
+        shortage = describe_shortage(error)
+        if shortage is None:
+            raise
+        traceback.print_exc()
+        print(f"{stage.name}: {shortage}", file=sys.stderr)
+        exit_status = EXIT_SHORTAGE
     except SystemExit as end:
         exit_status = end.code if isinstance(end.code, int) else 1
         raise
