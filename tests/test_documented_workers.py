@@ -210,7 +210,7 @@ def make_long_study(folder: Path) -> Path:
     """Create a user's study whose pretraining takes about a minute."""
     folder.parent.mkdir()
     study = create_own_study(folder)
-    set_params(study, budget__max_epochs=40, budget__text_bytes=4_000_000)
+    set_params(study, budget__max_epochs=50, budget__text_bytes=3_000_000)
     return study
 
 

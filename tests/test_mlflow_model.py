@@ -170,7 +170,7 @@ def test_the_server_answers_as_the_model_does(client: TestClient, packaged_texts
     answer = post(client, records(*texts))
     assert answer.status_code == 200
     assert answer.json() == {"predictions": expected.to_dict(orient="records")}
-    split = {"columns": ["id", "review"], "data": [[1, texts[0]]]}
+    split = {"columns": ["review"], "data": [[texts[0]]]}
     answer = post(client, json.dumps({"dataframe_split": split}))
     assert answer.json()["predictions"] == expected.to_dict(orient="records")[:1]
 
@@ -181,7 +181,12 @@ BAD_REQUESTS: dict[str, tuple[str | bytes, int, str]] = {
     "a huge body": (b" " * (MAX_BODY_BYTES + 1), 413, "bytes, of at most"),
     "a number": (records(7), 400, "a text is expected, not int"),
     "a list": (records(["secret"]), 400, "a text is expected, not list"),
-    "a missing column": ('{"dataframe_records": [{"x": "secret"}]}', 400, "no column 'review'"),
+    "a missing column": ('{"dataframe_records": [{}]}', 400, "no column 'review'"),
+    "another column": (
+        '{"dataframe_records": [{"review": "secret", "x": 1}]}',
+        400,
+        "the task does not read a column 'x'; send review only",
+    ),
     "an empty text": (records(""), 400, "no row has a value"),
     "no rows": (records(), 400, "no column 'review'"),
     "no JSON": ("{secret", 400, "is not JSON"),

@@ -287,7 +287,7 @@ HOSTILE_REQUESTS: dict[str, Callable[[], str]] = {
         {"dataframe_split": {"columns": ["review", *NAMES], "data": [["a", *NAMES]]}}
     ),
     "columns of inputs": lambda: list_columns(NAMES),
-    "more than 100 columns": lambda: list_columns(NAMES[:100]),
+    "one other column": lambda: list_columns(["id"]),
     "other columns in each row": name_other_columns_in_each_row,
     "nested lists in other columns": nest_other_columns,
     "nested lists beside the rows": lambda: f'{{"inputs": ["a"], "params": {NESTED}}}',
@@ -310,19 +310,14 @@ def test_a_hostile_request_is_refused_at_once(name: str, served: Served) -> None
 
 
 def test_requests_at_the_limits_are_answered(served: Served) -> None:
-    others = {f"c{number}": 1 for number in range(REQUEST_LIMITS.columns - 1)}
-    rows = [{"review": 'a [{," b'} | others] * (REQUEST_LIMITS.rows // 2)
-    assert ask(served.port, json.dumps({"dataframe_records": rows}))[0] == 200
     assert ask(served.port, records(*[", [{" * 200] * REQUEST_LIMITS.rows))[0] == 200
     assert ask(served.port, records("a" + "\u0301" * MAX_MARKS))[0] == 200
-    meta = {"dataframe_records": [{"review": "a", "meta": {"tags": [["x"]]}}]}
-    assert ask(served.port, json.dumps(meta))[0] == 200
 
 
 def test_all_forms_of_mlflow_get_the_same_answer(served: Served) -> None:
     texts = ["one film", "another film"]
-    rows = [{"review": text, "id": 1} for text in texts]
-    split = {"columns": ["id", "review"], "data": [[1, text] for text in texts], "index": [5, 6]}
+    rows = [{"review": text} for text in texts]
+    split = {"columns": ["review"], "data": [[text] for text in texts], "index": [5, 6]}
     expected = ask(served.port, json.dumps({"dataframe_records": rows}))
     assert expected[0] == 200 and len(expected[1]["predictions"]) == 2
     for request in (
@@ -331,7 +326,7 @@ def test_all_forms_of_mlflow_get_the_same_answer(served: Served) -> None:
         {"instances": texts},
         {"inputs": rows},
         {"inputs": texts},
-        {"inputs": {"review": texts, "id": [1, 2]}},
+        {"inputs": {"review": texts}},
         {"dataframe_records": rows, "params": {"a": 1}},
     ):
         assert ask(served.port, json.dumps(request)) == expected, request

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import regex
 
-from lineage.errors import InputError
+from lineage.errors import InputError, shorten_value
 from lineage.tasks.columns import TableColumns, is_empty_cell, row_error
 
 PLACE = "request"  # for messages
@@ -32,26 +32,18 @@ class RequestLimits:
     """The most that one request may ask for. `lineage predict` labels files of any size."""
 
     rows: int
-    columns: int  # in one row, also those that the task does not read
-    name_characters: int  # in the name of a column
-    characters: int  # in all columns that the task reads
+    characters: int
+    values: int  # texts, numbers, lists and objects: cells may be lists of words
     depth: int  # of lists and objects in each other
 
-    @property
-    def values(self) -> int:
-        """The most texts, numbers, lists and objects; cells may be short lists."""
-        return 2 * self.rows * self.columns
 
-
-REQUEST_LIMITS = RequestLimits(
-    rows=1000, columns=100, name_characters=200, characters=1_000_000, depth=10
-)
+REQUEST_LIMITS = RequestLimits(rows=1000, characters=1_000_000, values=200_000, depth=10)
 
 
 def read_request(
     body: bytes, *, names: Sequence[str], text_columns: Collection[str]
 ) -> TableColumns:
-    """Return the columns `names` of a request; other columns are ignored. Raises InputError."""
+    """Return the columns `names` of a request, which may have no others. Raises InputError."""
     check_structure(body)
     try:
         content = json.loads(body)
@@ -86,7 +78,7 @@ def check_structure(body: bytes) -> None:
 def _read_form(form: str, table: Any, names: Sequence[str]) -> TableColumns:
     """Return the columns of a table in one of MLflow's forms."""
     if form == SPLIT:
-        return _read_records(_split_to_records(table), names)
+        return _read_records(_split_to_records(table, names), names)
     if form != RECORDS and isinstance(table, dict):
         return _read_columns(table, names)
     if not isinstance(table, list):
@@ -97,13 +89,13 @@ def _read_form(form: str, table: Any, names: Sequence[str]) -> TableColumns:
     return _read_records(table, names)
 
 
-def _split_to_records(table: Any) -> list[dict[str, Any]]:
+def _split_to_records(table: Any, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the rows of {"columns": [name, ...], "data": [[cell, ...], ...]} as objects."""
     columns = table.get("columns") if isinstance(table, dict) else None
     rows = table.get("data") if isinstance(table, dict) else None
     if not isinstance(columns, list) or not isinstance(rows, list):
         raise InputError(f"{PLACE}: '{SPLIT}' must have lists 'columns' and 'data'; send both")
-    _check_names(columns)
+    _check_names(columns, names)
     _check_num_rows(len(rows))
     if len(set(columns)) < len(columns):
         raise InputError(f"{PLACE}: two columns have the same name; rename one")
@@ -119,7 +111,7 @@ def _read_records(rows: list[Any], names: Sequence[str]) -> TableColumns:
     for row, cells in enumerate(rows):
         if not isinstance(cells, dict):
             raise row_error(row, PLACE, "it must be an object with a value for each column")
-        _check_names(cells)
+        _check_names(cells, names)
     for name in names:
         if not any(name in cells for cells in rows):
             raise _missing_column(name)
@@ -128,7 +120,7 @@ def _read_records(rows: list[Any], names: Sequence[str]) -> TableColumns:
 
 def _read_columns(table: dict[str, Any], names: Sequence[str]) -> TableColumns:
     """Return the columns of {name: [cell, ...], ...}; one cell alone is a row."""
-    _check_names(table)
+    _check_names(table, names)
     columns: TableColumns = {}
     for name in names:
         if name not in table:
@@ -144,18 +136,13 @@ def _missing_column(name: str) -> InputError:
     return InputError(f"{PLACE}: it has no column '{name}'; send one")
 
 
-def _check_names(names: Collection[Any]) -> None:
-    """Raise InputError if there are too many columns, or one has no fitting name."""
-    if len(names) > REQUEST_LIMITS.columns:
-        raise InputError(
-            f"{PLACE}: it has {len(names):,} columns, of at most {REQUEST_LIMITS.columns}; send "
-            "those that the task reads"
-        )
-    for name in names:
-        if not isinstance(name, str) or len(name) > REQUEST_LIMITS.name_characters:
+def _check_names(found: Iterable[Any], names: Sequence[str]) -> None:
+    """Raise InputError if a column is not one of `names`."""
+    for name in found:
+        if name not in names:
             raise InputError(
-                f"{PLACE}: the name of a column must be a text of at most "
-                f"{REQUEST_LIMITS.name_characters} characters; rename it"
+                f"{PLACE}: the task does not read a column '{shorten_value(name)}'; send "
+                f"{', '.join(names)} only"
             )
 
 
