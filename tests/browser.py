@@ -1,7 +1,12 @@
-"""Show a page in a real browser without a window."""
+"""Serve a page on loopback, and show it in a real browser without a window."""
 
+import contextlib
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -35,3 +40,17 @@ def show(browser: str, address: str, profile: Path, *options: str) -> str:
         address,
     ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@contextlib.contextmanager
+def serve_folder(folder: Path) -> Iterator[int]:
+    """Serve the files of a folder on loopback, and yield the port."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
+        thread = threading.Thread(target=pages.serve_forever)
+        thread.start()
+        try:
+            yield pages.server_port
+        finally:
+            pages.shutdown()
+            thread.join()

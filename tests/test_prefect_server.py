@@ -5,17 +5,14 @@ import http.client
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from flows.addresses import read_prefect_secret, sign_in_url
 from lineage.errors import InputError
-from tests.browser import find_browser, show
+from tests.browser import find_browser, serve_folder, show
 from tests.toy_project import (
     Project,
     ask_prefect,
@@ -224,17 +221,3 @@ def test_the_link_of_the_terminal_signs_a_browser_in(
     assert "Authentication failed" not in signed_in
     page = show(browser, f"{address}/deployments", tmp_path / "user")
     assert "run-stage" in page
-
-
-@contextlib.contextmanager
-def serve_folder(folder: Path) -> Iterator[int]:
-    """Serve the files of a folder on loopback, and yield the port."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as pages:
-        thread = threading.Thread(target=pages.serve_forever)
-        thread.start()
-        try:
-            yield pages.server_port
-        finally:
-            pages.shutdown()
-            thread.join()
