@@ -43,15 +43,20 @@ async def sign_in(request: Request) -> HTMLResponse:
     return HTMLResponse(SIGN_IN_PAGE, headers={"Cache-Control": "no-store"})
 
 
+def build_app(host: str) -> TrustedHostMiddleware:
+    """Return Prefect's app with the page that signs in, for requests under this name."""
+    app = create_app(final=True)
+    app.router.routes.insert(0, Route(SIGN_IN_PATH, sign_in))  # before Prefect's pages, at /
+    # Around the app and not in it: the server sends itself requests under a name of its own.
+    return TrustedHostMiddleware(app, allowed_hosts=[host, "localhost"])
+
+
 def main() -> None:
     """Serve until the end."""
     host, port, *parent = sys.argv[1:]
     if parent:  # it may have been killed before this process asks for its parent
         threading.Thread(target=end_with_parent, args=(int(parent[0]),), daemon=True).start()
-    app = create_app(final=True)
-    app.router.routes.insert(0, Route(SIGN_IN_PATH, sign_in))  # before Prefect's pages, at /
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[host, "localhost"])
-    uvicorn.run(app, host=host, port=int(port), log_level="warning", lifespan="on")
+    uvicorn.run(build_app(host), host=host, port=int(port), log_level="warning", lifespan="on")
 
 
 if __name__ == "__main__":

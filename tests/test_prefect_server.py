@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from flows.addresses import read_prefect_secret, sign_in_url
 from lineage.errors import InputError
 from tests.browser import find_browser, serve_folder, show
+from tests.checkout import ROOT
 from tests.toy_project import (
     Project,
     ask_prefect,
@@ -164,6 +166,33 @@ def test_a_server_that_the_user_names_does_not_get_the_secret(
             check=True,
         ).stdout
         assert printed.strip() == expected
+
+
+OWN_REQUEST = """
+import asyncio
+from flows.prefect_server import build_app
+from prefect.server.api.clients import OrchestrationClient
+
+async def ask_itself() -> int:
+    async with OrchestrationClient() as client:
+        return (await client._http_client.get("/health")).status_code
+
+build_app("127.0.0.1")
+print(asyncio.run(ask_itself()))
+"""
+
+
+def test_the_server_may_send_itself_requests(tmp_path: Path) -> None:
+    """That is how an automation sets lost runs to Crashed."""
+    printed = subprocess.run(
+        [sys.executable, "-c", OWN_REQUEST],
+        cwd=ROOT,
+        env=os.environ | {"PREFECT_HOME": str(tmp_path), "PREFECT_UI_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert printed.split()[-1] == "200"
 
 
 def test_a_damaged_secret_is_refused_in_one_sentence(tmp_path: Path) -> None:
