@@ -33,8 +33,8 @@ EXIT_MEANINGS = {
     EXIT_RESULTS_FAILED: "finished, but results failed",
 }
 SERVER_WAIT_SECONDS = 5.0  # at the end of a run, for a server that is being started again
-# How long a run that has ended may take to say so to a server, which may hang.
-FAREWELL_SECONDS = 15.0
+# How long a run whose stages have ended may take to say so to a server, which may hang.
+FAREWELL_SECONDS = 10.0
 
 
 def _name_flow_run() -> str:
@@ -49,6 +49,13 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
     The state is Completed for the exit codes 0 and 3, and Failed otherwise, with the exit code as
     result.
     """
+    state = _run_stages(jobs, workers, commit)
+    _announce(state)
+    return state
+
+
+def _run_stages(jobs: int | None, workers: bool, commit: bool) -> State:
+    """Run the study in this flow run, and return the state in which it ends."""
     run_remotely = None
     try:
         if workers:
@@ -65,10 +72,14 @@ def run_study_flow(jobs: int | None = None, workers: bool = False, commit: bool 
         return Failed(message=str(error), data=EXIT_BAD_INPUT)
     message = EXIT_MEANINGS[exit_status]
     if exit_status in (0, EXIT_RESULTS_FAILED):
-        if _server_answers():
-            announce_run(Path.cwd())
         return Completed(message=message, data=exit_status)
     return Failed(message=message, data=exit_status)
+
+
+def _announce(state: State) -> None:
+    """Show in Prefect what a run that has ended well found, if its server is there."""
+    if state.is_completed() and _server_answers():
+        announce_run(Path.cwd())
 
 
 def run_with_prefect(options: RunOptions) -> int:
@@ -83,12 +94,13 @@ def run_with_prefect(options: RunOptions) -> int:
     @flow(name=run_study_flow.name, flow_run_name=_name_flow_run, persist_result=False)
     def run_and_keep(jobs: int | None, workers: bool, commit: bool) -> State:
         try:
-            state = run_study_flow.fn(jobs, workers, commit)
+            state = _run_stages(jobs, workers, commit)
         except BaseException as error:
             outcomes.append(error)
             raise
         outcomes.append(state)
         farewell.start()
+        _announce(state)
         return state
 
     farewell = threading.Timer(FAREWELL_SECONDS, lambda: _exit_without_prefect(outcomes[0]))

@@ -429,7 +429,7 @@ def test_a_run_whose_server_dies_or_hangs_ends_soon_with_its_own_exit_code(
         if line.startswith("stages: "):
             last_stage_ended = time.monotonic()
     assert run.wait() == exit_status, lines
-    assert time.monotonic() - last_stage_ended < 30
+    assert time.monotonic() - last_stage_ended < 12, "10 s, and the end of its processes"
     assert sum("Prefect could not be informed how this run ended" in line for line in lines) == 1
     assert not [line for line in lines if "Traceback" in line or "Error logging" in line]
     assert lines[0].startswith("Prefect: http://127.0.0.1:")
