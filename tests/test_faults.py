@@ -32,6 +32,10 @@ FILES_SENTENCE = (
     "too many files are open; raise the limit (`ulimit -n 4096`), and the same command goes on "
     "where it was"
 )
+THREADS_SENTENCE = (
+    "no further thread can be started; free memory, or raise the limit (`ulimit -u`), and the "
+    "same command goes on where it was"
+)
 DISK_SENTENCE = "the disk is full; free some space, and the same command goes on where it was"
 
 
@@ -207,7 +211,7 @@ SHORTAGES = {
         "import threading",
         "RLIMIT_AS, (10**6, 10**6)",
         "threading.Thread(target=print).start()",
-        MEMORY_SENTENCE,
+        THREADS_SENTENCE,
     ),
     "a process": (
         "import subprocess, sys",
