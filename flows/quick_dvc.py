@@ -97,7 +97,10 @@ def modify_lock_file(path: str, fs: object = None) -> Iterator[Yaml]:
             whole["stages"].update(data.pop("stages").changed_entries())
             whole.update(data)
         return
-    draft.write_text(text, encoding="utf-8")
+    with draft.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())  # a power cut could leave an empty file
     draft.replace(lock)
 
 

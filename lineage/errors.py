@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|bad_alloc", re.IGNORECASE)
+NO_THREAD = "can't start new thread"  # Python's words, in a RuntimeError
 MAX_SHOWN_WIDTH = 20  # characters
 MAX_SHOWN_NUMBERS = 5  # of rows or lines with the same error
 UNSPACED_SCRIPTS = re.compile(
@@ -53,6 +54,11 @@ def describe_shortage(error: BaseException) -> str | None:
     if is_memory or OUT_OF_MEMORY.search(str(error)):
         return (
             "the memory is full; free some, or run one stage at a time with --jobs 1, and "
+            f"{goes_on}"
+        )
+    if str(error) == NO_THREAD:
+        return (
+            "no further thread can be started; free memory, or raise the limit (`ulimit -u`), and "
             f"{goes_on}"
         )
     return None

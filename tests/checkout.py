@@ -85,25 +85,29 @@ def commit(folder: Path) -> None:
         subprocess.run(["git", *command], cwd=folder, check=True)
 
 
-def run_command(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
-    """Run a command in a clone or a study, as with the environment activated.
-
-    Return what it printed. It must exit with `code`.
-    """
+def command_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a command in a clone or a study, as with the venv activated."""
     dropped_prefixes = ("LINEAGE_", "PREFECT_", "GIT_", "VIRTUAL_ENV")
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(dropped_prefixes)
     }
-    inherited |= {
+    return inherited | {
         "PATH": f"{Path(sys.prefix) / 'bin'}{os.pathsep}{inherited['PATH']}",
         # The code of the clone, or of this tree, and not of what is installed here.
         "PYTHONPATH": str(folder if (folder / "lineage").is_dir() else ROOT),
         "OMP_NUM_THREADS": "1",
     }
+
+
+def run_command(folder: Path, *words: str, code: int = 0, **environment: str) -> str:
+    """Run a command in a clone or a study, as with the environment activated.
+
+    Return what it printed. It must exit with `code`.
+    """
     completed = subprocess.run(
         list(words),
         cwd=folder,
-        env=inherited | environment,
+        env=command_environment(folder) | environment,
         capture_output=True,
         text=True,
         timeout=1500,

@@ -196,6 +196,18 @@ def test_shared_yaml_nodes_and_entries_outside_stages_are_written_by_dvc(
     assert "  new:\n" in written[0]
 
 
+def test_dvc_lock_is_flushed_before_it_gets_its_name(
+    lock_folder: LockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut leaves the old file or the new one."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(os.fstat(number)))
+    text = dumps_yaml({"schema": "2.0", "stages": {"one": {"cmd": "x"}}})
+    lock_folder.write(text, {"one": {"cmd": "y"}}, quick=True)
+    state = lock_folder.lock.stat()
+    assert [(one.st_ino, one.st_size) for one in flushed] == [(state.st_ino, state.st_size)]
+
+
 def test_a_symlink_to_a_dvc_lock_stays_a_symlink(lock_folder: LockFolder) -> None:
     lock_folder.lock.symlink_to(lock_folder.root / "kept.lock")
     lock_folder.write(

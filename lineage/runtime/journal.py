@@ -124,7 +124,7 @@ def _parse(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise JournalError(f"it is damaged: {error}") from error
+        raise JournalError(f"the journal is damaged: {error}") from error
 
 
 def follow(path: Path) -> Iterator[Event]:
