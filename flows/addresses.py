@@ -1,8 +1,10 @@
 """The addresses of a study's servers on this machine, MLflow and Prefect, and Prefect's secret."""
 
+import base64
 import contextlib
 import os
 import secrets
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -81,6 +83,30 @@ def prefect_is_up() -> bool:
     """Return whether the Prefect server of PREFECT_API_URL answers."""
     # A busy server may need seconds for an answer.
     return is_up(f"{os.environ['PREFECT_API_URL']}/health", timeout_seconds=5.0)
+
+
+def check_prefect_access() -> None:
+    """Raise InputError if the Prefect server of PREFECT_API_URL does not let this process in.
+
+    What it says else, or that it is away, is not judged here.
+    """
+    address = os.environ["PREFECT_API_URL"]
+    request = urllib.request.Request(f"{address}/version")
+    secret = os.environ.get("PREFECT_API_AUTH_STRING", "")
+    if secret:
+        request.add_header("Authorization", f"Basic {base64.b64encode(secret.encode()).decode()}")
+    elif "PREFECT_API_KEY" in os.environ:
+        request.add_header("Authorization", f"Bearer {os.environ['PREFECT_API_KEY']}")
+    try:
+        urllib.request.urlopen(request, timeout=5.0).close()
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            raise InputError(
+                f"the Prefect server at {address} does not let this process in; set "
+                "PREFECT_API_AUTH_STRING to its secret, or PREFECT_API_KEY"
+            ) from None
+    except OSError:
+        pass
 
 
 def mlflow_run_url(study: Path, experiment_id: str, run_id: str) -> str:

@@ -24,6 +24,7 @@ from flows.addresses import (
     HOST,
     MLFLOW_PORT,
     PREFECT_PORT,
+    check_prefect_access,
     is_up,
     prefect_home,
     read_port,
@@ -193,6 +194,7 @@ def _connect_to_server(study: Path) -> None:
     use_prefect(study)
     if "PREFECT_API_URL" not in os.environ:
         raise InputError("no Prefect server of this study is up; run `lineage up` first")
+    check_prefect_access()
 
 
 def use_prefect(study: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -283,6 +285,7 @@ def wait_for_prefect(study: Path) -> None:
     """Wait until the Prefect API of PREFECT_API_URL answers. Raises InputError."""
     address = os.environ["PREFECT_API_URL"]
     _wait_for(f"the Prefect server at {address}", lambda: is_up(f"{address}/health"))
+    check_prefect_access()
 
 
 def start_prefect(study: Path) -> str:

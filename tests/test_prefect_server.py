@@ -168,6 +168,25 @@ def test_a_server_that_the_user_names_does_not_get_the_secret(
         assert printed.strip() == expected
 
 
+@pytest.mark.parametrize(
+    "command", [("run",), ("run", "--workers"), ("schedule", "--cron", "0 2 * * *")]
+)
+def test_a_server_that_does_not_let_the_user_in_is_named_in_one_sentence(
+    command: tuple[str, ...], server: tuple[Project, int]
+) -> None:
+    project, port = server
+    completed = project.run(
+        *command,
+        PREFECT_API_URL=f"http://127.0.0.1:{port}/api",
+        PREFECT_API_AUTH_STRING="me:mine",
+    )
+    assert completed.returncode == 2
+    assert completed.stderr == (
+        f"the Prefect server at http://127.0.0.1:{port}/api does not let this process in; set "
+        "PREFECT_API_AUTH_STRING to its secret, or PREFECT_API_KEY\n"
+    )
+
+
 OWN_REQUEST = """
 import asyncio
 from flows.prefect_server import build_app
