@@ -98,13 +98,13 @@ def test_sizes_too_large_for_memory_are_rejected_by_tensor_name(tmp_path: Path) 
 
 def test_widths_with_an_overflowing_product_are_rejected_by_file_name(tmp_path: Path) -> None:
     config = json.loads((save_checkpoint(tmp_path) / "config.json").read_text())
-    for value in (4 * 10**9, 4 * 10**20):
+    for value, message in (
+        (4 * 10**9, "its sizes ask for a tensor of more numbers than can be counted"),
+        (4 * 10**20, "architecture.hidden_size: expected a whole number from -9,223,"),
+    ):
         config["architecture"] |= {"hidden_size": value, "ffn_size": value}
         (tmp_path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(
-            InputError,
-            match=rf"{tmp_path}/config\.json: its sizes ask for a tensor of more numbers than can be counted",
-        ):
+        with pytest.raises(InputError, match=rf"{tmp_path}/config\.json: {message}"):
             Checkpoint.load(tmp_path).build(tiny.CPU)
 
 

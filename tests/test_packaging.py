@@ -102,7 +102,8 @@ def test_the_description_and_the_version_are_the_same_everywhere() -> None:
     assert citation["abstract"] == PROJECT["description"]
     assert PROJECT["description"] in readme
     assert citation["version"] == __version__
-    assert re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)[0] == __version__
+    versions = re.findall(r"^## \[(.*?)\]", changelog, re.MULTILINE)
+    assert versions[versions[0] == "Unreleased"] == __version__
 
 
 def test_files_of_the_package_are_found_in_a_checkout() -> None:
