@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -363,7 +364,10 @@ def has_sleeping_child(project: Project) -> bool:
 def ask_prefect(
     study: Path, api: str, path: str, body: object = None, *, method: str = "POST"
 ) -> Any:
-    """Return the answer of a study's Prefect API to a request with the study's secret."""
+    """Return the answer of a study's Prefect API to a request with the study's secret.
+
+    As Prefect's own client does, ask again while its database is busy.
+    """
     request = urllib.request.Request(
         f"{api}/{path}",
         data=json.dumps(body or {}).encode(),
@@ -373,9 +377,16 @@ def ask_prefect(
         },
         method=method,
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        text = answer.read()
-    return json.loads(text) if text else None
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                text = answer.read()
+            return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
 
 
 def prefect_access(study: Path, port: int) -> dict[str, str]:
