@@ -168,9 +168,7 @@ def test_a_server_that_the_user_names_does_not_get_the_secret(
         assert printed.strip() == expected
 
 
-@pytest.mark.parametrize(
-    "command", [("run",), ("run", "--workers"), ("schedule", "--cron", "0 2 * * *")]
-)
+@pytest.mark.parametrize("command", [("run",), ("schedule", "--cron", "0 2 * * *")])
 def test_a_server_that_does_not_let_the_user_in_is_named_in_one_sentence(
     command: tuple[str, ...], server: tuple[Project, int]
 ) -> None:
