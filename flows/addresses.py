@@ -88,7 +88,7 @@ def prefect_is_up() -> bool:
 def check_prefect_access() -> None:
     """Raise InputError if the Prefect server of PREFECT_API_URL does not let this process in.
 
-    What it says else, or that it is away, is not judged here.
+    Other errors, and a server that is away, are left to the caller.
     """
     address = os.environ["PREFECT_API_URL"]
     request = urllib.request.Request(f"{address}/version")
