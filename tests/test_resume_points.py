@@ -144,8 +144,8 @@ def test_state_that_changes_while_it_is_packed_is_packed_again(
     def list_and_change(folder: Path) -> resume_points.Listing:
         found = real_listing(folder)
         calls.append(folder)
-        if len(calls) == 1:  # the stage replaces the resume point just after it was listed
-            path.unlink()
+        if len(calls) == 1:  # the stage writes a resume point just after the old one was listed
+            path.rename(path.with_name("newer"))
             save(worker, "new one")
         return found
 
@@ -154,5 +154,6 @@ def test_state_that_changes_while_it_is_packed_is_packed_again(
     packed = tmp_path / "packed.tar"
     resume_points._pack(worker.folder, packed)
     with tarfile.open(packed) as archive:
+        assert sorted(archive.getnames()) == ["key/step-7/model", "key/step-7/newer"]
         stream = archive.extractfile("key/step-7/model")
         assert stream is not None and stream.read() == b"new one"
