@@ -31,11 +31,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lineage.answers.base import HeadAnswer
 from lineage.config.params import read_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import SplitItems, TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.answers import Answer, make_answer
 from lineage.evaluation.early_stopping import EarlyStopper, Validation
 from lineage.evaluation.finetuning import FinetunedModel, score_finetuned, start_finetuning
 from lineage.evaluation.settings import EarlyStopping, FinetuneSettings
@@ -76,7 +76,7 @@ class Point:
 class Scorer:
     """Scores a model on the validation and test items of a task."""
 
-    def __init__(self, context: EvalContext, answer: Answer) -> None:
+    def __init__(self, context: EvalContext, answer: HeadAnswer) -> None:
         self.context = context
         self.answer = answer
         self.test_scores: list[float | None] = []
@@ -114,7 +114,7 @@ class Scorer:
             raise EvaluationError("the predictions are not finite")
         columns = self.answer.prediction_columns(items, outputs_MK)
         answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-        return Validation(context.kind.score(context.task.info["metric"][0], answers), loss)
+        return Validation(context.kind.answer.score(context.task.info["metric"][0], answers), loss)
 
 
 def load_context(study: Path, model: str, task: str, device: str) -> EvalContext:
@@ -141,7 +141,8 @@ def run_training(context: EvalContext, training: Training) -> dict[str, Any]:
     """Fine-tune once, and return the line of the results."""
     start = time.monotonic()
     items = context.task.splits["train"]
-    answer = make_answer(context.task.info, items)
+    answer = context.kind.answer.fit(context.task.info["labels"], items)
+    assert isinstance(answer, HeadAnswer)
     scorer = Scorer(context, answer)
     settings = finetune_settings(context, training.trial)
     family = context.checkpoint.family

@@ -27,7 +27,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.contest import describe_machine
-from lineage.evaluation.answers import LabelAnswer, TagsAnswer
+from lineage.answers.label import LabelAnswer
+from lineage.answers.tags import TagsAnswer
 from lineage.evaluation.bilstm_probe import BilstmProbe, CachedFeatures, bilstm_probe_objective
 from lineage.evaluation.encoding import EncodedItem, pool_words
 from lineage.evaluation.feature_store import split_rows, store_features

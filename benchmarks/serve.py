@@ -32,10 +32,10 @@ from mlflow.pyfunc import scoring_server
 from pydantic import BaseModel
 
 from benchmarks.contest import describe_machine
+from lineage.answers.label import LabelAnswer
 from lineage.artifacts import write_json
 from lineage.config.resolve import fill_in_defaults, merge_trees
 from lineage.config.study import parse_model_config
-from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.encoding import EncodedItem
 from lineage.evaluation.finetuning import FinetunedModel
 from lineage.evaluation.saved_systems import MODEL_FOLDER, SystemRecord

@@ -27,9 +27,9 @@ NoteKind = Literal[
     "failed_model",  # {model, error}: one of two models that are used together
     "member",  # {model, notes}: why a member of an ensemble has no value
     "no_split",  # the split that the task lacks
-    "unsupported",  # `Kind.answered_by`, which the family cannot do
+    "unsupported",  # `Answer.answered_by`, which the family cannot do
     "no_training_labels",  # None
-    "no_majority",  # `Kind.answered_by` of a kind without a commonest answer
+    "no_majority",  # `Answer.answered_by` of a kind without a commonest answer
     "undefined_metric",  # the metric: labels or answers are constant
     "constant_cosines",  # the names of the groups; {count, of} where they are private
     "no_clean_items",  # None: every item is contaminated

@@ -83,7 +83,7 @@ ALLOWED_USERS = {
     "ftfy": {"lineage/tokenizers/normalization.py"},
     "gensim": {"lineage/models/word2vec.py", "lineage/models/fasttext.py"},
     "h5py": {"lineage/formats/bilm.py"},
-    "sacrebleu": {"lineage/evaluation/metrics.py"},
+    "sacrebleu": {"lineage/answers/metrics.py"},
     "transformers": {"lineage/models/public.py"},
     "typer": {"flows/cli.py"},
 }

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from lineage.answers.spans import split_tags
 from lineage.artifacts import create_artifact, file_digest
 from lineage.config.checks import check_study
 from lineage.config.data import Task
@@ -26,7 +27,6 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.encoding import encode_sentence
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.spans import split_tags
 from lineage.evaluation.systems import EvalContext
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker

@@ -13,6 +13,7 @@ import pytest
 
 from lineage.analysis.build import build_results
 from lineage.analysis.ensembles import build_ensembles
+from lineage.answers.metrics import CONTRIBUTIONS, METRICS, RANKING_METRICS
 from lineage.artifacts import read_table, write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
@@ -20,7 +21,6 @@ from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stat
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.heads import FittedHead, StartedHead
-from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS, RANKING_METRICS
 from lineage.evaluation.settings import LinearProbeSettings, Trial
 from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.trials import fit_best_trial
@@ -110,7 +110,7 @@ def test_trials_are_chosen_by_the_ranking_metric(metric: str, expected: int) -> 
         predict_validation=lambda head, trial: pd.DataFrame(
             {"label": labels, "prediction": predictions[trial]}
         ),
-        score=partial(load_kind("text_classification").score, metric),
+        score=partial(load_kind("text_classification").answer.score, metric),
     )
     assert outcome.best.number == expected, "ties go to the first"
 

@@ -38,7 +38,7 @@ from tests import tiny
 from tests.study_rows import GRID, Study, build_analysis, render_pages
 
 C_VALUES = (0.1, 1.0, 10.0, 100.0)
-INFO: dict[str, Any] = {"name": "mood", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
+INFO: dict[str, Any] = {"name": "mood", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
                          "metric": ["accuracy"]}  # fmt: skip
 
 

@@ -142,7 +142,6 @@ def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
     task_info = {
         "name": "pairs",
         "kind": "minimal_pairs",
-        "answer": None,
         "labels": [],
         "metric": ["accuracy"],
         "max_words": 20,

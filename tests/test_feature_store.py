@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
+from lineage.answers.span import ITEM_START, SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation import feature_store, linear_probe
-from lineage.evaluation.answers import ITEM_START, SpanAnswer
 from lineage.evaluation.bilstm_probe import BilstmProbe, cache_features
 from lineage.evaluation.encoding import encode_items, pool_words
 from lineage.evaluation.evaluate import evaluate_runs, list_runs

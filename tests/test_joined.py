@@ -418,7 +418,7 @@ def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
 def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
     failing_part: str, tmp_path: Path
 ) -> None:
-    task_info = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
+    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
              "probes": ["linear", "bilstm"]}  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     task = TaskData(task_info, {"train": table, "validation": table, "test": table})

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lineage.answers.label import LabelAnswer
+from lineage.answers.number import NumberAnswer
 from lineage.errors import InputError
-from lineage.evaluation.answers import LabelAnswer, NumberAnswer
 from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
 from lineage.evaluation.finetuning import (
     FinetunedModel,
@@ -57,7 +58,7 @@ GAIN = dataclasses.replace(PLAIN, linear_label_gain=True)
 TEXTS = [[2, 5, 3, 3], [4], [2, 4, 6]]
 ANSWERS: dict[str, tuple[LabelAnswer | NumberAnswer, list[Any]]] = {
     "label": (tiny.label_answer(3), [2, 0, 1]),
-    "number": (NumberAnswer(12.5, 2.5), [11.0, 17.0, 13.0]),
+    "number": (NumberAnswer(mean=12.5, std=2.5), [11.0, 17.0, 13.0]),
 }
 
 

@@ -20,11 +20,11 @@ from lineage.analysis.literature import (
     read_published_results,
 )
 from lineage.analysis.records import Analysis, BenchmarkScore
+from lineage.answers.metrics import METRICS
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
-from lineage.evaluation.metrics import METRICS
 from lineage.report import tables
 from lineage.report.formatting import format_model
 from lineage.report.tables import BenchmarkLine

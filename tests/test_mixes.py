@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from lineage.answers.label import LabelAnswer
 from lineage.artifacts import write_json
 from lineage.config.checks import check_study
 from lineage.config.params import Params, parse_params
@@ -16,7 +17,6 @@ from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation import linear_probe
-from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
     CachedFeatures,
@@ -216,7 +216,7 @@ def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
 def test_rows_of_bilstm_probes_name_the_features(
     name: str, features: Any, reason: str, tmp_path: Path
 ) -> None:
-    task_info = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
+    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
              "probes": ["linear", "bilstm"]}  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     settings = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))

@@ -15,8 +15,12 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from lineage.answers.base import HeadAnswer
+from lineage.answers.choice import ChoiceAnswer
+from lineage.answers.label import LabelAnswer
+from lineage.answers.number import NumberAnswer
+from lineage.answers.tags import TagsAnswer
 from lineage.data.task_data import TaskData
-from lineage.evaluation.answers import Answer, LabelAnswer, NumberAnswer, TagsAnswer
 from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
     cache_features,
@@ -143,9 +147,9 @@ def text_choices(count: int) -> pd.DataFrame:
     )
 
 
-CASES: dict[str, tuple[Callable[[int], pd.DataFrame], Answer]] = {
+CASES: dict[str, tuple[Callable[[int], pd.DataFrame], HeadAnswer]] = {
     "tags": (tagged_sentences, TagsAnswer(("a", "b"))), "sense": (target_words, LabelAnswer(("a", "b"))), "text_classification": (labelled_texts, LabelAnswer(("a", "b"))),
-    "pairs": (text_pairs, LabelAnswer(("a", "b"))), "multiple_choice": (text_choices, LabelAnswer(("0", "1"), is_multiple_choice=True)), "text_regression": (numbered_texts, NumberAnswer(12.5, 2.5)),
+    "pairs": (text_pairs, LabelAnswer(("a", "b"))), "multiple_choice": (text_choices, ChoiceAnswer(("0", "1"))), "text_regression": (numbered_texts, NumberAnswer(mean=12.5, std=2.5)),
 }  # fmt: skip
 
 
@@ -291,7 +295,6 @@ def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> 
     task_info = {
         "name": "x",
         "kind": "token_classification",
-        "answer": "tags",
         "labels": ["a", "b"],
         "metric": ["token_accuracy"],
         "language": "en",

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from flows.study import create_study
+from lineage.answers.spans import convert_to_iob2, find_scheme_violations
 from lineage.config.data import Task
 from lineage.config.params import parse_params
 from lineage.config.records import parse_record, parse_yaml
@@ -21,7 +22,6 @@ from lineage.data.language import is_blank, normalize_text, split_words
 from lineage.errors import InputError
 from lineage.evaluation.encoding import encode_items
 from lineage.evaluation.linear_probe import extract_features
-from lineage.evaluation.spans import convert_to_iob2, find_scheme_violations
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
 from tests import tiny

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from lineage.answers.number import NumberAnswer
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
@@ -18,7 +19,6 @@ from lineage.data.language import truncate_pair_lengths
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation import finetuning
-from lineage.evaluation.answers import NumberAnswer
 from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.finetuning import (
@@ -616,7 +616,7 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
         texts = [[random_text(4, rng) for _ in range(count)] for _ in range(2)]
         splits[split] = pd.DataFrame({"id": [f"{split}-{number}" for number in range(count)], "text": texts[0], "second": texts[1],
                                       "label": rng.integers(2, size=count), "group": "all"})  # fmt: skip
-    task_info = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear", "bilstm"],
+    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear", "bilstm"],
              "metric": ["accuracy"], "symmetric": symmetric}  # fmt: skip
     settings = EvaluateSettings(
         linear_probe=FROZEN,

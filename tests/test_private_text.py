@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.answers.words import SimilarityAnswer
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
 from lineage.config.records import parse_record, read_yaml
@@ -19,7 +20,6 @@ from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.word_vectors import missing_value_note
 from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
 from tests.checkout import RUN_STUDY, create_own_study, run_command
@@ -328,7 +328,7 @@ def test_the_note_about_a_missing_correlation_shows_no_group_that_is_a_text(
     items = pd.DataFrame(
         {"group": np.repeat(groups, 3), "prediction": ["0.1", "0.2", "0.3", "0.5", "0.5", "0.5"]}
     )
-    reason = format_note(missing_value_note(items))
+    reason = format_note(SimilarityAnswer.describe_undefined("spearman", items))
     assert (repr(groups[1]) in reason) == is_shown
     assert "room nine" not in reason
     assert is_shown != ("every pair of 1 of its 2 groups has" in reason)

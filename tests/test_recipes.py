@@ -328,7 +328,6 @@ def evaluate_random_model(
     info = {
         "name": "x",
         "kind": "text_classification",
-        "answer": "label",
         "labels": ["a", "b"],
         "metric": ["accuracy"],
         "max_words": 20,

@@ -235,7 +235,6 @@ def build_context(
     info = {
         "name": "small",
         "kind": kind,
-        "answer": None,
         "language": "en",
         "folds": folds,
         "grouped": False,

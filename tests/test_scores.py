@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from lineage.errors import InputError
-from lineage.evaluation.metrics import METRICS, pearson, score_answers, spearman
-from lineage.evaluation.spans import (
+from lineage.answers.metrics import METRICS, pearson, score_answers, spearman
+from lineage.answers.spans import (
     Span,
     SpanScore,
     extract_spans,
@@ -18,6 +17,7 @@ from lineage.evaluation.spans import (
     span_f1,
     token_accuracy,
 )
+from lineage.errors import InputError
 
 KINDS = ("PER", "LOC", "A-B")
 TAGS = st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in KINDS)])

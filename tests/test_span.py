@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lineage.answers.span import SpanAnswer
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.answers import SpanAnswer
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.encoding import encode_question_context
 from lineage.report.notes import format_notes
@@ -51,7 +51,6 @@ def test_answers_may_be_a_text_a_list_or_the_lists_of_squad(tmp_path: Path) -> N
     table = build_questions(20)
     task = build_task(tmp_path, table, table[:4])
     assert task.info["metric"] == ["f1"]
-    assert task.info["answer"] == "span"
     assert task.info["labels"] == []
     test = task.splits["test"]
     assert (

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lineage.answers.base import correct_column
+from lineage.answers.metrics import METRICS, score_answers
+from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
-from lineage.evaluation.answers import SpanAnswer, make_answer
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.bilstm_probe import cache_features, fit_bilstm_probe, predict_bilstm_probe
 from lineage.evaluation.encoding import (
@@ -24,8 +26,6 @@ from lineage.evaluation.encoding import (
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.finetuning import finetune, predict_finetuned
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
-from lineage.evaluation.metrics import METRICS, score_answers
-from lineage.evaluation.predictions import MAX_ANSWER_WORDS, add_correct_column, find_best_span
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
 from lineage.evaluation.systems import EvalContext
 from lineage.report.notes import format_notes
@@ -66,7 +66,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     items, test_items = (
         encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
     )
-    answer = make_answer(task.info, train)
+    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
     assert answer == SpanAnswer()
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, encoded, precision="fp32")
@@ -112,7 +112,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     if name == "context2vec":
         del all_scores[1]  # its top layer, which fine-tuning uses, has not read the word itself
     for scores in all_scores:
-        columns = add_correct_column(answer.prediction_columns(test, scores), "f1")
+        columns = correct_column(answer.prediction_columns(test, scores), "f1")
         assert METRICS["f1"](columns["label"], columns["prediction"]) > 80 > 100 * baseline_f1 + 20
         assert 100 * columns["correct"].mean() == pytest.approx(
             METRICS["f1"](columns["label"], columns["prediction"])
@@ -141,7 +141,7 @@ def test_a_probe_is_at_chance_if_there_is_nothing_to_learn(tmp_path: Path) -> No
     scores = fit_linear_probe(
         features[0], SpanAnswer().labels(train), SpanAnswer(), LINEAR_PROBE, seed=0
     )(features[1])
-    columns = SpanAnswer().prediction_columns(test, scores)
+    columns = SpanAnswer().prediction_columns(test, SpanAnswer().normalize(test, scores))
     chance = np.mean([1 / len(starts) for starts in test["starts"]])
     assert METRICS["exact_match"](columns["label"], columns["prediction"]) < 100 * 3 * chance
 
@@ -179,9 +179,9 @@ def test_linear_and_bilstm_probes_use_the_question(tmp_path: Path) -> None:
         [predict_bilstm_probe(bilstm, inputs)[0] for inputs in cached[1:]],
     ):
         right, wrong = (
-            add_correct_column(SpanAnswer().prediction_columns(test, scores), "f1")[
-                "correct"
-            ].mean()
+            correct_column(
+                SpanAnswer().prediction_columns(test, SpanAnswer().normalize(test, scores)), "f1"
+            )["correct"].mean()
             for scores in scores_by_test_set
         )
         assert right > 0.8 > 0.3 > wrong
@@ -282,8 +282,11 @@ def test_a_prediction_is_text_of_the_context_and_scored_by_the_best_label() -> N
     }
     scores = np.zeros((len(item["starts"]), 2))
     scores[1, 0] = scores[4, 1] = 4.0
-    columns = add_correct_column(
-        SpanAnswer().prediction_columns(pd.DataFrame([item]), scores), "f1"
+    columns = correct_column(
+        SpanAnswer().prediction_columns(
+            pd.DataFrame([item]), SpanAnswer().normalize(pd.DataFrame([item]), scores)
+        ),
+        "f1",
     )
     assert columns["prediction"].tolist() == ["see (any)"]
     assert columns["label"].tolist() == ["\t".join(answers)]

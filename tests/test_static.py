@@ -330,7 +330,6 @@ def test_minimal_pairs_are_not_applicable_to_static_families(name: str, tmp_path
     info = {
         "name": "pairs",
         "kind": "minimal_pairs",
-        "answer": None,
         "labels": [],
         "metric": ["accuracy"],
         "max_words": 20,

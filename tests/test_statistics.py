@@ -21,7 +21,7 @@ from lineage.analysis.statistics import (
     estimate_seed_variances,
     standard_error,
 )
-from lineage.evaluation.metrics import pearson
+from lineage.answers.metrics import pearson
 from tests.bootstrap import bootstrap
 
 SEEDS = 3

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lineage.answers.spans import suggest_label_map
 from lineage.config.data import Task
 from lineage.config.params import read_params
 from lineage.config.records import parse_record
@@ -13,7 +14,6 @@ from lineage.data.checks import check_task_data
 from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.errors import InputError
-from lineage.evaluation.spans import suggest_label_map
 from lineage.tasks.base import load_kind
 from tests.user_project import make_project, without_repeat_warnings, write_params
 

@@ -10,26 +10,27 @@ import pytest
 import torch
 from scipy import stats
 
+from lineage.answers.base import PredictionColumns, correct_column
+from lineage.answers.metrics import (
+    METRICS,
+    pearson_contributions,
+    span_f1_contributions,
+    token_accuracy_contributions,
+)
+from lineage.answers.number import NumberAnswer
+from lineage.answers.spans import convert_to_iob2
+from lineage.answers.tags import TagsAnswer
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation import linear_probe
-from lineage.evaluation.answers import NumberAnswer, TagsAnswer, make_answer
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.encoding import answer_rows, collate_items, encode_items, encode_sentence
 from lineage.evaluation.finetuning import finetune, predict_finetuned
 from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
-from lineage.evaluation.metrics import (
-    METRICS,
-    pearson_contributions,
-    span_f1_contributions,
-    token_accuracy_contributions,
-)
-from lineage.evaluation.predictions import PredictionColumns, add_correct_column
 from lineage.evaluation.settings import FinetuneSettings, LinearProbeSettings
-from lineage.evaluation.spans import convert_to_iob2
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
@@ -141,7 +142,6 @@ def test_every_tag_scheme_is_converted_to_iob2(tmp_path: Path) -> None:
     task = build_tagging_task(tmp_path, table, table[:4])
     assert task.info["labels"] == ["B-X", "I-X", "O"]
     assert task.info["metric"] == ["span_f1"]
-    assert task.info["answer"] == "tags"
     last_row = task.splits["test"].iloc[3]
     assert [task.info["labels"][i] for i in last_row["label"]] == list(table["tags"][3])
     assert list(last_row["tokens"]) == list(table["tokens"][3])
@@ -282,7 +282,7 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     items, test_items = (
         encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
     )
-    answer = make_answer(task.info, train)
+    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
     assert isinstance(answer, TagsAnswer) and task.info["metric"] == ["span_f1"]
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
@@ -316,7 +316,7 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     ]
     # The top layer of context2vec, which fine-tuning uses, has not read the word itself.
     for prediction in predictions[: 1 if name == "context2vec" else 2]:
-        columns = add_correct_column(answer.prediction_columns(test, prediction), "span_f1")
+        columns = correct_column(answer.prediction_columns(test, prediction), "span_f1")
         assert METRICS["token_accuracy"](columns["label"], columns["prediction"]) > 0.8
         assert columns["correct"].mean() == pytest.approx(
             METRICS["span_f1"](columns["label"], columns["prediction"])
@@ -369,7 +369,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     items, test_items = (
         encode_items(table, tokenizer, max_length=None, language="en") for table in (train, test)
     )
-    answer = make_answer(task.info, train)
+    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
     assert isinstance(answer, NumberAnswer) and answer.mean == pytest.approx(train["label"].mean())
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
@@ -392,7 +392,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
         predict_finetuned(model, tokenizer, test_items, precision="fp32"),
     ):
-        columns = add_correct_column(answer.prediction_columns(test, prediction), "pearson")
+        columns = correct_column(answer.prediction_columns(test, prediction), "pearson")
         value = METRICS["pearson"](columns["label"], columns["prediction"])
         assert value > 0.7 and columns["correct"].mean() == pytest.approx(value)
         assert abs(prediction.mean() - test["label"].mean()) < 3, (
@@ -446,14 +446,14 @@ def test_an_invalid_number_is_refused_with_its_row(tmp_path: Path) -> None:
 
 
 def number_columns(labels: np.ndarray, predictions: np.ndarray) -> PredictionColumns:
-    answer = NumberAnswer(0.0, 1.0)
+    answer = NumberAnswer(mean=0.0, std=1.0)
     return answer.prediction_columns(pd.DataFrame({"label": labels}), predictions[:, None])
 
 
 def test_constant_predictions_have_no_correlation_but_varying_ones_do() -> None:
     for metric in ("pearson", "spearman"):
         assert np.isnan(
-            add_correct_column(number_columns(np.arange(5.0), np.ones(5)), metric)["correct"]
+            correct_column(number_columns(np.arange(5.0), np.ones(5)), metric)["correct"]
         ).all()
     for labels in (
         np.array([0.0] * 30 + [5.0]),
@@ -462,7 +462,7 @@ def test_constant_predictions_have_no_correlation_but_varying_ones_do() -> None:
     ):
         predictions = np.random.default_rng(2).normal(size=len(labels))
         for metric in ("pearson", "spearman"):
-            assert add_correct_column(number_columns(labels, predictions), metric)[
+            assert correct_column(number_columns(labels, predictions), metric)[
                 "correct"
             ].mean() == pytest.approx(METRICS[metric](labels, predictions))
 

@@ -13,13 +13,13 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 import lineage
 from lineage import artifacts, results
+from lineage.answers.metrics import accuracy, macro_f1, matthews_correlation
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.baselines import BASELINES, build_predictions_table
-from lineage.evaluation.metrics import accuracy, macro_f1, matthews_correlation
 from lineage.tasks.base import list_kinds, load_kind
 from lineage.tasks.columns import sort_labels
 from tests.user_project import make_project, run_stage, write_params

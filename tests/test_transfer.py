@@ -62,7 +62,6 @@ def task() -> TaskData:
     info = {
         "name": "first_word",
         "kind": "text_classification",
-        "answer": "label",
         "labels": ["a", "b"],
         "metric": ["accuracy", "macro_f1"],
         "max_words": 20,
@@ -370,7 +369,6 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
     info = {
         "name": "pairs",
         "kind": "minimal_pairs",
-        "answer": None,
         "labels": [],
         "metric": ["accuracy"],
         "max_words": 20,
@@ -404,7 +402,6 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
     info = {
         "name": "pairs",
         "kind": "minimal_pairs",
-        "answer": None,
         "labels": [],
         "metric": ["accuracy"],
         "max_words": 20,
@@ -439,7 +436,6 @@ def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) ->
     info = {
         "name": "pairs",
         "kind": "minimal_pairs",
-        "answer": None,
         "labels": [],
         "metric": ["accuracy"],
         "max_words": 200,

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from lineage import artifacts, results
 from lineage.analysis.build import build_results
+from lineage.answers.metrics import METRICS, bleu, bleu_contributions
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.config.records import parse_record
@@ -24,7 +25,6 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.metrics import METRICS, bleu, bleu_contributions
 from lineage.evaluation.saved_systems import load_system
 from lineage.evaluation.settings import EvaluateSettings
 from lineage.evaluation.systems import EvalContext, EvalRun
@@ -184,7 +184,6 @@ def task() -> TaskData:
     info = {
         "name": "mt",
         "kind": "translation",
-        "answer": None,
         "labels": [],
         "metric": ["bleu", "chrf"],
         "max_words": 20,

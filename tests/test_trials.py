@@ -33,7 +33,7 @@ from tests import tiny, user_project
 PROBE = LinearProbeSettings(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                       max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
-INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "answer": "label", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
+INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
                          "metric": ["accuracy", "macro_f1"]}  # fmt: skip
 
 

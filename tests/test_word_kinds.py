@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from lineage.answers.metrics import spearman
+from lineage.answers.words import list_distinct_words
 from lineage.artifacts import read_json, read_table
 from lineage.config.data import Task
 from lineage.config.records import parse_record
@@ -17,11 +19,9 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
-from lineage.evaluation.metrics import spearman
 from lineage.evaluation.result_rows import mean_values
 from lineage.evaluation.settings import EvaluateSettings
 from lineage.evaluation.systems import EncoderUnderTest, EvalContext
-from lineage.evaluation.word_vectors import list_distinct_words
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks import word_similarity
@@ -120,7 +120,6 @@ def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
     }
     assert task.info["metric"] == ["spearman"]
     assert task.info["has"] == ["test"]
-    assert task.info["answer"] is None
     assert build_task(tmp_path, "word_similarity", make_pairs(group=False), group=None).splits[
         "test"
     ]["group"].unique().tolist() == ["all"]
@@ -441,5 +440,5 @@ def test_real_word_datasets_load_by_configuration_alone(name: str) -> None:
         ]
         assert len(group_values) == 10
         assert np.mean(group_values) == pytest.approx(value)
-        assert load_kind(kind).score("spearman", predictions) == pytest.approx(value)
+        assert load_kind(kind).answer.score("spearman", predictions) == pytest.approx(value)
         word_similarity.check_items(table, task, "here")

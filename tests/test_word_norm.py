@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.evaluation.answers import TagsAnswer
+from lineage.answers.tags import TagsAnswer
 from lineage.evaluation.encoding import collate_items, encode_items
 from lineage.evaluation.finetuning import FinetunedModel, finetune, predict_finetuned
 from lineage.evaluation.settings import FinetuneSettings

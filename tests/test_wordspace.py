@@ -7,22 +7,16 @@ from scipy import stats
 
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.records import System
-from lineage.errors import EvaluationError
-from lineage.evaluation.metrics import (
+from lineage.answers.metrics import (
     RANKING_METRICS,
     mean_spearman_by_group,
     pearson,
     spearman_contributions,
 )
-from lineage.evaluation.word_vectors import (
-    answer_items,
-    cosine_matrix,
-    cosines_by_layer,
-    list_distinct_words,
-    missing_value_note,
-    unknown_words_note,
-)
-from lineage.report.notes import format_note
+from lineage.answers.words import AnalogyAnswer, SimilarityAnswer, list_distinct_words
+from lineage.errors import EvaluationError
+from lineage.evaluation.word_vectors import cosine_matrix, cosines_by_layer
+from lineage.report.notes import format_note, format_notes
 from lineage.tasks.base import load_kind
 
 SIMILARITY = load_kind("word_similarity")
@@ -57,8 +51,8 @@ def test_a_pair_scores_the_cosine_of_the_mean_of_centred_layers() -> None:
     vectors = rng.normal(size=(7, 3, 5)) + np.array([40, -3, 7])[:, None]
     table = make_items(("c", "a"), ("b", "g"), ("d", "d"), ("e", "f"), label=[1.0, 5.0, 9.0, 2.0])
     assert list_distinct_words(table) == list("abcdefg")
-    answers = answer_items(
-        SIMILARITY, table, cosines_by_layer(vectors, np.ones(7, bool)), np.ones(7, bool)
+    answers = SimilarityAnswer.columns(
+        table, cosines_by_layer(vectors, np.ones(7, bool)), np.ones(7, bool)
     )
     x = unit_vectors_by_hand(vectors)
     expected = [x[2] @ x[0], x[1] @ x[6], 1.0, x[4] @ x[5]]
@@ -86,8 +80,8 @@ def test_an_analogy_answers_the_word_nearest_to_b_minus_a_plus_c() -> None:
     rows = [tuple(rng.choice(words, 4, replace=False)) for _ in range(50)]
     table = make_items(*rows)
     assert list_distinct_words(table) == words
-    answers = answer_items(
-        ANALOGY, table, cosines_by_layer(vectors, np.ones(30, bool)), np.ones(30, bool)
+    answers = AnalogyAnswer.columns(
+        table, cosines_by_layer(vectors, np.ones(30, bool)), np.ones(30, bool)
     )
     x = dict(zip(words, unit_vectors_by_hand(vectors), strict=True))
     expected = []
@@ -127,8 +121,8 @@ def test_exact_analogies_are_answered_correctly() -> None:
         ]
     )
     vectors = np.array([vector_by_word[word] for word in list_distinct_words(table)])[:, None]
-    answers = answer_items(
-        ANALOGY, table, cosines_by_layer(vectors, np.ones(6, bool)), np.ones(6, bool)
+    answers = AnalogyAnswer.columns(
+        table, cosines_by_layer(vectors, np.ones(6, bool)), np.ones(6, bool)
     )
     assert answers["correct"].tolist() == [1.0] * 6
 
@@ -172,7 +166,7 @@ def test_pairs_with_an_unknown_word_score_the_mean_and_such_analogies_are_wrong(
     table = make_items(
         ("a", "b"), ("c", "d"), ("f", "a"), ("e", "a"), ("f", "f"), label=[1.0, 2.0, 3.0, 4.0, 5.0]
     )
-    answers = answer_items(SIMILARITY, table, cosines_by_layer(vectors, is_known), is_known)
+    answers = SimilarityAnswer.columns(table, cosines_by_layer(vectors, is_known), is_known)
     x = unit_vectors_by_hand(vectors[:5])
     known_scores = [x[0] @ x[1], x[2] @ x[3], x[4] @ x[0]]
     np.testing.assert_allclose(
@@ -188,20 +182,20 @@ def test_pairs_with_an_unknown_word_score_the_mean_and_such_analogies_are_wrong(
     )
     frame = pd.DataFrame(answers)
     assert (
-        format_note(unknown_words_note(SIMILARITY, frame))
+        format_notes(SimilarityAnswer.describe_unknown(frame))
         == "2 of 5 pairs have a word that the model does not know; each was given the mean cosine of the others"
     )
-    assert unknown_words_note(SIMILARITY, frame[:2]) is None
+    assert SimilarityAnswer.describe_unknown(frame[:2]) == []
     table = make_items(
         ("a", "b", "c", "f"), ("f", "b", "c", "d"), ("a", "b", "c", "d"), ("a", "c", "b", "e")
     )
-    answers = answer_items(ANALOGY, table, cosines_by_layer(vectors, is_known), is_known)
+    answers = AnalogyAnswer.columns(table, cosines_by_layer(vectors, is_known), is_known)
     assert answers["prediction"][:2].tolist() == ["", ""]
     assert answers["correct"][:2].tolist() == [0, 0]
     assert np.isnan(answers["score"][:2]).all()
     assert set(answers["prediction"][2:]) <= {"d", "e"}, "an unknown word is not a candidate"
     assert (
-        format_note(unknown_words_note(ANALOGY, pd.DataFrame(answers)))
+        format_notes(AnalogyAnswer.describe_unknown(pd.DataFrame(answers)))
         == "2 of 4 analogies have a word that the model does not know; none of them is right"
     )
 
@@ -220,20 +214,20 @@ def test_a_group_whose_scores_are_all_equal_has_no_value_and_a_reason() -> None:
     vectors = np.random.default_rng(7).normal(size=(6, 1, 4))
     is_known = np.array([True] * 4 + [False] * 2)
     answers = pd.DataFrame(
-        answer_items(SIMILARITY, table, cosines_by_layer(vectors, is_known), is_known)
+        SimilarityAnswer.columns(table, cosines_by_layer(vectors, is_known), is_known)
     ).assign(group=table["group"].to_numpy())
     assert answers["correct"].isna().tolist() == [False] * 3 + [True] * 3
-    assert np.isnan(SIMILARITY.score("spearman", answers))
-    assert format_note(missing_value_note(answers)).startswith(
+    assert np.isnan(SimilarityAnswer.score("spearman", answers))
+    assert format_note(SimilarityAnswer.describe_undefined("spearman", answers)).startswith(
         "every pair of group 'y' has the same cosine"
     )
-    assert SIMILARITY.score("spearman", answers[:3]) == 0.5
+    assert SimilarityAnswer.score("spearman", answers[:3]) == 0.5
     for is_known, message in (
         (np.array([True] + [False] * 5), "knows both words of no pair; raise"),
         (np.zeros(6, bool), "knows none of the task's words; raise"),
     ):
         with pytest.raises(EvaluationError, match=message):
-            answer_items(SIMILARITY, table, cosines_by_layer(vectors, is_known), is_known)
+            SimilarityAnswer.columns(table, cosines_by_layer(vectors, is_known), is_known)
 
 
 def test_spearman_ranks_after_pearson_and_gets_an_interval() -> None:

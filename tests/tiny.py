@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from lineage.answers.choice import ChoiceAnswer
+from lineage.answers.label import LabelAnswer
 from lineage.config.records import read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.config.study import ModelConfig, parse_model_config
-from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.settings import BilstmProbeSettings
 from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.batch import Batch
@@ -206,7 +207,8 @@ def task_info(kind: str, *probes: str) -> dict[str, Any]:
 
 def label_answer(count: int, *, choices: bool = False) -> LabelAnswer:
     """Return the answer format of a task with this many labels."""
-    return LabelAnswer(tuple(map(str, range(count))), is_multiple_choice=choices)
+    answer = ChoiceAnswer if choices else LabelAnswer
+    return answer(tuple(map(str, range(count))))
 
 
 class OneBatchSampler:

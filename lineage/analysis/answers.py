@@ -23,8 +23,8 @@ from lineage.analysis.records import (
     Ranking,
     System,
 )
+from lineage.answers.spans import are_span_tags, score_spans, split_tags
 from lineage.config.params import Grid
-from lineage.evaluation.spans import are_span_tags, score_spans, split_tags
 from lineage.results import PROBABILITY_PREFIX
 from lineage.tasks.base import load_kind
 
@@ -40,8 +40,8 @@ def describe_answers(
     """Describe the answers of the candidates of each task whose answers are labels or tags."""
     details = []
     for ranking in largest_label_counts(rankings).values():
-        answer_type = load_kind(ranking.kind).answer_type
-        if answer_type not in ("label", "tags"):
+        answer = load_kind(ranking.kind).answer
+        if not answer.names_labels:
             continue
         widest = widest_ranking(rankings, ranking)
         table = read_setting_predictions(results_dir, grid, ranking.setting, split=split)
@@ -54,7 +54,7 @@ def describe_answers(
                     ranking,
                     [systems[number] for number in kept],
                     [tables[number] for number in kept],
-                    has_tags=answer_type == "tags",
+                    has_tags=answer.are_words,
                 )
             )
     return tuple(details)

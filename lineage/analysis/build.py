@@ -243,7 +243,7 @@ def count_trials(table: pd.DataFrame) -> tuple[TrialCounts, ...]:
     failure.
     """
     # Nothing is chosen on validation for ensembles and translators.
-    is_translated = [load_kind(kind).answered_by == "translator" for kind in table["kind"]]
+    is_translated = [load_kind(kind).answer.answered_by == "translator" for kind in table["kind"]]
     has_no_trials = pd.Series(is_translated, table.index, dtype=bool)
     has_no_trials |= table["family"] == ENSEMBLE_FAMILY
     is_frozen = table["transfer"] == "frozen"

@@ -25,10 +25,10 @@ from lineage.analysis.records import (
     System,
     SystemScore,
 )
+from lineage.answers.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.config.data import Task
 from lineage.config.params import Grid
 from lineage.errors import InputError, is_short_name, shorten_value
-from lineage.evaluation.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.results import HELDOUT_TEST_SET, NGRAM_STAGE, PUBLIC_FAMILY
 from lineage.tasks.base import load_kind
 
@@ -401,8 +401,8 @@ def _drop_redundant_chance(cells: Iterable[ResultCell]) -> list[ResultCell]:
         ]
         for cell in group:
             is_chance = cell.system.model == "chance"
-            has_choices = load_kind(cell.kind).answer_type == "choice"
-            if is_chance and not has_choices and not _exceeds_all(cell, majority_means):
+            has_names = load_kind(cell.kind).answer.names_labels  # choices have none
+            if is_chance and has_names and not _exceeds_all(cell, majority_means):
                 continue
             kept.append(cell)
     return kept

@@ -21,8 +21,8 @@ from lineage.analysis.records import (
     ComparisonType,
     System,
 )
+from lineage.answers.metrics import max_difference
 from lineage.config.params import Grid
-from lineage.evaluation.metrics import max_difference
 from lineage.results import ENSEMBLE_FAMILY, PUBLIC_FAMILY
 
 # Scores zero: the chance level of correlations, and of tasks without a chance baseline.

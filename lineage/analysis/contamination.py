@@ -23,8 +23,8 @@ from lineage.analysis.cells import (
     system_key,
 )
 from lineage.analysis.records import CleanScore, CleanScores, ContaminationCounts
+from lineage.answers.metrics import METRICS, RANKING_METRICS
 from lineage.config.params import Grid
-from lineage.evaluation.metrics import METRICS, RANKING_METRICS
 from lineage.tasks.base import load_kind
 
 CONTAMINATION_COLUMNS = ("long_enough", "corpus", "unlabelled")
@@ -145,7 +145,7 @@ def _score_items(items: pd.DataFrame, row: Row) -> float:
     if row["model"] == "chance":
         # The item's one prediction represents all answers; `score` is the share that is right.
         return float(items["score"].mean()) if metric == "accuracy" else float("nan")
-    if load_kind(row["kind"]).has_ties:  # a tie counts half
+    if load_kind(row["kind"]).answer.has_ties:  # a tie counts half
         return float(items["correct"].mean())
     return METRICS[metric](items["label"].to_numpy(object), items["prediction"].to_numpy(object))
 

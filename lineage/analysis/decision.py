@@ -19,7 +19,7 @@ from lineage.analysis.records import (
     System,
 )
 from lineage.analysis.settings import OmittedMethod, find_omitted_methods
-from lineage.evaluation.metrics import RANKING_METRICS
+from lineage.answers.metrics import RANKING_METRICS
 
 Certainty = Literal[
     "clear",  # no other system may be the best

@@ -60,7 +60,7 @@ def find_disagreements(
     for task, ranking in largest_label_counts(analysis.rankings).items():
         kind = ranking.kind
         ranking = widest_ranking(analysis.rankings, ranking)
-        if len(ranking.standings) < 2 or not load_kind(kind).has_named_answers:
+        if len(ranking.standings) < 2 or not load_kind(kind).answer.can_be_shown:
             continue
         systems = (ranking.standings[0].system, ranking.standings[1].system)
         predictions = read_setting_predictions(
@@ -104,7 +104,7 @@ def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFra
     rows = rows.sort_values(["pretrain_seed", "finetune_seed"], kind="stable")
     # `correct` is 0, 1/2 or 1 in kinds with ties. In others it is a contribution to the metric.
     accuracy = rows["correct"]
-    if not load_kind(kind).has_ties:
+    if not load_kind(kind).answer.has_ties:
         is_chance = system.model == "chance"
         accuracy = rows["score"] if is_chance else rows["prediction"] == rows["label"]
     rows = rows.assign(accuracy=accuracy.astype(float))

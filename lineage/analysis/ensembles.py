@@ -14,9 +14,9 @@ import pandas as pd
 
 from lineage import results
 from lineage.analysis.cells import choose_comparison_metric, read_table
+from lineage.answers.metrics import CONTRIBUTIONS, METRICS
 from lineage.config.data import Task
 from lineage.config.params import Grid
-from lineage.evaluation.metrics import CONTRIBUTIONS, METRICS
 from lineage.results import ENSEMBLE_FAMILY, PREDICTION_COLUMNS, PROBABILITY_PREFIX
 from lineage.tasks.base import load_kind
 
@@ -131,7 +131,7 @@ def _ensemble_rows(
     The ensemble has no value for a metric if a member has none. Metrics that need more than
     predictions, such as swap consistency, are left out.
     """
-    if not all(load_kind(kind).is_classification for kind in first["kind"].unique()):
+    if not all(load_kind(kind).answer.are_classes for kind in first["kind"].unique()):
         return first.iloc[:0][list(results.RESULT_COLUMNS)]
     one = _metric_rows(first)
     other = _metric_rows(second)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.analysis.cells import SYSTEM_COLUMNS, ResultCell, disambiguate, system_key
 from lineage.analysis.records import GroupScore, GroupScores
-from lineage.evaluation.metrics import RANKING_METRICS
+from lineage.answers.metrics import RANKING_METRICS
 
 NUMBERED_NAME = re.compile(r"(.*?)(\d+)", re.DOTALL)
 

@@ -18,7 +18,7 @@ from lineage.analysis import statistics
 from lineage.analysis.cells import ResultCell, split_test_set, stack_scores
 from lineage.analysis.comparisons import best_systems, is_above_chance
 from lineage.analysis.records import MEAN_TOLERANCE, Ranking, Standing
-from lineage.evaluation.metrics import max_difference
+from lineage.answers.metrics import max_difference
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
 

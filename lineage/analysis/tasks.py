@@ -64,7 +64,7 @@ def _summarize(
         max_words=task.max_words if task and kind.may_truncate else None,
         unit="characters" if task and is_spaceless(task.language) else "words",
         generated=task is not None and task.generated is not None,
-        averages_groups=kind.averages_groups,
+        averages_groups=kind.answer.averages_groups,
         splits=splits,
         cross_validation=None if is_extra else stats.cross_validation,
         truncation_notes=_truncation_notes(scored[scored["task"] == name]),

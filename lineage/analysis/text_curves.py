@@ -24,8 +24,8 @@ from lineage.analysis.cells import (
 from lineage.analysis.comparisons import best_system
 from lineage.analysis.ranking import mean_scores
 from lineage.analysis.records import PretrainingBudget, TextCurve, TextGain
+from lineage.answers.metrics import max_difference
 from lineage.config.params import Grid
-from lineage.evaluation.metrics import max_difference
 from lineage.results import INTERMEDIATE_COLUMNS, INTERMEDIATE_TRIAL, PREDICTION_COLUMNS
 
 HALF = 0.5

@@ -79,7 +79,7 @@ def _check_adaptation(params: Params, models: Models) -> None:
                 "not pretrained here; remove it"
             )
     for name in params.grid.adapt_tasks:
-        if load_kind(params.tasks[name].kind).answered_by == "translator":
+        if load_kind(params.tasks[name].kind).answer.answered_by == "translator":
             raise InputError(
                 f"params.yaml: grid.adapt_tasks: {name} is in two languages, and fine-tuning "
                 "already trains its language models on their own text; remove it"
@@ -148,14 +148,14 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
         able = []
         for model_name in params.grid.models:
             model = models[model_name]
-            if model.family.can_answer(kind.answered_by, model.architecture):
+            if model.family.can_answer(kind.answer.answered_by, model.architecture):
                 able.append(model)
         if not able:
             raise InputError(
                 f"params.yaml: grid.tasks: {name} is of kind {kind.name}, which no model of "
                 "grid.models supports; remove the task, or add a family that supports it"
             )
-        if kind.answered_by == "translator":
+        if kind.answer.answered_by == "translator":
             _warn_of_lowercase(name, able)
 
 
@@ -269,7 +269,7 @@ def _check_languages(params: Params, model: ModelConfig, languages: list[str]) -
     target_language = model.pretrain.target_language
     for name in params.grid.tasks:
         task = params.tasks[name]
-        is_translation = load_kind(task.kind).answered_by == "translator"
+        is_translation = load_kind(task.kind).answer.answered_by == "translator"
         if is_translation and source_language not in (None, task.language):
             raise InputError(
                 f"params.yaml: tasks.{name}.language: '{task.language}' differs from "
@@ -325,7 +325,7 @@ def text_length_limits(params: Params, models: Models, task: str) -> dict[str, T
         models[name] for name in params.grid.models if not isinstance(models[name].family, Public)
     ]
     limits: dict[str, TextLengthLimit] = {}
-    answered_by = load_kind(params.tasks[task].kind).answered_by
+    answered_by = load_kind(params.tasks[task].kind).answer.answered_by
     if answered_by == "sentence_probability":
         # Japanese is not counted so: tokenizers do not split runs of kana, as they do not split
         # runs of letters.

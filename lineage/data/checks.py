@@ -138,7 +138,7 @@ def check_task_data(
     task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"
     kind = load_kind(task.kind, f"{where}.kind")
-    if name in params.grid.join_tasks and kind.answer_type is None:
+    if name in params.grid.join_tasks and not kind.trains_head:
         raise InputError(
             f"params.yaml: grid.join_tasks: {name}: a task of kind {kind.name} has no probe of "
             "frozen features; remove it"

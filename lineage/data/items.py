@@ -12,15 +12,7 @@ import pandas as pd
 from lineage.artifacts import file_digest
 from lineage.config.data import Task, extra_test_task
 from lineage.data.annotations import is_span_annotation
-from lineage.data.label_warnings import describe_doubtful_labels
-from lineage.data.labels import (
-    LABEL_CHECKS,
-    apply_label_map,
-    choose_tag_metric,
-    count_unread_spans,
-    count_unseen_tags,
-    drop_unanswerable,
-)
+from lineage.data.labels import apply_label_map
 from lineage.data.sources import DataTable, open_task_tables, resolve_origin
 from lineage.data.splits import (
     check_folds,
@@ -142,25 +134,22 @@ def build_items(
         if split != "unlabelled":
             splits[split] = _make_items(table, split, raw.tasks[split], kind, dropped[split])
     splits = apply_label_map(splits, raw.places, raw.tasks, dropped, where)
-    label_warnings = describe_doubtful_labels(splits, raw.task, kind)
-    labels: list[str] = []
-    if kind.answer_type is not None:
-        label_columns = {split: raw.tasks[split].label or "" for split in splits}
-        labels = LABEL_CHECKS[kind.answer_type](splits, raw.places, label_columns)
+    label_warnings = kind.answer.warn_of_labels(splits, raw.task)
+    label_columns = {split: raw.tasks[split].label or "" for split in splits}
+    labels = kind.answer.check_labels(splits, raw.places, label_columns)
     num_validation_taken = 0
     if kind.has_train_split and not task.folds:
         num_validation_taken = split_off_validation(
             splits, raw.task, dropped, by_group=task.group is not None, seed=seed, where=where
         )
-    if kind.answer_type == "span":
-        drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
+    kind.answer.drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
     for split, items in splits.items():
         # Validation may come from train; then it has no table, and no task, of its own.
         split_task = raw.tasks.get(split, raw.task)
         split_dropped = dropped.setdefault(split, {})
         splits[split] = _apply_limits(items, split, split_task, split_dropped, seed=seed)
     _check_limited_items(splits, labels, raw, task, kind)
-    counters = _pop_counters(splits, kind)
+    counters = _pop_counters(splits)
     if "unlabelled" in raw.tables:
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
             raw.tables, raw.tasks, kind, splits, seed=seed
@@ -169,7 +158,9 @@ def build_items(
     info |= counters | {"held_out_from_train": num_validation_taken}
     if _has_character_spans(raw, kind):
         info["character_spans"] = True
-    _labels_to_ids(splits, labels, kind)
+    for items in splits.values():
+        if labels and "label" in items:
+            items["label"] = kind.answer.index_labels(items["label"], labels)
     return TaskItems(splits, info, label_warnings)
 
 
@@ -220,7 +211,7 @@ def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> 
     A header would be read as an item with a label of its own. So it is suspected if all files begin
     with the same row, and its label occurs nowhere else.
     """
-    if task.columns is None or kind.answer_type != "label" or task.label is None:
+    if task.columns is None or not kind.answer.has_one_label or task.label is None:
         return
     # By file, since several splits may be read from one.
     tables_by_file = {
@@ -357,7 +348,7 @@ def _check_limited_items(
     splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
 ) -> None:
     """Check the items that are left after the limits. Raises InputError."""
-    if kind.has_train_split and labels and kind.answer_type != "choice":
+    if kind.has_train_split and labels and kind.answer.names_labels:
         _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
     if task.folds:
         check_folds(splits["train"], task, kind, raw.places["train"])
@@ -369,7 +360,7 @@ def _check_limited_items(
 def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
     """Raise InputError if train has too few of the `count` labels left."""
     num_seen = labels.explode().nunique()
-    num_needed = count if kind.answer_type == "label" else 2
+    num_needed = count if kind.answer.has_one_label else 2
     if num_seen < num_needed:
         raise InputError(
             f"{where}: limit.train or validation leaves {len(labels)} items, with {num_seen} of "
@@ -377,18 +368,15 @@ def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, wher
         )
 
 
-def _pop_counters(splits: dict[str, pd.DataFrame], kind: Kind) -> dict[str, dict[str, int]]:
+def _pop_counters(splits: dict[str, pd.DataFrame]) -> dict[str, dict[str, int]]:
     """Remove the columns that only count something from the items, and return their sums."""
     counters: dict[str, dict[str, int]] = {
         "truncated": {},
-        "truncated_answers": {},
         "invalid_tags": {},
         "blank_words": {},
     }
     for split, table in splits.items():
         counters["truncated"][split] = int(table.pop("truncated").sum())
-        if kind.answer_type == "span":
-            counters["truncated_answers"][split] = int((table["label"].map(len) == 0).sum())
         if "has_invalid_tags" in table:
             counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
         if "blank" in table:
@@ -407,22 +395,22 @@ def _describe_items(
     where: str,
 ) -> dict[str, Any]:
     """Return what task.json says about the items: their kind, labels, metrics and counts."""
-    default_metric = kind.metrics[0]
-    if kind.answer_type == "tags":
-        default_metric = choose_tag_metric(labels, raw.task.metric or (), where)
+    default_metric = kind.answer.choose_metric(labels, raw.task.metric or (), where)
     return {
         "name": name,
         "kind": kind.name,
         "language": raw.task.language,
-        "answer": kind.answer_type,
         "labels": labels,
         "metric": choose_metrics(raw.task, kind, default=default_metric),
         "symmetric": raw.task.symmetric,
         "probes": list(raw.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
-        "tags_not_in_train": count_unseen_tags(splits, kind),
-        **count_unread_spans(labels, kind, raw.task),
+        "tags_not_in_train": {},
+        "numeric_tags": {},
+        "tags_without_scheme": {},
+        "truncated_answers": {},
+        **kind.answer.count_doubtful(splits, labels, raw.task),
         "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
         "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
         "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, raw)),
@@ -448,21 +436,7 @@ def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) 
 
 def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
     """Tell whether the labels are spans of characters, so that texts were split into words."""
-    if kind.answer_type != "tags":
+    if not kind.answer.are_words:
         return False
     labels = raw.tables["train"].columns[raw.task.label or ""]
     return any(map(is_span_annotation, labels))
-
-
-def _labels_to_ids(splits: dict[str, pd.DataFrame], labels: list[str], kind: Kind) -> None:
-    """Replace labels and tags by their indices in `labels`."""
-    if not labels:
-        return
-    index_of = {label: index for index, label in enumerate(labels)}
-    for table in splits.values():
-        if "label" not in table:
-            continue
-        if kind.answer_type == "tags":
-            table["label"] = [[index_of[tag] for tag in tags] for tags in table["label"]]
-        else:
-            table["label"] = table["label"].map(index_of).astype("int64")

@@ -30,7 +30,7 @@ class TaskMeasures:
     num_train: int
     longest_words: int  # words between spaces, of a text that must not be truncated
     longest_characters: int  # Chinese characters of such a text; each is a token
-    numeric_tags: int  # see `lineage.data.labels.count_unread_spans`
+    numeric_tags: int  # tags that may be spans, see `lineage.answers.tags`
     tags_without_scheme: int
     label_warnings: list[str]
     repeat_warnings: list[str]
@@ -74,7 +74,7 @@ def prepare_task(
     measures = TaskMeasures(
         num_texts=len(texts),
         text_bytes=sum(map(byte_count, texts)),
-        num_classes=len(items.info["labels"]) if kind.answer_type == "label" else 0,
+        num_classes=len(items.info["labels"]) if kind.answer.has_one_label else 0,
         num_train=items.info["counts"].get("train", 0),
         longest_words=max((len(text.split()) for text in whole_texts), default=0),
         longest_characters=max(map(_count_han, whole_texts), default=0),

@@ -196,7 +196,7 @@ def check_folds(items: pd.DataFrame, task: Task, kind: Kind, where: str) -> None
             "must leave one for training and one for validation; give more, or change the number "
             "of folds"
         )
-    if kind.answer_type == "number":
+    if kind.answer.are_numbers:
         _check_fold_correlations(items, task, f"{len(items)} items in {count} {noun}", where)
     _check_fold_labels(items, task, where)
 

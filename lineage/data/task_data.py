@@ -5,6 +5,7 @@ These are the task's own splits, or parts of the table train if the task is cros
 Shapes: N items of a table.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,6 +16,8 @@ import pandas as pd
 from lineage.artifacts import check_intact, read_json, read_manifest, read_table
 from lineage.data.splits import choose_heldout, stratification_labels
 from lineage.randomness import generator
+from lineage.results import Note
+from lineage.tasks.base import load_kind
 
 Split = Literal["train", "validation", "test"]
 EXTRA_TEST_PREFIX = "test-"  # the table of an extra test set is test-NAME
@@ -112,10 +115,9 @@ class TaskData:
             by_group=self.info["grouped"],
             validation_share=self.info["validation_share"],
         )
-        if self.info["answer"] == "span":
-            # A question whose answer was cut off is scored, but nothing can be learned from it.
-            has_answer = (items["label"].map(len) > 0).to_numpy()
-            rows["train"] = rows["train"][has_answer[rows["train"]]]
+        # A question whose answer was cut off is scored, but nothing can be learned from it.
+        can_be_learned_N = load_kind(self.info["kind"]).answer.can_be_learned(items)
+        rows["train"] = rows["train"][can_be_learned_N[rows["train"]]]
         return [
             SplitItems(split, "train", rows_N, self.info["name"])
             for split, rows_N in rows.items()
@@ -189,3 +191,14 @@ def _fold_splits(
         "validation": rest[is_validation],
         "test": np.flatnonzero(fold_N == fold),
     }
+
+
+def truncated_answers_notes(info: Mapping[str, Any], table: str) -> list[Note]:
+    """Return a note on the questions of a table whose answer max_words cut off, if there are any.
+
+    No system can answer these.
+    """
+    num_lost = info.get("truncated_answers", {}).get(table, 0)
+    if not num_lost:
+        return []
+    return [Note("answers_cut_off", {"count": num_lost, "of": info["counts"][table]})]

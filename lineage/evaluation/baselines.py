@@ -17,18 +17,16 @@ import pandas as pd
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from lineage.answers.base import PredictionColumns, correct_column
+from lineage.answers.groups import split_by_group
+from lineage.answers.metrics import CONTRIBUTIONS, get_bleu_signature
+from lineage.answers.pair import pair_columns
+from lineage.answers.text import text_columns
+from lineage.answers.words import WordsAnswer, list_distinct_words
 from lineage.config.params import Grid
 from lineage.data.splits import nested_stratified_subset, stratification_labels
-from lineage.data.task_data import SplitItems, TaskData, fold_numbers
+from lineage.data.task_data import SplitItems, TaskData, fold_numbers, truncated_answers_notes
 from lineage.errors import EvaluationError
-from lineage.evaluation.metrics import CONTRIBUTIONS, bleu_contributions, get_bleu_signature
-from lineage.evaluation.predictions import (
-    PredictionColumns,
-    add_correct_column,
-    format_minimal_pair_predictions,
-    split_by_group,
-    truncated_answers_notes,
-)
 from lineage.evaluation.settings import LabelCount
 from lineage.evaluation.tfidf import (
     MAX_ITER,
@@ -39,12 +37,7 @@ from lineage.evaluation.tfidf import (
     fit_baseline,
     fit_text_vectorizer,
 )
-from lineage.evaluation.word_vectors import (
-    answer_items,
-    cosine_matrix,
-    list_distinct_words,
-    missing_value_note,
-)
+from lineage.evaluation.word_vectors import cosine_matrix
 from lineage.results import (
     PREDICTION_COLUMNS,
     RESULT_KEY_COLUMNS,
@@ -132,11 +125,11 @@ def evaluate_baselines(
     """
     name = task.info["name"]
     run = BaselineRun("", task=name, kind=kind.name, split=split, test_set=name)
-    if kind.answered_by == "translator":
+    if kind.answer.answered_by == "translator":
         yield from _translation_baselines(task, run, finetune_seeds, label_counts)
-    elif kind.answered_by == "word_vectors":
+    elif kind.answer.answered_by == "word_vectors":
         yield _word_vector_baselines(kind, task.splits[split], run)
-    elif kind.answered_by == "sentence_probability":
+    elif kind.answer.answered_by == "sentence_probability":
         yield _minimal_pair_baselines(task.splits[split], run)
     else:
         yield from _head_baselines(
@@ -183,7 +176,7 @@ def _head_baselines(
             chosen = evaluator.describe_tfidf(tfidf_run, parts, C=tfidf_C[trial])
             if chosen is not None:
                 keep_tfidf(chosen)
-        if kind.is_classification:
+        if kind.answer.are_classes:
             for part in scored_parts:
                 yield _chance_level(run, task, part, chance_levels)
 
@@ -206,7 +199,7 @@ class BaselineEvaluator:
         info = self.task.info
         items = self.task.select_items(part)
         model = self._fit("tfidf" if run.model == "tfidf" else "majority", C)
-        columns = add_correct_column(model.prediction_columns(items), info["metric"][0])
+        columns = correct_column(model.prediction_columns(items), info["metric"][0])
         predictions = _predictions_table(items, columns)
         run = run.replace(test_set=part.test_set)
         run = run.replace(reason=[*run.reason, *truncated_answers_notes(info, part.table)])
@@ -234,7 +227,7 @@ class BaselineEvaluator:
         columns = model.prediction_columns(items)
         seconds = time.monotonic() - start
         predictions = _predictions_table(items, columns)
-        score = self.kind.score(self.task.info["metric"][0], predictions)
+        score = self.kind.answer.score(self.task.info["metric"][0], predictions)
         return ChosenTfidf(run, model, C, score, items_per_second=len(items) / seconds)
 
     def evaluate_trials(
@@ -276,19 +269,13 @@ def _metric_rows(
         for metric in metrics:
             if metric in undefined:
                 continue
-            value = kind.score(metric, items)
+            value = kind.answer.score(metric, items)
             if np.isfinite(value):
                 yield run.row(metric, value, len(items), group=group)
                 continue
             if group == "all":
                 undefined.add(metric)
-            yield run.empty_row(metric, _undefined_note(kind, metric, items), group=group)
-
-
-def _undefined_note(kind: Kind, metric: str, items: pd.DataFrame) -> Note:
-    if kind.answered_by == "word_vectors":
-        return missing_value_note(items)
-    return Note("undefined_metric", metric)
+            yield run.empty_row(metric, kind.answer.describe_undefined(metric, items), group=group)
 
 
 def _with_run_columns(row: ResultRow, predictions: pd.DataFrame) -> pd.DataFrame:
@@ -356,22 +343,24 @@ def _minimal_pair_baselines(scored: pd.DataFrame, run: BaselineRun) -> BaselineR
 def score_minimal_pairs(
     run: BaselineRun, items: pd.DataFrame, margins_N: np.ndarray
 ) -> BaselineResult:
-    """Return the results of `format_minimal_pair_predictions`."""
-    predictions = _predictions_table(items, format_minimal_pair_predictions(margins_N))
+    """Return the results of `pair_columns`."""
+    predictions = _predictions_table(items, pair_columns(margins_N))
     rows = list(_metric_rows(run, load_kind(run.kind), ["accuracy"], predictions))
     return BaselineResult(rows, _with_run_columns(rows[0], predictions))
 
 
 def _word_vector_baselines(kind: Kind, scored: pd.DataFrame, run: BaselineRun) -> BaselineResult:
     """Answer by TF-IDF over the character n-grams of words; there is no majority answer."""
+    answer = kind.answer
+    assert issubclass(answer, WordsAnswer)
     metric = kind.metrics[0]
-    no_majority = Note("no_majority", kind.answered_by)
+    no_majority = Note("no_majority", kind.answer.answered_by)
     majority_row = run.replace(model="majority").empty_row(metric, no_majority)
     tfidf_run = run.replace(model="tfidf")
     words = list_distinct_words(scored)
     cosines_VV = _character_cosines(words)
     try:
-        columns = answer_items(kind, scored, [("none", cosines_VV)], np.ones(len(words), bool))
+        columns = answer.columns(scored, [("none", cosines_VV)], np.ones(len(words), bool))
     except EvaluationError as error:
         rows = [tfidf_run.empty_row(metric, Note("error", str(error)))]
         no_predictions = pd.DataFrame(columns=list(PREDICTION_COLUMNS))
@@ -433,16 +422,9 @@ def _score_translations(
     run: BaselineRun, task: TaskData, translations: Iterable[str]
 ) -> BaselineResult:
     scored = task.splits[run.split]
-    references = scored["target"].to_numpy(object)
-    texts = np.array(list(translations), object)
-    columns = {
-        "label": references,
-        "prediction": texts,
-        "score": np.full(len(texts), np.nan),
-        "correct": bleu_contributions(references, texts),
-    }
+    columns = text_columns(scored, translations)
     predictions = _predictions_table(scored, columns)
-    signature = Note("bleu_signature", get_bleu_signature(references, texts))
+    signature = Note("bleu_signature", get_bleu_signature(columns["label"], columns["prediction"]))
     run = run.replace(reason=[signature])
     rows = list(_metric_rows(run, load_kind(run.kind), task.info["metric"], predictions))
     return BaselineResult(rows, _with_run_columns(rows[0], predictions))

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.evaluation.answers import Answer, TagsAnswer
+from lineage.answers.base import HeadAnswer
 from lineage.evaluation.bilstm import BiLstm
 from lineage.evaluation.early_stopping import ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
@@ -228,7 +228,7 @@ class BilstmProbe(nn.Module):
 
     def __init__(
         self,
-        answer: Answer,
+        answer: HeadAnswer,
         settings: BilstmProbeSettings,
         train_features: CachedFeatures,
         *,
@@ -240,7 +240,7 @@ class BilstmProbe(nn.Module):
         self.answer = answer
         self.dropout = settings.dropout
         self.word_pooling = train_features.word_pooling
-        assert train_features.is_per_word == isinstance(answer, TagsAnswer)
+        assert train_features.is_per_word == answer.are_words
         self.scaling = train_features.scaling
         self.num_encodings = len(item.encodings)
         self.has_words = bool(item.word_pieces)
@@ -266,7 +266,7 @@ class BilstmProbe(nn.Module):
         if self.is_text_pair:
             output_size = pair_width(output_size)
         self.output_layer = nn.Linear(output_size, answer.num_outputs)
-        self.crf = LinearChainCRF(answer.num_outputs) if isinstance(answer, TagsAnswer) else None
+        self.crf = LinearChainCRF(answer.num_outputs) if answer.decodes_sequences else None
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -390,7 +390,7 @@ def bilstm_probe_objective(
 def fit_bilstm_probe(
     features: CachedFeatures,
     labels_M: np.ndarray,
-    answer: Answer,
+    answer: HeadAnswer,
     settings: BilstmProbeSettings,
     *,
     seed: int,
@@ -407,7 +407,7 @@ def fit_bilstm_probe(
 def start_bilstm_probe(
     features: CachedFeatures,
     labels_M: np.ndarray,
-    answer: Answer,
+    answer: HeadAnswer,
     settings: BilstmProbeSettings,
     *,
     seed: int,

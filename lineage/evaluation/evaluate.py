@@ -19,18 +19,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from lineage.answers.base import Answer, HeadAnswer, PredictionColumns, correct_column
+from lineage.answers.pair import pair_columns
+from lineage.answers.words import WordsAnswer, list_distinct_words
 from lineage.artifacts import check_intact, create_artifact, is_intact, text_digest
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, fold_numbers
 from lineage.errors import EvaluationError
-from lineage.evaluation.answers import Answer, NumberAnswer, SpanAnswer, make_answer
 from lineage.evaluation.early_stopping import ResumePoint, curve_frame
 from lineage.evaluation.heads import FittedHead, HeadProblem, StartedHead, start_head
-from lineage.evaluation.predictions import (
-    PredictionColumns,
-    add_correct_column,
-    format_minimal_pair_predictions,
-)
 from lineage.evaluation.result_rows import (
     EXTRA_COLUMNS,
     LENGTH_NORMALIZED_ACCURACY,
@@ -55,7 +52,7 @@ from lineage.evaluation.trials import (
     RunPredictions,
     fit_best_trial,
 )
-from lineage.evaluation.word_vectors import answer_items, cosines_by_layer, list_distinct_words
+from lineage.evaluation.word_vectors import cosines_by_layer
 from lineage.models.base import LanguageModelFamily
 from lineage.results import INTERMEDIATE_TRIAL, Note, ResultRow
 from lineage.tasks.base import load_kind
@@ -215,7 +212,7 @@ def _unsupported_note(context: EvalContext) -> Note | None:
     """Return why no system of the family can be evaluated on the task; None if it can."""
     if not context.task.scored_splits:
         return Note("no_split", "validation")
-    answered_by = context.kind.answered_by
+    answered_by = context.kind.answer.answered_by
     if not context.checkpoint.family.can_answer(answered_by, context.checkpoint.architecture):
         return Note("unsupported", answered_by)
     return None
@@ -330,7 +327,7 @@ def _evaluate_run(
 
     The `seconds` that are returned are those of earlier processes only.
     """
-    answered_by = encoder.context.kind.answered_by
+    answered_by = encoder.context.kind.answer.answered_by
     if answered_by == "sentence_probability":
         return RunPredictions(_evaluate_sentence_probabilities(encoder, run))
     if answered_by == "word_vectors":
@@ -374,7 +371,7 @@ def _evaluate_head(
         return _predict_part(context, run, head, answer, problem.validation, trial=trial)
 
     def score(predictions: pd.DataFrame) -> float:
-        return context.kind.score(context.task.info["metric"][0], predictions)
+        return context.kind.answer.score(context.task.info["metric"][0], predictions)
 
     tables: list[pd.DataFrame] = []
     curves: list[pd.DataFrame] = []
@@ -450,10 +447,10 @@ def _describe_system(
     info = context.task.info
     columns = run_columns(context, run)
     is_scored = (predictions["split"] == "validation") & (predictions["trial"] == "chosen")
-    score = context.kind.score(info["metric"][0], predictions[is_scored])
+    score = context.kind.answer.score(info["metric"][0], predictions[is_scored])
     weights_path = context.checkpoint.weights_path
     scale: tuple[float | None, float | None] = (None, None)
-    if isinstance(answer, NumberAnswer):
+    if answer is not None and answer.are_numbers:
         scale = (answer.mean, answer.std)
     return SystemRecord(
         **{key: value for key, value in columns.items() if key != "trial"},
@@ -479,7 +476,8 @@ def _build_problem(context: EvalContext, run: EvalRun) -> HeadProblem:
     """Return what the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
-    answer = make_answer(context.task.info, train_items)
+    answer = context.kind.answer.fit(context.task.info["labels"], train_items)
+    assert isinstance(answer, HeadAnswer)
     parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
     validation = next(part for part in parts if part.split == "validation")
     validation_items = context.task.select_items(validation)
@@ -487,9 +485,10 @@ def _build_problem(context: EvalContext, run: EvalRun) -> HeadProblem:
 
     def score_validation(outputs_MK: np.ndarray, decoded_M: np.ndarray | None) -> float:
         _check_finite(outputs_MK, "validation")
+        outputs_MK = answer.normalize(validation_items, outputs_MK)
         columns = answer.prediction_columns(validation_items, outputs_MK, decoded_M)
         answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-        return context.kind.score(metric, answers)
+        return context.kind.answer.score(metric, answers)
 
     return HeadProblem(
         train_rows,
@@ -512,7 +511,7 @@ def _predict_part(
     context: EvalContext,
     run: EvalRun,
     head: FittedHead,
-    answer: Answer,
+    answer: HeadAnswer,
     part: SplitItems,
     *,
     trial: str,
@@ -521,11 +520,11 @@ def _predict_part(
     outputs_MK, decoded_M = head.predict(part)
     _check_finite(outputs_MK, part.split)
     items = context.task.select_items(part)
+    outputs_MK = answer.normalize(items, outputs_MK)
     columns = answer.prediction_columns(items, outputs_MK, decoded_M)
-    columns = add_correct_column(columns, context.task.info["metric"][0])
+    columns = correct_column(columns, context.task.info["metric"][0])
     order_names = context.order_names(part.table)
     if trial == "chosen" and order_names:
-        assert not isinstance(answer, SpanAnswer), "check_task allows symmetric for texts only"
         by_order = [head.predict(replace(part, table=name))[0] for name in order_names]
         columns[SWAP_CONSISTENCY] = answer.agrees(*by_order).astype(float)
     table = build_predictions(context, run, part.split, items, columns, part.test_set)
@@ -587,7 +586,7 @@ def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) ->
         margin = _margins(log_probs)
         margin_per_token = _margins(log_probs / np.maximum(num_tokens, 1))
         return {
-            **format_minimal_pair_predictions(margin),
+            **pair_columns(margin),
             LENGTH_NORMALIZED_ACCURACY: (np.sign(margin_per_token) + 1) / 2,
         }
 
@@ -603,10 +602,12 @@ def _margins(scores: np.ndarray) -> np.ndarray:
 def _evaluate_word_vectors(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
     """Answer with the vectors of single words; extra columns hold the answers of each layer."""
     context = encoder.context
+    answer_type = context.kind.answer
+    assert issubclass(answer_type, WordsAnswer)
 
     def answer(items: pd.DataFrame) -> PredictionColumns:
         vectors_VLD, known_V = encoder.embed_words(list_distinct_words(items))
-        return answer_items(context.kind, items, cosines_by_layer(vectors_VLD, known_V), known_V)
+        return answer_type.columns(items, cosines_by_layer(vectors_VLD, known_V), known_V)
 
     return _answer_scored_splits(context, run, answer)
 

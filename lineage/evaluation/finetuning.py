@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.evaluation.answers import Answer, SpanAnswer
+from lineage.answers.base import HeadAnswer
 from lineage.evaluation.early_stopping import ValidatedTraining, Validation
 from lineage.evaluation.encoding import (
     EncodedItem,
@@ -65,7 +65,7 @@ class FinetunedModel(nn.Module):
     def __init__(
         self,
         encoder: Encoder,
-        answer: Answer,
+        answer: HeadAnswer,
         settings: FinetuneSettings,
         *,
         seed: int,
@@ -159,7 +159,6 @@ def linear_label_gain_loss(
     (adversarial_text, data_utils.py and layers.py). A text of one position has weight 1.
     """
     assert batch.labels_M is not None
-    assert not isinstance(model.answer, SpanAnswer)
     mask_BT = batch.mask_BT
     lengths_B1 = mask_BT.sum(1, keepdim=True)
     gain_BT = (mask_BT.cumsum(1) - 1).double() / (lengths_B1 - 1).clamp_min(1)
@@ -249,7 +248,7 @@ def finetune(
     tokenizer: Tokenizer,
     items: Sequence[EncodedItem],
     labels_M: np.ndarray,
-    answer: Answer,
+    answer: HeadAnswer,
     settings: FinetuneSettings,
     *,
     seed: int,
@@ -280,7 +279,7 @@ def start_finetuning(
     tokenizer: Tokenizer,
     items: Sequence[EncodedItem],
     labels_M: np.ndarray,
-    answer: Answer,
+    answer: HeadAnswer,
     settings: FinetuneSettings,
     *,
     seed: int,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from lineage.answers.base import HeadAnswer
 from lineage.data.task_data import SplitItems
-from lineage.evaluation.answers import Answer
 from lineage.evaluation.bilstm_probe import (
     BilstmProbe,
     CachedFeatures,
@@ -85,7 +85,7 @@ class HeadProblem:
 
     train_rows: np.ndarray
     labels_M: np.ndarray
-    answer: Answer
+    answer: HeadAnswer
     validation: SplitItems
     validation_labels_M: np.ndarray
     # (outputs of the validation items, decoded tags) -> the task's first metric

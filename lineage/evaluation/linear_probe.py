@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from lineage.answers.base import HeadAnswer
+from lineage.answers.span import ITEM_START
 from lineage.errors import EvaluationError
-from lineage.evaluation.answers import ITEM_START, Answer
 from lineage.evaluation.encoding import (
     EncodedItem,
     HasWordPooling,
@@ -295,7 +296,7 @@ class LinearProbe:
     def __init__(
         self,
         features: StoredFeatures,
-        answer: Answer,
+        answer: HeadAnswer,
         settings: LinearProbeSettings,
         *,
         seed: int,
@@ -352,7 +353,7 @@ def linear_scores(
 def fit_linear_probe(
     features: np.ndarray | StoredFeatures,
     labels_M: np.ndarray,
-    answer: Answer,
+    answer: HeadAnswer,
     settings: LinearProbeSettings,
     *,
     seed: int,

@@ -7,21 +7,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lineage.data.task_data import SplitItems, fold_numbers
-from lineage.evaluation.predictions import (
-    PredictionColumns,
-    split_by_group,
-    truncated_answers_notes,
-)
+from lineage.answers.base import PredictionColumns
+from lineage.answers.groups import split_by_group
+from lineage.answers.words import KNOWN_COLUMN, LAYER_PREFIX, WordsAnswer
+from lineage.data.task_data import SplitItems, fold_numbers, truncated_answers_notes
 from lineage.evaluation.systems import EvalContext, EvalRun, Init, settings_of_run
 from lineage.evaluation.translation import translation_notes
 from lineage.evaluation.trials import RunPredictions, trial_note
-from lineage.evaluation.word_vectors import (
-    KNOWN_COLUMN,
-    LAYER_PREFIX,
-    missing_value_note,
-    unknown_words_note,
-)
 from lineage.results import (
     CURVE_COLUMNS,
     HELDOUT_TEST_SET,
@@ -91,32 +83,23 @@ def _metric_rows(
         for column in ("prediction", *layer_columns):
             layer = "none" if column == "prediction" else column.removeprefix(LAYER_PREFIX)
             layer_scope = replace(scope, layer=layer)
-            value = context.kind.score(metric, items, answer_column=column)
+            value = context.kind.answer.score(metric, items, answer_column=column)
             if np.isfinite(value):
                 yield _row(
                     context, run, layer_scope, metric, notes, value=value, num_examples=len(items)
                 )
             else:
-                note = _undefined_note(context, metric, items, column)
+                note = context.kind.answer.describe_undefined(metric, items, column)
                 yield _row(context, run, layer_scope, metric, [note], status="not_applicable")
 
 
 def _answer_notes(context: EvalContext, items: pd.DataFrame) -> list[Note]:
     """Return notes on how the items were answered."""
-    if context.kind.answered_by == "word_vectors":
-        note = unknown_words_note(context.kind, items)
-        return [note] if note else []
+    if issubclass(context.kind.answer, WordsAnswer):
+        return context.kind.answer.describe_unknown(items)
     if context.translate_settings:
         return translation_notes(items, context.translate_settings)
     return []
-
-
-def _undefined_note(
-    context: EvalContext, metric: str, items: pd.DataFrame, answer_column: str
-) -> Note:
-    if context.kind.answered_by == "word_vectors":
-        return missing_value_note(items, answer_column)
-    return Note("undefined_metric", metric)
 
 
 def rows_without_value(
@@ -192,7 +175,7 @@ def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[No
     is_zero_shot = run.transfer == "zero_shot"
     share = 0.0 if is_zero_shot else context.truncated_share(table)
     if share:
-        effect = "read_in_parts" if context.kind.is_text_in_parts else "cut"
+        effect = "read_in_parts" if context.kind.answer.reads_in_parts else "cut"
         max_positions = context.max_input_positions
         value = {"share": share, "max_positions": max_positions, "effect": effect}
         notes.append(Note("truncated", value))
@@ -240,7 +223,7 @@ def _head_name(context: EvalContext, run: EvalRun) -> str:
         return "decoder"
     if run.transfer == "zero_shot":
         return "none"
-    if run.head == "bilstm" and context.kind.answer_type == "tags":
+    if run.head == "bilstm" and context.kind.answer.are_words:
         return "bilstm_crf"
     return run.head
 
@@ -355,7 +338,7 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     A public tokenizer does not tell which of its tokens stands for unknown text.
     """
     checkpoint = context.checkpoint
-    if not checkpoint.family.can_answer(context.kind.answered_by, checkpoint.architecture):
+    if not checkpoint.family.can_answer(context.kind.answer.answered_by, checkpoint.architecture):
         return
     if checkpoint.tokenizer.tokenizer_type == "pretrained":
         return

@@ -21,10 +21,10 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
+from lineage.answers.base import HeadAnswer, PredictionColumns
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import parse_record
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.answers import Answer, TagsAnswer, build_answer
 from lineage.evaluation.baselines import ChosenTfidf
 from lineage.evaluation.bilstm_probe import BilstmProbe, CachedFeatures, predict_bilstm_probe
 from lineage.evaluation.encoding import EncodedItem, encode_items
@@ -33,7 +33,6 @@ from lineage.evaluation.finetuning import FinetunedModel, predict_finetuned
 from lineage.evaluation.frozen_features import FeatureExtractor
 from lineage.evaluation.heads import HeadOutput
 from lineage.evaluation.linear_probe import StoredFeatures, linear_scores
-from lineage.evaluation.predictions import PredictionColumns
 from lineage.evaluation.setfit import SentenceEncoder, encode_texts
 from lineage.evaluation.settings import (
     BilstmProbeSettings,
@@ -116,14 +115,12 @@ class SystemRecord:
         return system_name(self.model, self.init, self.transfer, self.head)
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> HeadAnswer:
         """How the outputs of a head answer."""
-        return build_answer(
-            load_kind(self.kind).answer_type,
-            self.labels,
-            mean=self.label_mean or 0.0,
-            std=self.label_std or 1.0,
-        )
+        answer = load_kind(self.kind).answer
+        fitted = answer(self.labels, mean=self.label_mean or 0.0, std=self.label_std or 1.0)
+        assert isinstance(fitted, HeadAnswer)
+        return fitted
 
 
 def system_name(model: str, init: str, transfer: str, head: str) -> str:
@@ -194,7 +191,7 @@ def _describe_tfidf(chosen: ChosenTfidf, info: Mapping[str, Any]) -> SystemRecor
         language=info["language"],
         symmetric=chosen.model.is_symmetric,
         character_spans=info.get("character_spans", False),
-        labels=chosen.model.label_names,
+        labels=chosen.model.answer.label_names,
         label_mean=None,
         label_std=None,
         settings_block="tfidf",
@@ -278,6 +275,7 @@ class _SavedHead:
         outputs_MK, decoded_M = self.predict(items)
         if not np.isfinite(outputs_MK).all():
             raise EvaluationError("the predictions are not finite")
+        outputs_MK = record.answer.normalize(table, outputs_MK)
         return record.answer.answer_columns(table, outputs_MK, decoded_M)
 
     def predict(self, items: list[EncodedItem]) -> HeadOutput:
@@ -338,7 +336,7 @@ class _SavedBilstmProbe(_SavedHead):
         self.probe: BilstmProbe | None = None
 
     def predict(self, items: list[EncodedItem]) -> HeadOutput:
-        is_per_word = isinstance(self.record.answer, TagsAnswer)
+        is_per_word = self.record.answer.are_words
         outputs = []
         decoded = []
         for extractor in self.extractors(self.encoder, items):
@@ -441,8 +439,9 @@ def _load_tfidf(folder: Path, record: SystemRecord) -> TfidfModel:
     tensors = read_tensors(folder / WEIGHTS_FILE)
     kind = load_kind(record.kind)
     vectorizers = []
-    for number, vocabulary in enumerate(read_json(folder / VOCABULARY_FILE)):
-        if kind.answer_type in ("tags", "span"):
+    vocabularies = read_json(folder / VOCABULARY_FILE)
+    for number, vocabulary in enumerate(vocabularies):
+        if len(vocabularies) > 1:  # of a word and its neighbors
             vectorizer = build_word_vectorizer(vocabulary=vocabulary)
         else:
             vectorizer = build_text_vectorizer(record.language, vocabulary=vocabulary)
@@ -453,8 +452,8 @@ def _load_tfidf(folder: Path, record: SystemRecord) -> TfidfModel:
         _load_linear_model(kind, tensors, f"linear_models.{number}") for number in range(num_models)
     ]
     return TfidfModel(
+        record.answer,
         kind,
-        record.labels,
         record.language,
         record.symmetric,
         tuple(vectorizers),
@@ -466,7 +465,7 @@ def _load_linear_model(kind: Kind, tensors: dict[str, torch.Tensor], prefix: str
     """Return scikit-learn's model with the attributes that its fit has set."""
     coef = tensors[f"{prefix}.coef"].numpy()
     intercept = tensors[f"{prefix}.intercept"].numpy()
-    if kind.answer_type == "number":
+    if kind.answer.are_numbers:
         ridge = Ridge()
         ridge.coef_ = coef
         ridge.intercept_ = float(intercept[0])

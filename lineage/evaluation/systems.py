@@ -186,7 +186,7 @@ class EvalContext:
     @property
     def translate_settings(self) -> TranslationSettings | None:
         """The settings of the translator; None if the task needs none or the family has none."""
-        return self.settings.translation if self.kind.answered_by == "translator" else None
+        return self.settings.translation if self.kind.answer.answered_by == "translator" else None
 
     @cached_property
     def items(self) -> dict[str, list[EncodedItem]]:
@@ -294,7 +294,7 @@ class EncoderUnderTest:
         with self._timed_per_item():
             return extractor.store_cached(
                 self.context.settings.bilstm_probe,
-                is_per_word=self.context.kind.answer_type == "tags",
+                is_per_word=self.context.kind.answer.are_words,
                 folder=self.scratch_dir,
             )
 

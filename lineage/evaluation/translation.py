@@ -17,11 +17,12 @@ import pandas as pd
 import torch
 from torch.nn import functional as F
 
+from lineage.answers.base import PredictionColumns
+from lineage.answers.metrics import get_bleu_signature
+from lineage.answers.text import text_columns
 from lineage.errors import EvaluationError
 from lineage.evaluation.encoding import EncodedItem, batch_by_length
 from lineage.evaluation.finetuning import ItemBatches
-from lineage.evaluation.metrics import bleu_contributions, get_bleu_signature
-from lineage.evaluation.predictions import PredictionColumns
 from lineage.evaluation.translator import (
     EncoderMemory,
     LSTMState,
@@ -394,13 +395,7 @@ def translate_split(
     Score is the mean log-probability of the tokens, correct the contribution to corpus BLEU.
     """
     texts, scores = translate(model, tokenizer, table["source"].tolist(), precision=precision)
-    references = table["target"].to_numpy(object)
-    return {
-        "label": references,
-        "prediction": texts,
-        "score": scores,
-        "correct": bleu_contributions(references, texts),
-    }
+    return text_columns(table, texts, scores)
 
 
 def translation_notes(predictions: pd.DataFrame, settings: TranslationSettings) -> list[Note]:

@@ -7,21 +7,18 @@ fine-tuning has not converged. The report says so (`lineage.analysis.convergence
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from lineage.answers.base import share_of_labels
+from lineage.answers.label import LabelAnswer
 from lineage.data.task_data import SplitItems
-from lineage.evaluation.answers import LabelAnswer
 from lineage.evaluation.evaluate import select_train_rows
 from lineage.evaluation.result_rows import unigram_row
 from lineage.evaluation.systems import EvalContext, EvalRun
-from lineage.evaluation.tfidf import (
-    ClassProbabilities,
-    class_probabilities,
-    fit_logistic_regression,
-    predict_majority,
-)
+from lineage.evaluation.tfidf import fit_linear, predict_linear
 from lineage.models.base import Static
 from lineage.results import ResultRow
 
@@ -29,7 +26,7 @@ from lineage.results import ResultRow
 def has_unigram_control(context: EvalContext) -> bool:
     """Return whether the model is a bag of words, and the task asks for the label of a text."""
     is_bag = isinstance(context.checkpoint.family, Static) and bool(context.task.scored_splits)
-    return is_bag and context.kind.answer_type == "label" and context.kind.unit == "text"
+    return is_bag and context.kind.answer.has_one_label and context.kind.unit == "text"
 
 
 def unigram_control_rows(
@@ -52,17 +49,19 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
     scored = next(part for part in parts if part.split == split and part.test_set == name)
     train_items = context.task.splits["train"].iloc[select_train_rows(context, run)]
     labels_N = train_items["label"].to_numpy()
+    num_labels = len(context.task.info["labels"])
     matrices = _build_features(
         context, [train_items, *(context.task.select_items(part) for part in (validation, scored))]
     )
     scores = []
     for C in C_values:
         if matrices is None or len(set(labels_N.tolist())) < 2:
-            fitted = [predict_majority(labels_N, len(part.rows_N)) for part in (validation, scored)]
+            shares_K = share_of_labels(labels_N, num_labels)
+            fitted = [np.tile(shares_K, (len(part.rows_N), 1)) for part in (validation, scored)]
         else:
             train, *others = matrices
-            model = fit_logistic_regression(train, labels_N, C)
-            fitted = [class_probabilities(model, other) for other in others]
+            model = fit_linear(train, labels_N, C)
+            fitted = [predict_linear(model, other, num_labels=num_labels) for other in others]
         scores.append(
             tuple(
                 _score(context, part, probabilities)
@@ -73,14 +72,13 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
     return unigram_row(context, run, value, num_examples=len(scored.rows_N))
 
 
-def _score(context: EvalContext, part: SplitItems, fitted: ClassProbabilities) -> float:
+def _score(context: EvalContext, part: SplitItems, probabilities_NK: np.ndarray) -> float:
     """Return the task's first metric on some items."""
     info = context.task.info
     answer = LabelAnswer(tuple(info["labels"]))
-    probabilities_NK = fitted.for_all_labels(len(answer.label_names))
     columns = answer.prediction_columns(context.task.select_items(part), probabilities_NK)
     answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-    return context.kind.score(info["metric"][0], answers)
+    return context.kind.answer.score(info["metric"][0], answers)
 
 
 def _build_features(

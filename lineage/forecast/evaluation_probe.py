@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lineage.answers.base import HeadAnswer
 from lineage.config.params import Params
 from lineage.config.study import ModelConfig
 from lineage.data.task_data import TaskData
-from lineage.evaluation.answers import Answer, make_answer
 from lineage.evaluation.bilstm_probe import (
     CachedFeatures,
     fit_bilstm_probe,
@@ -47,7 +47,7 @@ class _Sample:
     encoder: EncoderUnderTest
     table: pd.DataFrame
     items: list[EncodedItem]
-    answer: Answer
+    answer: HeadAnswer
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -90,11 +90,13 @@ def probe_evaluation(
     )
     load_seconds = stopwatch.seconds
     costs = EvaluationCosts(load_seconds, encode_seconds=0.0)
-    if not model.family.can_answer(context.kind.answered_by, context.checkpoint.architecture):
+    if not model.family.can_answer(
+        context.kind.answer.answered_by, context.checkpoint.architecture
+    ):
         return costs
-    if context.kind.answered_by == "translator":
+    if context.kind.answer.answered_by == "translator":
         return _probe_translation(context, costs, max_seconds=max_seconds)
-    if context.kind.answered_by != "head":
+    if context.kind.answer.answered_by != "head":
         zero_shot = _probe_zero_shot(context, max_seconds=max_seconds)
         return dataclasses.replace(costs, zero_shot=zero_shot)
     suits_setfit = context.kind.suits_setfit(params.tasks[context.task.info["name"]])
@@ -142,14 +144,15 @@ def _probe_heads(
     num_items = max(MIN_SAMPLE_ITEMS, SAMPLE_BATCHES * finetune_settings.batch_size)
     sample_context = _sample_context(context, num_items)
     table = sample_context.task.splits["train"]
-    if context.task.info["answer"] == "span":  # nothing can be learned from a cut-off answer
-        table = table[table["label"].map(len) > 0].reset_index(drop=True)
+    table = table[context.kind.answer.can_be_learned(table)].reset_index(drop=True)
     sample_task = dataclasses.replace(sample_context.task, splits={"train": table})
     sample_context = dataclasses.replace(sample_context, task=sample_task)
     encode_seconds = time_call(lambda: sample_context.items) / len(table)
     items = sample_context.items["train"]
     encoder = EncoderUnderTest(sample_context, "pretrained")
-    sample = _Sample(encoder, table, items, make_answer(context.task.info, table))
+    answer = context.kind.answer.fit(context.task.info["labels"], table)
+    assert isinstance(answer, HeadAnswer)
+    sample = _Sample(encoder, table, items, answer)
     num_measures = 1 + setfit + len(context.task.info["probes"])
     share_seconds = max_seconds / num_measures
     first_build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
@@ -327,7 +330,7 @@ def _probe_bilstm(
     extractor = sample.build_extractor()
     settings = sample.encoder.context.settings.bilstm_probe
     device = sample.encoder.context.device
-    is_per_word = sample.encoder.context.kind.answer_type == "tags"
+    is_per_word = sample.encoder.context.kind.answer.are_words
 
     def cache() -> CachedFeatures:
         return extractor.store_cached(settings, is_per_word=is_per_word, folder=None)["train"]

@@ -392,7 +392,7 @@ class _MeasuredStudy:
         """Return the counts of a stage; None if the model cannot answer such a task."""
         model = self.models[name]
         kind = load_kind(self.params.tasks[task].kind)
-        if not model.family.can_answer(kind.answered_by, model.architecture):
+        if not model.family.can_answer(kind.answer.answered_by, model.architecture):
             return None
         suits_setfit = kind.suits_setfit(self.params.tasks[task])
         return count_evaluation(
@@ -425,7 +425,7 @@ class _MeasuredStudy:
             counts,
             costs,
             self.models[name].evaluate,
-            answered_by=load_kind(self.params.tasks[task].kind).answered_by,
+            answered_by=load_kind(self.params.tasks[task].kind).answer.answered_by,
             scoring_seconds=task_costs.scoring_seconds,
         )
         disk = evaluation_disk(counts, costs, prediction_bytes=task_costs.prediction_bytes)

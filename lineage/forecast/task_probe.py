@@ -171,7 +171,7 @@ def _probe_baselines(
 def _probe_scoring(task: TaskData, kind: Kind, params: Params) -> float:
     """Return the seconds to format and score a table of predictions: that of the majority class."""
     split = params.report.split
-    if kind.answered_by != "head" or split not in task.scored_splits:
+    if kind.answer.answered_by != "head" or split not in task.scored_splits:
         return 0.0
     fold = fold_numbers(task.info)[0]
     parts = task.split_items(seed=0, fold=fold)

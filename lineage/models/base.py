@@ -276,7 +276,7 @@ class Family:
         return False
 
     def can_answer(self, answered_by: str, architecture: Architecture) -> bool:
-        """Return whether a model can answer tasks with this `Kind.answered_by`."""
+        """Return whether a model can answer tasks with this `Answer.answered_by`."""
         if answered_by == "sentence_probability":
             return self.can_score_text(architecture)
         if answered_by == "translator":

@@ -117,7 +117,7 @@ def write_evidence(
     evidence = folder / EVIDENCE_DIR
     shutil.rmtree(evidence, ignore_errors=True)
     kinds = [load_kind(params.tasks[name].kind) for name in params.grid.tasks]
-    if any(kind.answers_are_texts for kind in kinds) and not params.report.show_text:
+    if any(kind.answer.are_texts for kind in kinds) and not params.report.show_text:
         return
     evidence.mkdir(parents=True)
     shutil.copyfile(params_file, evidence / PARAMS_FILE)

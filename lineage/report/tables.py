@@ -30,7 +30,7 @@ from lineage.analysis.records import (
     OurBenchmarkScore,
     PretrainingBudget,
 )
-from lineage.evaluation.metrics import RANKING_METRICS
+from lineage.answers.metrics import RANKING_METRICS
 from lineage.report import figures
 from lineage.report.curves import format_loss_name
 from lineage.report.figures import EffectRow

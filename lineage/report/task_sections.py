@@ -243,11 +243,9 @@ class _TaskTableBuilder:
 
     def _name(self, model: str) -> str:
         """Name a model, or the simplest answer to tasks that have no classes."""
-        kind = load_kind(self.scores[0].kind)
-        if model == "majority" and kind.answered_by == "sentence_probability":
-            return "chance"
-        if model == "majority" and kind.answer_type == "number":
-            return "mean score"
+        answer = load_kind(self.scores[0].kind).answer
+        if model == "majority" and answer.majority_name:
+            return answer.majority_name
         return format_model(model)
 
     def _cell(self, score: SystemScore) -> TableCell:

@@ -14,7 +14,7 @@ import numpy as np
 from lineage import artifacts
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis
-from lineage.evaluation.metrics import RANKING_METRICS
+from lineage.answers.metrics import RANKING_METRICS
 
 TEXT_COLUMN = "text_mb"
 VALUE_COLUMN = "value"

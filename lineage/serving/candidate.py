@@ -66,7 +66,7 @@ def export_recommended(
         tasks=params.tasks,
     )
     scores_N = stack_scores(list(cell.item_scores.values())).mean(axis=0)
-    has_text_answers = load_kind(kept.record.kind).answers_are_texts
+    has_text_answers = load_kind(kept.record.kind).answer.are_texts
     keeps_scores = params.report.show_text or not has_text_answers
     contender = Contender(
         system_digest=digest_folder(folder),

@@ -189,7 +189,7 @@ def _single_column(task: Task, kind: Kind, file: Path) -> str:
 
 def list_word_columns(task: Task) -> tuple[str, ...]:
     """Return the columns of a task's files with one word and its tag per line; none otherwise."""
-    has_tags = load_kind(task.kind).answer_type == "tags"
+    has_tags = load_kind(task.kind).answer.are_words
     if has_tags and task.document_unit != "line" and isinstance(task.columns, tuple):
         return task.columns
     return ()
@@ -210,12 +210,12 @@ class Predictor:
     @property
     def new_fields(self) -> dict[str, pa.DataType]:
         """The columns that are added to the user's, with their types."""
-        if self.kind.answer_type == "number":
+        if self.kind.answer.are_numbers:
             return {PREDICTION: pa.float64()}
-        if self.kind.answer_type == "tags":
+        if self.kind.answer.are_words:
             return {WORDS: pa.string(), PREDICTION: pa.string()}
         fields = {PREDICTION: pa.string()}
-        if self.kind.is_classification:
+        if self.kind.answer.are_classes:
             for label in self.record.labels:
                 fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
         return fields
@@ -275,7 +275,7 @@ class Predictor:
         except EvaluationError as error:
             raise InputError(f"{self.place}: {error}") from error
         columns: TableColumns = {}
-        if self.kind.answer_type == "tags":
+        if self.kind.answer.are_words:
             columns[WORDS] = [" ".join(tokens) for tokens in items["tokens"]]
         for name, values in answers.items():
             if name.startswith(PROBABILITY_PREFIX):

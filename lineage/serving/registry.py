@@ -30,10 +30,10 @@ from lineage.analysis.champion import ChampionDecision, ChampionOutcome, Contend
 from lineage.analysis.decision import Decision
 from lineage.analysis.ranking import Scores
 from lineage.analysis.statistics import EQUIVALENCE_MARGIN
+from lineage.answers.metrics import max_difference
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.evaluation.metrics import max_difference
 from lineage.randomness import generator
 from lineage.report.champions import describe_champion, describe_version
 from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri

@@ -2,9 +2,9 @@
 
 A *task* is a few lines of params.yaml: a kind, where its data is, and which columns hold what. Its
 kind turns the user's columns into *items*, a table with the same columns for every task of the
-kind, and tells all other code how these items are answered and scored. A kind is one file in
+kind, and names the type of answer that they have (`lineage.answers`). A kind is one file in
 `lineage/tasks` that holds `KIND = Kind(...)`. Code outside this package asks for its properties or
-its `answer_type`, never for its name.
+its answer, never for its name.
 """
 
 import functools
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 import lineage.tasks
+from lineage.answers.base import Answer
+from lineage.answers.metrics import METRICS, RANKING_METRICS
 from lineage.config.data import Task
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.evaluation.metrics import METRICS, RANKING_METRICS, mean_spearman_by_group
 from lineage.tasks.columns import TableColumns
 
 # Keys of a task that name columns; each is a field of `Task` (`lineage.config.data`).
@@ -43,33 +43,7 @@ COLUMN_KEYS = (
 )
 # Modules of this package that are not kinds.
 SUPPORT_MODULES = ("base", "column_guesses", "columns")
-UNKNOWN_WORDS_HINT = (
-    "raise its tokenizer.vocab_size, or use a family that reads the letters of words, such as "
-    "fasttext or elmo"
-)
-
 Unit = Literal["text", "choice", "sentence", "word"]
-AnswerMethod = Literal["head", "sentence_probability", "word_vectors", "translator"]
-AnswerType = Literal["label", "choice", "number", "tags", "span"]
-AnswersAndScores = tuple[np.ndarray, np.ndarray]  # (N,) answers as texts, (N,) scores as numbers
-
-
-@dataclass(frozen=True)
-class WordVectorAnswer:
-    """How the cosines of single words answer the items of a kind.
-
-    Shapes: V distinct words of the task, N items, K words of an item.
-    """
-
-    # (words_V, word_index_NK, cosines_VV, known_V) -> answers and scores. The index holds each
-    # item's words as places in `words_V`; `known_V` is False where the model lacks the word.
-    # Raises EvaluationError if no item can be answered.
-    answer: Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], AnswersAndScores]
-    labels: Callable[[pd.DataFrame], np.ndarray]  # items -> (N,) correct answers as texts
-    # (items, answers_N, scores_N) -> (N,) contribution of each item to the metric
-    contributions: Callable[[pd.DataFrame, np.ndarray, np.ndarray], np.ndarray]
-    item_name: str  # plural, for the report
-    unknown_items: Literal["mean_cosine", "wrong"]  # how items with an unknown word are answered
 
 
 @dataclass(frozen=True)
@@ -86,23 +60,16 @@ class Kind:
     unit: Unit
     required_columns: tuple[str, ...]  # keys of the task that must name a column
     # (user's columns, task, where) -> items. They have the columns group and truncated, and those
-    # that `answered_by` needs: for a head label and what `encode_items` reads
-    # (`lineage.evaluation.encoding`), for sentence_probability good and bad, for word_vectors words,
-    # for translator source and target. The index is the user's row number; unusable rows are left
-    # out. Raises InputError that names the row. If the task names no column for one of
-    # `label_columns`, the items are new ones, without labels.
+    # that what answers them reads: for a head label and what `encode_items` reads
+    # (`lineage.evaluation.encoding`), for the probability of sentences good and bad, for the vectors
+    # of words words, for a translator source and target. The index is the user's row number;
+    # unusable rows are left out. Raises InputError that names the row. If the task names no column
+    # for one of `label_columns`, the items are new ones, without labels.
     make_items: Callable[[TableColumns, Task, str], pd.DataFrame]
     # (items, language) -> the texts that TF-IDF reads: one list for each text of an item
     extract_texts: Callable[[pd.DataFrame, str], list[list[str]]]
+    answer: type[Answer]
     metrics: tuple[str, ...]  # that make sense; the first is the default
-
-    # The items are answered by a trained head over an encoder, the probability that a language model
-    # gives to sentences, the vectors of single words, or a trained translator.
-    answered_by: AnswerMethod = "head"
-    answer_type: AnswerType | None = None  # of a head (`lineage.evaluation.answers`)
-    word_vector_answer: WordVectorAnswer | None = None
-    has_ties: bool = False  # items may be half right: the metric is the mean of column `correct`
-    averages_groups: bool = False  # the metric is the mean over groups of a correlation each
 
     may_truncate: bool = True  # False: an item that is cut would be another item
     # Columns whose texts a model must read, or learn to write, in one piece.
@@ -117,44 +84,22 @@ class Kind:
     identity_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        assert (self.answer_type is None) == (self.answered_by != "head"), self.name
-        assert (self.word_vector_answer is None) == (self.answered_by != "word_vectors"), self.name
         for key in (*self.required_columns, *self.optional_columns):
             assert key in COLUMN_KEYS, f"{self.name}: add '{key}' to COLUMN_KEYS"
 
     @property
     def trains_head(self) -> bool:
         """A head is trained on the task's labels, over frozen features or with the network."""
-        return self.answered_by == "head"
+        return self.answer.answered_by == "head"
 
     @property
     def has_train_split(self) -> bool:
         """Something is trained on the task's items; other kinds are answered zero-shot."""
-        return self.answered_by in ("head", "translator")
-
-    @property
-    def is_classification(self) -> bool:
-        """One of several classes is chosen, and predictions hold the probability of each."""
-        return self.answer_type in ("label", "choice")
-
-    @property
-    def has_named_answers(self) -> bool:
-        """Answers are names that a report can show, and each is right, wrong or half right."""
-        return self.is_classification or self.has_ties
-
-    @property
-    def answers_are_texts(self) -> bool:
-        """Labels and predictions are texts, which may be private, and not names or numbers."""
-        return self.answer_type == "span" or self.answered_by == "translator"
-
-    @property
-    def is_text_in_parts(self) -> bool:
-        """Texts longer than the model reads are read in several windows instead of being cut."""
-        return self.answer_type in ("tags", "span")
+        return self.answer.answered_by in ("head", "translator")
 
     def suits_setfit(self, task: Task) -> bool:
         """Return whether SetFit can learn a task of this kind: one text has one label."""
-        return self.unit == "text" and self.answer_type == "label" and not task.is_text_pair
+        return self.unit == "text" and self.answer.has_one_label and not task.is_text_pair
 
     @property
     def input_columns(self) -> tuple[str, ...]:
@@ -165,21 +110,6 @@ class Kind:
     def required_splits(self) -> tuple[str, ...]:
         """The splits that a task of this kind must have."""
         return ("train", "test") if self.has_train_split else ("test",)
-
-    def score(
-        self, metric: str, predictions: pd.DataFrame, *, answer_column: str = "prediction"
-    ) -> float:
-        """Return the metric of the answers in a column of predictions; NaN if it is undefined.
-
-        Read the columns label and group too, and `correct` where the kind has ties.
-        """
-        if self.has_ties:
-            return float(predictions["correct"].mean())
-        labels = predictions["label"].to_numpy(object)
-        answers = predictions[answer_column].to_numpy(object)
-        if self.averages_groups:
-            return mean_spearman_by_group(labels, answers, predictions["group"].to_numpy(object))
-        return METRICS[metric](labels, answers)
 
 
 @functools.cache
@@ -207,7 +137,9 @@ def load_kind(name: str, where: str = "kind") -> Kind:
 def list_sentence_tasks(tasks: Mapping[str, Task], names: Iterable[str]) -> list[str]:
     """Return the names of the tasks that are answered by the probabilities of sentences."""
     return [
-        name for name in names if load_kind(tasks[name].kind).answered_by == "sentence_probability"
+        name
+        for name in names
+        if load_kind(tasks[name].kind).answer.answered_by == "sentence_probability"
     ]
 
 
@@ -219,7 +151,7 @@ def check_task(task: Task, kind: Kind, where: str, *, is_extra_test_set: bool = 
     _check_columns(task, kind, where)
     if not is_extra_test_set:
         _check_splits(task, kind, where)
-    _check_label_map(task, kind, where)
+    kind.answer.check_task(task, kind.name, where)
     if task.symmetric and kind.unit != "text":
         raise _unused_key(kind, f"{where}.symmetric")
     if task.probes != ("linear",) and not kind.trains_head:
@@ -252,26 +184,6 @@ def _check_columns(task: Task, kind: Kind, where: str) -> None:
         if not is_given and key in kind.required_columns and not task.generated:
             raise InputError(
                 f"{where}: the key '{key}' is missing; name the column of the data that holds it"
-            )
-
-
-def _check_label_map(task: Task, kind: Kind, where: str) -> None:
-    if task.label_map and kind.answer_type not in ("label", "tags"):
-        raise InputError(
-            f"{where}.label_map: a task of kind {kind.name} has no labels to name; remove the key"
-        )
-    if kind.answer_type != "tags":
-        return
-    for name in task.label_names_by_value.values():
-        if name is None:
-            raise InputError(
-                f"{where}.label_map: null leaves out the items with that label, but a tag belongs "
-                "to one word; give it a name, such as O"
-            )
-        if len(name.split()) != 1:
-            raise InputError(
-                f"{where}.label_map: the tag '{name}' is not one word, and tags are written with "
-                "spaces between them; give it another name"
             )
 
 
@@ -325,7 +237,7 @@ def _check_folds(task: Task, where: str) -> None:
 
 
 def choose_metrics(task: Task, kind: Kind, *, default: str | None = None) -> list[str]:
-    """Return the names of the metrics that score the task, keys of `evaluation.metrics.METRICS`.
+    """Return the names of the metrics that score the task, keys of `answers.metrics.METRICS`.
 
     The first one ranks the systems: the first metric that the task names and that can rank. If it
     names none, the `default`, or the first of the kind. The default is always in the list.

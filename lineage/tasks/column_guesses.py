@@ -12,8 +12,8 @@ from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
+from lineage.answers.label_names import MAX_LABELS
 from lineage.data.annotations import START_KEYS, is_span_annotation
-from lineage.data.labels import MAX_LABELS
 from lineage.data.language import CJK_CHARACTER
 from lineage.data.quoting import is_number
 from lineage.errors import InputError, shorten_value

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lineage.answers.span import SpanAnswer
 from lineage.config.data import Task
 from lineage.data.language import (
     cell_to_text,
@@ -217,8 +218,8 @@ KIND = Kind(
     optional_columns=("answer_starts", "group"),
     make_items=make_items,
     extract_texts=extract_texts,
+    answer=SpanAnswer,
     metrics=("f1", "exact_match"),
-    answer_type="span",
     label_columns=("answers", "answer_starts"),
     identity_columns=("question", "context"),
 )

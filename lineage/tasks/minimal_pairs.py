@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lineage.answers.pair import PairAnswer
 from lineage.config.data import Task
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import TableColumns, read_group_column, read_text_column
@@ -35,9 +36,8 @@ KIND = Kind(
     required_columns=("good", "bad"),
     make_items=make_items,
     extract_texts=extract_texts,
+    answer=PairAnswer,
     metrics=("accuracy",),
-    answered_by="sentence_probability",
-    has_ties=True,
     may_truncate=False,  # sentences that are cut may no longer differ
     whole_text_columns=("good", "bad"),
     identity_columns=("good", "bad"),

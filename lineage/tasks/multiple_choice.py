@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.answers.choice import ChoiceAnswer
 from lineage.config.data import Task
 from lineage.data.language import (
     cell_to_text,
@@ -171,7 +172,7 @@ KIND = Kind(
     required_columns=("text", "choices", "label"),
     make_items=make_items,
     extract_texts=extract_texts,
+    answer=ChoiceAnswer,
     metrics=("accuracy",),
-    answer_type="choice",
     identity_columns=("text", "choices"),
 )

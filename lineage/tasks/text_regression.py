@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lineage.answers.number import NumberAnswer
 from lineage.config.data import Task
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
@@ -32,7 +33,7 @@ KIND = Kind(
     required_columns=("text", "label"),
     make_items=make_items,
     extract_texts=extract_item_texts,
+    answer=NumberAnswer,
     metrics=("pearson", "spearman"),
-    answer_type="number",
     identity_columns=("text", "second"),
 )

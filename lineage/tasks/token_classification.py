@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.answers.tags import TagsAnswer
 from lineage.config.data import Task
 from lineage.data.annotations import is_span_annotation, spans_to_iob2
 from lineage.data.language import is_blank, is_spaceless, join_words, normalize_text
@@ -202,8 +203,8 @@ KIND = Kind(
     required_columns=("tokens", "label"),
     make_items=make_items,
     extract_texts=extract_texts,
+    answer=TagsAnswer,
     metrics=("span_f1", "token_accuracy"),
-    answer_type="tags",
     may_truncate=False,
     identity_columns=("tokens",),
 )

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lineage.answers.text import TextAnswer
 from lineage.config.data import Task
 from lineage.data.language import truncate_to_words
 from lineage.tasks.base import Kind
@@ -32,8 +33,8 @@ KIND = Kind(
     required_columns=("source", "target"),
     make_items=make_items,
     extract_texts=extract_texts,
+    answer=TextAnswer,
     metrics=("bleu", "chrf"),
-    answered_by="translator",
     label_columns=("target",),
     whole_text_columns=("target",),
     identity_columns=("source",),

@@ -1,14 +1,11 @@
-"""a is to b as c is to d: find the word d by adding up a model's vectors, without training.
+"""a is to b as c is to d: find the word d by adding up a model's vectors, without training."""
 
-Shapes: V distinct words of the task, N items, n items of a batch.
-"""
-
-import numpy as np
 import pandas as pd
 
+from lineage.answers.words import AnalogyAnswer
 from lineage.config.data import Task
 from lineage.errors import InputError, shorten_value
-from lineage.tasks.base import AnswersAndScores, Kind, WordVectorAnswer
+from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
     extract_item_words,
@@ -16,8 +13,6 @@ from lineage.tasks.columns import (
     read_word_columns,
     row_error,
 )
-
-BATCH_SIZE = 1024  # items
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
@@ -52,56 +47,14 @@ def check_items(items: pd.DataFrame, task: Task, where: str) -> None:
         )
 
 
-def answer_analogies(
-    words_V: np.ndarray, word_index_N4: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
-) -> AnswersAndScores:
-    """Answer with the known word, except a, b and c, that is nearest to b - a + c.
-
-    This is 3CosAdd (Mikolov et al. 2013; Levy and Goldberg 2014, equation 2). Vectors have length
-    1, so it is the word w with the highest cos(w, b) - cos(w, a) + cos(w, c); the score is that of
-    the correct word. Ties go to the first word in alphabetical order. An item with an unknown word
-    gets an empty answer and the score NaN.
-    """
-    answers_N = np.full(len(word_index_N4), "", object)
-    scores_N = np.full(len(word_index_N4), np.nan)
-    known_items = np.flatnonzero(known_V[word_index_N4].all(1))
-    for first in range(0, len(known_items), BATCH_SIZE):
-        batch = known_items[first : first + BATCH_SIZE]
-        a, b, c, d = word_index_N4[batch].T
-        similarity_nV = cosines_VV[b] - cosines_VV[a] + cosines_VV[c]
-        rows = np.arange(len(batch))
-        scores_N[batch] = similarity_nV[rows, d]
-        similarity_nV[:, ~known_V] = -np.inf
-        similarity_nV[rows[:, None], word_index_N4[batch, :3]] = -np.inf
-        answers_N[batch] = words_V[similarity_nV.argmax(1)]
-    return answers_N, scores_N
-
-
-def read_labels(items: pd.DataFrame) -> np.ndarray:
-    """Return the (N,) words d."""
-    return np.array([str(words[3]) for words in items["words"]], object)
-
-
-def are_correct(items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray) -> np.ndarray:
-    """Return 1 for each correct answer, else 0."""
-    return (read_labels(items) == answers_N).astype(float)
-
-
 KIND = Kind(
     name="word_analogy",
     unit="word",
     required_columns=("words",),
     make_items=make_items,
     extract_texts=extract_item_words,
+    answer=AnalogyAnswer,
     metrics=("accuracy",),
-    answered_by="word_vectors",
-    word_vector_answer=WordVectorAnswer(
-        answer=answer_analogies,
-        labels=read_labels,
-        contributions=are_correct,
-        item_name="analogies",
-        unknown_items="wrong",
-    ),
     may_truncate=False,  # half a word is another word
     check_items=check_items,
     identity_columns=("words",),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.answers.label import LabelAnswer
 from lineage.config.data import Task
 from lineage.data.language import is_blank, join_words
 from lineage.errors import shorten_value
@@ -96,8 +97,8 @@ KIND = Kind(
     required_columns=("tokens", "target", "label"),
     make_items=make_items,
     extract_texts=extract_texts,
+    answer=LabelAnswer,
     metrics=("accuracy", "macro_f1"),
-    answer_type="label",
     integer_columns=("target",),
     identity_columns=("tokens", "target"),
 )

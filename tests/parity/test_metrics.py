@@ -12,7 +12,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from lineage.evaluation.metrics import (
+from lineage.answers.metrics import (
     ANSWER_SEPARATOR,
     METRICS,
     answer_f1,
@@ -24,7 +24,7 @@ from lineage.evaluation.metrics import (
     normalize_answer,
     score_answers,
 )
-from lineage.evaluation.spans import (
+from lineage.answers.spans import (
     SpanScore,
     extract_spans,
     score_spans,

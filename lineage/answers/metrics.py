@@ -1,4 +1,4 @@
-"""Metrics of labels, numbers, tags (see `lineage.evaluation.spans`) and texts.
+"""Metrics of labels, numbers, tags (see `lineage.answers.spans`) and texts.
 
 Every metric takes labels and predictions as arrays of equal length N. BLEU and chrF are those of
 sacrebleu, from 0 to 100. sacrebleu and scipy are imported inside the functions that use them,
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lineage.evaluation.spans import count_spans, span_f1, split_tags, token_accuracy
+from lineage.answers.spans import count_spans, span_f1, split_tags, token_accuracy
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU

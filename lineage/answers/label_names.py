@@ -1,4 +1,4 @@
-"""Warn of labels that may be misspelt, or that are too rare to be learned."""
+"""Names of labels: how messages show them, and warnings of names that are misspelt or rare."""
 
 import json
 from collections import Counter
@@ -7,32 +7,52 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from lineage.config.data import Task
-from lineage.data.labels import too_many_labels
 from lineage.errors import is_short_name, shorten_value
-from lineage.evaluation.spans import are_span_tags
-from lineage.tasks.base import Kind
 
+MAX_LABELS = 100  # more are hardly names of labels
+MAX_SHOWN_LABELS = 3
 MAX_RARE_COUNT = 2
-MAX_SHOWN_LABELS = 5
+MAX_WARNED_LABELS = 5
 
 
-def describe_doubtful_labels(splits: dict[str, pd.DataFrame], task: Task, kind: Kind) -> list[str]:
+def too_many_labels(labels: Sequence[str], num_rows: int) -> bool:
+    """Return whether there are too many for labels: they may be texts."""
+    return len(labels) > min(MAX_LABELS, num_rows - 1)
+
+
+def list_some(names: Sequence[str], most: int = MAX_SHOWN_LABELS) -> str:
+    """Return as many names as a message shows."""
+    more = ", ..." if len(names) > most else ""
+    return f"{', '.join(map(shorten_value, names[:most]))}{more}"
+
+
+def describe_labels(labels: Sequence[str], num_rows: int, most: int = MAX_SHOWN_LABELS) -> str:
+    """Return some of the labels, or only their number if they may be texts."""
+    if too_many_labels(labels, num_rows):
+        return f"{len(labels):,} of them in {num_rows:,} rows: are they labels?"
+    return list_some(labels, most)
+
+
+def warn_of_names(
+    splits: dict[str, pd.DataFrame], task: Task, span_types: Counter[str] | None = None
+) -> list[str]:
     """Return at most two warnings about the labels of train: similar ones, and rare ones.
 
-    Tags are as the user wrote them. The rare ones are types of spans, counted by sentence: plain
-    tags, such as parts of speech, are often rare.
+    Of tags, the rare ones are `span_types`, counted by sentence: plain tags, such as parts of
+    speech, are often rare.
     """
-    if kind.answer_type not in ("label", "tags") or task.generated:
+    if task.generated:
         return []
     labels = splits["train"]["label"]
     counts = Counter(labels.explode())
     # Too many labels may be texts, of a column that was named by mistake: none is shown.
-    num_shown = 0 if too_many_labels(list(counts), len(labels)) else MAX_SHOWN_LABELS
+    num_shown = 0 if too_many_labels(list(counts), len(labels)) else MAX_WARNED_LABELS
     warnings = []
     if similar := _group_similar(counts):
         warnings.append(_describe_similar(similar, counts, num_shown))
-    if kind.answer_type == "tags":
-        counts = _count_span_types(labels)
+    are_spans = span_types is not None
+    if span_types is not None:
+        counts = span_types
     for first, *others in _group_similar(counts):
         counts[first] += sum(counts.pop(other) for other in others)
     rare = {label: counts[label] for label in sorted(counts) if counts[label] <= MAX_RARE_COUNT}
@@ -40,7 +60,7 @@ def describe_doubtful_labels(splits: dict[str, pd.DataFrame], task: Task, kind: 
         note = ""
         if 1 in rare.values():
             note = _explain_single(task, has_validation="validation" in splits)
-        warnings.append(_describe_rare(rare, kind, note, num_shown))
+        warnings.append(_describe_rare(rare, note, num_shown, are_spans=are_spans))
     return warnings
 
 
@@ -50,15 +70,6 @@ def _group_similar(counts: Mapping[str, int]) -> list[list[str]]:
     for label in sorted(counts, key=lambda label: (-counts[label], label)):
         groups.setdefault(" ".join(label.split()).casefold(), []).append(label)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def _count_span_types(labels: "pd.Series[list[str]]") -> Counter[str]:
-    """Count the sentences with each type of span; nothing is counted where tags are plain."""
-    counts: Counter[str] = Counter()
-    if are_span_tags(labels.explode()):
-        for tags in labels:
-            counts.update({tag[2:] for tag in tags if tag[2:]})
-    return counts
 
 
 def _describe_similar(groups: list[list[str]], counts: Mapping[str, int], num_shown: int) -> str:
@@ -72,12 +83,12 @@ def _describe_similar(groups: list[list[str]], counts: Mapping[str, int], num_sh
     )
 
 
-def _describe_rare(rare: Mapping[str, int], kind: Kind, note: str, num_shown: int) -> str:
+def _describe_rare(rare: Mapping[str, int], note: str, num_shown: int, *, are_spans: bool) -> str:
     shown = _show_counts([*rare][:num_shown], rare)
     fix = f"merge them with other labels, or leave them out{_suggest_map(dict.fromkeys(rare), num_shown)}"
     noun = "label that occurs" if len(rare) == 1 else "labels that occur"
     times = "once or twice"
-    if kind.answer_type == "tags":  # these are not left out, since a tag belongs to one word
+    if are_spans:  # these are not left out, since a tag belongs to one word
         fix = "or merge them with other types in 'label_map'"
         noun = "type of span that occurs" if len(rare) == 1 else "types of span that occur"
         times = "in one or two sentences"

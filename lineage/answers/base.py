@@ -1,0 +1,291 @@
+"""What a task asks for: a type of answer is one file of this package.
+
+The file says how the labels of a task are checked and stored, how a head learns and gives the
+answers, what simple baselines answer, how answers are scored, and which columns of predictions hold
+them. A kind of task names the class of its answers, and other code asks that class; it never
+compares names of types.
+
+A head of any kind gives `num_outputs` scores for each row. A row is an item; for tags and spans it
+is a word, and the words of an item follow each other.
+Shapes: N items, M rows, K outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lineage.answers.metrics import CONTRIBUTIONS, METRICS
+from lineage.config.data import Task
+from lineage.errors import InputError, shorten_value
+from lineage.results import Note
+
+PredictionColumns = dict[str, np.ndarray]
+# What gives the answers: a trained head over an encoder, the probability that a language model gives
+# to sentences, the vectors of single words, or a trained translator.
+AnsweredBy = Literal["head", "sentence_probability", "word_vectors", "translator"]
+Splits = dict[str, pd.DataFrame]
+# A word between the one before it and the one after it.
+WordInContext = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class LinearInputs:
+    """What a linear model on TF-IDF reads of each row: texts, or words in their context."""
+
+    # One list for each text of a row.
+    texts: Sequence[Sequence[str]] = ()
+    words: Sequence[WordInContext] | None = None
+    extra_MF: np.ndarray | None = None  # further features
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A type of answer, fitted to a task: the names of its labels, and the scale of its numbers."""
+
+    label_names: tuple[str, ...] = ()
+    # The mean and standard deviation of the training labels, for numbers.
+    mean: float = 0.0
+    std: float = 1.0
+
+    answered_by: ClassVar[AnsweredBy] = "head"
+    names_labels: ClassVar[bool] = False  # labels have names, which `label_map` may change
+    are_classes: ClassVar[bool] = False  # one of several, with a probability each
+    are_words: ClassVar[bool] = False  # an answer for each word of an item
+    are_texts: ClassVar[bool] = False  # labels and answers are texts, which may be private
+    are_numbers: ClassVar[bool] = False
+    # The report shows single answers: each is a name, and right, wrong or half right.
+    can_be_shown: ClassVar[bool] = False
+    # Texts longer than the model reads are read in several windows instead of being cut.
+    reads_in_parts: ClassVar[bool] = False
+    has_ties: ClassVar[bool] = False  # items may be half right
+    averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
+    has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
+    # What the most frequent answer is called where there are no classes; empty: majority.
+    majority_name: ClassVar[str] = ""
+
+    @classmethod
+    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> "Answer":
+        """Return the answer of a task from the names of its labels and its training items."""
+        return cls(tuple(label_names))
+
+    # Checks and storage of a task's labels.
+
+    @classmethod
+    def check_task(cls, task: Task, kind_name: str, where: str) -> None:
+        """Raise InputError if a key of the task does not fit its answers."""
+        if task.label_map and not cls.names_labels:
+            raise InputError(
+                f"{where}.label_map: a task of kind {kind_name} has no labels to name; remove the "
+                "key"
+            )
+
+    @classmethod
+    def check_labels(
+        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
+    ) -> list[str]:
+        """Return the names of the labels. Raises InputError for labels that cannot be learned.
+
+        `places` and `columns` name the file and the label column of each split, for messages.
+        """
+        return []
+
+    @classmethod
+    def warn_of_labels(cls, splits: Splits, task: Task) -> list[str]:
+        """Return at most two warnings about the labels of train, as the user wrote them."""
+        return []
+
+    @classmethod
+    def drop_unanswerable(
+        cls,
+        splits: Splits,
+        places: Mapping[str, str],
+        dropped: Mapping[str, dict[str, int]],
+        *,
+        folds: int | None,
+    ) -> None:
+        """Drop and count the training items that nothing can be learned from."""
+
+    @classmethod
+    def can_be_learned(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return (N,) whether something can be learned from each item."""
+        return np.ones(len(items), bool)
+
+    @classmethod
+    def choose_metric(cls, labels: Sequence[str], requested: Sequence[str], where: str) -> str:
+        """Return the default metric where the labels decide it; empty: the first of the kind."""
+        return ""
+
+    @classmethod
+    def count_doubtful(
+        cls, splits: Splits, labels: Sequence[str], task: Task
+    ) -> dict[str, dict[str, int]]:
+        """Return what task.json says about labels that no model can predict, by split."""
+        return {}
+
+    @classmethod
+    def index_labels(cls, labels: "pd.Series[Any]", names: Sequence[str]) -> "pd.Series[Any]":
+        """Replace the names of labels by their places in `names`."""
+        index_of = {name: index for index, name in enumerate(names)}
+        return labels.map(index_of).astype("int64")
+
+    # Scores.
+
+    @classmethod
+    def score(
+        cls, metric: str, predictions: pd.DataFrame, *, answer_column: str = "prediction"
+    ) -> float:
+        """Return the metric of the answers in a column of predictions; NaN if it is undefined."""
+        labels = predictions["label"].to_numpy(object)
+        return METRICS[metric](labels, predictions[answer_column].to_numpy(object))
+
+    @classmethod
+    def describe_undefined(
+        cls, metric: str, predictions: pd.DataFrame, answer_column: str = "prediction"
+    ) -> Note:
+        """Return why the metric of these predictions is undefined."""
+        return Note("undefined_metric", metric)
+
+
+@dataclass(frozen=True)
+class HeadAnswer(Answer):
+    """An answer that a trained head gives, over an encoder or over TF-IDF."""
+
+    mean_over_items: ClassVar[bool] = False  # the loss is a mean over items, not over rows
+    decodes_sequences: ClassVar[bool] = False  # a CRF may decode the answers of an item together
+
+    @property
+    def num_outputs(self) -> int:
+        """The scores that a head gives to each row."""
+        raise NotImplementedError(f"{type(self).__name__}.num_outputs")
+
+    def labels(self, items: pd.DataFrame) -> np.ndarray:
+        """Return (M,) labels as a head learns them."""
+        raise NotImplementedError(f"{type(self).__name__}.labels")
+
+    def loss(
+        self,
+        scores_MK: torch.Tensor,
+        labels_M: torch.Tensor,
+        *,
+        weights_M: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the (weighted) sum over rows of the loss."""
+        raise NotImplementedError(f"{type(self).__name__}.loss")
+
+    def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
+        """Return (M, K) outputs, float64: probabilities of labels, numbers, or scores of words."""
+        raise NotImplementedError(f"{type(self).__name__}.postprocess")
+
+    def normalize(self, items: pd.DataFrame, outputs_MK: np.ndarray) -> np.ndarray:
+        """Return outputs of `postprocess` that are probabilities over all rows of an item."""
+        return outputs_MK
+
+    def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
+        """Return (M,) whether two outputs of `postprocess` give the same answer."""
+        raise NotImplementedError(f"{type(self).__name__}.agrees")
+
+    def answer_columns(
+        self, items: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return the answers to items without labels, from outputs or from what a CRF decoded.
+
+        The outputs are normalized here and in `prediction_columns`.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.answer_columns")
+
+    def prediction_columns(
+        self, items: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return label, prediction and score of labelled items, and what `answer_columns` adds."""
+        raise NotImplementedError(f"{type(self).__name__}.prediction_columns")
+
+    # Baselines. They learn from items whose labels are places in `label_names`.
+
+    def can_learn(self, train: pd.DataFrame) -> bool:
+        """Tell whether the training items have more than one answer."""
+        return True
+
+    def majority(self, train: pd.DataFrame) -> np.ndarray:
+        """Return the most frequent answer of the training items, as `repeat` takes it."""
+        raise NotImplementedError(f"{type(self).__name__}.majority")
+
+    def repeat(self, majority: np.ndarray, items: pd.DataFrame) -> np.ndarray:
+        """Return (M, K) outputs that give every item the same answer."""
+        return np.tile(majority, (len(items), 1))
+
+    def linear_inputs(
+        self, items: pd.DataFrame, texts: Sequence[Sequence[str]], language: str
+    ) -> LinearInputs:
+        """Return what a linear model reads; `texts` are those of the items, by column."""
+        return LinearInputs(texts)
+
+    def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
+        """Return the (M,) labels of each linear model: names, numbers, or what is right."""
+        return [train["label"].to_numpy()]
+
+    def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:
+        """Return (M, K) outputs from the predictions of each linear model.
+
+        These are (M, K) probabilities of the labels, (M, 2) of wrong and right, or (M,) numbers.
+        """
+        return predictions[0]
+
+    @property
+    def num_linear_labels(self) -> int:
+        """The labels among which a linear model chooses; 0 if it predicts numbers."""
+        return len(self.label_names)
+
+
+def correct_column(columns: PredictionColumns, metric: str) -> PredictionColumns:
+    """Return the columns with `correct`, the contribution of each item to a ranking metric.
+
+    It is NaN if the metric is undefined, such as a correlation with a constant.
+    """
+    contributions = CONTRIBUTIONS[metric](columns["label"], columns["prediction"])
+    return columns | {"correct": contributions}
+
+
+def share_of_labels(labels_M: np.ndarray, num_labels: int) -> np.ndarray:
+    """Return (num_labels,) the share of each label; 0 for those that do not occur."""
+    counts = np.bincount(labels_M.astype(int), minlength=num_labels)
+    return counts / counts.sum()
+
+
+def row_number(item_id: str) -> int:
+    """Return the row of the user's table that an item's id names; the first is 1."""
+    return int(item_id.rsplit("-", 1)[1])
+
+
+# Checks that several answers share.
+
+MIN_CONSTANT_LABELS = 20  # so many equal numbers or right choices are no chance
+# A constant label column that is less probable than this, given train, means withheld labels.
+MIN_PLAUSIBLE_PROBABILITY = 1e-6
+
+
+def check_labels_hidden(
+    splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
+) -> None:
+    """Raise InputError if a whole split has one label, which is improbable given train.
+
+    Benchmarks hide the labels of their tests so.
+    """
+    shares = splits["train"]["label"].explode().value_counts(normalize=True)
+    if len(shares) < 2:
+        return
+    for split in ("test", "validation"):
+        if split not in splits:
+            continue
+        labels = splits[split]["label"].explode()
+        if len(labels) < 2 or labels.nunique() != 1:
+            continue
+        if shares.get(labels.iloc[0], 0.0) ** len(labels) < MIN_PLAUSIBLE_PROBABILITY:
+            raise InputError(
+                f"{places[split]}: column '{columns[split]}': all {len(labels):,} are "
+                f"'{shorten_value(labels.iloc[0])}', as if labels were held back; name a split "
+                "that has them, such as the validation one as test, and this one as unlabelled"
+            )

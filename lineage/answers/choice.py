@@ -1,0 +1,91 @@
+"""One of several choices of an item, each scored by itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from lineage.answers.base import MIN_CONSTANT_LABELS, LinearInputs, Splits, check_labels_hidden
+from lineage.answers.label import LabelAnswer
+from lineage.config.data import Task
+from lineage.errors import InputError
+
+
+@dataclass(frozen=True)
+class ChoiceAnswer(LabelAnswer):
+    """The position of the right choice; a head scores the choices one by one."""
+
+    names_labels: ClassVar[bool] = False
+    has_one_label: ClassVar[bool] = False
+
+    @property
+    def num_outputs(self) -> int:
+        """One score for a choice."""
+        return 1
+
+    @classmethod
+    def check_labels(
+        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
+    ) -> list[str]:
+        """Return the positions of the choices: these are labels even if train lacks one.
+
+        Raises InputError if splits differ in the number of choices, and if all right choices
+        of a scored split have the same position.
+        """
+        counts = {split: len(table["choices"].iloc[0]) for split, table in splits.items()}
+        for split, count in counts.items():
+            if count != counts["train"]:
+                raise InputError(
+                    f"{places[split]}: its items have {count} choices, those of train "
+                    f"{counts['train']}; give every item the same number"
+                )
+        check_labels_hidden(splits, places, columns)
+        scored = set(splits)
+        if "validation" in splits:  # else validation is split off train
+            scored.remove("train")
+        for split in sorted(scored):
+            labels = splits[split]["label"]
+            if labels.nunique() == 1 and len(labels) >= MIN_CONSTANT_LABELS:
+                raise InputError(
+                    f"{places[split]}: column '{columns[split]}': the right choice is number "
+                    f"{labels.iloc[0]} in all {len(labels):,} items, so a model that learns only "
+                    "the position would be right; shuffle the choices of each item, of train too"
+                )
+        return [str(position) for position in range(counts["train"])]
+
+    @classmethod
+    def warn_of_labels(cls, splits: Splits, task: Task) -> list[str]:
+        """Return nothing: positions have no names."""
+        return []
+
+    def can_learn(self, train: pd.DataFrame) -> bool:
+        """Return True: every item has a right choice and wrong ones."""
+        return True
+
+    def linear_inputs(
+        self, items: pd.DataFrame, texts: Sequence[Sequence[str]], language: str
+    ) -> LinearInputs:
+        """Pair the texts with each choice: all items with the first one, then with the second."""
+        choices = texts[1:]
+        return LinearInputs(
+            [list(texts[0]) * len(choices), [choice for column in choices for choice in column]]
+        )
+
+    def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
+        """Return whether each choice is right."""
+        labels_N = train["label"].to_numpy()
+        num_choices = len(train["choices"].iloc[0])
+        return [np.concatenate([labels_N == choice for choice in range(num_choices)])]
+
+    @property
+    def num_linear_labels(self) -> int:
+        """Wrong and right."""
+        return 2
+
+    def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:
+        """Return the probabilities that a choice is right, normalized over the choices."""
+        share_CN = predictions[0][:, 1].reshape(-1, len(items))
+        normalized: np.ndarray = (share_CN / share_CN.sum(0)).T
+        return normalized

@@ -1,0 +1,29 @@
+"""Groups of items: which of them a report may show, and their tables."""
+
+import pandas as pd
+
+from lineage.errors import is_short_name
+
+MAX_GROUPS = 100  # no scores by group if there are more
+
+
+def can_report_groups(items: pd.DataFrame) -> bool:
+    """Tell whether the groups are few and have short names.
+
+    Longer names, such as a premise shared by several pairs, would put private text into reports.
+    """
+    names = items["group"].unique()
+    return len(names) <= MAX_GROUPS and all(map(is_short_name, names))
+
+
+def split_by_group(items: pd.DataFrame, *, fold: int | None) -> list[tuple[str, pd.DataFrame]]:
+    """Return all items, followed by the items of each group if scores by group can be reported.
+
+    In cross-validation the groups only keep items in one fold. There may be as many groups as
+    authors, so scores are not split by them.
+    """
+    groups: list[tuple[str, pd.DataFrame]] = [("all", items)]
+    if fold is None and items["group"].nunique() > 1 and can_report_groups(items):
+        for name, group_items in items.groupby("group", sort=True):
+            groups.append((str(name), group_items))
+    return groups

@@ -1,0 +1,124 @@
+"""A number: how similar two sentences are, how good a review is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lineage.answers.base import MIN_CONSTANT_LABELS, HeadAnswer, PredictionColumns, Splits
+from lineage.errors import InputError
+
+
+@dataclass(frozen=True)
+class NumberAnswer(HeadAnswer):
+    """A number, standardized by the mean and standard deviation of the training labels."""
+
+    are_numbers: ClassVar[bool] = True
+    majority_name: ClassVar[str] = "mean score"
+
+    @classmethod
+    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> "NumberAnswer":
+        """Take the mean and standard deviation of the training labels."""
+        labels_M = train["label"].to_numpy(np.float64)
+        return cls(mean=float(labels_M.mean()), std=float(labels_M.std()) or 1.0)
+
+    @property
+    def num_outputs(self) -> int:
+        """One number."""
+        return 1
+
+    @classmethod
+    def check_labels(
+        cls, splits: Splits, places: Mapping[str, str], columns: Mapping[str, str]
+    ) -> list[str]:
+        """Return no names.
+
+        Raises InputError if all numbers of train are equal, or all of a larger scored split:
+        benchmarks hide them so.
+        """
+        for split in ("train", "test", "validation"):
+            if split not in splits:
+                continue
+            numbers = splits[split]["label"]
+            if numbers.nunique() > 1:
+                continue
+            if split == "train":
+                fix = "there is nothing to learn, name another column"
+            elif len(numbers) >= MIN_CONSTANT_LABELS:
+                fix = "nothing can be compared; name a split that has them"
+            else:
+                continue
+            raise InputError(
+                f"{places[split]}: column '{columns[split]}': every number is {numbers.iloc[0]}; {fix}"
+            )
+        return []
+
+    def labels(self, table: pd.DataFrame) -> np.ndarray:
+        """Return (M,) numbers."""
+        return table["label"].to_numpy(np.float64)
+
+    def loss(
+        self,
+        scores_MK: torch.Tensor,
+        labels_M: torch.Tensor,
+        *,
+        weights_M: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return half the weighted sum over rows of the squared error, in standard deviations."""
+        scores_M = scores_MK[:, 0]
+        if scores_M.dtype != torch.float64:
+            scores_M = scores_M.float()
+        targets_M = (labels_M - self.mean) / self.std
+        squares_M = (scores_M - targets_M.to(scores_M.dtype)).square()
+        if weights_M is not None:
+            squares_M = weights_M.to(squares_M.dtype) * squares_M
+        return 0.5 * squares_M.sum()
+
+    def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
+        """Return (M, 1) numbers on the scale of the labels, float64."""
+        return scores_MK.double().cpu().numpy() * self.std + self.mean
+
+    def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
+        """Return (M,) whether two outputs differ by at most a tenth of the standard deviation."""
+        return np.asarray(np.abs(one_MK - other_MK)[:, 0] <= 0.1 * self.std)
+
+    def answer_columns(
+        self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return the predicted numbers."""
+        return {"prediction": outputs_MK[:, 0].astype(float)}
+
+    def prediction_columns(
+        self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
+    ) -> PredictionColumns:
+        """Return labels and answers as texts; score is the prediction."""
+        predictions_M = outputs_MK[:, 0]
+        return {
+            "label": _format_numbers(self.labels(table)),
+            "prediction": _format_numbers(predictions_M),
+            "score": predictions_M.astype(float),
+        }
+
+    def majority(self, train: pd.DataFrame) -> np.ndarray:
+        """Return (1,) the mean."""
+        return np.array([train["label"].to_numpy(float).mean()])
+
+    def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
+        """Return the numbers."""
+        return [train["label"].to_numpy(float)]
+
+    @property
+    def num_linear_labels(self) -> int:
+        """None: a linear model predicts the number."""
+        return 0
+
+    def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:
+        """Return (N, 1) the predicted numbers."""
+        return predictions[0][:, None]
+
+
+def _format_numbers(numbers_M: np.ndarray) -> np.ndarray:
+    return np.array([repr(float(number)) for number in numbers_M], object)

@@ -1,0 +1,218 @@
+"""Answers to items of single words, from the cosines of their vectors: similarity and analogy.
+
+The cosines come from a model or from TF-IDF; nothing is trained.
+Shapes: V distinct words of the task, N items, K words of an item, n items of a batch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.groups import can_report_groups
+from lineage.answers.metrics import mean_spearman_by_group, spearman_contributions
+from lineage.errors import EvaluationError
+from lineage.results import Note
+
+KNOWN_COLUMN = "known"  # of the predictions: the model knows all words of the item
+LAYER_PREFIX = "layer "  # with a number: the column of the answers of that layer alone
+UNKNOWN_WORDS_HINT = (
+    "raise its tokenizer.vocab_size, or use a family that reads the letters of words, such as "
+    "fasttext or elmo"
+)
+ANALOGIES_PER_BATCH = 1024
+AnswersAndScores = tuple[np.ndarray, np.ndarray]  # (N,) answers as texts, (N,) scores as numbers
+
+
+def list_distinct_words(items: pd.DataFrame) -> list[str]:
+    """Return the V words of the items, sorted, so that the order of the items does not matter."""
+    return sorted({str(word) for words in items["words"] for word in words})
+
+
+@dataclass(frozen=True)
+class WordsAnswer(Answer):
+    """How the cosines of single words answer the items of a kind."""
+
+    answered_by: ClassVar[AnsweredBy] = "word_vectors"
+    item_name: ClassVar[str]  # plural, for the report
+    unknown_effect: ClassVar[str]  # how items with an unknown word are answered
+
+    @classmethod
+    def labels(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the (N,) correct answers as texts."""
+        raise NotImplementedError(f"{cls.__name__}.labels")
+
+    @classmethod
+    def answer(
+        cls, words_V: np.ndarray, index_NK: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
+    ) -> AnswersAndScores:
+        """Return answers and scores.
+
+        The index holds each item's words as places in `words_V`; `known_V` is False where the model
+        lacks the word. Raises EvaluationError if no item can be answered.
+        """
+        raise NotImplementedError(f"{cls.__name__}.answer")
+
+    @classmethod
+    def contributions(
+        cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
+    ) -> np.ndarray:
+        """Return the (N,) contribution of each item to the metric."""
+        raise NotImplementedError(f"{cls.__name__}.contributions")
+
+    @classmethod
+    def columns(
+        cls,
+        items: pd.DataFrame,
+        layer_cosines: Iterable[tuple[str, np.ndarray]],
+        known_V: np.ndarray,
+    ) -> PredictionColumns:
+        """Return the columns of predictions; `layer 0`, ... hold the answers of single layers.
+
+        V is in the order of `list_distinct_words`. The cosines called `none` give the prediction.
+        Raises EvaluationError if no item can be answered.
+        """
+        words = list_distinct_words(items)
+        words_V = np.array(words, object)
+        index_of_word = {word: index for index, word in enumerate(words)}
+        index_NK = np.array(
+            [[index_of_word[str(word)] for word in item_words] for item_words in items["words"]]
+        )
+        columns: PredictionColumns = {"label": cls.labels(items)}
+        for layer, cosines_VV in layer_cosines:
+            answers_N, scores_N = cls.answer(words_V, index_NK, cosines_VV, known_V)
+            if layer == "none":
+                columns["prediction"] = answers_N
+                columns["score"] = scores_N
+            else:
+                columns[f"{LAYER_PREFIX}{layer}"] = answers_N
+        columns["correct"] = cls.contributions(items, columns["prediction"], columns["score"])
+        columns[KNOWN_COLUMN] = known_V[index_NK].all(1)
+        return columns
+
+    @classmethod
+    def describe_unknown(cls, predictions: pd.DataFrame) -> list[Note]:
+        """Tell how many items have a word that the model does not know, if there are any."""
+        num_unknown = int((~predictions[KNOWN_COLUMN].astype(bool)).sum())
+        if not num_unknown:
+            return []
+        value = {
+            "count": num_unknown,
+            "of": len(predictions),
+            "items": cls.item_name,
+            "effect": cls.unknown_effect,
+        }
+        return [Note("unknown_words", value)]
+
+    @classmethod
+    def describe_undefined(
+        cls, metric: str, predictions: pd.DataFrame, answer_column: str = "prediction"
+    ) -> Note:
+        """Name the groups without a correlation: perhaps the model knows hardly any of the words."""
+        constant_groups = [
+            str(name)
+            for name, group_items in predictions.groupby("group", sort=True)
+            if len({float(cosine) for cosine in group_items[answer_column]}) < 2
+        ]
+        if can_report_groups(predictions):
+            return Note("constant_cosines", constant_groups)
+        num_groups = predictions["group"].nunique()
+        return Note("constant_cosines", {"count": len(constant_groups), "of": num_groups})
+
+
+@dataclass(frozen=True)
+class SimilarityAnswer(WordsAnswer):
+    """The cosine of two words, compared with how similar people find them."""
+
+    averages_groups: ClassVar[bool] = True
+    item_name: ClassVar[str] = "pairs"
+    unknown_effect: ClassVar[str] = "mean_cosine"
+
+    @classmethod
+    def labels(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the (N,) scores of people, as texts."""
+        return np.array([repr(float(score)) for score in items["label"]], object)
+
+    @classmethod
+    def answer(
+        cls, words_V: np.ndarray, index_NK: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
+    ) -> AnswersAndScores:
+        """Answer with the cosine of each pair, as texts and as numbers.
+
+        A pair with an unknown word gets the mean of the others, which changes no rank among them.
+        Raises EvaluationError if every pair has an unknown word.
+        """
+        known_N = known_V[index_NK].all(1)
+        if not known_N.any():
+            raise EvaluationError(f"the model knows both words of no pair; {UNKNOWN_WORDS_HINT}")
+        cosines_N = cosines_VV[index_NK[:, 0], index_NK[:, 1]]
+        cosines_N = np.where(known_N, cosines_N, cosines_N[known_N].mean())
+        return np.array([repr(float(number)) for number in cosines_N], object), cosines_N
+
+    @classmethod
+    def contributions(
+        cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
+    ) -> np.ndarray:
+        """Return (N,) numbers whose mean is the mean over groups of the rank correlation.
+
+        They are NaN in a group that has no correlation.
+        """
+        labels_N = items["label"].to_numpy(np.float64)
+        return spearman_contributions(labels_N, scores_N, items["group"].to_numpy(object))
+
+    @classmethod
+    def score(
+        cls, metric: str, predictions: pd.DataFrame, *, answer_column: str = "prediction"
+    ) -> float:
+        """Return the mean over groups of the rank correlation, NaN if one of them has none."""
+        labels = predictions["label"].to_numpy(object)
+        answers = predictions[answer_column].to_numpy(object)
+        return mean_spearman_by_group(labels, answers, predictions["group"].to_numpy(object))
+
+
+@dataclass(frozen=True)
+class AnalogyAnswer(WordsAnswer):
+    """The word that is to c as b is to a."""
+
+    item_name: ClassVar[str] = "analogies"
+    unknown_effect: ClassVar[str] = "wrong"
+
+    @classmethod
+    def labels(cls, items: pd.DataFrame) -> np.ndarray:
+        """Return the (N,) words d."""
+        return np.array([str(words[3]) for words in items["words"]], object)
+
+    @classmethod
+    def answer(
+        cls, words_V: np.ndarray, index_NK: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
+    ) -> AnswersAndScores:
+        """Answer with the known word, except a, b and c, that is nearest to b - a + c.
+
+        This is 3CosAdd (Mikolov et al. 2013; Levy and Goldberg 2014, equation 2). Vectors have
+        length 1, so it is the word w with the highest cos(w, b) - cos(w, a) + cos(w, c); the score
+        is that of the correct word. Ties go to the first word in alphabetical order. An item with
+        an unknown word gets an empty answer and the score NaN.
+        """
+        answers_N = np.full(len(index_NK), "", object)
+        scores_N = np.full(len(index_NK), np.nan)
+        known_items = np.flatnonzero(known_V[index_NK].all(1))
+        for first in range(0, len(known_items), ANALOGIES_PER_BATCH):
+            batch = known_items[first : first + ANALOGIES_PER_BATCH]
+            a, b, c, d = index_NK[batch].T
+            similarity_nV = cosines_VV[b] - cosines_VV[a] + cosines_VV[c]
+            rows = np.arange(len(batch))
+            scores_N[batch] = similarity_nV[rows, d]
+            similarity_nV[:, ~known_V] = -np.inf
+            similarity_nV[rows[:, None], index_NK[batch, :3]] = -np.inf
+            answers_N[batch] = words_V[similarity_nV.argmax(1)]
+        return answers_N, scores_N
+
+    @classmethod
+    def contributions(
+        cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
+    ) -> np.ndarray:
+        """Return 1 for each correct answer, else 0."""
+        return (cls.labels(items) == answers_N).astype(float)
