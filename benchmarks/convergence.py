@@ -36,10 +36,14 @@ from lineage.config.params import read_params
 from lineage.config.study import load_model_config
 from lineage.data.task_data import SplitItems, TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.early_stopping import EarlyStopper, Validation
-from lineage.evaluation.finetuning import FinetunedModel, score_finetuned, start_finetuning
-from lineage.evaluation.settings import EarlyStopping, FinetuneSettings
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, Init
+from lineage.methods.early_stopping import EarlyStopper, EarlyStopping, Validation
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, Init
+from lineage.methods.finetuning import (
+    FinetunedModel,
+    FinetuneMethod,
+    score_finetuned,
+    start_finetuning,
+)
 from lineage.models.base import Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.training.devices import configure_torch, select_device
@@ -131,7 +135,7 @@ def load_context(study: Path, model: str, task: str, device: str) -> EvalContext
     )
 
 
-def finetune_settings(context: EvalContext, trial: int) -> FinetuneSettings:
+def finetune_settings(context: EvalContext, trial: int) -> FinetuneMethod:
     """Return the settings of a trial, without early stopping."""
     settings = context.settings.finetune.with_trial(trial)
     return replace(settings, epochs=NUM_EPOCHS, min_steps=None, patience=None)

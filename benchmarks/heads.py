@@ -29,10 +29,10 @@ from torch.nn import functional as F
 from benchmarks.contest import describe_machine
 from lineage.answers.label import LabelAnswer
 from lineage.answers.tags import TagsAnswer
-from lineage.evaluation.bilstm_probe import BilstmProbe, CachedFeatures, bilstm_probe_objective
-from lineage.evaluation.encoding import EncodedItem, pool_words
-from lineage.evaluation.feature_store import split_rows, store_features
-from lineage.evaluation.settings import BilstmProbeSettings
+from lineage.methods.bilstm_probe import BilstmProbe, BilstmProbeMethod, bilstm_probe_objective
+from lineage.methods.cached_features import CachedFeatures
+from lineage.methods.encoding import EncodedItem, pool_words
+from lineage.methods.feature_store import split_rows, store_features
 from lineage.models.batch import Batch, gather_positions, reversed_positions
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training.devices import configure_torch
@@ -174,7 +174,7 @@ class Workload:
         is_tags = size.pieces_per_word is not None
         names = tuple(map(str, range(size.num_outputs)))
         answer = TagsAnswer(names) if is_tags else LabelAnswer(names)
-        settings = BilstmProbeSettings(hidden_size=size.hidden_size)
+        settings = BilstmProbeMethod(hidden_size=size.hidden_size)
         self.indices = np.arange(size.batch_size)
         self.pieces = pieces
         self.stored = store(pieces.pool_words() if is_tags else pieces)

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from flows.study import create_study
-from lineage.forecast.measure import BYTES_PER_MAXRSS
+from lineage.runtime.stage import BYTES_PER_MAXRSS
 
 MB = 1_000_000
 STAGES = {

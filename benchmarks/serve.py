@@ -36,11 +36,10 @@ from lineage.answers.label import LabelAnswer
 from lineage.artifacts import write_json
 from lineage.config.resolve import fill_in_defaults, merge_trees
 from lineage.config.study import parse_model_config
-from lineage.evaluation.encoding import EncodedItem
-from lineage.evaluation.finetuning import FinetunedModel
-from lineage.evaluation.saved_systems import MODEL_FOLDER, SystemRecord
-from lineage.evaluation.saved_systems import save_system as save_network
-from lineage.evaluation.settings import FinetuneSettings
+from lineage.methods.encoding import EncodedItem
+from lineage.methods.finetuning import FinetunedModel, FinetuneMethod
+from lineage.methods.saved import MODEL_FOLDER, SystemRecord
+from lineage.methods.saved import save_system as save_network
 from lineage.models.batch import Batch
 from lineage.models.checkpoint import Checkpoint
 from lineage.serving.mlflow_model import LoadedSystem, save_system
@@ -64,7 +63,7 @@ MODEL = {
         "max_positions": 256,
     },
 }
-SETTINGS = FinetuneSettings(learning_rate=0.001)  # only dropout and pooling matter here
+SETTINGS = FinetuneMethod(learning_rate=0.001)  # only dropout and pooling matter here
 WORDS_PER_TEXT = 20
 SERVER_CORE = 0
 CLIENT_CORE = 1

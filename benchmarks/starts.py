@@ -28,14 +28,16 @@ from torch import nn
 
 from lineage.config.params import Params, read_params
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.systems import EvalContext, EvalRun, is_requested
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.base import is_requested
+from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.models.base import Encoder
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
 from lineage.results import ResultRow
 from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
+from tests import tiny
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
 KEY_COLUMNS = ["study", "model", "task", "arm", "label_count", "start"]
@@ -195,7 +197,7 @@ def load_evaluation(
         raise InputError(
             f"the run has no labels {unknown_labels[0]}; it has {', '.join(known_labels)}"
         )
-    all_runs = list_runs(
+    all_runs = tiny.list_runs(
         context.task.info, ("pretrained",), params.grid.label_counts, params.grid.finetune_seeds
     )
     runs = []

@@ -23,7 +23,7 @@ from lineage.evaluation.baselines import (
     unscored_rows,
 )
 from lineage.evaluation.result_rows import mean_values
-from lineage.evaluation.saved_systems import save_tfidf
+from lineage.methods.saved_tfidf import save_tfidf
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems

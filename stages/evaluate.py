@@ -6,8 +6,8 @@ that can be used afterwards. `evaluate_adapted` does so for an adapted model, an
 with the static vectors of the model that the grid names.
 """
 
-import dataclasses
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,10 @@ from lineage.evaluation.result_rows import (
     mean_values,
     unknown_token_rows,
 )
-from lineage.evaluation.systems import EvalContext, EvalRun, Init, is_requested
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
+from lineage.methods.base import is_requested
+from lineage.methods.encoder import EvalContext, EvalRun, Init
+from lineage.methods.registry import EvaluateSettings
 from lineage.models.base import Public
 from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.results import ResultRow, results_frame
@@ -75,12 +77,12 @@ def work(stage: Stage) -> None:
         stage.watch_model(static_name)
         static_dir = pretrained_dir(static_name, seed)
         static_context = load_context(params, static_name, seed, static_dir, task_dir)
-        context = dataclasses.replace(context, static_context=static_context)
+        context = replace(context, static_context=static_context)
         inputs.append(static_dir)
     stage.metadata["device"] = str(context.device)
     parameters: dict[str, Any] = {
         **params.compute_settings,
-        "evaluate": dataclasses.asdict(context.settings),
+        "evaluate": {name: asdict(method) for name, method in context.settings.methods.items()},
         "label_count": params.grid.label_counts,
         "finetune_seeds": params.grid.finetune_seeds,
         "split": params.report.split,
@@ -139,11 +141,12 @@ def load_context(
     elif model_dir.is_relative_to("artifacts/adapted") and text_bytes is not None:
         pretrained_bytes = read_text_bytes(source_dir)
         text_bytes = None if pretrained_bytes is None else pretrained_bytes + text_bytes
+    settings: EvaluateSettings = load_model_config(params, name).evaluate
     runtime = read_runtime_settings()
     return EvalContext(
         checkpoint=checkpoint,
         task=TaskData.load(task_dir, split=params.report.split),
-        settings=load_model_config(params, name).evaluate,
+        settings=settings,
         pretrain_seed=int(seed),
         text_bytes=text_bytes,
         precision=params.precision,
@@ -158,16 +161,15 @@ def list_requested_runs(
     stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...]
 ) -> list[EvalRun]:
     """Return the stage's runs that the grid asks for."""
-    name, _, task = stage.arguments
-    suits_setfit = context.kind.suits_setfit(params.tasks[task])
-    runs = list_runs(
-        context.task.info,
-        inits,
-        params.grid.label_counts,
-        params.grid.finetune_seeds,
-        finetuned=stage.verb != JOINED,
-        setfit=stage.verb != JOINED and name in params.grid.setfit_models and suits_setfit,
-    )
+    name, _, _ = stage.arguments
+    methods = [
+        method
+        for method in context.settings.methods.values()
+        if method.is_in_grid(name, params.grid)
+        and (stage.verb != JOINED or method.reads_frozen_features)
+    ]
+    grid = params.grid
+    runs = list_runs(context.task.info, methods, inits, grid.label_counts, grid.finetune_seeds)
     return [run for run in runs if is_requested(context, run)]
 
 
@@ -210,7 +212,7 @@ def evaluate_intermediate(
         spent = read_json(folder / "spent.json")
         runs_dir = cache_dir / folder.name
         runs_dir.mkdir(exist_ok=True)
-        at_share = dataclasses.replace(context, checkpoint=Checkpoint.load(folder))
+        at_share = replace(context, checkpoint=Checkpoint.load(folder))
         output = evaluate(stage, at_share, repeated, cache_dir, runs_dir=runs_dir)
         tables.append(
             intermediate_predictions(

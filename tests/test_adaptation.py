@@ -17,7 +17,6 @@ from lineage.artifacts import create_artifact, read_json, read_table, write_json
 from lineage.config.params import AdaptationBudget, Params, read_params
 from lineage.config.stage_records import stage_records
 from lineage.config.study import load_model_config
-from lineage.evaluation.settings import AdaptSettings
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker
 from lineage.tokenizers.token_ids import encode_corpus
@@ -30,6 +29,7 @@ from lineage.training.adapt import (
 )
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import total_loss
+from lineage.training.optimizers import AdaptSettings
 from lineage.training.pretrain import (
     TrainOutput,
     build_checkpoint,

@@ -264,7 +264,7 @@ def test_a_code_change_affects_the_stages_that_import_it(
     """Lazy imports and imports by name count too; docstrings do not."""
     files = {verb: set(code.list_stage_files(verb)) for verb in WATCHED_VERBS}
     assert {
-        "lineage/evaluation/finetuning.py",
+        "lineage/methods/finetuning.py",
         "lineage/runtime/tracking.py",
         "stages/evaluate.py",
         "lineage/tokenizers/train.py",
@@ -272,7 +272,7 @@ def test_a_code_change_affects_the_stages_that_import_it(
     assert "lineage/models/static.py" in files["pretrain"], (
         "word2vec, which is imported by name, uses it"
     )
-    assert "lineage/evaluation/finetuning.py" not in files["pretrain"]
+    assert "lineage/methods/finetuning.py" not in files["pretrain"]
     for paths in files.values():
         assert not paths & {"lineage/models/bert.py", "lineage/tasks/text_classification.py"}
     shutil.copytree(ROOT / "lineage", tmp_path / "lineage")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lineage.evaluation import encoding
-from lineage.evaluation.encoding import EncodedItem, batch_by_length
-from lineage.evaluation.finetuning import ItemBatches
+from lineage.methods import encoding
+from lineage.methods.encoding import EncodedItem, batch_by_length
+from lineage.methods.item_batches import ItemBatches
 from lineage.models.batch import bucket_by_length
 from lineage.tokenizers.tokenizer import Encoding
 

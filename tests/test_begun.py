@@ -16,10 +16,11 @@ from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact
 from lineage.config.params import AdaptationBudget, read_params
-from lineage.evaluation import bilstm_probe, finetuning
-from lineage.evaluation.bilstm_probe import cache_features, fit_bilstm_probe
-from lineage.evaluation.encoding import encode_items
-from lineage.evaluation.finetuning import finetune
+from lineage.methods import bilstm_probe, finetuning
+from lineage.methods.bilstm_probe import fit_bilstm_probe
+from lineage.methods.cached_features import cache_features
+from lineage.methods.encoding import encode_items
+from lineage.methods.finetuning import finetune
 from lineage.models.base import Encoder
 from lineage.models.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus

@@ -12,14 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.evaluation.encoding import encode_items
-from lineage.evaluation.finetuning import finetune, predict_finetuned
-from lineage.evaluation.settings import FinetuneSettings
+from lineage.methods.encoding import encode_items
+from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
 from lineage.models.batch import Batch
 from lineage.models.ulmfit import ULMFiTModel
 from tests import tiny
 
-SETTINGS = FinetuneSettings(
+SETTINGS = FinetuneMethod(
     epochs=1,
     batch_size=5,
     learning_rate=0.01,

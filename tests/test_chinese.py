@@ -25,9 +25,9 @@ from lineage.data.items import TaskItems, build_items, task_fingerprint
 from lineage.data.language import is_mostly_cjk, join_words, sentence_spans, split_words
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.encoding import encode_sentence
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.encoder import EvalContext
+from lineage.methods.encoding import encode_sentence
 from lineage.models.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker
 from lineage.synthetic import examples
@@ -459,7 +459,7 @@ def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_
             "fp32",
             tiny.CPU,
         )
-        runs = [*list_runs(items.info, ("pretrained",), ("all",), (0,))]
+        runs = [*tiny.list_runs(items.info, ("pretrained",), ("all",), (0,))]
         rows, predictions, *_ = evaluate_runs(
             context, runs, cache_dir=tmp_path / str(number), report_progress=lambda *_: None
         )

@@ -14,7 +14,7 @@ from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.errors import InputError
-from lineage.evaluation.encoding import encode_items
+from lineage.methods.encoding import encode_items
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny

@@ -19,11 +19,11 @@ from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.heads import FittedHead, StartedHead
-from lineage.evaluation.settings import LinearProbeSettings, Trial
-from lineage.evaluation.systems import EvalContext
-from lineage.evaluation.trials import fit_best_trial
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.encoder import EvalContext
+from lineage.methods.heads import FittedHead, StartedHead
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.trials import Trial, fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests import tiny
@@ -103,7 +103,7 @@ def test_trials_are_chosen_by_the_ranking_metric(metric: str, expected: int) -> 
     constant_prediction = np.full(100, "common", object)
     varied_prediction = np.where(np.arange(100) % 4, labels, "rare")
     predictions = {"0": constant_prediction, "1": varied_prediction, "2": varied_prediction}
-    settings = LinearProbeSettings(trials=(Trial(l2=0.1), Trial(l2=0.2), Trial(l2=0.3)))
+    settings = LinearProbeMethod(trials=(Trial(l2=0.1), Trial(l2=0.2), Trial(l2=0.3)))
     outcome = fit_best_trial(
         settings,
         start=lambda settings: StartedHead(FittedHead(lambda part: (np.zeros(0), None), dict)),
@@ -137,7 +137,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
     )
     runs = [
         cell
-        for cell in list_runs(data.info, ("random",), ("all",), (0, 1))
+        for cell in tiny.list_runs(data.info, ("random",), ("all",), (0, 1))
         if cell.transfer == "frozen"
     ]
     rows, predictions, *_ = evaluate_runs(

@@ -27,10 +27,11 @@ from lineage.analysis.records import (
 from lineage.analysis.settings import chance_level, find_collapsed_runs, fine_tuned_scores
 from lineage.config.params import ReportParams
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings
-from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
+from lineage.methods.encoder import EvalContext
+from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.registry import EvaluateSettings
 from lineage.report.curves import draw_finetune_curves
 from lineage.report.task_sections import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
@@ -66,12 +67,14 @@ def data() -> TaskData:
 
 def find_control(data: TaskData, folder: Path, **finetune: Any) -> ConvergenceControl:
     """Fine-tune a random-init bag of words, and return its control as the analysis sees it."""
-    settings = EvaluateSettings(finetune=FinetuneSettings(min_steps=None, **finetune))
+    settings = EvaluateSettings(finetune=FinetuneMethod(min_steps=None, **finetune))
     checkpoint = tiny.checkpoint("word2vec")
     context = EvalContext(checkpoint, data, settings, 0, 1000, "fp32", tiny.CPU)
     assert has_unigram_control(context)
     runs = [
-        run for run in list_runs(INFO, ("random",), ("all",), (0, 1)) if run.transfer == "finetuned"
+        run
+        for run in tiny.list_runs(INFO, ("random",), ("all",), (0, 1))
+        if run.transfer == "finetuned"
     ]
     folder.mkdir(exist_ok=True)
     output = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
@@ -107,7 +110,7 @@ def test_a_bag_of_words_that_has_finished_learning_is_level_with_its_control(
 
 
 def test_only_bags_of_words_on_labels_of_texts_have_a_control(data: TaskData) -> None:
-    settings = EvaluateSettings(finetune=FinetuneSettings(learning_rate=0.01))
+    settings = EvaluateSettings(finetune=FinetuneMethod(learning_rate=0.01))
     gpt = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     assert not has_unigram_control(gpt)
 

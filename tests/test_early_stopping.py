@@ -17,15 +17,14 @@ from torch import nn
 
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation import evaluate as evaluation
-from lineage.evaluation import heads
-from lineage.evaluation.bilstm_probe import (
-    cache_features,
-    predict_bilstm_probe,
-    start_bilstm_probe,
-)
-from lineage.evaluation.early_stopping import (
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
+from lineage.evaluation.result_rows import curve_points
+from lineage.methods import finetuning
+from lineage.methods.bilstm_probe import predict_bilstm_probe, start_bilstm_probe
+from lineage.methods.cached_features import cache_features
+from lineage.methods.early_stopping import (
     CurvePoint,
+    EarlyStopping,
     ResumePoint,
     ValidatedTraining,
     Validation,
@@ -33,24 +32,18 @@ from lineage.evaluation.early_stopping import (
     curve_frame,
     steps_between_validations,
 )
-from lineage.evaluation.encoding import EncodedItem, encode_items
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
-from lineage.evaluation.finetuning import (
+from lineage.methods.encoder import EvalContext
+from lineage.methods.encoding import EncodedItem, encode_items
+from lineage.methods.finetuning import (
     FinetunedModel,
+    FinetuneMethod,
     score_finetuned,
     start_finetuning,
     update_batch_norm,
 )
-from lineage.evaluation.linear_probe import LinearProbe, fit_linear_probe
-from lineage.evaluation.result_rows import curve_points
-from lineage.evaluation.settings import (
-    EarlyStopping,
-    EvaluateSettings,
-    FinetuneSettings,
-    LinearProbeSettings,
-    Trial,
-)
-from lineage.evaluation.systems import EvalContext
+from lineage.methods.linear_probe import LinearProbe, LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.trials import Trial
 from lineage.models.base import LossOutput
 from lineage.models.batch import Batch
 from lineage.randomness import generator
@@ -147,7 +140,7 @@ def start_walker(
         walker.model,
         objective,
         RepeatedBatch(steps_per_epoch),
-        FinetuneSettings(
+        FinetuneMethod(
             **vars(settings),
             learning_rate=learning_rate,
             ratio=1.0,
@@ -563,7 +556,7 @@ def test_a_training_that_goes_on_in_another_process_gives_what_it_gives_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever advances it sees the same validations one by one."""
-    monkeypatch.setattr("lineage.evaluation.early_stopping.MAX_SAVE_SHARE", math.inf)
+    monkeypatch.setattr("lineage.methods.early_stopping.MAX_SAVE_SHARE", math.inf)
     whole = start_training(method, task, family, 0.02)
     num_whole = count_steps(whole)
     whole.train_to_end()
@@ -705,7 +698,7 @@ def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:  # n
     context = EvalContext(tiny.checkpoint("gpt"), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
     return evaluate_runs(
         context,
-        [*list_runs(data.info, ("random",), ("all",), SEEDS)],
+        [*tiny.list_runs(data.info, ("random",), ("all",), SEEDS)],
         cache_dir=cache_dir,
         report_progress=lambda *_: None,
     )
@@ -777,7 +770,7 @@ def test_curves_survive_the_cache(
     def refuse(*arguments: Any) -> Any:
         raise AssertionError("a cached head is not fitted again")
 
-    monkeypatch.setattr(evaluation, "start_head", refuse)
+    tiny.record_starts(monkeypatch, refuse)
     cached = evaluate_tiny_gpt(task, cache_dir)
     pd.testing.assert_frame_equal(cached.curves, evaluated.curves)
     pd.testing.assert_frame_equal(cached.predictions, evaluated.predictions)
@@ -814,7 +807,7 @@ def test_a_validation_that_is_not_finite_fails_the_trial(
         outputs_MK, loss = score_finetuned(*arguments, **options)
         return outputs_MK * NAN, loss
 
-    monkeypatch.setattr(heads, "score_finetuned", score_nan)
+    monkeypatch.setattr(finetuning, "score_finetuned", score_nan)
     output = evaluate_tiny_gpt(task, tmp_path)
     failed = [row for row in output.rows if row.status == "failed"]
     assert {row.transfer for row in failed} == {"finetuned"}
@@ -829,12 +822,14 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
     task: TaskData,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    probe = LinearProbeSettings(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))
+    probe = LinearProbeMethod(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))
     settings = dataclasses.replace(SETTINGS, linear_probe=probe)
     data = TaskData(task.info | {"probes": ["linear"]}, task.splits)
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     runs = [
-        run for run in list_runs(data.info, ("random",), (20,), SEEDS) if run.transfer == "frozen"
+        run
+        for run in tiny.list_runs(data.info, ("random",), (20,), SEEDS)
+        if run.transfer == "frozen"
     ]
     for _ in range(2):  # the second time from the cache
         rows = evaluate_runs(
@@ -856,7 +851,7 @@ def test_a_linear_probe_is_fitted_up_to_its_tolerance() -> None:
     labels = (features[:, 0, 0] + rng.standard_normal(40) > 0).astype(np.int64)
 
     def fit(**settings: Any) -> LinearProbe:
-        probe_settings = LinearProbeSettings(l2=0.01, **settings)
+        probe_settings = LinearProbeMethod(l2=0.01, **settings)
         return fit_linear_probe(features, labels, tiny.label_answer(2), probe_settings, seed=0)
 
     exact = fit(tolerance=1e-9)

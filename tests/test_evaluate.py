@@ -13,14 +13,15 @@ import torch
 
 from lineage.data.splits import nested_stratified_subset
 from lineage.data.task_data import TaskData
-from lineage.evaluation import baselines, tfidf
+from lineage.evaluation import baselines
 from lineage.evaluation import evaluate as evaluation
-from lineage.evaluation.bilstm_probe import cache_features
-from lineage.evaluation.encoding import encode_items
-from lineage.evaluation.frozen_features import FeatureExtractor
-from lineage.evaluation.heads import HeadProblem, StartedHead, start_head
-from lineage.evaluation.linear_probe import extract_features
-from lineage.evaluation.systems import EncoderUnderTest, EvalRun
+from lineage.methods import tfidf
+from lineage.methods.cached_features import cache_features
+from lineage.methods.encoder import EvalRun
+from lineage.methods.encoding import encode_items
+from lineage.methods.frozen_features import FeatureExtractor
+from lineage.methods.head_method import HeadMethod, HeadStarter
+from lineage.methods.stored_features import extract_features
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.training import sentence_scores
@@ -51,18 +52,16 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
 ) -> None:
     train_rows: dict[Any, Any] = {}
 
-    def recording_start_head(
-        subject: EncoderUnderTest, run: EvalRun, settings: Any, problem: HeadProblem
-    ) -> StartedHead:
-        train_rows[run.init, run.finetune_seed] = problem.train_rows.tolist()
-        return start_head(subject, run, settings, problem)
+    def record(starter: HeadStarter, method: HeadMethod) -> None:
+        run = starter.run
+        train_rows[run.init, run.finetune_seed] = starter.problem.train_rows.tolist()
 
     def recording_fit(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
         train_rows.setdefault(name, []).append(problem.train.index.tolist())
         return original_fit(name, problem, **options)
 
     original_fit: Callable[..., Any] = tfidf.fit_baseline
-    monkeypatch.setattr(evaluation, "start_head", recording_start_head)
+    tiny.record_starts(monkeypatch, record)
     monkeypatch.setattr(baselines, "fit_baseline", recording_fit)
     run_evaluation(
         task,
@@ -100,13 +99,11 @@ def test_the_answer_is_built_from_the_training_labels_and_rows_count_them(
 ) -> None:
     """The answer of a regression has its scale; there may be fewer labels than requested."""
     label_counts = []
-    original_make_answer = evaluation.make_answer
 
-    def recording_make_answer(task_info: dict[str, Any], train: pd.DataFrame) -> Any:
-        label_counts.append(len(train))
-        return original_make_answer(task_info, train)
+    def record(starter: HeadStarter, method: HeadMethod) -> None:
+        label_counts.append(len(starter.problem.train_rows))
 
-    monkeypatch.setattr(evaluation, "make_answer", recording_make_answer)
+    tiny.record_starts(monkeypatch, record)
     rows, *_ = run_evaluation(
         task, [EvalRun("random", "frozen", count, 0) for count in (20, 100)], tmp_path
     )

@@ -15,8 +15,8 @@ import torch
 
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.encoding import encode_word_in_context
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext
+from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.encoding import encode_word_in_context
 from lineage.tokenizers.normalization import normalize_fastai
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings

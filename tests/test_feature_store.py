@@ -14,32 +14,34 @@ import torch
 from lineage.answers.span import ITEM_START, SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation import feature_store, linear_probe
-from lineage.evaluation.bilstm_probe import BilstmProbe, cache_features
-from lineage.evaluation.encoding import encode_items, pool_words
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.feature_store import (
-    FeatureScaling,
-    allocate_features,
-    mean_and_std,
-    split_items,
-    store_features,
-)
-from lineage.evaluation.linear_probe import StoredFeatures, fit_linear_probe
-from lineage.evaluation.settings import EvaluateSettings, LinearProbeSettings
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
+from lineage.evaluation.evaluate import evaluate_runs
 from lineage.forecast.evaluation import (
     EvaluationCosts,
     EvaluationCounts,
     RunCounts,
     evaluation_memory,
 )
+from lineage.methods import feature_store, stored_features
+from lineage.methods.bilstm_probe import BilstmProbe
+from lineage.methods.cached_features import cache_features
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.encoding import encode_items, pool_words
+from lineage.methods.feature_store import (
+    FeatureScaling,
+    allocate_features,
+    mean_and_std,
+    split_items,
+    store_features,
+)
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.stored_features import StoredFeatures
 from tests import tiny
 from tests.test_networks import CASES, labelled_texts, tagged_sentences
 
 L, D = 3, 5
 ROUNDING = 2.0**-11  # the largest relative error of float16
-LINEAR = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
+LINEAR = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 
 
 def outlier_features(num_rows: int, *, seed: int = 1) -> np.ndarray:
@@ -143,7 +145,7 @@ def test_the_memory_of_features_and_probes_does_not_grow_with_the_table(
     monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", 1 << 17)
     monkeypatch.setattr(feature_store, "CHUNK_BYTES", 1 << 17)
     monkeypatch.setattr(feature_store, "MAX_BATCH_POSITIONS", 256)
-    monkeypatch.setattr(linear_probe, "CHUNK_SIZE", 1 << 12)
+    monkeypatch.setattr(stored_features, "CHUNK_SIZE", 1 << 12)
     is_tags = case == "token_classification"
     _, answer = CASES["tags" if is_tags else case]
     peaks = []
@@ -155,11 +157,11 @@ def test_the_memory_of_features_and_probes_does_not_grow_with_the_table(
         assert len(context.items["train"]) == count  # they are encoded before memory is measured
         encoder = EncoderUnderTest(context, "random", scratch_dir=tmp_path)
         tracemalloc.start()
-        features = encoder.cached_features["train"]
+        features = tiny.cached_features(encoder)["train"]
         probe = BilstmProbe(answer, context.settings.bilstm_probe, features, seed=1)
         for first in range(0, count, 20):
             probe(features.make_batch(np.arange(first, first + 20)))
-        linear_features = encoder.features["train"]
+        linear_features = tiny.stored_features(encoder)["train"]
         one_tag_per_row = tiny.label_answer(2)
         fit_linear_probe(linear_features, labels, one_tag_per_row, LINEAR, seed=0)(linear_features)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -195,16 +197,18 @@ def test_stored_features_equal_those_computed_at_once_and_are_the_same_each_time
     is_tags = case == "token_classification"
     context = build_context(tagged_sentences(60) if is_tags else labelled_texts(60), case)
     extractor = EncoderUnderTest(context, "random").build_extractor()
-    expected = extractor.compute("train", slice(None), LINEAR)
-    cached = extractor.compute_cached("train", slice(None), context.settings.bilstm_probe)
+    expected = extractor.compute("train", slice(None), LINEAR.features)
+    cached = extractor.compute_cached("train", slice(None), context.settings.bilstm_probe.features)
     monkeypatch.setattr(feature_store, "CHUNK_BYTES", 0)
     monkeypatch.setattr(feature_store, "MAX_BATCH_POSITIONS", 100)
-    stored, again = (EncoderUnderTest(context, "random").features["train"] for _ in range(2))
+    stored, again = (
+        tiny.stored_features(EncoderUnderTest(context, "random"))["train"] for _ in range(2)
+    )
     assert np.array_equal(stored.stored, again.stored)
     scale_LD = stored.scaling.scale_LD
     largest = np.abs(stored.stored).max(initial=1.0)
     assert (np.abs(decode(stored) - expected) <= (ROUNDING * largest + 1e-5) * scale_LD).all()
-    stored_rows = EncoderUnderTest(context, "random").cached_features["train"]
+    stored_rows = tiny.cached_features(EncoderUnderTest(context, "random"))["train"]
     assert stored_rows.is_per_word == is_tags
     assert stored_rows.scaling is not None
     words = cached.pool_words() if is_tags else cached
@@ -265,7 +269,7 @@ def test_words_of_one_softmax_stay_in_one_chunk(monkeypatch: pytest.MonkeyPatch)
         return fit_linear_probe(features, labels_M, SpanAnswer(), LINEAR, seed=0)(features)
 
     at_once = fit_and_predict()
-    monkeypatch.setattr(linear_probe, "CHUNK_SIZE", 4 * L * D)
+    monkeypatch.setattr(stored_features, "CHUNK_SIZE", 4 * L * D)
     np.testing.assert_allclose(fit_and_predict(), at_once, atol=1e-5)
     ends = np.cumsum(lengths)
     chunks = [*StoredFeatures.wrap(features, static_size=0).chunks(ends)]
@@ -307,10 +311,10 @@ def test_a_bilstm_probe_scores_stored_features_as_float32() -> None:
     context = build_context(table, "text_classification")
     encoder = EncoderUnderTest(context, "random")
     exact = encoder.build_extractor().compute_cached(
-        "train", slice(None), context.settings.bilstm_probe
+        "train", slice(None), context.settings.bilstm_probe.features
     )
     scores = []
-    for features in (exact, encoder.cached_features["train"]):
+    for features in (exact, tiny.cached_features(encoder)["train"]):
         for layer_norm in (False, True):
             settings = dataclasses.replace(tiny.BILSTM_PROBE, layer_norm=layer_norm)
             probe = BilstmProbe(tiny.label_answer(2), settings, features, seed=1).eval()
@@ -350,7 +354,7 @@ def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
     )
     runs = [
         run
-        for run in list_runs(context.task.info, ("random",), ("all",), (0,))
+        for run in tiny.list_runs(context.task.info, ("random",), ("all",), (0,))
         if run.transfer == "frozen"
     ]
     predictions = []

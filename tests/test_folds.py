@@ -18,8 +18,8 @@ from lineage.data.items import build_items, check_task_files
 from lineage.data.task_data import TaskData, assign_fold_splits
 from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.encoder import EvalContext
 from lineage.results import Note, notes_to_json, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny
@@ -280,7 +280,7 @@ def evaluate_task(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.Data
     )
     runs = [
         run
-        for run in list_runs(data.info, ("random",), ("all",), (0, 1))
+        for run in tiny.list_runs(data.info, ("random",), ("all",), (0, 1))
         if run.transfer == "frozen"
     ]
     rows, predictions, *_ = evaluate_runs(

@@ -23,11 +23,7 @@ from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.data.task_data import TaskData
-from lineage.evaluation import bilstm_probe, finetuning
-from lineage.evaluation.early_stopping import ValidatedTraining
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.settings import EvaluateSettings, Trial
-from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.evaluate import evaluate_runs
 from lineage.forecast.data import copy_corpus, copy_task
 from lineage.forecast.evaluation import (
     EvaluationCosts,
@@ -42,6 +38,11 @@ from lineage.forecast.measure import LinearCost, fit_line, measure_growing
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
 from lineage.forecast.training import TrainingCosts, probe_training
+from lineage.methods import bilstm_probe, finetuning
+from lineage.methods.early_stopping import ValidatedTraining
+from lineage.methods.encoder import EvalContext
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.trials import Trial
 from lineage.training.pretrain import pretrain
 from lineage.training.state import TrainState
 from lineage.training.train_run import TrainContext
@@ -109,7 +110,7 @@ def test_the_counted_steps_are_those_of_an_evaluation(
     finetune_steps = count_gradient_steps(monkeypatch, finetuning)
     bilstm_steps = count_gradient_steps(monkeypatch, bilstm_probe)
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    runs = [*list_runs(data.info, ("random",), (20, "all"), seeds)]
+    runs = [*tiny.list_runs(data.info, ("random",), (20, "all"), seeds)]
     evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert [run_counts.run for run_counts in counts.runs] == runs
     assert counts.num_steps("finetuned") == finetune_steps()
@@ -150,7 +151,7 @@ def test_the_counted_steps_of_a_race_are_those_of_an_evaluation(
     finetune_steps = count_gradient_steps(monkeypatch, finetuning)
     bilstm_steps = count_gradient_steps(monkeypatch, bilstm_probe)
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    runs = [*list_runs(data.info, ("random",), ("all",), (0, 1))]
+    runs = [*tiny.list_runs(data.info, ("random",), ("all",), (0, 1))]
     evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     # 60 items in batches of five or eight; the second seed has one training alone.
     assert counts.num_steps("finetuned") == finetune_steps() == 2 * 240 + 2 * 5 * 12

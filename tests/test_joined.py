@@ -16,22 +16,15 @@ import pytest
 import torch
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.bilstm_probe import (
-    CachedFeatures,
-    cache_features,
-    fit_bilstm_probe,
-    predict_bilstm_probe,
-)
-from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items, pool_words
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.joined import StaticText, add_static_vectors, align_static_vectors
-from lineage.evaluation.linear_probe import (
-    StoredFeatures,
-    extract_features,
-    fit_linear_probe,
-)
-from lineage.evaluation.settings import EvaluateSettings, LinearProbeSettings
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.cached_features import CachedFeatures, cache_features
+from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.encoding import EncodedItem, answer_rows, encode_items, pool_words
+from lineage.methods.joined import StaticText, add_static_vectors, align_static_vectors
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.stored_features import StoredFeatures, extract_features
 from lineage.models.base import Encoder
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.layers.scalar_mix import ScalarMix
@@ -42,7 +35,7 @@ from tests.test_networks import CASES, WORDS
 
 S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]
 SETTINGS = EvaluateSettings(
-    linear_probe=LinearProbeSettings(trials=(), l2=0.001, max_iter=20),
+    linear_probe=LinearProbeMethod(trials=(), l2=0.001, max_iter=20),
     bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
     finetune=tiny.model_config("bert").evaluate.finetune,
 )
@@ -150,7 +143,7 @@ def test_linear_probe_features_end_with_the_static_features_in_every_layer(
         tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"], precision="fp32"
     )
     extractor = EncoderUnderTest(context, "pretrained").build_extractor()
-    features = extractor.compute("train", slice(None), SETTINGS.linear_probe)
+    features = extractor.compute("train", slice(None), SETTINGS.linear_probe.features)
     width = contextual.shape[-1]
     assert np.array_equal(features[..., :width], contextual), (
         "the features of the model do not change"
@@ -391,12 +384,15 @@ def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
     trained = EncoderUnderTest(saved_context, "pretrained")
     random_init = EncoderUnderTest(saved_context, "random")
     for trained_features, random_features in (
-        (trained.features["train"].stored, random_init.features["train"].stored),
+        (
+            tiny.stored_features(trained)["train"].stored,
+            tiny.stored_features(random_init)["train"].stored,
+        ),
         *(
             (trained_layers[0][1:-1], random_layers[0][1:-1])
             for trained_layers, random_layers in zip(
-                trained.cached_features["train"].layers,
-                random_init.cached_features["train"].layers,
+                tiny.cached_features(trained)["train"].layers,
+                tiny.cached_features(random_init)["train"].layers,
                 strict=True,
             )
         ),
@@ -405,7 +401,9 @@ def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
         assert trained_features[..., -S:].any()
         assert not np.isclose(trained_features[..., :-S], random_features[..., :-S]).all(-1).any()
     trained_vectors, untrained_vectors = (
-        encoder.build_extractor().compute("train", slice(None), SETTINGS.linear_probe)[:, :1, -S:]
+        encoder.build_extractor().compute("train", slice(None), SETTINGS.linear_probe.features)[
+            :, :1, -S:
+        ]
         for encoder in (trained, EncoderUnderTest(static_context, "random"))
     )
     assert not np.isclose(trained_vectors, untrained_vectors).all(-1).any(), (
@@ -433,7 +431,7 @@ def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
         task=task,
         failure_reason="no words" if failing_part == "static" else "",
     )
-    runs = [*list_runs(task_info, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
+    runs = [*tiny.list_runs(task_info, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
     rows, predictions, *_ = evaluate_runs(
         dataclasses.replace(context, static_context=static_context),
         runs,

@@ -16,16 +16,16 @@ from torch.nn import functional as F
 from lineage.answers.label import LabelAnswer
 from lineage.answers.number import NumberAnswer
 from lineage.errors import InputError
-from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
-from lineage.evaluation.finetuning import (
+from lineage.methods.base import build_predictions
+from lineage.methods.encoder import EvalRun
+from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.finetuning import (
     FinetunedModel,
+    FinetuneMethod,
     finetune,
     finetuning_objective,
     predict_finetuned,
 )
-from lineage.evaluation.result_rows import build_predictions
-from lineage.evaluation.settings import FinetuneSettings
-from lineage.evaluation.systems import EvalRun
 from lineage.models.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
@@ -40,7 +40,7 @@ from tests.test_joined import build_eval_context
 from tests.test_networks import CASES
 from tests.test_sa_lstm import build_small_model
 
-PLAIN = FinetuneSettings(
+PLAIN = FinetuneMethod(
     epochs=3,
     batch_size=5,
     learning_rate=0.01,
@@ -63,7 +63,7 @@ ANSWERS: dict[str, tuple[LabelAnswer | NumberAnswer, list[Any]]] = {
 
 
 def build_classifier(
-    answer: LabelAnswer | NumberAnswer, settings: FinetuneSettings = GAIN
+    answer: LabelAnswer | NumberAnswer, settings: FinetuneMethod = GAIN
 ) -> FinetunedModel:
     """Return a tiny classifier in double precision, without the softmax of pretraining."""
     encoder = build_small_model("lm")

@@ -16,23 +16,20 @@ from lineage.config.resolve import merge_trees
 from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation import linear_probe
-from lineage.evaluation.bilstm_probe import (
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods import linear_probe
+from lineage.methods.bilstm_probe import (
     BilstmProbe,
-    CachedFeatures,
+    BilstmProbeMethod,
     bilstm_probe_objective,
     fit_bilstm_probe,
 )
-from lineage.evaluation.encoding import encode_items
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.linear_probe import fit_linear_probe, select_layers
-from lineage.evaluation.settings import (
-    FEATURE_DESCRIPTIONS,
-    WHOLE_NETWORK,
-    BilstmProbeSettings,
-    LinearProbeSettings,
-)
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext
+from lineage.methods.cached_features import CachedFeatures
+from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.encoding import encode_items
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import WHOLE_NETWORK
+from lineage.methods.stored_features import FEATURE_DESCRIPTIONS, select_layers
 from lineage.models.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from stages import publish
@@ -40,7 +37,7 @@ from tests import tiny
 from tests.test_joined import SETTINGS, TABLES, build_eval_context
 from tests.test_networks import labelled_texts
 
-FROZEN = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
+FROZEN = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 ANSWER = LabelAnswer(("a", "b"))
 D, S = 5, 3  # widths of a model's layers and of a static vector
 
@@ -133,7 +130,7 @@ def test_scalar_mix_l2_of_a_linear_probe_pulls_the_mix_to_the_mean_of_the_layers
 
 
 @pytest.mark.parametrize("settings", [FROZEN, tiny.BILSTM_PROBE])
-def test_a_negative_l2_is_refused(settings: LinearProbeSettings | BilstmProbeSettings) -> None:
+def test_a_negative_l2_is_refused(settings: LinearProbeMethod | BilstmProbeMethod) -> None:
     assert replace(settings, scalar_mix_l2=0.0).scalar_mix_l2 == 0
     with pytest.raises(ValueError, match="mix_l2 is -1"):
         replace(settings, scalar_mix_l2=-1.0)
@@ -184,7 +181,7 @@ def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
         context.settings, bilstm_probe=replace(context.settings.bilstm_probe, features=features)
     )
     all_layers, selected = (
-        EncoderUnderTest(replace(context, settings=eval_settings), "random").cached_features[
+        tiny.cached_features(EncoderUnderTest(replace(context, settings=eval_settings), "random"))[
             "train"
         ]
         for eval_settings in (SETTINGS, settings)
@@ -193,7 +190,9 @@ def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
     for (all_layers_TLD,), (selected_TLD,) in zip(all_layers.layers, selected.layers, strict=True):
         assert np.array_equal(
             selected_TLD[..., : -selected.static_size],
-            select_layers(all_layers_TLD[..., : -selected.static_size], settings.bilstm_probe),
+            select_layers(
+                all_layers_TLD[..., : -selected.static_size], features, block="bilstm_probe"
+            ),
         )
         assert np.array_equal(
             selected_TLD[:, 0, -selected.static_size :],
@@ -230,7 +229,9 @@ def test_rows_of_bilstm_probes_name_the_features(
         tiny.CPU,
     )
     runs = [
-        run for run in list_runs(task_info, ("random",), ("all",), (0,)) if run.transfer == "frozen"
+        run
+        for run in tiny.list_runs(task_info, ("random",), ("all",), (0,))
+        if run.transfer == "frozen"
     ]
     rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert {(row.head, row.features, row.status) for row in rows} == {

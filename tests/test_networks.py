@@ -21,17 +21,14 @@ from lineage.answers.label import LabelAnswer
 from lineage.answers.number import NumberAnswer
 from lineage.answers.tags import TagsAnswer
 from lineage.data.task_data import TaskData
-from lineage.evaluation.bilstm_probe import (
-    BilstmProbe,
-    cache_features,
-    fit_bilstm_probe,
-    predict_bilstm_probe,
-)
-from lineage.evaluation.encoding import answer_rows, collate_items, encode_items
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.finetuning import finetune
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
-from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.bilstm_probe import BilstmProbe, fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.cached_features import cache_features
+from lineage.methods.encoder import EvalContext
+from lineage.methods.encoding import answer_rows, collate_items, encode_items
+from lineage.methods.finetuning import FinetuneMethod, finetune
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.registry import EvaluateSettings
 from lineage.models.layers.crf import LinearChainCRF
 from tests import tiny
 
@@ -305,15 +302,15 @@ def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> 
         task_info,
         {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)},
     )
-    finetune_settings = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
+    finetune_settings = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                           max_grad_norm=1.0, min_steps=60, patience=None)  # fmt: skip
     settings = EvaluateSettings(
-        linear_probe=LinearProbeSettings(trials=(), l2=0.001, max_iter=30),
+        linear_probe=LinearProbeMethod(trials=(), l2=0.001, max_iter=30),
         bilstm_probe=tiny.BILSTM_PROBE,
         finetune=finetune_settings,
     )
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    runs = [*list_runs(task_info, ("random",), ("all",), (0,))]
+    runs = [*tiny.list_runs(task_info, ("random",), ("all",), (0,))]
     rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )

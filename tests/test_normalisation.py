@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lineage.errors import InputError
-from lineage.evaluation.encoding import encode_word_in_context
+from lineage.methods.encoding import encode_word_in_context
 from lineage.tokenizers.normalization import normalize_gpt1
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings

@@ -20,8 +20,8 @@ from lineage.data.files import iter_json_rows
 from lineage.data.items import TaskItems, build_items
 from lineage.data.language import is_blank, normalize_text, split_words
 from lineage.errors import InputError
-from lineage.evaluation.encoding import encode_items
-from lineage.evaluation.linear_probe import extract_features
+from lineage.methods.encoding import encode_items
+from lineage.methods.stored_features import extract_features
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
 from tests import tiny

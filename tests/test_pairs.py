@@ -18,30 +18,22 @@ from lineage.data.items import TaskItems, build_items
 from lineage.data.language import truncate_pair_lengths
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation import finetuning
-from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.finetuning import (
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods import finetuning
+from lineage.methods.encoder import EvalContext, keep_one_order
+from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.finetuning import (
     FinetunedModel,
+    FinetuneMethod,
     finetune,
     finetuning_objective,
     predict_finetuned,
 )
-from lineage.evaluation.linear_probe import (
-    combine_pair,
-    extract_features,
-    fit_linear_probe,
-    pair_width,
-    pool_pair,
-)
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
-from lineage.evaluation.systems import EvalContext, keep_one_order
-from lineage.evaluation.tfidf import (
-    BaselineProblem,
-    fit_baseline,
-    fit_text_vectorizer,
-    text_features,
-)
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.pooling import combine_pair, pair_width, pool_pair
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.stored_features import extract_features
+from lineage.methods.tfidf import BaselineProblem, fit_baseline, fit_text_vectorizer, text_features
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
@@ -49,7 +41,7 @@ from tests import tiny
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
-FINETUNE = FinetuneSettings(
+FINETUNE = FinetuneMethod(
     epochs=15,
     batch_size=8,
     learning_rate=0.01,
@@ -63,7 +55,7 @@ FINETUNE = FinetuneSettings(
     min_steps=60,
     patience=None,
 )
-FROZEN = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
+FROZEN = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 # ulmfit has the smallest vocabulary.
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
@@ -183,7 +175,7 @@ def choice_table(count: int, seed: int = 5) -> pd.DataFrame:
 def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
     table = pair_table(24)
-    settings = FinetuneSettings(**{**vars(FINETUNE), "epochs": 2})
+    settings = FinetuneMethod(**{**vars(FINETUNE), "epochs": 2})
     swapped_table = table.rename(columns={"text": "second", "second": "text"})
     results = {}
     for symmetric in (True, False):
@@ -239,7 +231,7 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
     )
     # The mean of static vectors needs a larger learning rate.
     learning_rate = 0.01 if name in tiny.TRAINED else 0.05
-    settings = FinetuneSettings(**{**vars(FINETUNE), "learning_rate": learning_rate})
+    settings = FinetuneMethod(**{**vars(FINETUNE), "learning_rate": learning_rate})
     model = finetune(
         tiny.model(name),
         tokenizer,
@@ -634,7 +626,7 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
     )
     rows, predictions, *_ = evaluate_runs(
         context,
-        [*list_runs(task_info, ("random",), ("all",), (0,))],
+        [*tiny.list_runs(task_info, ("random",), ("all",), (0,))],
         cache_dir=folder,
         report_progress=lambda *_: None,
     )

@@ -19,15 +19,14 @@ from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import ChosenTfidf, evaluate_baselines
-from lineage.evaluation.evaluate import evaluate_runs, list_kept_systems, list_runs
-from lineage.evaluation.saved_systems import SystemRecord, read_record, save_tfidf
-from lineage.evaluation.settings import (
-    EvaluateSettings,
-    FinetuneSettings,
-    LinearProbeSettings,
-    SetfitSettings,
-)
-from lineage.evaluation.systems import EvalContext
+from lineage.evaluation.evaluate import evaluate_runs, list_kept_systems
+from lineage.methods.encoder import EvalContext
+from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.saved import SystemRecord, read_record
+from lineage.methods.saved_tfidf import save_tfidf
+from lineage.methods.setfit import SetfitMethod
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow
 from lineage.serving import predict
@@ -41,10 +40,10 @@ from tests.user_project import write_params
 
 NUM_ITEMS = {"train": 30, "validation": 12, "test": 23}
 SETTINGS = EvaluateSettings(
-    linear_probe=LinearProbeSettings(trials=(), l2=0.01, max_iter=30),
+    linear_probe=LinearProbeMethod(trials=(), l2=0.01, max_iter=30),
     bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
-    finetune=FinetuneSettings(epochs=1, min_steps=8, patience=None, learning_rate=0.003),
-    setfit=SetfitSettings(trials=(), l2=0.01, num_iterations=3),
+    finetune=FinetuneMethod(epochs=1, min_steps=8, patience=None, learning_rate=0.003),
+    setfit=SetfitMethod(trials=(), l2=0.01, num_iterations=3),
 )
 ALL_WORDS = sorted({word for text in tiny.documents() for word in text.split()})
 Table = dict[str, list[Any]]
@@ -206,7 +205,7 @@ def evaluate_case(name: str, folder: Path) -> Evaluated:
     tiny.checkpoint("gpt").save(model_dir, tiny.model("gpt"))
     context = EvalContext(Checkpoint.load(model_dir), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
     setfit = load_kind(task.kind).suits_setfit(task)
-    runs = list(list_runs(data.info, ("pretrained",), ("all",), (0,), setfit=setfit))
+    runs = list(tiny.list_runs(data.info, ("pretrained",), ("all",), (0,), setfit=setfit))
     cache = folder / "cache"
     cache.mkdir()
     output = evaluate_runs(context, runs, cache_dir=cache, report_progress=lambda *_: None)
@@ -548,7 +547,7 @@ def test_a_network_that_another_system_beats_on_validation_is_not_kept(
     evaluated_texts: Evaluated,
 ) -> None:
     facts = evaluated_texts.context.task.info
-    runs = list(list_runs(facts, ("pretrained",), ("all",), (0,), setfit=True))
+    runs = list(tiny.list_runs(facts, ("pretrained",), ("all",), (0,), setfit=True))
 
     def kept_names(**scores: float) -> set[str]:
         rows = [

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.encoding import collate_items, encode_items
-from lineage.evaluation.linear_probe import pool_features
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext
+from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.pooling import pool_features
 from lineage.models import public as family
 from lineage.models.public_tokenizer import load_public_tokenizer
 from tests import tiny

@@ -19,27 +19,23 @@ from torch import nn
 from benchmarks.convergence import RESULTS, format_race_table, read_results
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.early_stopping import Validation
 from lineage.evaluation.evaluate import (
     EvaluationOutput,
     evaluate_runs,
-    list_runs,
 )
-from lineage.evaluation.heads import FittedHead, StartedHead
-from lineage.evaluation.saved_systems import read_record
-from lineage.evaluation.settings import (
-    BilstmProbeSettings,
-    EarlyStopping,
-    EvaluateSettings,
-    FinetuneSettings,
-    HyperparameterTrials,
-    LinearProbeSettings,
-    Trial,
-)
-from lineage.evaluation.systems import EvalContext
-from lineage.evaluation.trials import (
+from lineage.methods.bilstm_probe import BilstmProbeMethod
+from lineage.methods.early_stopping import EarlyStopping, Validation
+from lineage.methods.encoder import EvalContext
+from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.heads import FittedHead, StartedHead
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.saved import read_record
+from lineage.methods.trials import (
     AllTrialsFailedError,
+    Trial,
     TrialsOutcome,
+    TriedMethod,
     fit_best_trial,
     is_race,
 )
@@ -93,7 +89,7 @@ class ScriptedTrials:
 
     def run(self, *, patience: int | None = 30) -> TrialsOutcome:
         """Return the outcome of the trials, in the order of the scripts."""
-        settings = FinetuneSettings(
+        settings = FinetuneMethod(
             learning_rate=0.01,
             trials=tuple(Trial(learning_rate=rate) for rate in self.scripts),
             patience=patience,
@@ -219,7 +215,7 @@ def test_if_all_trials_fail_each_has_its_reason() -> None:
     }
     with pytest.raises(AllTrialsFailedError) as caught:
         ScriptedTrials(scripts).run()
-    assert [trial.number for trial in caught.value.failed_trials] == [0, 1, 2]
+    assert [note.value["number"] for note in caught.value.notes] == [0, 1, 2]
 
 
 def test_a_dropped_trial_is_freed_before_the_next_is_built() -> None:
@@ -252,26 +248,26 @@ EPOCHS = (Trial(learning_rate=0.1, epochs=5), Trial(learning_rate=0.2, epochs=5)
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (FinetuneSettings(learning_rate=0.01, trials=RATES), True),
-        (BilstmProbeSettings(trials=RATES), True),
-        (FinetuneSettings(learning_rate=0.01, trials=EPOCHS), True),
-        (FinetuneSettings(learning_rate=0.01, trials=(RATES[0], EPOCHS[1])), False),
+        (FinetuneMethod(learning_rate=0.01, trials=RATES), True),
+        (BilstmProbeMethod(trials=RATES), True),
+        (FinetuneMethod(learning_rate=0.01, trials=EPOCHS), True),
+        (FinetuneMethod(learning_rate=0.01, trials=(RATES[0], EPOCHS[1])), False),
         (
-            FinetuneSettings(
+            FinetuneMethod(
                 learning_rate=0.01, trials=(RATES[0], Trial(learning_rate=0.2, pooling="mean"))
             ),
             False,
         ),
         (
-            FinetuneSettings(learning_rate=0.01, trials=(RATES[0], Trial(gradual_unfreezing=0.5))),
+            FinetuneMethod(learning_rate=0.01, trials=(RATES[0], Trial(gradual_unfreezing=0.5))),
             False,
         ),
-        (FinetuneSettings(learning_rate=0.01, trials=RATES, patience=None), False),
-        (LinearProbeSettings(), False),
+        (FinetuneMethod(learning_rate=0.01, trials=RATES, patience=None), False),
+        (LinearProbeMethod(), False),
     ],
 )
 def test_trials_race_if_they_stop_early_and_differ_in_their_learning_rates_alone(
-    settings: HyperparameterTrials, expected: bool
+    settings: TriedMethod, expected: bool
 ) -> None:
     assert is_race(settings) == expected
 
@@ -286,7 +282,7 @@ def test_trials_race_if_they_stop_early_and_differ_in_their_learning_rates_alone
 def test_trials_that_differ_in_more_are_all_trained_to_the_end(trials: tuple[Trial, ...]) -> None:
     scripted = ScriptedTrials({0.1: constant(0.5), 0.3: constant(0.4)})
     outcome = fit_best_trial(
-        FinetuneSettings(learning_rate=0.01, trials=trials, patience=30),
+        FinetuneMethod(learning_rate=0.01, trials=trials, patience=30),
         scripted.start,
         scripted.predict_validation,
         score=lambda predictions: float(predictions["score"].iloc[0]),
@@ -335,7 +331,7 @@ def evaluate_tiny_gpt(
     cache_dir.mkdir(exist_ok=True)
     return evaluate_runs(
         context,
-        [*list_runs(data.info, ("random",), ("all",), (3,))],
+        [*tiny.list_runs(data.info, ("random",), ("all",), (3,))],
         cache_dir=cache_dir,
         report_progress=report_progress,
     )
@@ -357,7 +353,7 @@ def test_a_race_that_is_stopped_again_and_again_ends_as_it_does_at_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lineage.evaluation.early_stopping.MAX_SAVE_SHARE", math.inf)
+    monkeypatch.setattr("lineage.methods.early_stopping.MAX_SAVE_SHARE", math.inf)
     num_reports = 0
 
     def stop_at_times(done: float, note: str) -> None:

@@ -15,18 +15,20 @@ from lineage.artifacts import create_artifact
 from lineage.config.params import Budget, Params, read_params
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation import encoding
-from lineage.evaluation.encoding import collate_items, encode_items
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.evaluation.finetuning import (
+from lineage.methods import encoding
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.finetuning import (
     FinetunedModel,
+    FinetuneMethod,
     finetune,
     finetuning_objective,
     predict_finetuned,
 )
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe, select_layers
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.stored_features import extract_features, select_layers
 from lineage.models.batch import masked_mean
 from lineage.report.notes import format_notes
 from lineage.training.objectives import auxiliary_lm_loss
@@ -36,7 +38,7 @@ from lineage.training.schedules import bert_schedule_with_warmup
 from lineage.training.train_run import TrainContext
 from tests import tiny
 
-FINETUNE = FinetuneSettings(
+FINETUNE = FinetuneMethod(
     epochs=1,
     batch_size=5,
     learning_rate=0.005,
@@ -50,7 +52,7 @@ FINETUNE = FinetuneSettings(
     min_steps=60,
     patience=None,
 )
-LINEAR_PROBE = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
+LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 TEXTS = [
     " ".join(document.split()[:length])
     for document, length in zip(tiny.documents()[:9], range(3, 12), strict=True)
@@ -246,7 +248,9 @@ def test_a_body_has_the_dropout_of_its_stage(name: str, dropout: Any) -> None:
     )  # type: ignore[arg-type]
     finetune_settings = encoder_under_test.context.settings.finetune
     frozen_config = encoder_under_test.build_encoder().config
-    finetuned_config = encoder_under_test.build_encoder(finetune_settings).config
+    finetuned_config = encoder_under_test.build_encoder(
+        body_dropout=finetune_settings.body_dropout
+    ).config
     assert frozen_config == checkpoint.architecture and finetuned_config != frozen_config
     for key, block in (
         ("adapt", {"adapt": {"body_dropout": dropout}}),
@@ -295,34 +299,36 @@ def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
 
 def test_layers_are_selected_by_name() -> None:
     x = np.arange(2 * 6 * 3.0).reshape(2, 6, 3)
-    assert np.array_equal(select_layers(x, LINEAR_PROBE), x)
+    assert np.array_equal(select_layers(x, "scalar_mix", block=""), x)
     for which, number in (("last", 5), ("second_to_last", 4), ("embeddings", 0)):
-        assert np.array_equal(
-            select_layers(x, replace(LINEAR_PROBE, features=which)), x[:, [number]]
-        )
-    concatenated = replace(LINEAR_PROBE, features="concat_last_4")
+        assert np.array_equal(select_layers(x, which, block=""), x[:, [number]])
     assert np.array_equal(
-        select_layers(x, concatenated), np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None]
+        select_layers(x, "concat_last_4", block=""),
+        np.concatenate([x[:, i] for i in (2, 3, 4, 5)], -1)[:, None],
     )
-    assert select_layers(x[:, :2], concatenated).shape == (2, 1, 6)  # only two layers exist
-    assert select_layers(np.stack([x, x], 1), concatenated).shape == (
+    assert select_layers(x[:, :2], "concat_last_4", block="").shape == (
+        2,
+        1,
+        6,
+    )  # only two layers exist
+    assert select_layers(np.stack([x, x], 1), "concat_last_4", block="").shape == (
         2,
         2,
         1,
         12,
     )  # multiple choice
-    for block, settings in (("linear_probe", LINEAR_PROBE), ("bilstm_probe", tiny.BILSTM_PROBE)):
+    for block in ("linear_probe", "bilstm_probe"):
         with pytest.raises(
             EvaluationError, match=rf"none is second to last; set evaluate\.{block}\.features"
         ):
-            select_layers(x[:, :1], replace(settings, features="second_to_last"))
+            select_layers(x[:, :1], "second_to_last", block=block)
 
 
 def evaluate_random_model(
     name: str,
     folder: Path,
-    probe_settings: LinearProbeSettings,
-    finetune_settings: FinetuneSettings,
+    probe_settings: LinearProbeMethod,
+    finetune_settings: FinetuneMethod,
 ) -> list[Any]:
     """Return the test rows of an untrained model, frozen and fine-tuned, and of what failed."""
     info = {

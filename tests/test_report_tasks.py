@@ -21,13 +21,13 @@ from lineage.analysis.tasks import build_task_summaries
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
 from lineage.config.records import parse_record
-from lineage.config.study import load_family
 from lineage.data.dataset_stats import compute_dataset_stats
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.result_rows import unknown_token_rows
-from lineage.evaluation.systems import EvalContext, EvalRun
+from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.models.registry import load_family
 from lineage.report import page, publication, tasks
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind

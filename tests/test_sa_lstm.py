@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.evaluation.encoding import collate_items, encode_items
-from lineage.evaluation.finetuning import FinetunedModel, finetuning_objective
+from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.finetuning import FinetunedModel, finetuning_objective
 from lineage.models.batch import IGNORE_INDEX, Batch
 from lineage.models.sa_lstm import (
     FAMILY,

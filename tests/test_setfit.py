@@ -23,21 +23,7 @@ from lineage.config.resolve import merge_trees
 from lineage.config.stage_records import stage_records
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation import heads, systems
-from lineage.evaluation.encoding import EncodedItem, collate_items, encode_items
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
-from lineage.evaluation.saved_systems import load_system, read_record
-from lineage.evaluation.setfit import (
-    PairBatches,
-    SentenceEncoder,
-    TunedEncoder,
-    cosine_similarity_loss,
-    encode_texts,
-    sample_pairs,
-    tune_encoder,
-)
-from lineage.evaluation.settings import EvaluateSettings, SetfitSettings, Trial
-from lineage.evaluation.systems import EvalContext, EvalRun
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
 from lineage.forecast.evaluation import (
     EvaluationCosts,
     HeadCosts,
@@ -45,6 +31,22 @@ from lineage.forecast.evaluation import (
     evaluation_disk,
     evaluation_seconds,
 )
+from lineage.methods import setfit
+from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.registry import EvaluateSettings, load_system
+from lineage.methods.saved import read_record
+from lineage.methods.setfit import (
+    PairBatches,
+    SentenceEncoder,
+    SetfitMethod,
+    TunedEncoder,
+    cosine_similarity_loss,
+    encode_texts,
+    sample_pairs,
+    tune_encoder,
+)
+from lineage.methods.trials import Trial
 from lineage.models.batch import masked_mean
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import generator
@@ -55,7 +57,7 @@ from tests import tiny, user_project
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_transfer import FINETUNE, PROBE, build_context, task  # noqa: F401
 
-SETTINGS = SetfitSettings(
+SETTINGS = SetfitMethod(
     learning_rate=0.003, num_iterations=5, batch_size=7, trials=(Trial(l2=0.1), Trial(l2=0.001))
 )
 REPORT_STAGES = (
@@ -82,7 +84,7 @@ def encoded(name: str, table: pd.DataFrame) -> list[EncodedItem]:
 
 
 def setfit_context(
-    data: TaskData, settings: SetfitSettings = SETTINGS, name: str = "gpt"
+    data: TaskData, settings: SetfitMethod = SETTINGS, name: str = "gpt"
 ) -> EvalContext:
     context = build_context(name, data)
     return dataclasses.replace(
@@ -105,7 +107,7 @@ def record_tuning(monkeypatch: pytest.MonkeyPatch) -> list[TunedEncoder]:
         recorded.append(tune_encoder(*arguments, **options))
         return recorded[-1]
 
-    monkeypatch.setattr(systems, "tune_encoder", recording_tune)
+    monkeypatch.setattr(setfit, "tune_encoder", recording_tune)
     return recorded
 
 
@@ -143,7 +145,7 @@ def test_the_second_text_of_a_pair_is_any_text_of_its_label_or_of_the_others() -
 
 
 def test_a_limit_on_steps_leaves_every_text_about_as_many_pairs() -> None:
-    settings = SetfitSettings(num_iterations=20, batch_size=16, max_steps=1000)
+    settings = SetfitMethod(num_iterations=20, batch_size=16, max_steps=1000)
     assert [settings.count_pairs(number) for number in (16, 384, 400, 5000)] == [
         640,
         15_360,
@@ -167,7 +169,7 @@ def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:  #
     table = task.splits["train"][:8]
     labels_N = table["label"].to_numpy()
     items = encoded("word2vec", table)
-    settings = SetfitSettings(learning_rate=0.01, num_iterations=5, batch_size=4)
+    settings = SetfitMethod(learning_rate=0.01, num_iterations=5, batch_size=4)
     num_steps = 20
     assert settings.count_steps(8) == num_steps
     tuned = tune_encoder(
@@ -176,7 +178,6 @@ def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:  #
         items,
         labels_N,
         settings,
-        uses_mean_pooling=False,
         seed=5,
         precision="fp32",
     )
@@ -233,7 +234,7 @@ def test_every_family_draws_texts_of_one_label_together(
     items = encoded(name, table)
     # As for the families' own fine-tuning of such small models (test_transfer).
     rates = dict.fromkeys((*tiny.STATIC, "context2vec"), 0.05) | {"elmo": 0.02}
-    settings = SetfitSettings(learning_rate=rates.get(name, 0.005))
+    settings = SetfitMethod(learning_rate=rates.get(name, 0.005))
     is_same_NN = labels_N[:, None] == labels_N
 
     def cosine_gap(model: SentenceEncoder) -> float:
@@ -250,7 +251,6 @@ def test_every_family_draws_texts_of_one_label_together(
             items,
             labels_N,
             settings,
-            uses_mean_pooling=False,
             seed=0,
             precision="fp32",
         )
@@ -418,9 +418,9 @@ def test_learning_rates_can_be_tried_and_each_is_fine_tuned(
 def test_without_a_learning_rate_of_its_own_that_of_fine_tuning_is_used() -> None:
     settings = EvaluateSettings(finetune=FINETUNE)
     method = settings.methods["setfit"]
-    assert isinstance(method, SetfitSettings)
+    assert isinstance(method, SetfitMethod)
     assert method.learning_rate == FINETUNE.learning_rate
-    own = dataclasses.replace(settings, setfit=SetfitSettings(learning_rate=0.1))
+    own = dataclasses.replace(settings, setfit=SetfitMethod(learning_rate=0.1, pooling="mean"))
     assert own.methods["setfit"] == own.setfit
 
 
@@ -428,7 +428,7 @@ def test_only_named_models_have_runs_of_setfit() -> None:
     facts = tiny.task_info("text_classification")
 
     def transfers(**options: bool) -> list[str]:
-        runs = list_runs(facts, ("pretrained",), (20,), (0,), **options)
+        runs = tiny.list_runs(facts, ("pretrained",), (20,), (0,), **options)
         return [run.transfer for run in runs]
 
     assert transfers() == ["frozen", "finetuned"]
@@ -471,13 +471,13 @@ def test_an_unknown_model_is_refused_with_the_nearest_name() -> None:
 @pytest.mark.parametrize("key", ["num_iterations", "max_steps", "learning_rate", "l2"])
 def test_numbers_of_setfit_are_above_zero(key: str) -> None:
     with pytest.raises(ValueError, match=key):
-        SetfitSettings(**{key: 0})
+        SetfitMethod(**{key: 0})
 
 
 def test_a_single_step_has_pairs_of_one_label_and_of_two() -> None:
-    assert SetfitSettings(batch_size=2, max_steps=1).count_pairs(16) == 2
+    assert SetfitMethod(batch_size=2, max_steps=1).count_pairs(16) == 2
     with pytest.raises(ValueError, match=r"batch_size is 1; .* set it to 2 or more"):
-        SetfitSettings(batch_size=1)
+        SetfitMethod(batch_size=1)
 
 
 def test_only_stages_of_named_models_depend_on_the_settings_of_setfit() -> None:
@@ -521,7 +521,7 @@ def test_the_forecast_counts_the_steps_and_the_texts_of_setfit(
         encoded_texts.append(len(items))
         return encode_texts(model, tokenizer, items, **options)
 
-    monkeypatch.setattr(heads, "encode_texts", recording_encode)
+    monkeypatch.setattr(setfit, "encode_texts", recording_encode)
     run_setfit(context, tmp_path, counts=(20, 60), seeds=(0, 1))
     num_steps = sum(one.learning_curve[-1].step for one in tuned)
     # 20 and 60 texts with 10 pairs each, 7 pairs a step; two learning rates with the first seed.
@@ -573,7 +573,7 @@ def test_each_text_of_a_batch_of_pairs_is_read_once(
 def test_the_forecast_expects_as_many_distinct_texts_as_batches_have(
     task: TaskData,  # noqa: F811
 ) -> None:
-    settings = SetfitSettings()
+    settings = SetfitMethod()
     table = task.splits["train"][:16]
     pairs = sample_pairs(table["label"].to_numpy(), settings.count_pairs(16), rng())
     batches = PairBatches(tiny.tokenizer("gpt"), encoded("gpt", table), pairs, batch_size=16)

@@ -15,7 +15,7 @@ from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.encoding import encode_question_context
+from lineage.methods.encoding import encode_question_context
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType

@@ -16,18 +16,20 @@ from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.bilstm_probe import cache_features, fit_bilstm_probe, predict_bilstm_probe
-from lineage.evaluation.encoding import (
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.cached_features import cache_features
+from lineage.methods.encoder import EvalContext
+from lineage.methods.encoding import (
     answer_rows,
     collate_items,
     encode_items,
     encode_question_context,
 )
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.finetuning import finetune, predict_finetuned
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
-from lineage.evaluation.systems import EvalContext
+from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests import tiny
@@ -38,7 +40,7 @@ LEARNING_NAMES = [
     name if name in ("word2vec", "bert") else pytest.param(name, marks=pytest.mark.slow)
     for name in NAMES
 ]
-FINETUNE = FinetuneSettings(
+FINETUNE = FinetuneMethod(
     epochs=12,
     batch_size=8,
     learning_rate=0.01,
@@ -52,7 +54,7 @@ FINETUNE = FinetuneSettings(
     min_steps=60,
     patience=None,
 )
-LINEAR_PROBE = LinearProbeSettings(trials=(), l2=0.0003, max_iter=100)
+LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 
 
 @pytest.mark.parametrize("name", LEARNING_NAMES)
@@ -240,7 +242,7 @@ def test_the_l2_penalty_of_a_linear_probe_is_relative_to_the_mean_over_questions
         flat,
         SpanAnswer().labels(table),
         SpanAnswer(),
-        LinearProbeSettings(trials=(), l2=l2, max_iter=200),
+        LinearProbeMethod(trials=(), l2=l2, max_iter=200),
         seed=0,
     )(flat)[:, 0].reshape(30, 7)
     x = (features[..., 0] - features.mean()) / features.std()
@@ -319,7 +321,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
     )
     rows, predictions, *_ = evaluate_runs(
         context,
-        [*list_runs(task.info, ("random",), ("all",), (0,))],
+        [*tiny.list_runs(task.info, ("random",), ("all",), (0,))],
         cache_dir=tmp_path / "keep",
         report_progress=lambda *_: None,
     )

@@ -17,8 +17,8 @@ from lineage.config.params import read_params
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun, Init
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init
 from lineage.models.base import Encoder
 from lineage.models.checkpoint import Checkpoint
 from lineage.tasks.base import load_kind
@@ -156,7 +156,7 @@ def test_the_script_fine_tunes_as_the_run_did(
             )
             runs = [
                 run
-                for run in list_runs(context.task.info, (init,), (60,), (0, 1))
+                for run in tiny.list_runs(context.task.info, (init,), (60,), (0, 1))
                 if run.transfer == "finetuned"
             ]
             expected_rows, *_ = evaluate_runs(
@@ -216,7 +216,10 @@ def test_probes_and_fine_tuning_start_from_the_same_weights(name: str, tmp_path:
     expected_starts: dict[Init, Encoder] = {"pretrained": pretrained, "random": random}
     for init, expected in expected_starts.items():
         encoder = EncoderUnderTest(context, init)
-        for actual in (encoder.build_encoder(), encoder.build_encoder(settings.finetune)):
+        for actual in (
+            encoder.build_encoder(),
+            encoder.build_encoder(body_dropout=settings.finetune.body_dropout),
+        ):
             assert all(map(torch.equal, actual.parameters(), expected.parameters())), init
 
 

@@ -14,7 +14,7 @@ from lineage.config.checks import check_study
 from lineage.config.params import read_params
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
+from lineage.evaluation.evaluate import evaluate_runs
 from lineage.models import fasttext
 from lineage.models.base import Encoder, Static
 from lineage.models.glove import (
@@ -339,7 +339,7 @@ def test_minimal_pairs_are_not_applicable_to_static_families(name: str, tmp_path
     context = build_context(name, TaskData(info, {"test": pairs}))
     rows, predictions, *_ = evaluate_runs(
         context,
-        [*list_runs(tiny.task_info("minimal_pairs"), ("pretrained",), ("all",), (0,))],
+        [*tiny.list_runs(tiny.task_info("minimal_pairs"), ("pretrained",), ("all",), (0,))],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

@@ -15,7 +15,7 @@ from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.config.resolved import format_params, resolved_values
 from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
-from lineage.evaluation.settings import EvaluateSettings
+from lineage.methods.registry import EvaluateSettings
 from tests import tiny
 from tests.toy_project import REPOSITORY
 

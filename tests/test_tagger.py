@@ -12,19 +12,18 @@ from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
-from lineage.evaluation.bilstm_probe import (
+from lineage.evaluation.result_rows import mean_values, result_rows
+from lineage.methods.base import build_predictions
+from lineage.methods.bilstm_probe import (
     BilstmProbe,
-    CachedFeatures,
-    FeatureBatch,
-    cache_features,
+    BilstmProbeMethod,
     fit_bilstm_probe,
     predict_bilstm_probe,
 )
-from lineage.evaluation.encoding import answer_rows, encode_items
-from lineage.evaluation.result_rows import build_predictions, mean_values, result_rows
-from lineage.evaluation.settings import BilstmProbeSettings
-from lineage.evaluation.systems import EvalRun
-from lineage.evaluation.trials import RunPredictions
+from lineage.methods.cached_features import CachedFeatures, FeatureBatch, cache_features
+from lineage.methods.encoder import EvalRun
+from lineage.methods.encoding import answer_rows, encode_items
+from lineage.methods.run_predictions import RunPredictions
 from tests import tiny
 from tests.by_hand import (
     arrays_with_prefix,
@@ -41,7 +40,7 @@ JOINS = ("input", "first", "second")
 L, D, S, H = 2, 5, 3, 4
 
 
-def probe_settings(join: str, *, layers: int = 2, **more: Any) -> BilstmProbeSettings:
+def probe_settings(join: str, *, layers: int = 2, **more: Any) -> BilstmProbeMethod:
     return dataclasses.replace(tiny.BILSTM_PROBE, num_layers=layers, join=join, **more)
 
 

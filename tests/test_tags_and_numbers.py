@@ -25,12 +25,12 @@ from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation import linear_probe
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.encoding import answer_rows, collate_items, encode_items, encode_sentence
-from lineage.evaluation.finetuning import finetune, predict_finetuned
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
-from lineage.evaluation.settings import FinetuneSettings, LinearProbeSettings
+from lineage.methods import stored_features
+from lineage.methods.encoding import answer_rows, collate_items, encode_items, encode_sentence
+from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
@@ -44,7 +44,7 @@ FAST_OR_SLOW_FAMILIES = [
     else pytest.param(name, marks=pytest.mark.slow)
     for name in ONE_PER_FAMILY
 ]
-FINETUNE = FinetuneSettings(
+FINETUNE = FinetuneMethod(
     epochs=12,
     batch_size=8,
     learning_rate=0.01,
@@ -58,7 +58,7 @@ FINETUNE = FinetuneSettings(
     min_steps=60,
     patience=None,
 )
-PROBE = LinearProbeSettings(trials=(), l2=0.0003, max_iter=100)
+PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 # The family with the smallest vocabulary.
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
@@ -417,7 +417,7 @@ def test_fitting_a_probe_in_chunks_gives_the_same_probe(
         return double(x)
 
     monkeypatch.setattr(torch.Tensor, "double", recording_double)
-    monkeypatch.setattr(linear_probe, "CHUNK_SIZE", 210)
+    monkeypatch.setattr(stored_features, "CHUNK_SIZE", 210)
     actual = fit_linear_probe(features, labels, tiny.label_answer(3), PROBE, seed=0)(features)
     np.testing.assert_allclose(actual, expected, atol=1e-9)
     assert max(sizes) == 210, "a chunk has ten items"

@@ -21,7 +21,7 @@ from lineage.config.study import load_model_config
 from lineage.errors import InputError
 from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.evaluate import select_intermediate_runs
-from lineage.evaluation.systems import EvalRun
+from lineage.methods.encoder import EvalRun
 from lineage.models.checkpoint import Checkpoint
 from lineage.report import page
 from lineage.report.evidence import write_evidence

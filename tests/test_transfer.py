@@ -12,14 +12,15 @@ import torch
 from safetensors.torch import load_file
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation import frozen_features, heads
-from lineage.evaluation.encoding import collate_items, encode_items, encode_word_in_context
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.finetuning import finetune, predict_finetuned, unfreeze_layers
-from lineage.evaluation.linear_probe import extract_features, fit_linear_probe
-from lineage.evaluation.saved_systems import read_record
-from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings, LinearProbeSettings
-from lineage.evaluation.systems import EvalContext, EvalRun
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods import finetuning, frozen_features
+from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.methods.encoding import collate_items, encode_items, encode_word_in_context
+from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned, unfreeze_layers
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.saved import read_record
+from lineage.methods.stored_features import extract_features
 from lineage.models.base import Encoder
 from lineage.models.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
@@ -28,7 +29,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests import tiny
 
-FINETUNE = FinetuneSettings(
+FINETUNE = FinetuneMethod(
     epochs=2,
     batch_size=5,
     learning_rate=0.005,
@@ -42,7 +43,7 @@ FINETUNE = FinetuneSettings(
     min_steps=60,
     patience=None,
 )
-PROBE = LinearProbeSettings(trials=(), l2=0.001, max_iter=60)
+PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 RNG = np.random.default_rng(8)
 
 
@@ -117,7 +118,7 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
     """
     tokenizer = tiny.tokenizer("ulmfit")
     items = encode_items(task.splits["train"], tokenizer, max_length=20, language="en")
-    settings = FinetuneSettings(**{**vars(FINETUNE), "epochs": 1, "dropout": 0.0})
+    settings = FinetuneMethod(**{**vars(FINETUNE), "epochs": 1, "dropout": 0.0})
     model = finetune(
         tiny.model("ulmfit"),
         tokenizer,
@@ -153,7 +154,7 @@ def test_finetuning_learns_and_is_deterministic(name: str, task: TaskData) -> No
     learning_rate = learning_rates.get(name, 0.005)
 
     def finetuned_scores(epochs: int) -> np.ndarray:
-        settings = FinetuneSettings(
+        settings = FinetuneMethod(
             **{**vars(FINETUNE), "epochs": epochs, "learning_rate": learning_rate}
         )
         model = finetune(
@@ -201,7 +202,7 @@ def test_frozen_layers_stay_bit_identical_and_unfreeze_from_the_top() -> None:
 def test_the_recipe_names_the_finetuning_techniques_in_use() -> None:
     assert FINETUNE.recipe == "discriminative+slanted_triangular+gradual"
     assert (
-        FinetuneSettings(
+        FinetuneMethod(
             **{**vars(FINETUNE), "layer_lr_decay": 1.0, "ratio": 1.0, "gradual_unfreezing": 0.0}
         ).recipe
         == "plain"
@@ -234,7 +235,7 @@ def test_evaluations_run_once_and_share_features(
     context = build_context("gpt", task)
     runs = [
         run
-        for run in list_runs(
+        for run in tiny.list_runs(
             tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
         )
         if run.transfer == "frozen" or run.label_count == 20
@@ -272,12 +273,12 @@ def test_evaluations_run_once_and_share_features(
 def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
     task: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predict = heads.predict_finetuned
+    predict = finetuning.predict_finetuned
 
     def predict_nan(model: Any, *arguments: Any, **keywords: Any) -> np.ndarray:
         return predict(model, *arguments, **keywords) * np.nan
 
-    monkeypatch.setattr(heads, "predict_finetuned", predict_nan)
+    monkeypatch.setattr(finetuning, "predict_finetuned", predict_nan)
     rows, *_ = evaluate_runs(
         build_context("gpt", task),
         [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
@@ -324,7 +325,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
     context = build_context("gpt", task)
     runs = [
         run
-        for run in list_runs(
+        for run in tiny.list_runs(
             tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
         )
         if run.transfer == "finetuned"
@@ -385,7 +386,7 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
     context = build_context("gpt", TaskData(info, {"test": pairs}))
     rows, predictions, *_ = evaluate_runs(
         context,
-        [*list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1))],
+        [*tiny.list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1))],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

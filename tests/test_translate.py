@@ -24,11 +24,10 @@ from lineage.data.language import sentence_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.saved_systems import load_system
-from lineage.evaluation.settings import EvaluateSettings
-from lineage.evaluation.systems import EvalContext, EvalRun
-from lineage.evaluation.translation import build_trained_translator, translate
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.methods.registry import EvaluateSettings, load_system
+from lineage.methods.translation import build_trained_translator, translate
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
 from lineage.report.notes import format_notes, format_reason
@@ -217,7 +216,9 @@ def test_rows_hold_corpus_bleu_and_a_killed_evaluation_ends_the_same(
     task: TaskData, tmp_path: Path
 ) -> None:
     context = build_context("seq2seq", task, tmp_path)
-    runs = [*list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))]
+    runs = [
+        *tiny.list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))
+    ]
     assert [(run.init, run.transfer, run.label_count) for run in runs] == [
         (init, "finetuned", label_count)
         for init in ("pretrained", "random")
@@ -295,7 +296,7 @@ def test_families_without_a_decoder_are_not_applicable(
     context = build_context(name, task, tmp_path)
     rows, predictions, *_ = evaluate_runs(
         context,
-        [*list_runs(tiny.task_info("translation"), ("random",), ("all",), (0,))],
+        [*tiny.list_runs(tiny.task_info("translation"), ("random",), ("all",), (0,))],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -372,7 +373,9 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
         label_counts=(10, "all"),
     )
     folder = tmp_path / "results"
-    runs = [*list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))]
+    runs = [
+        *tiny.list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))
+    ]
     for name in grid.models:
         rows, predictions, *_ = evaluate_runs(
             build_context(name, task, tmp_path),
@@ -521,7 +524,7 @@ def test_translation_is_learned_and_pretraining_helps_when_pairs_are_few(tmp_pat
 def test_a_kept_translator_translates_as_it_did(task: TaskData, tmp_path: Path) -> None:
     context = build_context("seq2seq", task, tmp_path)
     context.checkpoint.save(tmp_path, context.checkpoint.build(tiny.CPU))
-    runs = [*list_runs(tiny.task_info("translation"), ("pretrained",), ("all",), (0,))]
+    runs = [*tiny.list_runs(tiny.task_info("translation"), ("pretrained",), ("all",), (0,))]
     (tmp_path / "cache").mkdir()
     output = evaluate_runs(
         context, runs, cache_dir=tmp_path / "cache", report_progress=lambda *_: None

@@ -15,23 +15,21 @@ from lineage.analysis.records import TrialCounts
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.evaluate import evaluate_runs, list_runs
-from lineage.evaluation.heads import HeadProblem, StartedHead, start_head
-from lineage.evaluation.settings import (
-    EvaluateSettings,
-    FinetuneSettings,
-    LinearProbeSettings,
-    Trial,
-)
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
+from lineage.evaluation.evaluate import evaluate_runs
+from lineage.methods.encoder import EvalContext
+from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.head_method import HeadMethod, HeadStarter
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.trials import Trial
 from lineage.report import sentences
 from lineage.report.notes import format_notes, format_reason
 from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny, user_project
 
-PROBE = LinearProbeSettings(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
-FINETUNE = FinetuneSettings(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
+PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
+FINETUNE = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                       max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
 INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
                          "metric": ["accuracy", "macro_f1"]}  # fmt: skip
@@ -67,7 +65,7 @@ def evaluate_tiny_gpt(
     cache_dir.mkdir(exist_ok=True)
     rows, predictions, *_ = evaluate_runs(
         context,
-        [*list_runs(INFO, ("random",), (40,), seeds)],
+        [*tiny.list_runs(INFO, ("random",), (40,), seeds)],
         cache_dir=cache_dir,
         report_progress=lambda *_: None,
     )
@@ -181,12 +179,11 @@ def test_a_failed_trial_has_a_row_and_the_others_are_compared(
 def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
     data: TaskData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing_start_head(encoder: Any, run: Any, settings: Any, *rest: Any) -> Any:
-        if settings.l2 == 500.0:
+    def fail(starter: HeadStarter, method: Any) -> None:
+        if method.l2 == 500.0:
             raise EvaluationError("the moon was full")
-        return start_head(encoder, run, settings, *rest)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.start_head", failing_start_head)
+    tiny.record_starts(monkeypatch, fail)
     context = EvalContext(
         tiny.checkpoint("gpt"),
         data,
@@ -196,7 +193,9 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
         "fp32",
         tiny.CPU,
     )
-    runs = [run for run in list_runs(INFO, ("random",), (40,), (3,)) if run.transfer == "frozen"]
+    runs = [
+        run for run in tiny.list_runs(INFO, ("random",), (40,), (3,)) if run.transfer == "frozen"
+    ]
     for _ in range(2):  # the second time from the cache
         rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
         assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [
@@ -342,16 +341,14 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     """Both use the same trials, steps, learning rates and labels, and have as many rows."""
     calls: dict[str, list[Any]] = {"pretrained": [], "random": []}
 
-    def recording_start_head(
-        encoder: EncoderUnderTest, run: EvalRun, settings: Any, problem: HeadProblem
-    ) -> StartedHead:
-        train_rows = problem.train_rows.tolist()
+    def record(starter: HeadStarter, method: HeadMethod) -> None:
+        run = starter.run
+        train_rows = starter.problem.train_rows.tolist()
         calls[run.init].append(
-            (run.transfer, run.label_count, run.finetune_seed, settings, train_rows)
+            (run.transfer, run.label_count, run.finetune_seed, method, train_rows)
         )
-        return start_head(encoder, run, settings, problem)
 
-    monkeypatch.setattr("lineage.evaluation.evaluate.start_head", recording_start_head)
+    tiny.record_starts(monkeypatch, record)
     context = EvalContext(
         tiny.checkpoint("gpt"),
         data,
@@ -366,7 +363,7 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
         (tmp_path / init).mkdir()
         rows += evaluate_runs(
             context,
-            [*list_runs(INFO, (init,), (40,), (3, 5))],
+            [*tiny.list_runs(INFO, (init,), (40,), (3, 5))],
             cache_dir=tmp_path / init,
             report_progress=lambda *_: None,
         )[0]  # type: ignore[arg-type]

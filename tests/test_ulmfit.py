@@ -15,14 +15,13 @@ from safetensors.torch import load_file, save_file
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import AdaptationBudget, Params, read_params
 from lineage.errors import InputError
-from lineage.evaluation.encoding import (
+from lineage.methods.encoding import (
     batch_by_length,
     collate_items,
     encode_items,
     encode_word_in_context,
 )
-from lineage.evaluation.finetuning import FinetunedModel, unfreeze_layers, update_batch_norm
-from lineage.evaluation.settings import AdaptSettings
+from lineage.methods.finetuning import FinetunedModel, unfreeze_layers, update_batch_norm
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.static import vocab_words
 from lineage.models.ulmfit import PoolingClassifier, ULMFiTModel
@@ -31,7 +30,7 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.adapt import HeldOutMetrics, adapt, find_new_words, split_target_texts
 from lineage.training.objectives import regularized_lm_loss
-from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.training.optimizers import AdaptSettings, build_adamw, build_param_groups
 from lineage.training.pretrain import TrainOutput
 from lineage.training.train_run import TrainContext
 from tests import tiny

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lineage.data.language import join_words, word_spans
-from lineage.evaluation.encoding import EncodedItem, encode_question_context, encode_sentence
+from lineage.methods.encoding import EncodedItem, encode_question_context, encode_sentence
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer

@@ -18,10 +18,10 @@ from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.baselines import evaluate_baselines
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs, list_runs
+from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
 from lineage.evaluation.result_rows import mean_values
-from lineage.evaluation.settings import EvaluateSettings
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext
+from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.registry import EvaluateSettings
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks import word_similarity
@@ -99,7 +99,7 @@ def build_context(name: str, items: TaskItems) -> EvalContext:
 
 def evaluate_zero_shot(name: str, items: TaskItems, folder: Path) -> EvaluationOutput:
     """Return the output of an evaluation of an untrained model."""
-    runs = [*list_runs(items.info, ("random",), ("all",), (0, 1))]
+    runs = [*tiny.list_runs(items.info, ("random",), ("all",), (0, 1))]
     assert [(run.transfer, run.label_count, run.finetune_seed) for run in runs] == [
         ("zero_shot", None, None)
     ]

@@ -7,17 +7,15 @@ import pytest
 import torch
 
 from lineage.answers.tags import TagsAnswer
-from lineage.evaluation.encoding import collate_items, encode_items
-from lineage.evaluation.finetuning import FinetunedModel, finetune, predict_finetuned
-from lineage.evaluation.settings import FinetuneSettings
-from lineage.evaluation.trials import trial_note
+from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, finetune, predict_finetuned
 from lineage.models.base import Encoder
 from lineage.models.batch import Batch
 from lineage.report.notes import format_note
 from tests import tiny
 from tests.test_networks import CASES, WORDS
 
-FINETUNE = FinetuneSettings(
+FINETUNE = FinetuneMethod(
     epochs=10, batch_size=16, learning_rate=0.004, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0, max_grad_norm=1.0,
     word_layer_norm=True, min_steps=60, patience=None,
 )  # fmt: skip
@@ -129,7 +127,7 @@ def test_word_layer_norm_can_be_a_trial_and_is_named_in_the_recipe() -> None:
         },
     ).evaluate.finetune
     assert settings.with_trial(1).word_layer_norm and not settings.with_trial(0).word_layer_norm
-    assert format_note(trial_note(settings, 1)) == (
+    assert format_note(settings.describe_trial(1)) == (
         "trial 1 (of 2, from 0): learning_rate 0.02, word_layer_norm"
     )
     assert "word norm" in settings.with_trial(1).recipe and "word norm" not in settings.recipe

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from lineage.evaluation.encoding import (
+from lineage.methods.encoding import (
     collate_items,
     encode_sentence,
     encode_word_in_context,

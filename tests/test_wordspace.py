@@ -15,7 +15,7 @@ from lineage.answers.metrics import (
 )
 from lineage.answers.words import AnalogyAnswer, SimilarityAnswer, list_distinct_words
 from lineage.errors import EvaluationError
-from lineage.evaluation.word_vectors import cosine_matrix, cosines_by_layer
+from lineage.methods.word_vectors import cosine_matrix, cosines_by_layer
 from lineage.report.notes import format_note, format_notes
 from lineage.tasks.base import load_kind
 

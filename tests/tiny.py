@@ -1,7 +1,7 @@
 """Tiny models of every family on a few generated documents. Sizes are odd on purpose."""
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,11 @@ from lineage.answers.label import LabelAnswer
 from lineage.config.records import read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.config.study import ModelConfig, parse_model_config
-from lineage.evaluation.settings import BilstmProbeSettings
+from lineage.evaluation import evaluate
+from lineage.methods.bilstm_probe import BilstmProbeMethod
+from lineage.methods.encoder import EncoderUnderTest, EvalRun, Init, LabelCount
+from lineage.methods.head_method import HeadMethod, HeadStarter
+from lineage.methods.heads import StartedHead
 from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.batch import Batch
 from lineage.models.checkpoint import Checkpoint
@@ -36,7 +40,7 @@ STATIC = ("word2vec", "fasttext", "glove")
 FAMILIES = (*TRAINED, *CELLS, *STATIC)
 BODY_PARAMETERS = 12_000
 CPU = torch.device("cpu")
-BILSTM_PROBE = BilstmProbeSettings(
+BILSTM_PROBE = BilstmProbeMethod(
     hidden_size=11,
     epochs=10,
     batch_size=8,
@@ -224,3 +228,45 @@ class OneBatchSampler:
 
     def get_batch(self, index: int) -> Batch:
         return self.batch
+
+
+def record_starts(
+    monkeypatch: pytest.MonkeyPatch, on_start: Callable[[HeadStarter, HeadMethod], None]
+) -> None:
+    """Call a function before every start of a head."""
+    original = HeadStarter.__call__
+
+    def start(starter: HeadStarter, method: HeadMethod) -> StartedHead:
+        on_start(starter, method)
+        return original(starter, method)
+
+    monkeypatch.setattr(HeadStarter, "__call__", start)
+
+
+def list_runs(
+    info: Mapping[str, Any],
+    inits: tuple[Init, ...],
+    label_counts: tuple[LabelCount, ...],
+    finetune_seeds: tuple[int, ...],
+    *,
+    finetuned: bool = True,
+    setfit: bool = False,
+) -> Iterator[EvalRun]:
+    """Yield the runs of all methods on a task."""
+    methods = model_config("seq2seq").evaluate.methods.values()
+    used = [
+        method
+        for method in methods
+        if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
+    ]
+    return evaluate.list_runs(dict(info), used, inits, label_counts, finetune_seeds)
+
+
+def stored_features(encoder: EncoderUnderTest) -> Any:
+    """Return the features of each table that the encoder's linear probes read."""
+    return encoder.context.settings.methods["linear_probe"].stored_features(encoder)
+
+
+def cached_features(encoder: EncoderUnderTest) -> Any:
+    """Return the features of each table that the encoder's BiLSTM probes read."""
+    return encoder.context.settings.methods["bilstm_probe"].cached_features(encoder)

@@ -127,7 +127,7 @@ def _check_label_counts(params: Params, model: ModelConfig) -> None:
     """Raise InputError unless a method's label counts are among those of the grid."""
     for block, method in model.evaluate.methods.items():
         known = params.grid.label_counts
-        unknown = [str(count) for count in method.label_counts if count not in known]
+        unknown = [str(count) for count in method.requested_label_counts if count not in known]
         if unknown:
             raise InputError(
                 f"params.yaml: models.{model.name}.evaluate.{block}.label_counts: "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lineage.config.data import NAME_PATTERN
-from lineage.config.resolve import family_names
 from lineage.data.hub import list_cached_models
 from lineage.errors import InputError
 from lineage.models import weights
@@ -17,6 +16,7 @@ from lineage.models.public_folders import (
     is_transformers_available,
 )
 from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.models.registry import family_names
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,13 @@ def _new_name(value: Any, allowed: Iterable[Any]) -> str:
     return ""
 
 
+class Checked:
+    """A block of params.yaml that checks its values; several can be parts of one."""
+
+    def __post_init__(self) -> None:
+        """Check the values; each part calls the next by `super()`. Raises ValueError."""
+
+
 def parse_record(record_type: type[T], data: Any, where: str) -> T:
     """Build one record of dataclass `record_type` from a mapping. Raises InputError.
 

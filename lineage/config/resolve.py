@@ -8,36 +8,20 @@ key of DEFAULT_TRIAL_KEYS has no default trials of it.
 """
 
 import copy
-import importlib
-import re
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import lineage.models
 from lineage.config.records import suggest_nearest
 from lineage.config.renamed import check_version
 from lineage.errors import InputError
+from lineage.models.registry import family_names, load_family
 from lineage.results import PUBLIC_FAMILY
 
 Tree = Mapping[str, Any]
-MODELS_DIR = Path(lineage.models.__path__[0])
 # The key of each method that its default trials vary.
 DEFAULT_TRIAL_KEYS = {"linear_probe": "l2", "finetune": "learning_rate", "setfit": "l2"}
 # Blocks of a model that the study has no block of the same name for, as it has `adapt`.
 MODEL_ONLY_BLOCKS = ("tokenizer", "architecture", "pretrain", "evaluate")
-FAMILY_LINE = re.compile(r"^FAMILY\b.*=", re.MULTILINE)
-
-
-@cache
-def family_names() -> tuple[str, ...]:
-    """Return the names of the files in `lineage/models` that define a family, sorted."""
-    return tuple(
-        file.stem
-        for file in sorted(MODELS_DIR.glob("*.py"))
-        if FAMILY_LINE.search(file.read_text(encoding="utf-8"))
-    )
 
 
 def family_of(name: str, block: Tree) -> str:
@@ -95,7 +79,7 @@ def fill_in_defaults(name: str, block: Any, shared: Tree | None = None) -> Any:
     family = family_of(name, block)
     if family not in family_names():
         return block
-    defaults = importlib.import_module(f"lineage.models.{family}").FAMILY.defaults
+    defaults = load_family(family).defaults
     # A copy: nobody may change the defaults of a family.
     merged = copy.deepcopy(dict(defaults))
     shared = dict(shared or {})

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from lineage.config.params import Params
-from lineage.config.resolve import family_names
-from lineage.config.study import load_family
-from lineage.evaluation.settings import AdaptSettings, EvaluateSettings
+from lineage.methods.registry import EvaluateSettings
+from lineage.models.registry import family_names, load_family
 from lineage.tokenizers.tokenizer import TokenizerSettings
+from lineage.training.optimizers import AdaptSettings
 
 
 def json_schema() -> dict[str, Any]:

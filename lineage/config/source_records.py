@@ -15,7 +15,7 @@ from lineage.artifacts import write_json
 from lineage.config.checks import check_data, check_study
 from lineage.config.params import PARAMS_FILE, RECORDED_PARAMS_FILE, Params
 from lineage.config.stage_records import stage_records
-from lineage.config.study import ModelConfig, family_source_file
+from lineage.config.study import ModelConfig
 from lineage.errors import InputError
 from lineage.models.public_folders import (
     TRANSFORMERS_MISSING,
@@ -24,6 +24,7 @@ from lineage.models.public_folders import (
     is_transformers_available,
 )
 from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.models.registry import family_source_file
 from lineage.runtime.code import code_digest, package_digest, stage_code_digests
 from lineage.runtime.provenance import SOURCES_DIR, PackageVersion
 from lineage.training.devices import configure_torch, measure_bf16_speedup

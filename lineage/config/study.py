@@ -1,19 +1,19 @@
 """The models of a study: their blocks in params.yaml as the typed records of their families."""
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from lineage.config.params import Params
 from lineage.config.records import parse_record, suggest_nearest
-from lineage.config.resolve import MODELS_DIR, family_names, family_of
+from lineage.config.resolve import family_of
 from lineage.errors import InputError
-from lineage.evaluation.settings import AdaptSettings, EvaluateSettings
+from lineage.methods.registry import EvaluateSettings
 from lineage.models.base import Family, LanguageModelFamily, Public, Static, Trained, with_dropout
 from lineage.models.public_folders import CheckpointSource, parse_checkpoint_source
+from lineage.models.registry import load_family
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, TokenizerSettings, TokenizerType
+from lineage.training.optimizers import AdaptSettings
 
 T = TypeVar("T")
 MODEL_BLOCKS = ("tokenizer", "architecture", "pretrain", "adapt", "evaluate")
@@ -59,26 +59,6 @@ class ModelConfig:
         if self.tokenizer and self.tokenizer.direction == "backward":
             row["direction"] = "right to left"
         return row
-
-
-def load_family(name: str, where: str = "models") -> Family:
-    """Load a family by name. Raises InputError that names the nearest."""
-    known = family_names()
-    if name not in known:
-        raise InputError(f"{where}: there is no family '{name}'{suggest_nearest(name, known)}")
-    family = importlib.import_module(f"lineage.models.{name}").FAMILY
-    assert isinstance(family, Family)
-    if family.name != name:
-        raise InputError(
-            f"lineage/models/{name}.py: its FAMILY is named '{family.name}'; name it '{name}', "
-            "like its file"
-        )
-    return family
-
-
-def family_source_file(family: str) -> Path:
-    """Return the source file of a family."""
-    return MODELS_DIR / f"{family}.py"
 
 
 def parse_model_config(name: str, block: Mapping[str, Any], where: str) -> ModelConfig:

@@ -403,6 +403,7 @@ def _describe_items(
         "labels": labels,
         "metric": choose_metrics(raw.task, kind, default=default_metric),
         "symmetric": raw.task.symmetric,
+        "is_pair": raw.task.is_text_pair,
         "probes": list(raw.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,

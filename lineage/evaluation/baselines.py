@@ -27,8 +27,8 @@ from lineage.config.params import Grid
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems, TaskData, fold_numbers, truncated_answers_notes
 from lineage.errors import EvaluationError
-from lineage.evaluation.settings import LabelCount
-from lineage.evaluation.tfidf import (
+from lineage.methods.encoder import LabelCount
+from lineage.methods.tfidf import (
     MAX_ITER,
     Baseline,
     BaselineProblem,
@@ -37,7 +37,7 @@ from lineage.evaluation.tfidf import (
     fit_baseline,
     fit_text_vectorizer,
 )
-from lineage.evaluation.word_vectors import cosine_matrix
+from lineage.methods.word_vectors import cosine_matrix
 from lineage.results import (
     PREDICTION_COLUMNS,
     RESULT_KEY_COLUMNS,

@@ -10,7 +10,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -19,41 +19,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import Answer, HeadAnswer, PredictionColumns, correct_column
-from lineage.answers.pair import pair_columns
-from lineage.answers.words import WordsAnswer, list_distinct_words
-from lineage.artifacts import check_intact, create_artifact, is_intact, text_digest
-from lineage.data.splits import nested_stratified_subset, stratification_labels
-from lineage.data.task_data import SplitItems, fold_numbers
+from lineage.artifacts import create_artifact, is_intact, text_digest
+from lineage.data.task_data import fold_numbers
 from lineage.errors import EvaluationError
-from lineage.evaluation.early_stopping import ResumePoint, curve_frame
-from lineage.evaluation.heads import FittedHead, HeadProblem, StartedHead, start_head
 from lineage.evaluation.result_rows import (
-    EXTRA_COLUMNS,
-    LENGTH_NORMALIZED_ACCURACY,
-    SWAP_CONSISTENCY,
     build_curves,
-    build_predictions,
-    count_train_examples,
     empty_curves,
-    empty_predictions,
     result_rows,
     rows_without_value,
+)
+from lineage.methods.base import (
+    EXTRA_COLUMNS,
+    FittedSystem,
+    Method,
+    count_train_examples,
+    empty_predictions,
+    find_method,
     run_columns,
 )
-from lineage.evaluation.saved_systems import SystemRecord, save_system, system_name
-from lineage.evaluation.settings import HyperparameterTrials, LabelCount
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun, Init, settings_of_run
-from lineage.evaluation.translation import build_trained_translator, translate_split
-from lineage.evaluation.translator import TranslationSettings
-from lineage.evaluation.trials import (
-    AllTrialsFailedError,
-    FailedTrial,
-    RunPredictions,
-    fit_best_trial,
-)
-from lineage.evaluation.word_vectors import cosines_by_layer
-from lineage.models.base import LanguageModelFamily
+from lineage.methods.early_stopping import ResumePoint
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init, LabelCount
+from lineage.methods.run_predictions import RunPredictions
+from lineage.methods.saved import SystemRecord, save_system, system_name
+from lineage.methods.trials import AllTrialsFailedError
 from lineage.results import INTERMEDIATE_TRIAL, Note, ResultRow
 from lineage.tasks.base import load_kind
 
@@ -80,34 +68,23 @@ class EvaluationOutput(NamedTuple):
 
 def list_runs(
     info: dict[str, Any],
+    methods: Iterable[Method],
     inits: tuple[Init, ...],
     label_counts: tuple[LabelCount, ...],
     finetune_seeds: tuple[int, ...],
-    *,
-    finetuned: bool = True,
-    setfit: bool = False,
 ) -> Iterator[EvalRun]:
-    """Yield the stage's runs on a task (task.json) in order; without `finetuned`, only probes.
-
-    `setfit` adds those on pairs of texts.
-    """
+    """Yield the runs of the methods that suit a task (task.json), in order."""
     kind = load_kind(info["kind"])
-    systems: list[tuple[Any, Any]] = []  # transfer and head
-    if kind.trains_head:
-        systems += [("frozen", head) for head in info["probes"]]
-    if finetuned:
-        systems.append(("finetuned", "linear"))
-    if setfit:
-        systems.append(("setfit", "linear"))
+    suitable = [method for method in methods if method.suits(kind, info)]
     for init in inits:
-        if not kind.has_train_split:
-            yield EvalRun(init, "zero_shot")
-            continue
-        for transfer, head in systems:
+        for method in suitable:
+            if not kind.has_train_split:
+                yield EvalRun(init, method.transfer)
+                continue
             for count in label_counts:
                 for seed in finetune_seeds:
                     for fold in fold_numbers(info):
-                        yield EvalRun(init, transfer, count, seed, head, fold)
+                        yield EvalRun(init, method.transfer, count, seed, method.head, fold)
 
 
 def select_intermediate_runs(runs: Sequence[EvalRun]) -> list[EvalRun]:
@@ -187,9 +164,7 @@ def evaluate_runs(
                 is_saved=_is_saved(run, runs, context),
             )
         except AllTrialsFailedError as error:
-            settings = settings_of_run(context, run)
-            notes = [trial.note(settings) for trial in error.failed_trials]
-            rows += _failed_rows(context, run, notes)
+            rows += _failed_rows(context, run, error.notes)
             continue
         except EvaluationError as error:
             rows += _failed_rows(context, run, [Note("error", str(error))])
@@ -231,12 +206,7 @@ def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: EvalContext) -> bo
     which use two budgets.
     """
     is_first = run.finetune_seed == runs[0].finetune_seed and not run.fold
-    return (
-        is_first
-        and run.transfer != "zero_shot"
-        and run.init == runs[0].init
-        and context.static_context is None
-    )
+    return is_first and run.init == runs[0].init and context.static_context is None
 
 
 def list_kept_systems(
@@ -262,7 +232,7 @@ def list_kept_systems(
     kept = []
     for run, folder in saved.items():
         rivals = [means[other] for other in saved if other.label_count == run.label_count]
-        if run.transfer == "frozen" or means[run] >= max(rivals):
+        if not find_method(context, run).keeps_network or means[run] >= max(rivals):
             kept.append(folder)
     return kept
 
@@ -303,147 +273,21 @@ def _load_or_evaluate(
     if not folder.exists():
         start = time.monotonic()
         with create_artifact(folder, CACHED_RUN) as draft:
-            system_dir = draft / SYSTEM_DIR if is_saved else None
-            predictions = _evaluate_run(encoder, run, system_dir, chosen_trial, resume_point)
-            seconds = predictions.seconds + time.monotonic() - start
-            replace(predictions, seconds=seconds).save(draft)
+            method = find_method(encoder.context, run)
+            fitted = method.fit(encoder, run, chosen_trial, resume_point)
+            if is_saved and fitted.get_tensors is not None:
+                record = _describe_system(encoder.context, run, fitted)
+                save_system(draft / SYSTEM_DIR, record, fitted.get_tensors())
+            seconds = fitted.predictions.seconds + time.monotonic() - start
+            replace(fitted.predictions, seconds=seconds).save(draft)
     shutil.rmtree(resume_point.folder, ignore_errors=True)
     return RunPredictions.load(folder)
 
 
-def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
-    names = [name for name in predictions if not str(name).startswith(EXTRA_COLUMNS)]
-    return predictions[names]
-
-
-def _evaluate_run(
-    encoder: EncoderUnderTest,
-    run: EvalRun,
-    system_dir: Path | None,
-    chosen_trial: int | None,
-    resume_point: ResumePoint,
-) -> RunPredictions:
-    """Answer every scored split with the system of a run.
-
-    The `seconds` that are returned are those of earlier processes only.
-    """
-    answered_by = encoder.context.kind.answer.answered_by
-    if answered_by == "sentence_probability":
-        return RunPredictions(_evaluate_sentence_probabilities(encoder, run))
-    if answered_by == "word_vectors":
-        return RunPredictions(_evaluate_word_vectors(encoder, run))
-    if answered_by == "translator":
-        return RunPredictions(_evaluate_translation(encoder, run, system_dir))
-    return _evaluate_head(encoder, run, system_dir, chosen_trial, resume_point)
-
-
-def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
-    """Return the rows of the table train that the run learns from, nested by label count."""
-    assert run.label_count is not None and run.finetune_seed is not None
-    train = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[0]
-    labels = stratification_labels(context.task.select_items(train))
-    subset = nested_stratified_subset(labels, run.label_count, seed=run.finetune_seed)
-    return train.rows_N[subset]
-
-
-def _evaluate_head(
-    encoder: EncoderUnderTest,
-    run: EvalRun,
-    system_dir: Path | None,
-    chosen_trial: int | None,
-    resume_point: ResumePoint,
-) -> RunPredictions:
-    """Fit a head and predict with it.
-
-    If its settings have trials and none is chosen yet, also return the predictions of each trial
-    on validation.
-    """
-    context = encoder.context
-    settings = settings_of_run(context, run)
-    problem = _build_problem(context, run)
-    answer = problem.answer
-    assert run.finetune_seed is not None
-    scored = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[1:]
-
-    start = _HeadStarter(encoder, run, problem, resume_point)
-
-    def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
-        return _predict_part(context, run, head, answer, problem.validation, trial=trial)
-
-    def score(predictions: pd.DataFrame) -> float:
-        return context.kind.answer.score(context.task.info["metric"][0], predictions)
-
-    tables: list[pd.DataFrame] = []
-    curves: list[pd.DataFrame] = []
-    failed_trials: list[FailedTrial] = []
-    if settings.trials and chosen_trial is None:
-        outcome = fit_best_trial(settings, start, predict_validation, score)
-        head = outcome.best.head
-        chosen_trial = outcome.best.number
-        tables += outcome.predictions
-        curves += outcome.curves
-        failed_trials = outcome.failed
-    else:
-        head = start(_chosen_settings(settings, chosen_trial)).finish()
-    start_time = time.monotonic()
-    tables += [_predict_part(context, run, head, answer, part, trial="chosen") for part in scored]
-    seconds_per_item = (time.monotonic() - start_time) / sum(len(part.rows_N) for part in scored)
-    if run.transfer == "frozen":
-        seconds_per_item += encoder.feature_seconds_per_item
-    curves.append(curve_frame(head.learning_curve).assign(trial="chosen"))
-    table = pd.concat(tables, ignore_index=True)
-    if system_dir is not None:
-        chosen_settings = _chosen_settings(settings, chosen_trial)
-        record = _describe_system(context, run, run.settings_block, chosen_settings, table, answer)
-        save_system(system_dir, record, head.get_tensors())
-    return RunPredictions(
-        table,
-        failed_trials,
-        pd.concat(curves, ignore_index=True),
-        head.notes,
-        chosen_trial,
-        seconds=sum(start.earlier_seconds),
-        items_per_second=1 / seconds_per_item,
-    )
-
-
-class _HeadStarter:
-    """Starts the heads of a run, each where an earlier process has saved it, if one has."""
-
-    def __init__(
-        self, encoder: EncoderUnderTest, run: EvalRun, problem: HeadProblem, point: ResumePoint
-    ) -> None:
-        self._encoder = encoder
-        self._run = run
-        self._problem = problem
-        self._point = point
-        self.earlier_seconds: list[float] = []  # that earlier processes have spent, by training
-
-    def __call__(self, settings: HyperparameterTrials) -> StartedHead:
-        """Start a head with these settings."""
-        head = start_head(self._encoder, self._run, settings, self._problem)
-        if head.training is not None:
-            # A process that repeats the run starts the same trainings in the same order.
-            folder = self._point.folder / str(len(self.earlier_seconds))
-            self.earlier_seconds.append(head.training.resume(replace(self._point, folder=folder)))
-        return head
-
-
-def _chosen_settings(
-    settings: HyperparameterTrials, chosen_trial: int | None
-) -> HyperparameterTrials:
-    return settings if chosen_trial is None else settings.with_trial(chosen_trial)
-
-
-def _describe_system(
-    context: EvalContext,
-    run: EvalRun,
-    settings_block: str,
-    settings: HyperparameterTrials | TranslationSettings,
-    predictions: pd.DataFrame,
-    answer: Answer | None = None,
-) -> SystemRecord:
+def _describe_system(context: EvalContext, run: EvalRun, fitted: FittedSystem) -> SystemRecord:
     """Return the record of a run's system; its score is that of its predictions for validation."""
+    predictions = fitted.predictions.table
+    answer = fitted.answer
     info = context.task.info
     columns = run_columns(context, run)
     is_scored = (predictions["split"] == "validation") & (predictions["trial"] == "chosen")
@@ -464,160 +308,14 @@ def _describe_system(
         labels=tuple(info.get("labels", ())),
         label_mean=scale[0],
         label_std=scale[1],
-        settings_block=settings_block,
-        settings=asdict(settings),
+        settings_block=fitted.method.name,
+        settings=asdict(fitted.method),
         precision=context.precision,
         max_input_positions=context.max_input_positions,
         model_folder=None if weights_path is None else weights_path.parent.as_posix(),
     )
 
 
-def _build_problem(context: EvalContext, run: EvalRun) -> HeadProblem:
-    """Return what the head of a run learns from, and how its validation is scored."""
-    train_rows = select_train_rows(context, run)
-    train_items = context.task.splits["train"].iloc[train_rows]
-    answer = context.kind.answer.fit(context.task.info["labels"], train_items)
-    assert isinstance(answer, HeadAnswer)
-    parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
-    validation = next(part for part in parts if part.split == "validation")
-    validation_items = context.task.select_items(validation)
-    metric = context.task.info["metric"][0]
-
-    def score_validation(outputs_MK: np.ndarray, decoded_M: np.ndarray | None) -> float:
-        _check_finite(outputs_MK, "validation")
-        outputs_MK = answer.normalize(validation_items, outputs_MK)
-        columns = answer.prediction_columns(validation_items, outputs_MK, decoded_M)
-        answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-        return context.kind.answer.score(metric, answers)
-
-    return HeadProblem(
-        train_rows,
-        answer.labels(train_items),
-        answer,
-        validation,
-        answer.labels(validation_items),
-        score_validation,
-    )
-
-
-def _check_finite(outputs_MK: np.ndarray, split: str) -> None:
-    if not np.isfinite(outputs_MK).all():
-        raise EvaluationError(
-            f"the predictions for {split} are not finite; lower the learning_rate"
-        )
-
-
-def _predict_part(
-    context: EvalContext,
-    run: EvalRun,
-    head: FittedHead,
-    answer: HeadAnswer,
-    part: SplitItems,
-    *,
-    trial: str,
-) -> pd.DataFrame:
-    """Return a head's predictions. Raises EvaluationError if one is not finite."""
-    outputs_MK, decoded_M = head.predict(part)
-    _check_finite(outputs_MK, part.split)
-    items = context.task.select_items(part)
-    outputs_MK = answer.normalize(items, outputs_MK)
-    columns = answer.prediction_columns(items, outputs_MK, decoded_M)
-    columns = correct_column(columns, context.task.info["metric"][0])
-    order_names = context.order_names(part.table)
-    if trial == "chosen" and order_names:
-        by_order = [head.predict(replace(part, table=name))[0] for name in order_names]
-        columns[SWAP_CONSISTENCY] = answer.agrees(*by_order).astype(float)
-    table = build_predictions(context, run, part.split, items, columns, part.test_set)
-    return table.assign(trial=trial)
-
-
-def _evaluate_translation(
-    encoder: EncoderUnderTest, run: EvalRun, system_dir: Path | None
-) -> pd.DataFrame:
-    """Train a translator on pairs and translate every scored split."""
-    context = encoder.context
-    settings = context.translate_settings
-    assert context.tokens_dir is not None and settings is not None
-    check_intact(context.tokens_dir)
-    assert run.finetune_seed is not None
-    train_rows = select_train_rows(context, run)
-    language_models = (
-        encoder.build_encoder(),
-        EncoderUnderTest(context, "random").build_encoder(),
-    )
-    model = build_trained_translator(
-        context.checkpoint,
-        language_models,
-        context.tokens_dir,
-        context.task.splits["train"].iloc[train_rows],
-        settings,
-        seed=run.finetune_seed,
-        precision=context.precision,
-    )
-
-    def answer(items: pd.DataFrame) -> PredictionColumns:
-        tokenizer = context.checkpoint.tokenizer
-        return translate_split(model, tokenizer, items, precision=context.precision)
-
-    table = _answer_scored_splits(context, run, answer)
-    if system_dir is not None:
-        record = _describe_system(context, run, "translation", settings, table)
-        save_system(system_dir, record, model.state_dict())
-    return table
-
-
-def _evaluate_sentence_probabilities(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
-    """Predict that the more probable sentence is the good one."""
-    context = encoder.context
-    model = encoder.build_encoder().eval()
-    family = context.checkpoint.family
-    assert isinstance(family, LanguageModelFamily)
-    score = family.score_texts
-
-    def answer(items: pd.DataFrame) -> PredictionColumns:
-        texts = [*items["good"], *items["bad"]]
-        log_probs, num_tokens = score(
-            model, context.checkpoint.tokenizer, texts, limit=context.max_input_positions
-        ).T
-        if not np.isfinite(log_probs).all():
-            raise EvaluationError(
-                "scores of sentences are not finite; lower the learning_rate of pretraining"
-            )
-        margin = _margins(log_probs)
-        margin_per_token = _margins(log_probs / np.maximum(num_tokens, 1))
-        return {
-            **pair_columns(margin),
-            LENGTH_NORMALIZED_ACCURACY: (np.sign(margin_per_token) + 1) / 2,
-        }
-
-    return _answer_scored_splits(context, run, answer)
-
-
-def _margins(scores: np.ndarray) -> np.ndarray:
-    """Subtract the scores of the bad sentences, the second half, from those of the good ones."""
-    middle = len(scores) // 2
-    return scores[:middle] - scores[middle:]
-
-
-def _evaluate_word_vectors(encoder: EncoderUnderTest, run: EvalRun) -> pd.DataFrame:
-    """Answer with the vectors of single words; extra columns hold the answers of each layer."""
-    context = encoder.context
-    answer_type = context.kind.answer
-    assert issubclass(answer_type, WordsAnswer)
-
-    def answer(items: pd.DataFrame) -> PredictionColumns:
-        vectors_VLD, known_V = encoder.embed_words(list_distinct_words(items))
-        return answer_type.columns(items, cosines_by_layer(vectors_VLD, known_V), known_V)
-
-    return _answer_scored_splits(context, run, answer)
-
-
-def _answer_scored_splits(
-    context: EvalContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
-) -> pd.DataFrame:
-    """Return the predictions for every scored split, from a function of its items."""
-    tables = []
-    for split in context.task.scored_splits:
-        items = context.task.splits[split]
-        tables.append(build_predictions(context, run, split, items, answer(items)))
-    return pd.concat(tables, ignore_index=True)
+def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
+    names = [name for name in predictions if not str(name).startswith(EXTRA_COLUMNS)]
+    return predictions[names]

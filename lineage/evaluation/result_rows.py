@@ -2,37 +2,32 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import PredictionColumns
 from lineage.answers.groups import split_by_group
-from lineage.answers.words import KNOWN_COLUMN, LAYER_PREFIX, WordsAnswer
-from lineage.data.task_data import SplitItems, fold_numbers, truncated_answers_notes
-from lineage.evaluation.systems import EvalContext, EvalRun, Init, settings_of_run
-from lineage.evaluation.translation import translation_notes
-from lineage.evaluation.trials import RunPredictions, trial_note
+from lineage.answers.words import LAYER_PREFIX
+from lineage.data.task_data import fold_numbers, truncated_answers_notes
+from lineage.methods.base import (
+    MEAN_METRICS,
+    count_train_examples,
+    find_method,
+    parts_of_run,
+    run_columns,
+)
+from lineage.methods.encoder import EvalContext, EvalRun, Init
+from lineage.methods.run_predictions import RunPredictions
 from lineage.results import (
     CURVE_COLUMNS,
     HELDOUT_TEST_SET,
-    PREDICTION_COLUMNS,
-    PROBABILITY_PREFIX,
     SEED_COLUMNS,
     UNIGRAM_PREFIX,
     UNKNOWN_TOKEN_METRIC,
     Note,
     ResultRow,
 )
-
-# Metrics that are the mean of a column of the same name.
-SWAP_CONSISTENCY = "swap_consistency"  # either order of two texts gives the same answer
-# Minimal pairs by the mean over tokens; the sum favors the sentence with fewer tokens.
-LENGTH_NORMALIZED_ACCURACY = "accuracy_per_piece"
-MEAN_METRICS = (SWAP_CONSISTENCY, LENGTH_NORMALIZED_ACCURACY)
-# Further columns of cached predictions, by the beginning of their names.
-EXTRA_COLUMNS = (KNOWN_COLUMN, LAYER_PREFIX, *MEAN_METRICS)
 
 
 @dataclass(frozen=True)
@@ -50,17 +45,17 @@ def result_rows(
     context: EvalContext, run: EvalRun, predictions: RunPredictions
 ) -> Iterator[ResultRow]:
     """Yield a row for each metric, trial, split, test set and group, and for each failed trial."""
-    settings = settings_of_run(context, run)
+    method = find_method(context, run)
     for failed in predictions.failed_trials:
         scope = _Scope("validation", context.task.info["name"], trial=str(failed.number))
         metric = context.task.info["metric"][0]
-        yield _row(context, run, scope, metric, [failed.note(settings)], status="failed")
+        yield _row(context, run, scope, metric, [method.describe_failed(failed)], status="failed")
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
         notes = list(predictions.notes) if trial == "chosen" else []
         if predictions.chosen_trial is not None:
             number = predictions.chosen_trial if trial == "chosen" else int(str(trial))
-            notes.append(trial_note(settings, number))
+            notes.append(method.describe_trial(number))
         groups = [("all", all_items)]
         if trial == "chosen":
             groups = split_by_group(all_items, fold=run.fold)
@@ -73,7 +68,11 @@ def _metric_rows(
     context: EvalContext, run: EvalRun, items: pd.DataFrame, scope: _Scope, notes: list[Note]
 ) -> Iterator[ResultRow]:
     """Yield a row for each metric of some items, and for each layer that answered alone."""
-    notes = [*notes, *_answer_notes(context, items), *_reading_notes(context, run, scope)]
+    notes = [
+        *notes,
+        *find_method(context, run).describe_answers(context, items),
+        *_reading_notes(context, run, scope),
+    ]
     for metric in MEAN_METRICS:
         if metric in items and scope.trial == "chosen":
             value = float(items[metric].mean())
@@ -93,15 +92,6 @@ def _metric_rows(
                 yield _row(context, run, layer_scope, metric, [note], status="not_applicable")
 
 
-def _answer_notes(context: EvalContext, items: pd.DataFrame) -> list[Note]:
-    """Return notes on how the items were answered."""
-    if issubclass(context.kind.answer, WordsAnswer):
-        return context.kind.answer.describe_unknown(items)
-    if context.translate_settings:
-        return translation_notes(items, context.translate_settings)
-    return []
-
-
 def rows_without_value(
     context: EvalContext,
     run: EvalRun,
@@ -111,7 +101,7 @@ def rows_without_value(
     split: str,
 ) -> list[ResultRow]:
     """Return a row for each test set of a split on which a run has no value."""
-    parts = _parts_of_run(context, run)
+    parts = parts_of_run(context, run)
     test_sets = [part.test_set for part in parts if part.split == split]
     if not test_sets:
         test_sets = [context.task.info["name"]]
@@ -146,26 +136,11 @@ def _row(
     )
 
 
-def count_train_examples(context: EvalContext, run: EvalRun) -> int:
-    """Return the number of training items of a run."""
-    if run.label_count is None:
-        return 0
-    for part in _parts_of_run(context, run):
-        if part.split == "train":
-            num_items = len(part.rows_N)
-            return num_items if run.label_count == "all" else min(run.label_count, num_items)
-    return 0
-
-
-def _parts_of_run(context: EvalContext, run: EvalRun) -> list[SplitItems]:
-    return context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
-
-
 def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[Note]:
     """Return notes on what the model could not read of the scored items."""
     tables = [
         part.table
-        for part in _parts_of_run(context, run)
+        for part in parts_of_run(context, run)
         if part.split == scope.split and part.test_set == scope.test_set
     ]
     if not tables:
@@ -186,88 +161,6 @@ def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[No
     return notes
 
 
-def run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
-    """Return the columns of rows and predictions that name the run."""
-    return {
-        **context.model_columns,
-        "init": run.init,
-        "adapt_text": context.adapt_text(run.init),
-        "transfer": run.transfer,
-        "features": _features_name(context, run),
-        "head": _head_name(context, run),
-        "recipe": _recipe_name(context, run),
-        "pretrain_seed": context.pretrain_seed,
-        "finetune_seed": run.finetune_seed,
-        "fold": run.fold,
-        "trial": "chosen",
-        "label_count": "none" if run.label_count is None else str(run.label_count),
-        "task": context.task.info["name"],
-    }
-
-
-def _features_name(context: EvalContext, run: EvalRun) -> str:
-    settings = context.settings
-    if run.head == "bilstm":
-        return settings.bilstm_probe.features
-    if run.transfer == "frozen":
-        return settings.linear_probe.features
-    if run.transfer == "zero_shot":
-        return "none"
-    if settings.finetune.pooling == "mean" and context.kind.unit != "word":
-        return "mean"
-    return "last"
-
-
-def _head_name(context: EvalContext, run: EvalRun) -> str:
-    if context.translate_settings:
-        return "decoder"
-    if run.transfer == "zero_shot":
-        return "none"
-    if run.head == "bilstm" and context.kind.answer.are_words:
-        return "bilstm_crf"
-    return run.head
-
-
-def _recipe_name(context: EvalContext, run: EvalRun) -> str:
-    settings = context.settings
-    if run.transfer == "finetuned":
-        if context.translate_settings:
-            return context.translate_settings.recipe
-        # These two apply to single texts and to words only.
-        is_one_text = context.kind.unit == "text" and not context.is_symmetric
-        gain = settings.finetune.linear_label_gain and is_one_text
-        norm = settings.finetune.word_layer_norm and context.kind.unit == "word"
-        return replace(settings.finetune, linear_label_gain=gain, word_layer_norm=norm).recipe
-    if run.head == "bilstm":
-        has_static = context.static_context is not None
-        return settings.bilstm_probe.describe_recipe(has_static=has_static)
-    return "none"
-
-
-def build_predictions(
-    context: EvalContext,
-    run: EvalRun,
-    split: str,
-    items: pd.DataFrame,
-    columns: PredictionColumns,
-    test_set: str = "",
-) -> pd.DataFrame:
-    """Return a table of predictions with the columns of the run."""
-    table = pd.DataFrame(
-        {"id": items["id"].astype(str), "group": items["group"].astype(str), **columns}
-    )
-    for name, value in run_columns(context, run).items():
-        table[name] = value
-    table["split"] = split
-    table["test_set"] = test_set or context.task.info["name"]
-    return _with_column_types(table)
-
-
-def empty_predictions() -> pd.DataFrame:
-    """Return a table of predictions without rows."""
-    return _with_column_types(pd.DataFrame(columns=list(PREDICTION_COLUMNS)))
-
-
 def build_curves(context: EvalContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
     """Return the learning curves of a run with the columns of the run."""
     columns = run_columns(context, run)
@@ -279,12 +172,6 @@ def build_curves(context: EvalContext, run: EvalRun, curves: pd.DataFrame) -> pd
 def empty_curves() -> pd.DataFrame:
     """Return a table of learning curves without rows."""
     return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
-
-
-def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
-    prefixes = (PROBABILITY_PREFIX, *EXTRA_COLUMNS)
-    extra = [name for name in table if str(name).startswith(prefixes)]
-    return table[[*PREDICTION_COLUMNS, *extra]].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 
 
 def mean_values(rows: list[ResultRow]) -> dict[str, float]:

@@ -15,10 +15,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from lineage.answers.base import share_of_labels
 from lineage.answers.label import LabelAnswer
 from lineage.data.task_data import SplitItems
-from lineage.evaluation.evaluate import select_train_rows
 from lineage.evaluation.result_rows import unigram_row
-from lineage.evaluation.systems import EvalContext, EvalRun
-from lineage.evaluation.tfidf import fit_linear, predict_linear
+from lineage.methods.base import select_train_rows
+from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.methods.tfidf import fit_linear, predict_linear
 from lineage.models.base import Static
 from lineage.results import ResultRow
 

@@ -19,18 +19,16 @@ import numpy as np
 
 from lineage.config.params import Params
 from lineage.data.task_data import TaskData
-from lineage.evaluation.early_stopping import count_max_steps, steps_between_validations
 from lineage.evaluation.evaluate import list_runs
-from lineage.evaluation.feature_store import CHUNK_BYTES, MAX_MEMORY_BYTES, STORED_DTYPE
-from lineage.evaluation.settings import (
-    EarlyStopping,
-    EvaluateSettings,
-    HyperparameterTrials,
-    LinearProbeSettings,
-)
-from lineage.evaluation.systems import EvalRun, Init
-from lineage.evaluation.trials import RACE_VALIDATIONS, is_race
 from lineage.forecast.measure import LinearCost
+from lineage.methods.base import Method
+from lineage.methods.early_stopping import EarlyStopping, count_max_steps, steps_between_validations
+from lineage.methods.encoder import EvalRun, Init
+from lineage.methods.feature_store import CHUNK_BYTES, MAX_MEMORY_BYTES, STORED_DTYPE
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.trials import RACE_VALIDATIONS, TriedMethod, is_race
+from lineage.tasks.base import load_kind
 
 PRETRAINED: tuple[Init, ...] = ("pretrained",)
 PRETRAINED_AND_RANDOM: tuple[Init, ...] = ("pretrained", "random")
@@ -198,16 +196,17 @@ def count_evaluation(
     runs: list[RunCounts] = []
     selected: set[EvalRun] = set()  # runs that have chosen a trial, by selection key
     grid = params.grid
-    for run in list_runs(
-        task.info,
-        inits,
-        grid.label_counts,
-        grid.finetune_seeds,
-        finetuned=finetuned,
-        setfit=setfit,
-    ):
-        method = settings.methods[run.settings_block]
-        is_excluded = method.label_counts and run.label_count not in method.label_counts
+    methods = [
+        method
+        for method in settings.methods.values()
+        if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
+    ]
+    names = {(method.transfer, method.head, method.answered_by): method for method in methods}
+    answered_by = load_kind(task.info["kind"]).answer.answered_by
+    for run in list_runs(task.info, methods, inits, grid.label_counts, grid.finetune_seeds):
+        method = names[run.transfer, run.head, answered_by]
+        label_counts = method.requested_label_counts
+        is_excluded = label_counts and run.label_count not in label_counts
         if run.label_count is not None and is_excluded:
             continue
         runs.append(_count_run(run, task, method, orders=orders, selected=selected))
@@ -226,7 +225,7 @@ def count_evaluation(
 def _count_run(
     run: EvalRun,
     task: TaskData,
-    method: HyperparameterTrials,
+    method: Method,
     *,
     orders: int,
     selected: set[EvalRun],
@@ -238,13 +237,14 @@ def _count_run(
         num_train = min(num_train, int(run.label_count or 0))
     scored = [size for split, size in sizes if split != "train"]
     fitted_settings: tuple[Any, ...] = (method,)
-    chooses_trial = bool(method.trials) and run.selection_key not in selected
-    if method.trials:
+    trials = method.trials if isinstance(method, TriedMethod) else ()
+    chooses_trial = bool(trials) and run.selection_key not in selected
+    if isinstance(method, TriedMethod) and trials:
         selected.add(run.selection_key)
         # The chosen trial is not known before the run, so the first represents it.
         fitted_settings = (method.with_trial(0),)
-    if chooses_trial:
-        fitted_settings = tuple(method.with_trial(i) for i in range(len(method.trials)))
+    if chooses_trial and isinstance(method, TriedMethod):
+        fitted_settings = tuple(method.with_trial(i) for i in range(len(trials)))
     return RunCounts(
         run=run,
         train_items=num_train,
@@ -254,13 +254,13 @@ def _count_run(
         num_parts=len(scored),
         fitted_settings=fitted_settings,
         chooses_trial=chooses_trial,
-        is_race=is_race(method),
+        is_race=isinstance(method, TriedMethod) and is_race(method),
     )
 
 
 def count_steps(settings: Any, num_items: int) -> int:
     """Return the expected gradient steps of one fit on this many items; 0 for L-BFGS."""
-    if isinstance(settings, LinearProbeSettings) or num_items == 0:
+    if isinstance(settings, LinearProbeMethod) or num_items == 0:
         return 0
     steps_per_epoch = -(-num_items // settings.batch_size)  # rounded up
     if isinstance(settings, EarlyStopping):

@@ -14,21 +14,19 @@ from lineage.answers.base import HeadAnswer
 from lineage.config.params import Params
 from lineage.config.study import ModelConfig
 from lineage.data.task_data import TaskData
-from lineage.evaluation.bilstm_probe import (
-    CachedFeatures,
-    fit_bilstm_probe,
-    predict_bilstm_probe,
-)
-from lineage.evaluation.encoding import EncodedItem
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.evaluation.finetuning import finetune, predict_finetuned
-from lineage.evaluation.frozen_features import FeatureExtractor
-from lineage.evaluation.linear_probe import StoredFeatures, fit_linear_probe
-from lineage.evaluation.setfit import TunedEncoder, encode_texts, tune_encoder
-from lineage.evaluation.settings import BilstmProbeSettings, FinetuneSettings, SetfitSettings
-from lineage.evaluation.systems import EncoderUnderTest, EvalContext, EvalRun
 from lineage.forecast.evaluation import EvaluationCosts, HeadCosts
 from lineage.forecast.measure import LinearCost, Stopwatch, measure_growing, time_call
+from lineage.methods.bilstm_probe import BilstmProbeMethod, fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.cached_features import CachedFeatures
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.encoding import EncodedItem
+from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.frozen_features import FeatureExtractor
+from lineage.methods.linear_probe import fit_linear_probe
+from lineage.methods.registry import EvaluateSettings
+from lineage.methods.setfit import SetfitMethod, TunedEncoder, encode_texts, tune_encoder
+from lineage.methods.stored_features import StoredFeatures
 from lineage.models.base import Trained
 from lineage.models.checkpoint import Checkpoint
 from lineage.models.weights import WEIGHTS_FILE
@@ -108,6 +106,11 @@ def probe_evaluation(
     )
 
 
+def _settings(context: EvalContext) -> EvaluateSettings:
+    assert isinstance(context.settings, EvaluateSettings)
+    return context.settings
+
+
 def _sample_context(context: EvalContext, num_items: int) -> EvalContext:
     """Return the context with at most so many random items in each table."""
     splits = {}
@@ -140,7 +143,7 @@ def _probe_zero_shot(context: EvalContext, *, max_seconds: float) -> LinearCost:
 def _probe_heads(
     context: EvalContext, costs: EvaluationCosts, *, setfit: bool, max_seconds: float
 ) -> EvaluationCosts:
-    finetune_settings = context.settings.finetune
+    finetune_settings = _settings(context).finetune
     num_items = max(MIN_SAMPLE_ITEMS, SAMPLE_BATCHES * finetune_settings.batch_size)
     sample_context = _sample_context(context, num_items)
     table = sample_context.task.splits["train"]
@@ -155,8 +158,12 @@ def _probe_heads(
     sample = _Sample(encoder, table, items, answer)
     num_measures = 1 + setfit + len(context.task.info["probes"])
     share_seconds = max_seconds / num_measures
-    first_build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
-    build_seconds = time_call(lambda: encoder.build_encoder(finetune_settings))
+    first_build_seconds = time_call(
+        lambda: encoder.build_encoder(body_dropout=finetune_settings.body_dropout)
+    )
+    build_seconds = time_call(
+        lambda: encoder.build_encoder(body_dropout=finetune_settings.body_dropout)
+    )
     costs = dataclasses.replace(
         costs,
         load_seconds=costs.load_seconds + max(0.0, first_build_seconds - build_seconds),
@@ -168,7 +175,7 @@ def _probe_heads(
     )
     if setfit:
         settings = context.settings.methods["setfit"]
-        assert isinstance(settings, SetfitSettings)
+        assert isinstance(settings, SetfitMethod)
         setfit_costs = _probe_setfit(sample, settings, max_seconds=share_seconds)
         costs = dataclasses.replace(costs, setfit=setfit_costs)
     if "linear" in context.task.info["probes"]:
@@ -184,7 +191,7 @@ def _weights_bytes(checkpoint: Checkpoint) -> int:
 
 
 def _probe_finetuning(
-    sample: _Sample, settings: FinetuneSettings, *, max_seconds: float
+    sample: _Sample, settings: FinetuneMethod, *, max_seconds: float
 ) -> HeadCosts:
     context = sample.encoder.context
     family = context.checkpoint.family
@@ -193,7 +200,7 @@ def _probe_finetuning(
 
     def fit(num_items: int, epochs: int) -> float:
         trial = dataclasses.replace(settings, epochs=epochs, min_steps=None, trials=())
-        encoder = sample.encoder.build_encoder(trial)
+        encoder = sample.encoder.build_encoder(body_dropout=trial.body_dropout)
         stopwatch = Stopwatch()
         model = finetune(
             encoder,
@@ -218,9 +225,8 @@ def _probe_finetuning(
     return dataclasses.replace(costs, predict_seconds=predict_seconds / len(sample.items))
 
 
-def _probe_setfit(sample: _Sample, settings: SetfitSettings, *, max_seconds: float) -> HeadCosts:
+def _probe_setfit(sample: _Sample, settings: SetfitMethod, *, max_seconds: float) -> HeadCosts:
     """Fine-tune on a few batches of pairs, of two labels in turn: the labels cost nothing."""
-    context = sample.encoder.context
     num_items = len(sample.items)
     tuned: list[TunedEncoder] = []
 
@@ -233,7 +239,6 @@ def _probe_setfit(sample: _Sample, settings: SetfitSettings, *, max_seconds: flo
             sample.items,
             np.arange(num_items) % 2,
             dataclasses.replace(settings, max_steps=num_steps),
-            uses_mean_pooling=context.settings.finetune.pooling == "mean",
             seed=0,
             precision=sample.precision,
         )
@@ -286,10 +291,10 @@ def _probe_linear(
     Answers beyond the sample are its own with noise, so that they are not easier to classify.
     """
     extractor = sample.build_extractor()
-    settings = sample.encoder.context.settings.linear_probe
+    settings = _settings(context).linear_probe
 
     def extract() -> StoredFeatures:
-        return extractor.store(settings, folder=None)["train"]
+        return extractor.store(settings.features, folder=None)["train"]
 
     first_seconds = time_call(extract)
     stopwatch = Stopwatch()
@@ -328,19 +333,21 @@ def _probe_bilstm(
     sample: _Sample, costs: EvaluationCosts, *, max_seconds: float
 ) -> EvaluationCosts:
     extractor = sample.build_extractor()
-    settings = sample.encoder.context.settings.bilstm_probe
+    settings = _settings(sample.encoder.context).bilstm_probe
     device = sample.encoder.context.device
     is_per_word = sample.encoder.context.kind.answer.are_words
 
     def cache() -> CachedFeatures:
-        return extractor.store_cached(settings, is_per_word=is_per_word, folder=None)["train"]
+        return extractor.store_cached(settings.features, is_per_word=is_per_word, folder=None)[
+            "train"
+        ]
 
     features = cache()
     cache_seconds = time_call(cache) / len(sample.items)
     fitted: list[Any] = []
 
     def fit(num_items: int, epochs: int) -> float:
-        trial: BilstmProbeSettings = dataclasses.replace(
+        trial: BilstmProbeMethod = dataclasses.replace(
             settings, epochs=epochs, min_steps=None, trials=()
         )
         stopwatch = Stopwatch()
@@ -375,7 +382,7 @@ def _probe_translation(
 
     An untrained translator does not end its sentences, so they may be as long as the references.
     """
-    translation = context.settings.translation
+    translation = _settings(context).translation
     assert translation is not None, "only such a model can translate"
     num_items = SAMPLE_BATCHES * translation.batch_size
     sample_context = _sample_context(context, num_items)
@@ -386,7 +393,7 @@ def _probe_translation(
 
     def fit(used_items: int, epochs: int) -> float:
         settings = dataclasses.replace(
-            context.settings,
+            _settings(context),
             translation=dataclasses.replace(
                 translation, epochs=epochs, max_new_tokens=max_new_tokens
             ),

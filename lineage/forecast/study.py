@@ -14,7 +14,6 @@ from lineage.config.study import ModelConfig
 from lineage.data.contamination import DOCUMENTS_PER_BATCH
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import select_intermediate_runs
-from lineage.evaluation.systems import Init
 from lineage.forecast.data import CorpusSizes, copy_corpus, copy_task
 from lineage.forecast.evaluation import (
     ADAPTED,
@@ -36,6 +35,7 @@ from lineage.forecast.probe import Key, Measured, Measurement, Probe, ProbeSetup
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.task_probe import TaskCosts, forecast_baselines
 from lineage.forecast.training import TokenizerCosts, TrainingCosts, forecast_pretraining
+from lineage.methods.encoder import Init
 from lineage.models.base import Static
 from lineage.results import NGRAM_STAGE
 from lineage.runtime.scratch import scratch_folder

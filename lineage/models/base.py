@@ -323,7 +323,7 @@ class Trained(LanguageModelFamily):
     # (model, top_BTD, batch) -> the language model's loss on the task's texts, which fine-tuning
     # adds with the weight `aux_lm_weight`
     auxiliary_loss: Callable[..., torch.Tensor] | None = None
-    # (trained, random_init, settings, generator=) -> lineage.evaluation.translator.Translator
+    # (trained, random_init, settings, generator=) -> lineage.models.translator.Translator
     build_translator: Callable[..., Any] | None = None
 
     def missing_keys(self, architecture: Architecture) -> list[str]:

@@ -15,11 +15,11 @@ from torch import nn
 
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import parse_record
-from lineage.config.study import load_family
 from lineage.errors import InputError
 from lineage.models import weights
 from lineage.models.base import Architecture, Encoder, Family, Pretrain, Public, with_dropout
 from lineage.models.public_tokenizer import check_token_ids
+from lineage.models.registry import load_family
 from lineage.randomness import derive_seed
 from lineage.tokenizers.tokenizer import Tokenizer
 

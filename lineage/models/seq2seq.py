@@ -3,7 +3,7 @@
 Ramachandran, Liu and Le 2017, "Unsupervised Pretraining for Sequence to Sequence Learning". The two
 language models give the first layers to an encoder and a decoder. They share nothing, and each
 step trains one of them, so that each is trained as if alone. The model around them is
-`lineage.evaluation.translator`; for every other task the source's language model is the encoder.
+`lineage.models.translator`; for every other task the source's language model is the encoder.
 Shapes: B items, T positions, D width, V vocabulary.
 """
 
@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from lineage.config.records import check_fraction, check_positive
-from lineage.evaluation.translator import LanguageModel, build_translator
 from lineage.models.base import Encoder, LossOutput, Trained
 from lineage.models.batch import Batch, gather_last
 from lineage.models.layers.lstm import LSTMState
 from lineage.models.layers.softmax import SoftmaxInputs
+from lineage.models.translator import LanguageModel, build_translator
 from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer

@@ -196,7 +196,7 @@ class PoolingClassifier(nn.Module):
 
     Section 3.3; fastai's PoolingLinearClassifier, whose linear layers have no bias. `dropouts` are
     for the pooled text and for the hidden layer (fastai's ps). After fine-tuning, the norms'
-    statistics are computed again over the training items (see `lineage.evaluation.finetuning`).
+    statistics are computed again over the training items (see `lineage.methods.finetuning`).
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from pathlib import Path
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, Ranking, Standing
 from lineage.answers.metrics import RANKING_METRICS
-from lineage.evaluation.saved_systems import system_name
+from lineage.methods.saved import system_name
 from lineage.report.champions import describe_score
 from lineage.report.decisions import name_system
 from lineage.report.formatting import format_label_count

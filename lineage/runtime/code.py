@@ -25,8 +25,12 @@ DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND)\b.* = ", re.MULTILINE)
 DOCUMENTED_NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Where nodes hold statements, or, as `try` and `match` do, nodes that hold them.
 STATEMENT_FIELDS = ("body", "orelse", "handlers", "finalbody", "cases")
-# It imports families for their defaults. The values are recorded for each stage that uses them.
-DEFAULTS_MODULE = "lineage.config.resolve"
+# These modules import others only for the values of parameters: the defaults of families, and the
+# blocks of methods. The values are recorded for each stage that uses them.
+READS_VALUES_OF = {
+    "lineage.config.resolve": "lineage.models.registry",
+    "lineage.config.study": "lineage.methods.registry",
+}
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 
 
@@ -140,7 +144,8 @@ def defines_family_or_kind(module: str) -> bool:
 @cache
 def imported_modules(module: str) -> set[str]:
     """Return the project's modules that a module imports, also inside functions."""
-    return imported_names(project_modules()[module]) & set(project_modules())
+    found = imported_names(project_modules()[module]) & set(project_modules())
+    return found - {READS_VALUES_OF.get(module, "")}
 
 
 def imported_names(path: Path) -> set[str]:
@@ -163,8 +168,6 @@ def imported_names(path: Path) -> set[str]:
 def dynamic_imports(module: str) -> set[str]:
     """Return the modules of a package from which this module imports one by name."""
     found: set[str] = set()
-    if module == DEFAULTS_MODULE:
-        return found
     for package in DYNAMIC_IMPORT.findall(_read_module(module)):
         found.update(name for name in project_modules() if name.startswith(f"{package}."))
     return found

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lineage.evaluation.saved_systems import SystemRecord
+from lineage.methods.saved import SystemRecord
 
 CARD_FILE = "README.md"
 INIT_TEXTS = {

@@ -13,8 +13,8 @@ from lineage.artifacts import MANIFEST_FILE, write_json
 from lineage.config.data import Task
 from lineage.config.params import read_recorded_params
 from lineage.errors import InputError
-from lineage.evaluation.saved_systems import MODEL_FOLDER, SystemRecord, locate_model
 from lineage.formats import bilm, huggingface, word2vec
+from lineage.methods.saved import MODEL_FOLDER, SystemRecord, locate_model
 from lineage.models.base import Encoder
 from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.models.elmo import ElmoModel

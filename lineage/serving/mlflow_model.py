@@ -23,7 +23,7 @@ from mlflow.types.schema import Array
 
 from lineage import __version__
 from lineage.errors import InputError
-from lineage.evaluation.saved_systems import AnswerItems
+from lineage.methods.saved import AnswerItems
 from lineage.results import PUBLIC_FAMILY
 from lineage.serving.predict import OpenedSystem, Predictor, list_input_columns, open_exported
 from lineage.serving.requests import PLACE, check_request

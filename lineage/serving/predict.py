@@ -19,13 +19,8 @@ from lineage.config.records import parse_record
 from lineage.data.annotations import spans_to_iob2
 from lineage.data.items import name_generated_columns
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.saved_systems import (
-    RECORD_FILE,
-    AnswerItems,
-    SystemRecord,
-    load_system,
-    read_record,
-)
+from lineage.methods.registry import load_system
+from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_record
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input

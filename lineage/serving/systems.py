@@ -11,13 +11,7 @@ from lineage.artifacts import MANIFEST_FILE, check_intact, create_artifact, read
 from lineage.config.params import Params
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.evaluation.saved_systems import (
-    RECORD_FILE,
-    SystemRecord,
-    locate_model,
-    read_record,
-    system_name,
-)
+from lineage.methods.saved import RECORD_FILE, SystemRecord, locate_model, read_record, system_name
 from lineage.serving.card import write_card
 
 SYSTEMS_DIR = Path("artifacts/systems")

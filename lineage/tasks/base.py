@@ -61,7 +61,7 @@ class Kind:
     required_columns: tuple[str, ...]  # keys of the task that must name a column
     # (user's columns, task, where) -> items. They have the columns group and truncated, and those
     # that what answers them reads: for a head label and what `encode_items` reads
-    # (`lineage.evaluation.encoding`), for the probability of sentences good and bad, for the vectors
+    # (`lineage.methods.encoding`), for the probability of sentences good and bad, for the vectors
     # of words words, for a translator source and target. The index is the user's row number;
     # unusable rows are left out. Raises InputError that names the row. If the task names no column
     # for one of `label_columns`, the items are new ones, without labels.

@@ -14,7 +14,6 @@ from lineage.artifacts import check_intact, read_json, read_manifest, read_table
 from lineage.config.params import Params
 from lineage.data.language import byte_count
 from lineage.errors import EvaluationError
-from lineage.evaluation.settings import AdaptSettings
 from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.checkpoint import Checkpoint
 from lineage.randomness import derive_seed, generator
@@ -24,6 +23,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import LearningCurve, total_loss
 from lineage.training.loop import TrainPlan
+from lineage.training.optimizers import AdaptSettings
 from lineage.training.pretrain import (
     BudgetUsed,
     Training,

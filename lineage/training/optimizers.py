@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from lineage.config.records import check_fraction, check_non_negative, check_positive
+from lineage.config.records import Checked, check_fraction, check_non_negative, check_positive
 from lineage.training.schedules import (
     LR_SCHEDULES,
     LrSchedule,
@@ -24,7 +24,7 @@ from lineage.training.uncompiled import mark_methods_uncompiled, uncompiled_step
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscriminativeFinetuneSettings:
+class DiscriminativeFinetuneSettings(Checked):
     """The keys that `adapt` and `finetune` share: learning rates per layer, and AdamW."""
 
     learning_rate: float  # of the top layer
@@ -42,6 +42,7 @@ class DiscriminativeFinetuneSettings:
     body_dropout: float | dict[str, float] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "layer_lr_decay", "epsilon")
         if self.layer_lr_decay > 1:
             raise ValueError(
@@ -67,6 +68,26 @@ class DiscriminativeFinetuneSettings:
         return _build_adam(
             groups, betas=self.betas, epsilon=self.epsilon, bias_correction=self.bias_correction
         )
+
+
+@dataclass(frozen=True)
+class NewWordSettings:
+    """Words of the target text that are added to a closed vocabulary."""
+
+    max_words: int
+    min_frequency: int  # in the text that is adapted to
+
+    def __post_init__(self) -> None:
+        check_positive(self, "max_words", "min_frequency")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptSettings(DiscriminativeFinetuneSettings):
+    """The block `adapt`: continue pretraining on the target text (Howard and Ruder 2018, 3.2)."""
+
+    layer_lr_decay: float = 1 / 2.6  # as in the paper
+    # None: words outside the vocabulary stay unknown.
+    new_words: NewWordSettings | None = None
 
 
 class StlrSettings(Protocol):

@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lineage.evaluation.encoding import EncodedItem
-from lineage.evaluation.finetuning import FinetunedModel
+from lineage.methods.encoding import EncodedItem
+from lineage.methods.finetuning import FinetunedModel
 from lineage.models.batch import Batch
 from lineage.models.layers import awd_lstm
 from lineage.models.layers.awd_lstm import AwdDropouts

@@ -17,198 +17,191 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from lineage.answers.base import HeadAnswer
-from lineage.evaluation.bilstm import BiLstm
-from lineage.evaluation.early_stopping import ValidatedTraining, Validation
-from lineage.evaluation.encoding import (
-    EncodedItem,
-    answer_rows,
-    batch_by_length,
-    collate_items,
-    collate_positions,
-    collate_words,
-    pool_words,
-)
-from lineage.evaluation.feature_store import FeatureScaling, mean_and_std
-from lineage.evaluation.finetuning import ItemBatches
-from lineage.evaluation.linear_probe import (
-    combine_pair,
-    layer_mean_and_std,
-    pair_width,
-    select_layers,
-)
-from lineage.evaluation.settings import BilstmProbeSettings
-from lineage.models.base import Encoder, LossOutput
+from lineage.config.records import check_fraction, check_non_negative, check_positive
+from lineage.data.task_data import SplitItems
+from lineage.methods.bilstm import BiLstm
+from lineage.methods.cached_features import CachedFeatures, FeatureBatch
+from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoding import EncodedItem, answer_rows, batch_by_length, pool_words
+from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
+from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
+from lineage.methods.item_batches import ItemBatches
+from lineage.methods.pooling import combine_pair, pair_width
+from lineage.methods.saved import SavedSystem
+from lineage.methods.stored_features import Features
+from lineage.models.base import LossOutput
 from lineage.models.batch import Batch
 from lineage.models.layers.crf import LinearChainCRF
 from lineage.models.layers.dropout import fast_dropout
 from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.models.weights import load_into_model
 from lineage.randomness import derive_seed
-from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.devices import autocast
-from lineage.training.optimizers import build_adamw, build_param_groups
+from lineage.tasks.base import Kind
+from lineage.training.optimizers import build_adamw, build_param_groups, check_stlr_settings
+from lineage.training.schedules import LrSchedule, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
 
-STATISTICS_ITEMS = 16  # whose features are converted to float64 together
-MIN_STD = 1e-6  # float32 features with a smaller standard deviation carry no information
+JOINS = ("input", "first", "second")  # the index is the number of LSTMs below
 
 
-@dataclass(frozen=True)
-class FeatureBatch(Batch):
-    """A batch with the features of a frozen encoder, and without ids.
+@dataclass(frozen=True, kw_only=True)
+class BilstmProbeMethod(HeadMethod, EarlyStopping):
+    """The block `bilstm_probe`: a BiLSTM on frozen features, with a CRF for tags."""
 
-    If the features are those of words, the sequences are the words of the items.
-    """
+    name: ClassVar[str] = "bilstm_probe"
+    transfer: ClassVar[Transfer] = "frozen"
+    head: ClassVar[str] = "bilstm"
+    keeps_network: ClassVar[bool] = False
+    reads_frozen_features: ClassVar[bool] = True
 
-    layers_LBTD: torch.Tensor | None = None  # as they are stored
-    has_pieces_BT: torch.Tensor | None = None  # False at words without pieces
-    word_rows_M: torch.Tensor | None = None  # the rows of the words among all B T
+    hidden_size: int = 64  # of each direction
+    learning_rate: float = 0.003
+    cut_frac: float = 0.1  # share of the steps over which the learning rate rises
+    ratio: float = 32.0  # highest learning rate over the lowest
+    weight_decay: float = 0.0
+    dropout: float = 0.2  # on the inputs of each LSTM and of the output layer
+    max_grad_norm: float = 5.0
+    num_layers: int = 1
+    # Where the features enter if static vectors are added to them: at the input, or concatenated to
+    # the output of the first or second LSTM. The LSTMs below then read static vectors alone (TagLM,
+    # Peters et al. 2017, section 3). Without static vectors, features enter at the input.
+    join: Literal["input", "first", "second"] = "input"
+    features: Features = "scalar_mix"
+    learn_gamma: bool = True  # this and `layer_norm` as for the linear probe
+    layer_norm: bool = False
+    # 0.001 lets the mix's weights vary, 1 makes it the mean of the layers (Peters et al. 2018,
+    # section 5.1).
+    scalar_mix_l2: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "hidden_size", "num_layers")
+        check_stlr_settings(self)
+        check_fraction(self, "dropout")
+        check_non_negative(self, "scalar_mix_l2")
+        if self.layers_below_join > self.num_layers:
+            raise ValueError(
+                f"join is {self.join}, and num_layers is {self.num_layers}; "
+                f"set num_layers: {self.layers_below_join} or more, or join: input"
+            )
 
-@dataclass(frozen=True)
-class CachedFeatures:
-    """Items and all layers of their encodings."""
+    @property
+    def layers_below_join(self) -> int:
+        """The number of layers that read static vectors alone."""
+        return JOINS.index(self.join)
 
-    tokenizer: Tokenizer
-    items: Sequence[EncodedItem]
-    # For each item and encoding (T, L, D). D is that of the widest layer; narrower ones are padded
-    # with zeros. If `is_per_word` is set, they are for each item (W, L, D).
-    layers: list[tuple[np.ndarray, ...]]
-    word_pooling: str  # which pieces give a word's vector, see Encoder
-    # The last features are a static vector of another model, equal in all layers, see
-    # lineage.evaluation.joined.
-    static_size: int = 0
-    is_per_word: bool = False
-    scaling: FeatureScaling | None = None  # None: the layers are not scaled, and float32
+    def lr_schedule(self, steps: int) -> LrSchedule:
+        """Return the schedule of a training of this many steps."""
+        return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
 
-    def select(self, indices: np.ndarray) -> "CachedFeatures":
-        """Keep only these items."""
-        return replace(
+    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+        """Return whether the task asks for it with its key `probes`."""
+        return super().suits(kind, info) and self.head in info["probes"]
+
+    def features_name(self, context: EvalContext) -> str:
+        """Return the layers that the probe reads."""
+        return self.features
+
+    def head_name(self, context: EvalContext) -> str:
+        """Name the CRF over tags too."""
+        return "bilstm_crf" if context.kind.answer.are_words else self.head
+
+    def recipe_name(self, context: EvalContext) -> str:
+        """List the differences from a single LSTM over its input, joined by +, or return none."""
+        parts = []
+        if self.num_layers > 1:
+            parts.append(f"{self.num_layers} layers")
+        if context.static_context is not None and self.join != "input":
+            parts.append(f"joined at {self.join}")
+        return "+".join(parts) or "none"
+
+    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+        """Build the probe. Raises EvaluationError if there are no such layers."""
+        validation = problem.validation
+
+        def select(table: str, rows: np.ndarray) -> CachedFeatures:
+            return self.cached_features(encoder)[table].select(rows)
+
+        def validate(probe: BilstmProbe) -> Validation:
+            features = select(validation.table, validation.rows_N)
+            output = predict_bilstm_probe(probe, features, problem.validation_labels_M)
+            score = problem.score_validation(output.outputs_MK, output.decoded_M)
+            return Validation(score, output.loss)
+
+        training = start_bilstm_probe(
+            select("train", problem.train_rows),
+            problem.labels_M,
+            problem.answer,
             self,
-            items=[self.items[i] for i in indices],
-            layers=[self.layers[i] for i in indices],
+            seed=seed,
+            device=encoder.context.device,
+            validate=validate,
+        )
+        model = training.model
+
+        def predict(part: SplitItems) -> HeadOutput:
+            output = predict_bilstm_probe(model, select(part.table, part.rows_N))
+            return output.outputs_MK, output.decoded_M
+
+        def get_tensors() -> dict[str, torch.Tensor]:
+            assert model.scaling is not None
+            return model.state_dict() | scaling_to_tensors(model.scaling)
+
+        return StartedHead(FittedHead(predict, get_tensors), training)
+
+    def cached_features(self, encoder: EncoderUnderTest) -> dict[str, CachedFeatures]:
+        """Return each table's features; a probe of tags reads words."""
+        is_per_word = encoder.context.kind.answer.are_words
+        folder = encoder.scratch_dir
+        return encoder.share(
+            self.name,
+            lambda extractor: extractor.store_cached(
+                self.features, is_per_word=is_per_word, folder=folder
+            ),
         )
 
-    def select_layers(self, settings: BilstmProbeSettings) -> "CachedFeatures":
-        """Keep only the layers that the settings ask for, before static vectors are added.
+    def load_head(self, saved: SavedSystem) -> PredictItems:
+        """Return the function that applies a kept probe; the first items show what it reads."""
+        encoder = saved.build_encoder()
+        scaling = pop_scaling(saved.tensors)
+        answer = saved.record.answer
 
-        Raises EvaluationError if there are no such layers.
-        """
-        selected = [
-            tuple(np.ascontiguousarray(select_layers(layers, settings)) for layers in encodings)
-            for encodings in self.layers
-        ]
-        return replace(self, layers=selected)
+        probes: list[BilstmProbe] = []  # one, once it is built
 
-    def sequence_lengths(self, item: EncodedItem) -> list[int]:
-        """Return the rows of each of an item's arrays: positions, or words."""
-        if self.is_per_word:
-            return [item.num_answers]
-        return [len(encoding.ids) for encoding in item.encodings]
+        def predict(items: list[EncodedItem]) -> HeadOutput:
+            outputs = []
+            decoded = []
+            for extractor in saved.extractors(encoder, items):
+                features = extractor.store_cached(
+                    self.features, is_per_word=answer.are_words, folder=None, scaling=scaling
+                )["new"]
+                if not probes:
+                    probes.append(self._load_probe(saved, features))
+                output = predict_bilstm_probe(probes[0], features)
+                outputs.append(output.outputs_MK)
+                if output.decoded_M is not None:
+                    decoded.append(output.decoded_M)
+            return np.concatenate(outputs), np.concatenate(decoded) if decoded else None
 
-    def rows(self) -> np.ndarray:
-        """Return the features of all items in one array (R, L, D)."""
-        return np.concatenate([layers for encodings in self.layers for layers in encodings])
+        return predict
 
-    def pool_words(self) -> "CachedFeatures":
-        """Replace the vectors of pieces by those of the words that the task asks about.
-
-        A probe of tags reads nothing else. Words without pieces have zeros.
-        """
-        L, D = self.layers[0][0].shape[1:]
-        pooled: list[tuple[np.ndarray, ...]] = []
-        for index in range(len(self.items)):
-            batch = self.make_batch(np.array([index]))
-            assert batch.layers_LBTD is not None
-            x_BTF = batch.layers_LBTD.permute(1, 2, 0, 3).flatten(2)
-            pooled.append((pool_words(self, x_BTF, batch).view(-1, L, D).numpy(),))
-        return replace(self, layers=pooled, is_per_word=True)
-
-    def make_batch(self, indices: np.ndarray, labels_M: np.ndarray | None = None) -> FeatureBatch:
-        """Build one batch of these items."""
-        items = [self.items[i] for i in indices]
-        sequences = [layers_TLD for i in indices for layers_TLD in self.layers[i]]
-        batch = (collate_words if self.is_per_word else collate_positions)(items, labels_M)
-        _, L, D = sequences[0].shape
-        padded_LBTD = np.zeros((L, *batch.mask_BT.shape, D), sequences[0].dtype)
-        for row, layers_TLD in enumerate(sequences):
-            padded_LBTD[:, row, : len(layers_TLD)] = layers_TLD.swapaxes(0, 1)
-        feature_batch = FeatureBatch(**vars(batch), layers_LBTD=torch.from_numpy(padded_LBTD))
-        if not self.is_per_word:
-            return feature_batch
-        has_pieces_BT = torch.zeros_like(batch.mask_BT)
-        for row, item in enumerate(items):
-            has_pieces_BT[row, torch.from_numpy(item.covered_words)] = True
-        word_rows_M = batch.mask_BT.flatten().nonzero().flatten()
-        return replace(feature_batch, has_pieces_BT=has_pieces_BT, word_rows_M=word_rows_M)
-
-    def mean_and_std(self, *, layer_norm: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and standard deviation over all positions or words, (L, D) each.
-
-        They are those of the stored layers. Each feature has its own, or with `layer_norm` each
-        layer and each static vector has one.
-        """
-        mean_LD, std_LD = mean_and_std(self._iterate_rows())
-        scaling = self.scaling or FeatureScaling.none(mean_LD.shape)
-        mean_LD, std_LD = scaling.unscale_statistics(mean_LD, std_LD)
-        if layer_norm:
-            mean_LD, std_LD = self._layer_mean_and_std(mean_LD, std_LD)
-        else:
-            std_LD = np.where(std_LD > MIN_STD, std_LD, 1.0)
-        mean_LD, std_LD = scaling.scale_statistics(mean_LD, std_LD)
-        return torch.from_numpy(mean_LD).float(), torch.from_numpy(std_LD).float()
-
-    def _iterate_rows(self) -> Iterator[torch.Tensor]:
-        """Yield the layers of a few items at a time, without words that have no pieces."""
-        for first in range(0, len(self.items), STATISTICS_ITEMS):
-            rows = []
-            for i in range(first, min(first + STATISTICS_ITEMS, len(self.items))):
-                covered = self.items[i].covered_words if self.is_per_word else slice(None)
-                rows += [layers_TLD[covered] for layers_TLD in self.layers[i]]
-            yield torch.from_numpy(np.concatenate(rows))
-
-    def _layer_mean_and_std(
-        self, mean_LD: np.ndarray, std_LD: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        num_contextual = mean_LD.shape[-1] - self.static_size
-        means = []
-        stds = []
-        for part in (slice(num_contextual), slice(num_contextual, None)):
-            if mean_LD[:, part].size:
-                mean, std = layer_mean_and_std(mean_LD[:, part], std_LD[:, part], min_std=MIN_STD)
-                means.append(mean)
-                stds.append(std)
-        return np.concatenate(means, -1), np.concatenate(stds, -1)
-
-
-@torch.inference_mode()
-def cache_features(
-    model: Encoder, tokenizer: Tokenizer, items: Sequence[EncodedItem], *, precision: str
-) -> CachedFeatures:
-    """Compute all layers of all encodings of the items."""
-    model.eval()
-    device = next(model.parameters()).device
-    width = max(model.hidden_sizes())
-    layers: list[tuple[np.ndarray, ...]] = [()] * len(items)
-    for indices in batch_by_length(items):
-        batch = collate_items(tokenizer, [items[i] for i in indices]).to(device)
-        with autocast(device, precision):
-            padded = [F.pad(x.float(), (0, width - x.shape[-1])) for x in model.encode(batch)]
-        rows = iter(torch.stack(padded, 2).cpu().numpy())
-        for i in indices:
-            lengths = [len(encoding.ids) for encoding in items[i].encodings]
-            layers[i] = tuple(next(rows)[:length].copy() for length in lengths)
-    return CachedFeatures(tokenizer, items, layers, model.word_pooling)
+    def _load_probe(self, saved: SavedSystem, features: CachedFeatures) -> "BilstmProbe":
+        """Build the probe for features of this form, and load its weights and statistics."""
+        probe = BilstmProbe(saved.record.answer, self, features, seed=0)
+        load_into_model(probe, nn.Module.state_dict, saved.tensors, saved.weights_path)
+        return probe.to(saved.device)
 
 
 class ProbeOutput(NamedTuple):
@@ -229,7 +222,7 @@ class BilstmProbe(nn.Module):
     def __init__(
         self,
         answer: HeadAnswer,
-        settings: BilstmProbeSettings,
+        settings: BilstmProbeMethod,
         train_features: CachedFeatures,
         *,
         seed: int,
@@ -391,7 +384,7 @@ def fit_bilstm_probe(
     features: CachedFeatures,
     labels_M: np.ndarray,
     answer: HeadAnswer,
-    settings: BilstmProbeSettings,
+    settings: BilstmProbeMethod,
     *,
     seed: int,
     device: torch.device,
@@ -408,7 +401,7 @@ def start_bilstm_probe(
     features: CachedFeatures,
     labels_M: np.ndarray,
     answer: HeadAnswer,
-    settings: BilstmProbeSettings,
+    settings: BilstmProbeMethod,
     *,
     seed: int,
     device: torch.device,

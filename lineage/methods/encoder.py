@@ -1,48 +1,41 @@
-"""An encoder under test on one task: pretrained, adapted, target-only or random-init.
+"""The inputs of all methods: an encoder under test on one task, and which run of it is meant.
 
 Shapes: N items, M answers of the items, L layers, D width, V words.
 """
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
-import pandas as pd
 import torch
 
 from lineage.data.task_data import TaskData
-from lineage.errors import EvaluationError
-from lineage.evaluation.bilstm_probe import CachedFeatures
-from lineage.evaluation.encoding import EncodedItem, answer_rows, encode_items
-from lineage.evaluation.frozen_features import FeatureExtractor
-from lineage.evaluation.linear_probe import StoredFeatures, extract_features
-from lineage.evaluation.setfit import TunedEncoder, tune_encoder
-from lineage.evaluation.settings import (
-    EvaluateSettings,
-    FinetuneSettings,
-    HyperparameterTrials,
-    LabelCount,
-    SetfitSettings,
-)
-from lineage.evaluation.translator import TranslationSettings
+from lineage.methods.encoding import EncodedItem, encode_items
+from lineage.methods.frozen_features import FeatureExtractor
 from lineage.models.base import Encoder, Public
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
-from lineage.tokenizers.tokenizer import Tokenizer
 
 # target_only: pretrained on the text of the task alone
 Init = Literal["pretrained", "adapted", "target_only", "random"]
-# Tokens that tell nothing about a word: SentencePiece's space, fastai's tokens of case and
-# repetition.
-NON_WORD_TOKENS = ("\u2581", "xxmaj", "xxup", "xxrep", "xxwrep")
+Transfer = Literal["frozen", "finetuned", "setfit", "zero_shot"]
+LabelCount = int | Literal["all"]
+T = TypeVar("T")
+
+
+class HasMethods(Protocol):
+    """The block `evaluate` of a model, see `lineage.methods.registry`."""
+
+    @property
+    def methods(self) -> Mapping[str, Any]:
+        """The methods of using the model, by name."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +43,10 @@ class EvalRun:
     """One evaluation within a stage: which system, from how many labels, with which seed."""
 
     init: Init
-    transfer: Literal["frozen", "finetuned", "setfit", "zero_shot"]
+    transfer: Transfer
     label_count: LabelCount | None = None
     finetune_seed: int | None = None
-    head: Literal["linear", "bilstm"] = "linear"  # of frozen features
+    head: str = "linear"  # of frozen features: linear or bilstm
     fold: int | None = None
 
     @property
@@ -65,15 +58,6 @@ class EvalRun:
         """
         return self if self.fold is not None else replace(self, finetune_seed=None)
 
-    @property
-    def settings_block(self) -> str:
-        """The block of `evaluate` in params.yaml that holds the settings of the head."""
-        if self.transfer == "finetuned":
-            return "finetune"
-        if self.transfer == "setfit":
-            return "setfit"
-        return "bilstm_probe" if self.head == "bilstm" else "linear_probe"
-
 
 @dataclass(frozen=True)
 class EvalContext:
@@ -81,7 +65,7 @@ class EvalContext:
 
     checkpoint: Checkpoint
     task: TaskData
-    settings: EvaluateSettings
+    settings: HasMethods
     pretrain_seed: int
     text_bytes: int | None  # that the trained model has read; None: unknown, for a public one
     precision: str
@@ -183,11 +167,6 @@ class EvalContext:
             return 0.0
         return float(np.mean(ids == tokenizer.unk_token_id))
 
-    @property
-    def translate_settings(self) -> TranslationSettings | None:
-        """The settings of the translator; None if the task needs none or the family has none."""
-        return self.settings.translation if self.kind.answer.answered_by == "translator" else None
-
     @cached_property
     def items(self) -> dict[str, list[EncodedItem]]:
         """Each table's items, encoded; scored symmetric items in each single order too."""
@@ -246,20 +225,17 @@ class EncoderUnderTest:
         self.context = context
         self.init = init
         self.scratch_dir = scratch_dir
-        # The last encoder that was fine-tuned on pairs, and the key of what it was tuned with.
-        self._tuned: tuple[Any, TunedEncoder] | None = None
+        # What a method has computed for several heads, by its name.
+        self.kept: dict[str, Any] = {}
         # The time it took to compute the frozen features of an item; 0 until they are computed.
         self.feature_seconds_per_item = 0.0
 
-    def build_encoder(self, finetune_settings: FinetuneSettings | None = None) -> Encoder:
-        """Build the model again, so that fine-tuning in one run does not affect another.
-
-        `finetune_settings` give the dropout.
-        """
+    def build_encoder(self, *, body_dropout: float | dict[str, float] | None = None) -> Encoder:
+        """Build the model again, so that fine-tuning in one run does not affect another."""
         return self.context.checkpoint.build(
             self.context.device,
             load_weights=self.init != "random",
-            body_dropout=finetune_settings.body_dropout if finetune_settings else None,
+            body_dropout=body_dropout,
         )
 
     def build_extractor(self) -> FeatureExtractor:
@@ -279,119 +255,13 @@ class EncoderUnderTest:
             static=static,
         )
 
-    @cached_property
-    def features(self) -> dict[str, StoredFeatures]:
-        """Each table's features for linear probes: layers, and static vectors that are joined."""
-        settings = self.context.settings.linear_probe
-        extractor = self.build_extractor()
-        with self._timed_per_item():
-            return extractor.store(settings, folder=self.scratch_dir)
-
-    @cached_property
-    def cached_features(self) -> dict[str, CachedFeatures]:
-        """Each table's features for BiLSTM probes; a probe of tags reads words."""
-        extractor = self.build_extractor()
-        with self._timed_per_item():
-            return extractor.store_cached(
-                self.context.settings.bilstm_probe,
-                is_per_word=self.context.kind.answer.are_words,
-                folder=self.scratch_dir,
-            )
-
-    @contextmanager
-    def _timed_per_item(self) -> Iterator[None]:
-        """Set `feature_seconds_per_item` to the time that the block takes."""
-        start = time.monotonic()
-        yield
-        num_items = sum(map(len, self.context.items.values()))
-        self.feature_seconds_per_item = (time.monotonic() - start) / max(1, num_items)
-
-    def answer_features(self, table: str, rows_N: np.ndarray) -> StoredFeatures:
-        """Return the frozen features of the answers of some items."""
-        rows_by_item = answer_rows(self.context.items[table])
-        features = self.features[table]
-        if len(rows_N) == len(rows_by_item):
-            return features
-        return features.select(np.concatenate([rows_by_item[i] for i in rows_N]))
-
-    def tune_on_pairs(
-        self,
-        settings: SetfitSettings,
-        train_rows: np.ndarray,
-        labels_M: np.ndarray,
-        *,
-        seed: int,
-    ) -> TunedEncoder:
-        """Return the encoder fine-tuned on pairs of labelled texts of the table train.
-
-        Heads that follow each other and differ in their L2 alone share it. Raises EvaluationError
-        if the training fails.
-        """
-        key = (settings.without_probe, seed, train_rows.tobytes())
-        if self._tuned is not None and self._tuned[0] == key:
-            return self._tuned[1]
-        self._tuned = None  # frees its memory
-        context = self.context
-        items = context.items["train"]
-        tuned = tune_encoder(
-            self.build_encoder(),
-            context.checkpoint.tokenizer,
-            [items[i] for i in train_rows],
-            labels_M,
-            settings,
-            uses_mean_pooling=context.settings.finetune.pooling == "mean",
-            seed=seed,
-            precision=context.precision,
-        )
-        self._tuned = key, tuned
-        return tuned
-
-    def embed_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
-
-        A word is unknown if all its vectors are zero. It is also unknown if all its tokens are the
-        unknown token or in NON_WORD_TOKENS, unless the model reads characters. Raises
-        EvaluationError if a vector is not finite.
-        """
-        context = self.context
-        model = self.build_encoder()
-        tokenizer = context.checkpoint.tokenizer
-        items = encode_items(
-            pd.DataFrame({"text": list(words)}),
-            tokenizer,
-            max_length=context.max_input_positions,
-            language=context.language,
-        )
-        vectors_VLD = extract_features(model, tokenizer, items, precision=context.precision)
-        if not np.isfinite(vectors_VLD).all():
-            raise EvaluationError(
-                "the vectors of the task's words are not finite; lower the learning_rate"
-            )
-        ignored_ids = _non_word_ids(tokenizer)
-        has_word_V = np.array(
-            [model.handles_oov or not np.isin(ids, ignored_ids).all() for ids in _text_ids(items)]
-        )
-        return vectors_VLD, has_word_V & (vectors_VLD != 0).any((1, 2))
-
-
-def _text_ids(items: Sequence[EncodedItem]) -> Iterator[np.ndarray]:
-    """Yield the ids of each item's text, without special tokens, which cover no characters."""
-    for item in items:
-        offsets = item.encoded.offsets
-        yield item.encoded.ids[offsets[:, 1] > offsets[:, 0]]
-
-
-def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
-    ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in NON_WORD_TOKENS]
-    return [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
-
-
-def settings_of_run(context: EvalContext, run: EvalRun) -> HyperparameterTrials:
-    """Return the settings of the run's head, with the hyperparameters to try."""
-    return context.settings.methods[run.settings_block]
-
-
-def is_requested(context: EvalContext, run: EvalRun) -> bool:
-    """Return whether the head is evaluated at the run's label count; by default at all."""
-    label_counts = settings_of_run(context, run).label_counts
-    return run.label_count is None or not label_counts or run.label_count in label_counts
+    def share(self, name: str, compute: Callable[[FeatureExtractor], T]) -> T:
+        """Return what a method computes of all items, once for all of its heads."""
+        if name not in self.kept:
+            extractor = self.build_extractor()
+            start = time.monotonic()
+            self.kept[name] = compute(extractor)
+            num_items = sum(map(len, self.context.items.values()))
+            self.feature_seconds_per_item = (time.monotonic() - start) / max(1, num_items)
+        kept: T = self.kept[name]
+        return kept

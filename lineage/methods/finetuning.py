@@ -6,9 +6,10 @@ D width, K outputs.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,26 +17,186 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.answers.base import HeadAnswer
-from lineage.evaluation.early_stopping import ValidatedTraining, Validation
-from lineage.evaluation.encoding import (
+from lineage.config.records import check_fraction, check_non_negative, check_positive
+from lineage.data.task_data import SplitItems
+from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoding import (
     EncodedItem,
     answer_rows,
     batch_by_length,
     collate_items,
     pool_words,
 )
-from lineage.evaluation.linear_probe import pair_width, pool_pair
-from lineage.evaluation.settings import FinetuneSettings
-from lineage.models.base import Encoder, LossOutput, build_linear_head
-from lineage.models.batch import Batch, bucket_by_length, masked_mean
+from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
+from lineage.methods.item_batches import ItemBatches
+from lineage.methods.pooling import pair_width, pool_pair
+from lineage.methods.saved import SavedSystem
+from lineage.models.base import Encoder, LossOutput, Trained, build_linear_head
+from lineage.models.batch import Batch, masked_mean
+from lineage.models.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
+from lineage.training.optimizers import DiscriminativeFinetuneSettings
 from lineage.training.state import RngState, TrainState
 
 MAX_NORM_ITEMS = 512  # training items that give the statistics of batch norm
 # (encoder, top_BTD, batch) -> the loss of the language model on the texts of a task.
 AuxiliaryLoss = Callable[[Encoder, torch.Tensor, Batch], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
+    """The block `finetune`: fine-tuning of the whole network.
+
+    ULMFiT's techniques are off with layer_lr_decay 1, ratio 1 and gradual_unfreezing 0.
+    """
+
+    name: ClassVar[str] = "finetune"
+    transfer: ClassVar[Transfer] = "finetuned"
+
+    # Share of all steps over which the layers are unfrozen one by one from the top.
+    gradual_unfreezing: float = 0.0
+    dropout: float = 0.1
+    # Dropout on the hidden layer of ULMFiT's classifier. None: as `dropout`.
+    classifier_hidden_dropout: float | None = None
+    # Positions after which the gradient of a classified text is cut (BPT3C). None: whole texts.
+    bptt_window: int | None = None
+    # Pool only this many last positions, and train only on their windows. None: all positions.
+    pooled_positions: int | None = None
+    # The vector of a text: the family's own ([CLS], the extract token, ...), or the mean of the
+    # top layer over the text's pieces.
+    pooling: Literal["model_default", "mean"] = "model_default"
+    aux_lm_weight: float = 0.0  # of the language model's loss on the task's texts; GPT-1: 0.5
+    # Layer norm without parameters before the linear head over words, because a new head hardly
+    # reads small vectors (docs/decisions/0016).
+    word_layer_norm: bool = False
+    # Learn a text's label after every position, later ones with more weight (Dai and Le 2015,
+    # section 3).
+    linear_label_gain: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "bptt_window", "pooled_positions")
+        check_fraction(self, "gradual_unfreezing", "dropout", "classifier_hidden_dropout")
+        check_non_negative(self, "aux_lm_weight")
+        self._check_windows()
+        if self.classifier_hidden_dropout is not None and self.pooling != "model_default":
+            raise ValueError(
+                "classifier_hidden_dropout belongs to the family's own classifier; "
+                "remove it, or set pooling: model_default"
+            )
+
+    def _check_windows(self) -> None:
+        window = self.bptt_window
+        pooled = self.pooled_positions
+        if pooled is not None and (window is None or pooled < window):
+            raise ValueError(
+                f"pooled_positions is {pooled}, but bptt_window is {window or 'not set'}; "
+                f"set bptt_window to {pooled} or less"
+            )
+        if window is not None and (self.aux_lm_weight or self.pooling != "model_default"):
+            raise ValueError(
+                "bptt_window only works with the family's own vector of a text; "
+                "remove it, or set pooling: model_default and aux_lm_weight: 0"
+            )
+        if self.linear_label_gain and (window is not None or self.pooling != "model_default"):
+            raise ValueError(
+                "linear_label_gain is for the last state of a text that is read whole; "
+                "set it to false, or remove bptt_window and set pooling: model_default"
+            )
+
+    @property
+    def recipe(self) -> str:
+        """The techniques that are on, joined by +, or plain."""
+        is_slanted = self.schedule == "slanted_triangular"
+        techniques = {
+            "discriminative": self.layer_lr_decay != 1,
+            "slanted_triangular": is_slanted and self.ratio != 1,
+            f"{self.schedule} rates": not is_slanted,
+            "gradual": self.gradual_unfreezing > 0,
+            "lm": self.aux_lm_weight > 0,
+            "uncorrected": not self.bias_correction,
+            "linear gain": self.linear_label_gain,
+            "word norm": self.word_layer_norm,
+        }
+        return "+".join(name for name, is_on in techniques.items() if is_on) or "plain"
+
+    def features_name(self, context: EvalContext) -> str:
+        """Return mean, if texts are pooled so, or last."""
+        is_mean = self.pooling == "mean" and context.kind.unit != "word"
+        return "mean" if is_mean else "last"
+
+    def recipe_name(self, context: EvalContext) -> str:
+        """Return the techniques that are on; two of them apply to single texts or words only."""
+        is_one_text = context.kind.unit == "text" and not context.is_symmetric
+        gain = self.linear_label_gain and is_one_text
+        norm = self.word_layer_norm and context.kind.unit == "word"
+        return replace(self, linear_label_gain=gain, word_layer_norm=norm).recipe
+
+    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+        """Build the network."""
+        context = encoder.context
+        tokenizer = context.checkpoint.tokenizer
+        family = context.checkpoint.family
+        validation = problem.validation
+
+        def select(table: str, rows: np.ndarray) -> list[EncodedItem]:
+            items = context.items[table]
+            return [items[i] for i in rows]
+
+        def validate(model: FinetunedModel) -> Validation:
+            outputs_MK, loss = score_finetuned(
+                model,
+                tokenizer,
+                select(validation.table, validation.rows_N),
+                problem.validation_labels_M,
+                precision=context.precision,
+            )
+            return Validation(problem.score_validation(outputs_MK, None), loss)
+
+        training = start_finetuning(
+            encoder.build_encoder(body_dropout=self.body_dropout),
+            tokenizer,
+            select("train", problem.train_rows),
+            problem.labels_M,
+            problem.answer,
+            self,
+            seed=seed,
+            precision=context.precision,
+            auxiliary_loss=family.auxiliary_loss if isinstance(family, Trained) else None,
+            validate=validate,
+        )
+        model = training.model
+
+        def predict(part: SplitItems) -> HeadOutput:
+            items = select(part.table, part.rows_N)
+            return predict_finetuned(model, tokenizer, items, precision=context.precision), None
+
+        return StartedHead(FittedHead(predict, model.state_dict), training)
+
+    def load_head(self, saved: SavedSystem) -> PredictItems:
+        """Return the function that applies a kept network; the first items show what it reads."""
+        networks: list[FinetunedModel] = []  # one, once it is built
+        tokenizer = saved.checkpoint.tokenizer
+        precision = saved.record.precision
+
+        def predict(items: list[EncodedItem]) -> HeadOutput:
+            if not networks:
+                networks.append(self._load_network(saved, items[0]))
+            return predict_finetuned(networks[0], tokenizer, items, precision=precision), None
+
+        return predict
+
+    def _load_network(self, saved: SavedSystem, example_item: EncodedItem) -> "FinetunedModel":
+        """Build the network for items of this form, and load its weights."""
+        encoder = saved.build_empty_encoder()
+        answer = saved.record.answer
+        network = FinetunedModel(encoder, answer, self, seed=0, example_item=example_item)
+        load_into_model(network, nn.Module.state_dict, saved.tensors, saved.weights_path)
+        return network.to(saved.device)
 
 
 class PooledVectors(NamedTuple):
@@ -66,7 +227,7 @@ class FinetunedModel(nn.Module):
         self,
         encoder: Encoder,
         answer: HeadAnswer,
-        settings: FinetuneSettings,
+        settings: FinetuneMethod,
         *,
         seed: int,
         example_item: EncodedItem,
@@ -185,62 +346,17 @@ def finetuning_objective(
     top_BTD = pooled.top_BTD
     count = batch.loss_denominator(per_item=model.answer.mean_over_items)
     if model.linear_label_gain:
-        assert top_BTD is not None, "FinetuneSettings rejects windows with linear_label_gain"
+        assert top_BTD is not None, "FinetuneMethod rejects windows with linear_label_gain"
         loss = linear_label_gain_loss(model, top_BTD, batch)
         total = loss * count
     else:
         total = model.answer.loss(model.apply_heads(pooled, batch), batch.labels_M)
         loss = total / count
     if aux_lm_weight:
-        assert top_BTD is not None, "FinetuneSettings rejects windows with aux_lm_weight"
+        assert top_BTD is not None, "FinetuneMethod rejects windows with aux_lm_weight"
         assert auxiliary_loss is not None, "check_study rejects families without this loss"
         loss = loss + aux_lm_weight * auxiliary_loss(model.encoder, top_BTD, batch)
     return LossOutput(loss, {"task": total.detach()}, {"task": count})
-
-
-class ItemBatches:
-    """Labelled items, shuffled in each epoch, in batches of similar length."""
-
-    carries_state = False
-    CHUNK_SIZE = 1024  # items that are sorted by length together, in whole batches
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        items: Sequence[EncodedItem],
-        labels_M: np.ndarray,
-        *,
-        batch_size: int,
-        seed: int,
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.items = items
-        self.labels_M = labels_M
-        self.batch_size = batch_size
-        self.seed = seed
-        self.answer_rows = answer_rows(items)
-        self.batch_indices: list[np.ndarray] = []
-
-    def set_epoch(self, epoch: int) -> int:
-        """Shuffle the items for an epoch and return its number of batches."""
-        lengths = np.array([item.length for item in self.items])
-        self.batch_indices = bucket_by_length(
-            lengths,
-            batch_size=self.batch_size,
-            batches_per_chunk=max(1, self.CHUNK_SIZE // self.batch_size),
-            rng=generator("items", self.seed, epoch),
-        )
-        return len(self.batch_indices)
-
-    def get_batch(self, index: int) -> Batch:
-        """Return one batch of the epoch."""
-        indices = self.batch_indices[index]
-        items = [self.items[i] for i in indices]
-        return collate_items(self.tokenizer, items, self.labels_of(indices))
-
-    def labels_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the labels of all answers of these items."""
-        return self.labels_M[np.concatenate([self.answer_rows[i] for i in indices])]
 
 
 def finetune(
@@ -249,7 +365,7 @@ def finetune(
     items: Sequence[EncodedItem],
     labels_M: np.ndarray,
     answer: HeadAnswer,
-    settings: FinetuneSettings,
+    settings: FinetuneMethod,
     *,
     seed: int,
     precision: str,
@@ -280,7 +396,7 @@ def start_finetuning(
     items: Sequence[EncodedItem],
     labels_M: np.ndarray,
     answer: HeadAnswer,
-    settings: FinetuneSettings,
+    settings: FinetuneMethod,
     *,
     seed: int,
     precision: str,

@@ -9,22 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from lineage.evaluation.bilstm_probe import CachedFeatures, cache_features
-from lineage.evaluation.encoding import EncodedItem
-from lineage.evaluation.feature_store import (
-    FeatureScaling,
-    split_items,
-    split_rows,
-    store_features,
-)
-from lineage.evaluation.joined import add_static_vectors, concatenate_static
-from lineage.evaluation.linear_probe import (
+from lineage.methods.cached_features import CachedFeatures, cache_features
+from lineage.methods.encoding import EncodedItem
+from lineage.methods.feature_store import FeatureScaling, split_items, split_rows, store_features
+from lineage.methods.joined import add_static_vectors, concatenate_static
+from lineage.methods.pooling import pooled_width
+from lineage.methods.stored_features import (
+    Features,
     StoredFeatures,
     extract_features,
-    pooled_width,
     select_layers,
 )
-from lineage.evaluation.settings import BilstmProbeSettings, LinearProbeSettings
 from lineage.models.base import Encoder
 from lineage.tokenizers.tokenizer import Tokenizer
 
@@ -39,22 +34,20 @@ class FeatureExtractor:
     precision: str
     static: "FeatureExtractor | None" = None  # the model whose static vectors are joined
 
-    def compute(self, table: str, part: slice, settings: LinearProbeSettings) -> np.ndarray:
+    def compute(self, table: str, part: slice, features: Features) -> np.ndarray:
         """Return (M, L, D) float32 of some items: the layers that a linear probe reads."""
         items = self.tables[table][part]
         layers = extract_features(self.model, self.tokenizer, items, precision=self.precision)
-        selected = select_layers(layers, settings)
+        selected = select_layers(layers, features, block="linear_probe")
         if self.static is None:
             return selected
-        return concatenate_static(selected, self.static.compute(table, part, settings))
+        return concatenate_static(selected, self.static.compute(table, part, features))
 
-    def compute_cached(
-        self, table: str, part: slice, settings: BilstmProbeSettings
-    ) -> CachedFeatures:
+    def compute_cached(self, table: str, part: slice, features: Features) -> CachedFeatures:
         """Return the layers of some items that a BiLSTM probe reads, float32."""
         items = self.tables[table][part]
         layers = cache_features(self.model, self.tokenizer, items, precision=self.precision)
-        selected = layers.select_layers(settings)
+        selected = layers.select_layers(features)
         if self.static is None:
             return selected
         return add_static_vectors(
@@ -63,7 +56,7 @@ class FeatureExtractor:
 
     def store(
         self,
-        settings: LinearProbeSettings,
+        features: Features,
         *,
         folder: Path | None,
         scaling: FeatureScaling | None = None,
@@ -76,20 +69,20 @@ class FeatureExtractor:
         if self.static is not None:
             static_width = max(self.static.model.hidden_sizes())
             static_size = pooled_width(self.static.tables["train"][0], static_width)
-        features: dict[str, StoredFeatures] = {}
+        stored_features: dict[str, StoredFeatures] = {}
         for table, items in self._ordered_tables():
             stored, scaling = store_features(
-                (self.compute(table, part, settings) for part in self.parts(items)),
+                (self.compute(table, part, features) for part in self.parts(items)),
                 sum(item.num_answers for item in items),
                 scaling=scaling,
                 folder=folder,
             )
-            features[table] = StoredFeatures(stored, scaling, static_size)
-        return features
+            stored_features[table] = StoredFeatures(stored, scaling, static_size)
+        return stored_features
 
     def store_cached(
         self,
-        settings: BilstmProbeSettings,
+        features: Features,
         *,
         is_per_word: bool,
         folder: Path | None,
@@ -107,10 +100,10 @@ class FeatureExtractor:
 
         def compute_rows(table: str, items: Sequence[EncodedItem]) -> Iterator[np.ndarray]:
             for part in self.parts(items):
-                features = self.compute_cached(table, part, settings)
-                yield (features.pool_words() if is_per_word else features).rows()
+                cached = self.compute_cached(table, part, features)
+                yield (cached.pool_words() if is_per_word else cached).rows()
 
-        features: dict[str, CachedFeatures] = {}
+        cached_features: dict[str, CachedFeatures] = {}
         for table, items in self._ordered_tables():
             lengths = [empty.sequence_lengths(item) for item in items]
             num_rows = sum(map(sum, lengths))
@@ -118,8 +111,8 @@ class FeatureExtractor:
                 compute_rows(table, items), num_rows, scaling=scaling, folder=folder
             )
             layers = split_rows(stored, lengths)
-            features[table] = replace(empty, items=items, layers=layers, scaling=scaling)
-        return features
+            cached_features[table] = replace(empty, items=items, layers=layers, scaling=scaling)
+        return cached_features
 
     def _ordered_tables(self) -> list[tuple[str, Sequence[EncodedItem]]]:
         """Return the items of each table, train first."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import pandas as pd
 import torch
@@ -24,10 +24,11 @@ from lineage.artifacts import (
     write_json,
     write_table,
 )
-from lineage.evaluation.settings import BilstmProbeSettings, EarlyStopping, FinetuneSettings
+from lineage.config.records import Checked, check_positive
 from lineage.models.weights import read_tensors, save_tensors
 from lineage.training.loop import Objective, TrainPlan, train
 from lineage.training.samplers import BatchSampler
+from lineage.training.schedules import LrSchedule
 from lineage.training.state import TrainState
 
 NUM_VALIDATIONS = 20  # in a training that does not stop early
@@ -71,7 +72,51 @@ def curve_frame(curve: Sequence[CurvePoint]) -> pd.DataFrame:
     return pd.DataFrame([asdict(point) for point in curve], columns=names)
 
 
-def count_max_steps(settings: EarlyStopping, steps_per_epoch: int) -> int:
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopping(Checked):
+    """The keys that `bilstm_probe` and `finetune` share: how long to train.
+
+    Training is validated at 20 equal distances, or every 1,000 steps where that is more often, and
+    the best weights are kept. It ends when neither the metric nor the loss of the validation items
+    has improved for `patience` validations, though not before the training loss has fallen by 5 %.
+    """
+
+    epochs: int = 20  # at most
+    # With few labels, allow more epochs to reach this many steps (Mosbach et al. 2021, section 6).
+    # None: never.
+    min_steps: int | None = 300
+    # None: training takes all its epochs, and the last weights are kept.
+    patience: int | None = 6
+    batch_size: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "epochs", "min_steps", "patience", "batch_size")
+
+
+class ValidatedSettings(Protocol):
+    """Settings of a method that are an EarlyStopping, and have a learning rate."""
+
+    @property
+    def epochs(self) -> int: ...
+
+    @property
+    def min_steps(self) -> int | None: ...
+
+    @property
+    def patience(self) -> int | None: ...
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def max_grad_norm(self) -> float: ...
+
+    def lr_schedule(self, steps: int) -> LrSchedule:
+        """Return the schedule of a training of this many steps."""
+
+
+def count_max_steps(settings: "EarlyStopping | ValidatedSettings", steps_per_epoch: int) -> int:
     """Return the steps of a training that does not stop early: whole epochs."""
     epochs_needed = -(-(settings.min_steps or 0) // steps_per_epoch)  # rounded up
     return max(settings.epochs, epochs_needed) * steps_per_epoch
@@ -148,7 +193,7 @@ class ValidatedTraining(Generic[ModelT]):
         model: ModelT,
         objective: Objective,
         sampler: BatchSampler,
-        settings: BilstmProbeSettings | FinetuneSettings,
+        settings: ValidatedSettings,
         *,
         precision: str,
         validate: Callable[[], Validation] | None,

@@ -7,9 +7,9 @@ enter late.
 import torch
 from torch import nn
 
-from lineage.evaluation.translator import init_uniform
 from lineage.models.batch import reversed_positions
 from lineage.models.layers.dropout import fast_dropout
+from lineage.models.translator import init_uniform
 
 
 class BiLstm(nn.Module):

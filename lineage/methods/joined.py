@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lineage.evaluation.bilstm_probe import CachedFeatures, cache_features
-from lineage.evaluation.encoding import EncodedItem, align_pieces_to_words
+from lineage.methods.cached_features import CachedFeatures, cache_features
+from lineage.methods.encoding import EncodedItem, align_pieces_to_words
 from lineage.models.base import Encoder
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 

@@ -1,26 +1,23 @@
 """Hyperparameter trials of a head: validation chooses the best, early where that is safe."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import pandas as pd
 
-from lineage.artifacts import read_json, read_table, write_json, write_table
 from lineage.errors import EvaluationError
-from lineage.evaluation.early_stopping import (
+from lineage.methods.base import Method
+from lineage.methods.early_stopping import (
     EarlyStopper,
+    EarlyStopping,
     ValidatedTraining,
     Validation,
     curve_frame,
 )
-from lineage.evaluation.heads import FittedHead, StartedHead
-from lineage.evaluation.settings import (
-    BilstmProbeSettings,
-    FinetuneSettings,
-    HyperparameterTrials,
-)
+from lineage.methods.encoder import LabelCount
+from lineage.methods.heads import FittedHead, StartedHead
+from lineage.methods.run_predictions import FailedTrial
 from lineage.results import Note
 
 # After this many of 20 validations the best of several learning rates was the best to the end, or
@@ -29,73 +26,81 @@ RACE_VALIDATIONS = 5
 
 
 @dataclass(frozen=True)
-class FailedTrial:
-    """A trial that could not be fitted, and why."""
+class Trial:
+    """Hyperparameters that replace those of a block."""
 
-    number: int
-    error: str
+    learning_rate: float | None = None
+    epochs: int | None = None
+    l2: float | None = None
+    pooling: Literal["model_default", "mean"] | None = None
+    layer_lr_decay: float | None = None
+    gradual_unfreezing: float | None = None
+    word_layer_norm: bool | None = None
 
-    def note(self, settings: HyperparameterTrials) -> Note:
-        """Return the note on this trial of some settings."""
-        value = trial_note(settings, self.number).value
-        return Note("failed_trial", {**value, "error": self.error})
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The given hyperparameters by their keys."""
+        return {key: value for key, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedMethod(Method):
+    """A method whose hyperparameters are tried: the best on validation are used."""
+
+    # Validation with the first seed chooses one. Trials that differ in their learning rates alone
+    # race: after 5 validations only the best one is trained to its end, unless patience is null.
+    # Empty: the block's own hyperparameters are used. A block that sets learning_rate or l2 without
+    # trials has none.
+    trials: tuple[Trial, ...] = ()
+    # The label counts of the grid to use this method with. Empty: all of them.
+    label_counts: tuple[LabelCount, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for trial in self.trials:
+            unknown = [key for key in trial.overrides if not hasattr(self, key)]
+            if unknown:
+                raise ValueError(f"trials: '{unknown[0]}' is not a key of this block; remove it")
+            if not trial.overrides:
+                raise ValueError(
+                    "trials: one of them is empty; give it a key, such as {learning_rate: 0.001}"
+                )
+            self._with_overrides(trial)  # raises ValueError for values out of range
+
+    def _with_overrides(self, trial: Trial) -> Self:
+        return replace(self, trials=(), **trial.overrides)
+
+    def with_trial(self, number: int) -> Self:
+        """Return the settings with the hyperparameters of one trial."""
+        return self._with_overrides(self.trials[number])
+
+    @property
+    def requested_label_counts(self) -> tuple[LabelCount, ...]:
+        """The label counts of the grid to use the method with; empty: all of them."""
+        return self.label_counts
+
+    def describe_trial(self, number: int) -> Note:
+        """Return a note on the hyperparameters of one trial."""
+        overrides = self.trials[number].overrides
+        return Note("trial", {"number": number, "of": len(self.trials), "settings": overrides})
+
+    def describe_failed(self, failed: FailedTrial) -> Note:
+        """Return a note on a trial that could not be fitted."""
+        value = self.describe_trial(failed.number).value
+        return Note("failed_trial", {**value, "error": failed.error})
+
+
+# The values of L2 from which validation chooses, unless a study names others. A hundred labels need
+# more of it than a hundred thousand tagged words.
+DEFAULT_L2_TRIALS = tuple(Trial(l2=value) for value in (0.0001, 0.001, 0.01, 0.1))
 
 
 class AllTrialsFailedError(EvaluationError):
     """No trial could be fitted."""
 
-    def __init__(self, failed_trials: Sequence[FailedTrial]) -> None:
+    def __init__(self, method: TriedMethod, failed_trials: Sequence[FailedTrial]) -> None:
         super().__init__("; ".join(trial.error for trial in failed_trials))
-        self.failed_trials = failed_trials
-
-
-def trial_note(settings: HyperparameterTrials, number: int) -> Note:
-    """Return a note on the hyperparameters of one trial."""
-    overrides = settings.trials[number].overrides
-    return Note("trial", {"number": number, "of": len(settings.trials), "settings": overrides})
-
-
-@dataclass(frozen=True)
-class RunPredictions:
-    """The predictions of one run: of each fitted trial on validation, and of the chosen head."""
-
-    table: pd.DataFrame
-    failed_trials: Sequence[FailedTrial] = ()
-    # The learning curves of the trials and of the chosen head, by the column `trial`.
-    curves: pd.DataFrame = field(default_factory=lambda: curve_frame([]).assign(trial=""))
-    notes: Sequence[Note] = ()  # on the fit of the chosen head
-    chosen_trial: int | None = None  # of the chosen head, by this run or an earlier one
-    # Costs: the time of the run, and how fast its system answers, the encoder included; None if
-    # nothing was trained.
-    seconds: float = 0.0
-    items_per_second: float | None = None
-
-    def save(self, folder: Path) -> None:
-        """Write two parquet files and a JSON file."""
-        record = {
-            "failed_trials": [asdict(trial) for trial in self.failed_trials],
-            "notes": [asdict(note) for note in self.notes],
-            "chosen_trial": self.chosen_trial,
-            "seconds": self.seconds,
-            "items_per_second": self.items_per_second,
-        }
-        write_json(folder / "run.json", record)
-        write_table(folder / "curves.parquet", self.curves)
-        write_table(folder / "predictions.parquet", self.table)
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read the files of `save`."""
-        record = read_json(folder / "run.json")
-        return cls(
-            read_table(folder / "predictions.parquet"),
-            [FailedTrial(**trial) for trial in record["failed_trials"]],
-            read_table(folder / "curves.parquet"),
-            [Note(**note) for note in record["notes"]],
-            record["chosen_trial"],
-            record["seconds"],
-            record["items_per_second"],
-        )
+        self.notes = [method.describe_failed(trial) for trial in failed_trials]
 
 
 @dataclass(frozen=True)
@@ -117,20 +122,20 @@ class TrialsOutcome:
     failed: list[FailedTrial]
 
 
-def is_race(settings: HyperparameterTrials) -> bool:
+def is_race(settings: TriedMethod) -> bool:
     """Tell whether the trials stop early and differ in their learning rates alone.
 
     They are then validated after the same steps, so they can be compared before their end.
     """
-    if not isinstance(settings, BilstmProbeSettings | FinetuneSettings):
+    if not isinstance(settings, EarlyStopping) or settings.patience is None:
         return False
     trials = [settings.with_trial(number) for number in range(len(settings.trials))]
-    same_rate = [replace(trial, learning_rate=settings.learning_rate) for trial in trials]
-    return settings.patience is not None and all(trial == same_rate[0] for trial in same_rate)
+    others = [{**vars(trial), "learning_rate": None} for trial in trials]
+    return all(keys == others[0] for keys in others)
 
 
 def fit_best_trial(
-    settings: HyperparameterTrials,
+    settings: TriedMethod,
     start: Callable[[Any], StartedHead],
     predict_validation: Callable[[FittedHead, str], pd.DataFrame],
     score: Callable[[pd.DataFrame], float],
@@ -145,7 +150,7 @@ def fit_best_trial(
     best = trials.race() if is_race(settings) else trials.fit_each()
     failed = [FailedTrial(number, error) for number, error in sorted(trials.failed.items())]
     if best is None:
-        raise AllTrialsFailedError(failed)
+        raise AllTrialsFailedError(settings, failed)
     predictions = [table for _, table in sorted(trials.predictions.items())]
     curves = [table for _, table in sorted(trials.curves.items())]
     return TrialsOutcome(best, predictions, curves, failed)
@@ -159,7 +164,7 @@ class _Trials:
 
     def __init__(
         self,
-        settings: HyperparameterTrials,
+        settings: TriedMethod,
         start: Callable[[Any], StartedHead],
         predict_validation: Callable[[FittedHead, str], pd.DataFrame],
         score: Callable[[pd.DataFrame], float],

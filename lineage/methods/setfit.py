@@ -11,21 +11,36 @@ B pairs or texts of a batch, M texts, D width, K labels.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lineage.config.params import Grid
+from lineage.config.records import check_positive
+from lineage.data.task_data import SplitItems
 from lineage.errors import EvaluationError
-from lineage.evaluation.early_stopping import CurvePoint, steps_between_validations
-from lineage.evaluation.encoding import EncodedItem, batch_by_length, collate_items
-from lineage.evaluation.settings import SetfitSettings
+from lineage.methods.base import Method
+from lineage.methods.early_stopping import CurvePoint, steps_between_validations
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoding import EncodedItem, batch_by_length, collate_items
+from lineage.methods.feature_store import FeatureScaling
+from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
+from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe, score_linearly
+from lineage.methods.saved import SavedSystem
+from lineage.methods.stored_features import StoredFeatures
+from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
 from lineage.models.base import Encoder, LossOutput
 from lineage.models.batch import Batch, masked_mean
+from lineage.models.weights import load_into_model
 from lineage.randomness import derive_seed, generator
+from lineage.results import Note
+from lineage.tasks.base import Kind
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
@@ -37,6 +52,170 @@ from lineage.training.state import RngState, TrainState
 WARMUP_RATIO = 0.1
 WEIGHT_DECAY = 0.01
 MAX_GRAD_NORM = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetfitMethod(HeadMethod):
+    """The block `setfit`: fine-tuning on pairs of labelled texts, then a linear probe.
+
+    It is for the models of grid.setfit_models. See the top of this file.
+    """
+
+    name: ClassVar[str] = "setfit"
+    transfer: ClassVar[Transfer] = "setfit"
+
+    # Not used if the block sets l2. Trials that differ in l2 alone share one fine-tuning.
+    trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS
+    l2: float = 0.001  # of the probe, as in `linear_probe`
+    # The highest; it rises over the first tenth of the steps, then falls to 0. None: that of
+    # `finetune`.
+    learning_rate: float | None = None
+    # Pairs of each labelled text with one of the same label, and as many with one of another label
+    # (R in Tunstall et al. 2022, section 3.1).
+    num_iterations: int = 20
+    batch_size: int = 16  # pairs
+    # At most: from 400 labels on, there are fewer pairs of each text.
+    max_steps: int = 1000
+    # The vector of a text: the family's own, or the mean of the top layer over the text's pieces.
+    # None: that of `finetune`.
+    pooling: Literal["model_default", "mean"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "l2", "learning_rate", "num_iterations", "max_steps")
+        if self.batch_size < 2:
+            raise ValueError(
+                f"batch_size is {self.batch_size}; a batch has pairs of one label and of two, so "
+                "set it to 2 or more"
+            )
+
+    def count_pairs(self, num_texts: int) -> int:
+        """Return the number of pairs for so many labelled texts; half of them are positive."""
+        max_pairs = self.max_steps * self.batch_size
+        return 2 * min(self.num_iterations * num_texts, max_pairs // 2)
+
+    def count_steps(self, num_texts: int) -> int:
+        """Return the number of gradient steps for so many labelled texts."""
+        return -(-self.count_pairs(num_texts) // self.batch_size)  # rounded up
+
+    def count_distinct_texts(self, num_texts: int) -> float:
+        """Return the expected number of distinct texts in a batch, each of which is read once."""
+        if num_texts == 0:
+            return 0.0
+        return num_texts * (1 - (1 - 1 / num_texts) ** (2 * self.batch_size))
+
+    @property
+    def probe(self) -> LinearProbeMethod:
+        """The settings of the probe."""
+        return LinearProbeMethod(trials=(), l2=self.l2)
+
+    @property
+    def without_probe(self) -> Self:
+        """The settings of the fine-tuning alone: equal ones give the same encoder."""
+        return replace(self, trials=(), label_counts=(), l2=1.0)
+
+    def complete(self, finetune: Method) -> Self:
+        """Take the learning rate and the pooling of fine-tuning where the block has none."""
+        assert isinstance(finetune, FinetuneMethod)
+        return replace(
+            self,
+            learning_rate=self.learning_rate or finetune.learning_rate,
+            pooling=self.pooling or finetune.pooling,
+        )
+
+    def is_in_grid(self, model: str, grid: Grid) -> bool:
+        """Return whether the study names the model in setfit_models."""
+        return model in grid.setfit_models
+
+    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+        """Return whether one text has one label."""
+        is_label_of_text = kind.unit == "text" and kind.answer.has_one_label
+        return super().suits(kind, info) and is_label_of_text and not info.get("is_pair", False)
+
+    def features_name(self, context: EvalContext) -> str:
+        """Return mean, if texts are pooled so, or last."""
+        return "mean" if self.pooling == "mean" else "last"
+
+    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+        """Fine-tune the encoder and fit the probe at once. Raises EvaluationError if that fails."""
+        context = encoder.context
+        tuned = self._tune(encoder, problem, seed=seed)
+
+        def embed(table: str, rows: np.ndarray) -> np.ndarray:
+            """Return the tuned encoder's vectors of some items, which it keeps."""
+            key = (table, rows.tobytes())
+            if key not in tuned.vectors:
+                items = [context.items[table][i] for i in rows]
+                tokenizer = context.checkpoint.tokenizer
+                tuned.vectors[key] = encode_texts(
+                    tuned.model, tokenizer, items, precision=context.precision
+                )
+            return tuned.vectors[key]
+
+        probe = fit_linear_probe(
+            embed("train", problem.train_rows),
+            problem.labels_M,
+            problem.answer,
+            self.probe,
+            seed=seed,
+        )
+
+        def predict(part: SplitItems) -> HeadOutput:
+            return probe(embed(part.table, part.rows_N)), None
+
+        def get_tensors() -> dict[str, torch.Tensor]:
+            scaling = FeatureScaling.none((1, len(probe.weight_DK)))
+            weight_KD, bias_K = probe.fold(scaling)
+            return {"weight": weight_KD, "bias": bias_K} | tuned.model.state_dict()
+
+        notes = [] if probe.has_converged else [Note("not_converged", self.probe.max_iter)]
+        return StartedHead(FittedHead(predict, get_tensors, tuned.learning_curve, notes))
+
+    def _tune(
+        self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int
+    ) -> "TunedEncoder":
+        """Return the encoder fine-tuned on pairs of labelled texts of the table train.
+
+        Heads that follow each other and differ in their L2 alone share it.
+        """
+        key = (self.without_probe, seed, problem.train_rows.tobytes())
+        last_key, tuned = encoder.kept.get(self.name, (None, None))
+        if last_key == key and isinstance(tuned, TunedEncoder):
+            return tuned
+        tuned = None
+        encoder.kept.pop(self.name, None)  # frees its memory
+        context = encoder.context
+        items = context.items["train"]
+        tuned = tune_encoder(
+            encoder.build_encoder(),
+            context.checkpoint.tokenizer,
+            [items[i] for i in problem.train_rows],
+            problem.labels_M,
+            self,
+            seed=seed,
+            precision=context.precision,
+        )
+        encoder.kept[self.name] = (key, tuned)
+        return tuned
+
+    def load_head(self, saved: SavedSystem) -> PredictItems:
+        """Return the function that applies a kept encoder and probe."""
+        head = {name: saved.tensors.pop(name) for name in ("weight", "bias")}
+        encoder = saved.build_empty_encoder()
+        uses_mean_pooling = saved.record.features == "mean"
+        model = SentenceEncoder(encoder, uses_mean_pooling=uses_mean_pooling)
+        load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
+        model.to(saved.device)
+        tokenizer = saved.checkpoint.tokenizer
+        answer = saved.record.answer
+
+        @torch.no_grad()
+        def predict(items: list[EncodedItem]) -> HeadOutput:
+            vectors = encode_texts(model, tokenizer, items, precision=saved.record.precision)
+            scores = score_linearly(StoredFeatures.wrap(vectors), head)
+            return answer.postprocess(torch.cat(scores)), None
+
+        return predict
 
 
 class Pairs(NamedTuple):
@@ -166,9 +345,8 @@ def tune_encoder(
     tokenizer: Tokenizer,
     items: Sequence[EncodedItem],
     labels_N: np.ndarray,
-    settings: SetfitSettings,
+    settings: SetfitMethod,
     *,
-    uses_mean_pooling: bool,
     seed: int,
     precision: str,
 ) -> TunedEncoder:
@@ -177,10 +355,10 @@ def tune_encoder(
     `settings` have a learning rate. Raises EvaluationError if a loss is not finite, or if all texts
     have one label.
     """
-    assert settings.learning_rate is not None, "EvaluateSettings.methods fills it in"
+    assert settings.learning_rate is not None, "`complete` fills it in"
     num_pairs = settings.count_pairs(len(items))
     pairs = sample_pairs(labels_N, num_pairs, generator("setfit pairs", seed))
-    model = SentenceEncoder(encoder, uses_mean_pooling=uses_mean_pooling)
+    model = SentenceEncoder(encoder, uses_mean_pooling=settings.pooling == "mean")
     # Parameters outside the layer groups, such as a pretraining head, stay as they are.
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)

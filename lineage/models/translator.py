@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import check_fraction, check_positive
+from lineage.config.records import Checked, check_fraction, check_positive
 from lineage.models.base import empty_embedding
 from lineage.models.batch import Batch
 from lineage.models.layers.awd_lstm import WeightDropLSTM
@@ -30,12 +30,9 @@ PRETRAINED_SIDES = {"encoder": ("source",), "decoder": ("target",)}
 PRETRAINED_PARTS = {"embeddings": ("embedding",), "no_softmax": ("embedding", "lstm")}
 
 
-@dataclass(frozen=True)
-class TranslationSettings:
-    """The block `evaluate.translation`: the translator, its training and its decoding.
-
-    Each ablation of the paper changes one line.
-    """
+@dataclass(frozen=True, kw_only=True)
+class TranslationSettings(Checked):
+    """The translator, its training and its decoding; each ablation of the paper changes one line."""
 
     # Layers of the encoder, and of the decoder, including the pretrained one; 3 in the paper.
     num_layers: int = 2
@@ -58,6 +55,7 @@ class TranslationSettings:
     max_new_tokens: int = 100  # of a translation, with its end token; a longer one is cut
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_layers", "epochs", "batch_size", "num_beams", "max_new_tokens")
         check_stlr_settings(self)
         check_fraction(self, "dropout")

@@ -8,30 +8,38 @@ V vocabulary.
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from lineage.answers.base import PredictionColumns
+from lineage.answers.base import AnsweredBy, PredictionColumns
 from lineage.answers.metrics import get_bleu_signature
 from lineage.answers.text import text_columns
+from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
-from lineage.evaluation.encoding import EncodedItem, batch_by_length
-from lineage.evaluation.finetuning import ItemBatches
-from lineage.evaluation.translator import (
+from lineage.methods.base import FittedSystem, Method, answer_scored_splits, select_train_rows
+from lineage.methods.early_stopping import ResumePoint
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, LabelCount, Transfer
+from lineage.methods.encoding import EncodedItem, batch_by_length
+from lineage.methods.item_batches import ItemBatches
+from lineage.methods.run_predictions import RunPredictions
+from lineage.methods.saved import AnswerItems, SavedSystem
+from lineage.models.base import Encoder, LossOutput, Trained
+from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.models.checkpoint import Checkpoint
+from lineage.models.translator import (
     EncoderMemory,
     LSTMState,
     TranslationSettings,
     Translator,
 )
-from lineage.models.base import Encoder, LossOutput, Trained
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.checkpoint import Checkpoint
+from lineage.models.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tokenizers.token_ids import TokenizedCorpus
@@ -47,6 +55,110 @@ from lineage.training.state import RngState, TrainState
 # In pretraining this token separates documents, so a target begins and ends with it.
 END_TOKEN = "<|endoftext|>"
 LANGUAGES = ("source", "target")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationMethod(TranslationSettings, Method):
+    """The block `translation`: the translator, its training and its decoding.
+
+    Each ablation of the paper changes one line.
+    """
+
+    name: ClassVar[str] = "translation"
+    transfer: ClassVar[Transfer] = "finetuned"
+    answered_by: ClassVar[AnsweredBy] = "translator"
+
+    # The label counts of the grid to use this method with. Empty: those of `finetune`.
+    label_counts: tuple[LabelCount, ...] = ()
+
+    def complete(self, finetune: Method) -> Self:
+        """Use the label counts of fine-tuning."""
+        label_counts = self.label_counts or finetune.requested_label_counts
+        return replace(self, label_counts=label_counts)
+
+    @property
+    def requested_label_counts(self) -> tuple[LabelCount, ...]:
+        """The label counts of the grid to use the method with; empty: all of them."""
+        return self.label_counts
+
+    def head_name(self, context: EvalContext) -> str:
+        """Return decoder."""
+        return "decoder"
+
+    def features_name(self, context: EvalContext) -> str:
+        """Return last: the decoder reads the top layer."""
+        return "last"
+
+    def recipe_name(self, context: EvalContext) -> str:
+        """Return the choices among the paper's ablations."""
+        return self.recipe
+
+    def fit(
+        self,
+        encoder: EncoderUnderTest,
+        run: EvalRun,
+        chosen_trial: int | None,
+        resume_point: ResumePoint,
+    ) -> FittedSystem:
+        """Train a translator on pairs and translate every scored split. Raises EvaluationError."""
+        context = encoder.context
+        assert context.tokens_dir is not None and run.finetune_seed is not None
+        check_intact(context.tokens_dir)
+        train_rows = select_train_rows(context, run)
+        language_models = (
+            encoder.build_encoder(),
+            EncoderUnderTest(context, "random").build_encoder(),
+        )
+        model = build_trained_translator(
+            context.checkpoint,
+            language_models,
+            context.tokens_dir,
+            context.task.splits["train"].iloc[train_rows],
+            self,
+            seed=run.finetune_seed,
+            precision=context.precision,
+        )
+        tokenizer = context.checkpoint.tokenizer
+
+        def answer(items: pd.DataFrame) -> PredictionColumns:
+            sources = items["source"].tolist()
+            texts, scores = translate(model, tokenizer, sources, precision=context.precision)
+            return text_columns(items, texts, scores)
+
+        predictions = RunPredictions(answer_scored_splits(context, run, answer))
+        return FittedSystem(predictions, self, model.state_dict)
+
+    def load(self, saved: SavedSystem) -> AnswerItems:
+        """Return the function that translates the sources of items."""
+        checkpoint = saved.checkpoint
+        family = checkpoint.family
+        assert isinstance(family, Trained) and family.build_translator is not None
+        # The weights of all parts are replaced below.
+        models = [checkpoint.build(torch.device("cpu"), load_weights=False) for _ in range(2)]
+        model: Translator = family.build_translator(
+            *models, self, generator=torch.Generator().manual_seed(0)
+        )
+        load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
+        model.to(saved.device)
+
+        def answer(items: pd.DataFrame) -> PredictionColumns:
+            sources = items["source"].tolist()
+            precision = saved.record.precision
+            texts, _ = translate(model, checkpoint.tokenizer, sources, precision=precision)
+            return {"prediction": texts}
+
+        return answer
+
+    def describe_answers(self, context: EvalContext, predictions: pd.DataFrame) -> list[Note]:
+        """Tell how BLEU was computed, and how many translations were cut."""
+        references = predictions["label"].to_numpy()
+        signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
+        notes = [Note("bleu_signature", signature)]
+        unfinished_share = float(predictions["score"].isna().mean())
+        if unfinished_share:
+            value = {"share": unfinished_share, "max_new_tokens": self.max_new_tokens}
+            notes.append(Note("unfinished_translations", value))
+        return notes
 
 
 class TwoLanguageSampler(Protocol):
@@ -385,26 +497,3 @@ def beam_search(
         if bool(beams.is_finished_BK.all()):
             break
     return beams.best()
-
-
-def translate_split(
-    model: Translator, tokenizer: Tokenizer, table: pd.DataFrame, *, precision: str
-) -> PredictionColumns:
-    """Translate a split and return the columns of its predictions.
-
-    Score is the mean log-probability of the tokens, correct the contribution to corpus BLEU.
-    """
-    texts, scores = translate(model, tokenizer, table["source"].tolist(), precision=precision)
-    return text_columns(table, texts, scores)
-
-
-def translation_notes(predictions: pd.DataFrame, settings: TranslationSettings) -> list[Note]:
-    """Return notes on how BLEU was computed, and on translations that were cut."""
-    references = predictions["label"].to_numpy()
-    signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
-    notes = [Note("bleu_signature", signature)]
-    unfinished_share = float(predictions["score"].isna().mean())
-    if unfinished_share:
-        value = {"share": unfinished_share, "max_new_tokens": settings.max_new_tokens}
-        notes.append(Note("unfinished_translations", value))
-    return notes

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from lineage.errors import EvaluationError
-from lineage.evaluation.encoding import MAX_BATCH_POSITIONS, EncodedItem
+from lineage.methods.encoding import MAX_BATCH_POSITIONS, EncodedItem
 
 STORED_DTYPE = np.dtype(np.float16)
 LARGEST = float(np.finfo(STORED_DTYPE).max)
@@ -208,3 +208,28 @@ def split_items(items: Sequence[EncodedItem], bytes_per_position: int) -> Iterat
             num_positions = 0
         num_positions += item_positions
     yield slice(first, len(items))
+
+
+def layer_mean_and_std(
+    mean_LD: np.ndarray, std_LD: np.ndarray, *, min_std: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and standard deviation of all numbers of a layer, (L, D) each.
+
+    They are computed from those of its features. Features with a standard deviation of at most
+    `min_std` do not count.
+    """
+    varies_LD = varying_features(std_LD, min_std=min_std)
+    mean_L1 = mean_LD.mean(-1, keepdims=True, where=varies_LD)
+    squares_LD = std_LD**2 + (mean_LD - mean_L1) ** 2
+    std_L1 = np.sqrt(squares_LD.mean(-1, keepdims=True, where=varies_LD))
+    return np.where(varies_LD, mean_L1, 0), np.broadcast_to(std_L1 + 1e-6, mean_LD.shape)
+
+
+def varying_features(std_LD: np.ndarray, *, min_std: float = 0.0) -> np.ndarray:
+    """Return (L, D), false at constants such as the padding of narrow layers.
+
+    If a layer has only constants, they all count.
+    """
+    all_constant_L1 = std_LD.max(-1, keepdims=True) <= min_std
+    varies_LD: np.ndarray = (std_LD > min_std) | all_constant_L1
+    return varies_LD

@@ -1,0 +1,227 @@
+"""A method is a way of using a pretrained model on a task: one file of this package.
+
+The file holds the keys of its block in `evaluate` of params.yaml and its trials, how it is fitted
+and resumed, what it predicts, which tensors are kept of it, and the names that its results have.
+The class of a method is the record of its block. `lineage.methods.registry` lists all of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.words import KNOWN_COLUMN, LAYER_PREFIX
+from lineage.config.params import Grid
+from lineage.config.records import Checked
+from lineage.data.splits import nested_stratified_subset, stratification_labels
+from lineage.data.task_data import SplitItems
+from lineage.methods.early_stopping import ResumePoint
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, LabelCount, Transfer
+from lineage.methods.run_predictions import FailedTrial, RunPredictions
+from lineage.methods.saved import AnswerItems, SavedSystem
+from lineage.results import (
+    PREDICTION_COLUMNS,
+    PROBABILITY_PREFIX,
+    SEED_COLUMNS,
+    Note,
+)
+from lineage.tasks.base import Kind
+
+# Metrics that are the mean of a column of the same name.
+SWAP_CONSISTENCY = "swap_consistency"  # either order of two texts gives the same answer
+# Minimal pairs by the mean over tokens; the sum favors the sentence with fewer tokens.
+LENGTH_NORMALIZED_ACCURACY = "accuracy_per_piece"
+MEAN_METRICS = (SWAP_CONSISTENCY, LENGTH_NORMALIZED_ACCURACY)
+# Further columns of cached predictions, by the beginning of their names.
+EXTRA_COLUMNS = (KNOWN_COLUMN, LAYER_PREFIX, *MEAN_METRICS)
+
+
+@dataclass(frozen=True)
+class FittedSystem:
+    """What a method has fitted in one run: its predictions, and what is kept to use it later."""
+
+    predictions: RunPredictions
+    method: "Method"  # with the hyperparameters that were chosen
+    # The weights that are kept; None: nothing was trained.
+    get_tensors: Callable[[], dict[str, torch.Tensor]] | None = None
+    answer: Answer | None = None  # of a head, fitted to the training items
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Checked):
+    """A way of using a model. The fields of a subclass are the keys of its block in `evaluate`."""
+
+    name: ClassVar[str]  # of the block
+    transfer: ClassVar[Transfer]  # this and `head` are columns of the results
+    head: ClassVar[str] = "linear"
+    answered_by: ClassVar[AnsweredBy] = "head"
+    reads_frozen_features: ClassVar[bool] = False
+    # What is kept is as large as the encoder. So it is kept only if no other system of as many
+    # labels is better on validation.
+    keeps_network: ClassVar[bool] = True
+
+    def is_in_grid(self, model: str, grid: Grid) -> bool:
+        """Return whether the study uses the method with a model."""
+        return True
+
+    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+        """Return whether the method can be used on a task of this kind (task.json)."""
+        return kind.answer.answered_by == self.answered_by
+
+    def complete(self, finetune: "Method") -> Self:
+        """Return the method with what its block leaves to the block `finetune`."""
+        return self
+
+    @property
+    def requested_label_counts(self) -> tuple[LabelCount, ...]:
+        """The label counts of the grid to use the method with; empty: all of them."""
+        return ()
+
+    def features_name(self, context: EvalContext) -> str:
+        """Return the column `features` of the results: the layers that a head reads."""
+        return "none"
+
+    def head_name(self, context: EvalContext) -> str:
+        """Return the column `head` of the results."""
+        return self.head
+
+    def recipe_name(self, context: EvalContext) -> str:
+        """Return the column `recipe` of the results: the techniques that are on."""
+        return "none"
+
+    def fit(
+        self,
+        encoder: EncoderUnderTest,
+        run: EvalRun,
+        chosen_trial: int | None,
+        resume_point: ResumePoint,
+    ) -> FittedSystem:
+        """Fit a run's system, and answer every scored split with it. Raises EvaluationError.
+
+        `chosen_trial` is that of an earlier run, if there is one. The `seconds` of the predictions
+        are those of earlier processes only.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.fit")
+
+    def load(self, saved: SavedSystem) -> AnswerItems:
+        """Return the function that answers items as a kept system does."""
+        raise NotImplementedError(f"{type(self).__name__}.load")
+
+    def describe_trial(self, number: int) -> Note:
+        """Return a note on the hyperparameters of one trial."""
+        raise NotImplementedError(f"{type(self).__name__} has no trials")
+
+    def describe_failed(self, failed: FailedTrial) -> Note:
+        """Return a note on a trial that could not be fitted."""
+        raise NotImplementedError(f"{type(self).__name__} has no trials")
+
+    def describe_answers(self, context: EvalContext, predictions: pd.DataFrame) -> list[Note]:
+        """Return notes on how some items were answered."""
+        return []
+
+
+def find_method(context: EvalContext, run: EvalRun) -> Method:
+    """Return the method of a run."""
+    answered_by = context.kind.answer.answered_by
+    for method in context.settings.methods.values():
+        names = (method.transfer, method.head, method.answered_by)
+        if names == (run.transfer, run.head, answered_by):
+            assert isinstance(method, Method)
+            return method
+    raise AssertionError(f"no method for {run}")
+
+
+def is_requested(context: EvalContext, run: EvalRun) -> bool:
+    """Return whether a run's method is used with as many labels."""
+    label_counts = find_method(context, run).requested_label_counts
+    return run.label_count is None or not label_counts or run.label_count in label_counts
+
+
+def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
+    """Return the rows of the table train that the run learns from, nested by label count."""
+    assert run.label_count is not None and run.finetune_seed is not None
+    train = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[0]
+    labels = stratification_labels(context.task.select_items(train))
+    subset = nested_stratified_subset(labels, run.label_count, seed=run.finetune_seed)
+    return train.rows_N[subset]
+
+
+def count_train_examples(context: EvalContext, run: EvalRun) -> int:
+    """Return the number of training items of a run."""
+    if run.label_count is None:
+        return 0
+    for part in parts_of_run(context, run):
+        if part.split == "train":
+            num_items = len(part.rows_N)
+            return num_items if run.label_count == "all" else min(run.label_count, num_items)
+    return 0
+
+
+def parts_of_run(context: EvalContext, run: EvalRun) -> list[SplitItems]:
+    """Return the items of each split and test set, as a run uses them."""
+    return context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
+
+
+def run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
+    """Return the columns of rows and predictions that name the run."""
+    method = find_method(context, run)
+    return {
+        **context.model_columns,
+        "init": run.init,
+        "adapt_text": context.adapt_text(run.init),
+        "transfer": run.transfer,
+        "features": method.features_name(context),
+        "head": method.head_name(context),
+        "recipe": method.recipe_name(context),
+        "pretrain_seed": context.pretrain_seed,
+        "finetune_seed": run.finetune_seed,
+        "fold": run.fold,
+        "trial": "chosen",
+        "label_count": "none" if run.label_count is None else str(run.label_count),
+        "task": context.task.info["name"],
+    }
+
+
+def build_predictions(
+    context: EvalContext,
+    run: EvalRun,
+    split: str,
+    items: pd.DataFrame,
+    columns: PredictionColumns,
+    test_set: str = "",
+) -> pd.DataFrame:
+    """Return a table of predictions with the columns of the run."""
+    table = pd.DataFrame(
+        {"id": items["id"].astype(str), "group": items["group"].astype(str), **columns}
+    )
+    for name, value in run_columns(context, run).items():
+        table[name] = value
+    table["split"] = split
+    table["test_set"] = test_set or context.task.info["name"]
+    return _with_column_types(table)
+
+
+def empty_predictions() -> pd.DataFrame:
+    """Return a table of predictions without rows."""
+    return _with_column_types(pd.DataFrame(columns=list(PREDICTION_COLUMNS)))
+
+
+def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
+    prefixes = (PROBABILITY_PREFIX, *EXTRA_COLUMNS)
+    extra = [name for name in table if str(name).startswith(prefixes)]
+    return table[[*PREDICTION_COLUMNS, *extra]].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
+
+
+def answer_scored_splits(
+    context: EvalContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
+) -> pd.DataFrame:
+    """Return the predictions for every scored split, from a function of its items."""
+    tables = []
+    for split in context.task.scored_splits:
+        items = context.task.splits[split]
+        tables.append(build_predictions(context, run, split, items, answer(items)))
+    return pd.concat(tables, ignore_index=True)

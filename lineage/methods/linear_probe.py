@@ -1,0 +1,304 @@
+"""A linear probe on the frozen features of an encoder.
+
+Shapes: N items, C choices, M rows of answers (an item, or each of its words), L layers, D width,
+K outputs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lineage.answers.base import HeadAnswer
+from lineage.answers.span import ITEM_START
+from lineage.config.records import check_non_negative, check_positive
+from lineage.data.task_data import SplitItems
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoding import EncodedItem, answer_rows
+from lineage.methods.feature_store import (
+    FeatureScaling,
+    layer_mean_and_std,
+    mean_and_std,
+    pop_scaling,
+    scaling_to_tensors,
+    varying_features,
+)
+from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
+from lineage.methods.saved import SavedSystem
+from lineage.methods.stored_features import Features, StoredFeatures
+from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
+from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.randomness import derive_seed
+from lineage.results import Note
+from lineage.tasks.base import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearProbeMethod(HeadMethod):
+    """The block `linear_probe`: a linear layer on frozen features, fitted by L-BFGS.
+
+    The fit ends when no derivative of the mean loss is larger than `tolerance`. A fit that needs
+    more than `max_iter` iterations is reported.
+    """
+
+    name: ClassVar[str] = "linear_probe"
+    transfer: ClassVar[Transfer] = "frozen"
+    keeps_network: ClassVar[bool] = False
+    reads_frozen_features: ClassVar[bool] = True
+
+    # Not used if the block sets l2.
+    trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS
+    l2: float = 0.001  # times the squared weights, added to the mean loss
+    max_iter: int = 1000
+    tolerance: float = 1e-4  # largest derivative of the mean loss at which the fit ends
+    features: Features = "scalar_mix"
+    learn_gamma: bool = False  # scale of the mix; a linear layer can scale by itself
+    # Scale each layer by one mean and variance, as in ELMo's mix, instead of each feature. Both
+    # come from the training items.
+    layer_norm: bool = False
+    # L2 of the mix's raw weights, which pulls the mix to the mean of the layers. None: as `l2`.
+    scalar_mix_l2: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "l2", "max_iter", "tolerance")
+        check_non_negative(self, "scalar_mix_l2")
+
+    @property
+    def relative_mix_l2(self) -> float:
+        """The L2 of the mix as a multiple of `l2`."""
+        return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
+
+    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+        """Return whether the task asks for it with its key `probes`."""
+        return super().suits(kind, info) and self.head in info["probes"]
+
+    def features_name(self, context: EvalContext) -> str:
+        """Return the layers that the probe reads."""
+        return self.features
+
+    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+        """Fit the probe at once. Raises EvaluationError if there are no such layers."""
+        probe = fit_linear_probe(
+            self._select(encoder, "train", problem.train_rows),
+            problem.labels_M,
+            problem.answer,
+            self,
+            seed=seed,
+        )
+
+        def predict(part: SplitItems) -> HeadOutput:
+            return probe(self._select(encoder, part.table, part.rows_N)), None
+
+        def get_tensors() -> dict[str, torch.Tensor]:
+            scaling = self.stored_features(encoder)["train"].scaling
+            weight, bias_K = probe.fold(scaling)  # (K, L D)
+            return {"weight": weight, "bias": bias_K} | scaling_to_tensors(scaling)
+
+        notes = [] if probe.has_converged else [Note("not_converged", self.max_iter)]
+        return StartedHead(FittedHead(predict, get_tensors, notes=notes))
+
+    def stored_features(self, encoder: EncoderUnderTest) -> dict[str, StoredFeatures]:
+        """Return each table's features: layers, and static vectors that are joined."""
+        folder = encoder.scratch_dir
+        return encoder.share(
+            self.name, lambda extractor: extractor.store(self.features, folder=folder)
+        )
+
+    def _select(self, encoder: EncoderUnderTest, table: str, rows_N: np.ndarray) -> StoredFeatures:
+        """Return the features of the answers of some items."""
+        rows_by_item = answer_rows(encoder.context.items[table])
+        features = self.stored_features(encoder)[table]
+        if len(rows_N) == len(rows_by_item):
+            return features
+        return features.select(np.concatenate([rows_by_item[i] for i in rows_N]))
+
+    def load_head(self, saved: SavedSystem) -> PredictItems:
+        """Return the function that applies a kept probe to the features of items."""
+        encoder = saved.build_encoder()
+        scaling = pop_scaling(saved.tensors)
+        answer = saved.record.answer
+
+        @torch.no_grad()
+        def predict(items: list[EncodedItem]) -> HeadOutput:
+            scores: list[torch.Tensor] = []
+            for extractor in saved.extractors(encoder, items):
+                features = extractor.store(self.features, folder=None, scaling=scaling)["new"]
+                scores += score_linearly(features, saved.tensors)
+            return answer.postprocess(torch.cat(scores)), None
+
+        return predict
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """The mean and standard deviation of the features of the training items, float64.
+
+    With standardized features one value of `l2` suits all families.
+    """
+
+    mean_LD: np.ndarray
+    std_LD: np.ndarray
+
+    @classmethod
+    def fit(cls, features: StoredFeatures, *, layer_norm: bool) -> "Standardizer":
+        """Compute the statistics of the layers and, separately, of the static vectors after them.
+
+        The scales of the two models are unrelated.
+        """
+        L, D = features.stored.shape[-2:]
+        chunks = (features.chunk(rows).view(-1, L, D) for rows in features.chunks())
+        mean_LD, std_LD = features.scaling.unscale_statistics(*mean_and_std(chunks))
+        parts = (slice(D - features.static_size), slice(D - features.static_size, D))
+        statistics = [
+            _floored_mean_and_std(mean_LD[:, part], std_LD[:, part], layer_norm=layer_norm)
+            for part in parts
+            if mean_LD[:, part].size
+        ]
+        means, stds = zip(*statistics, strict=True)
+        return cls(np.concatenate(means, -1), np.concatenate(stds, -1))
+
+    def fold_into_linear(
+        self, weight_LDK: torch.Tensor, bias_K: torch.Tensor, scaling: FeatureScaling
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weights and bias that map stored features to the linear layer's output."""
+        mean_LD, std_LD = scaling.scale_statistics(self.mean_LD, self.std_LD)
+        scaled_LDK = weight_LDK / torch.from_numpy(std_LD)[..., None]
+        return scaled_LDK, bias_K - torch.tensordot(torch.from_numpy(mean_LD), scaled_LDK, 2)
+
+
+def _floored_mean_and_std(
+    mean_LD: np.ndarray, std_LD: np.ndarray, *, layer_norm: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation, (L, D) each, for each feature or for each layer.
+
+    The standard deviation has a floor. Otherwise a feature that hardly varies in training could
+    dominate the score of an item where it differs.
+    """
+    if layer_norm:
+        return layer_mean_and_std(mean_LD, std_LD)
+    mean_std = std_LD.mean(-1, keepdims=True, where=varying_features(std_LD))
+    return mean_LD, np.maximum(std_LD, 0.01 * mean_std + 1e-6)
+
+
+class LinearProbe:
+    """A scalar mix of the layers (Peters et al. 2018, equation 1) and a linear layer, in float64.
+
+    The C choices of an item, (N, C, L, D), have one score each by the same weights. Static vectors
+    are not mixed.
+    """
+
+    def __init__(
+        self,
+        features: StoredFeatures,
+        answer: HeadAnswer,
+        settings: "LinearProbeMethod",
+        *,
+        seed: int,
+    ) -> None:
+        L, D = features.stored.shape[-2:]
+        self.answer = answer
+        self.standardizer = Standardizer.fit(features, layer_norm=settings.layer_norm)
+        self.static_size = features.static_size
+        self.mix = ScalarMix(L, gamma=settings.learn_gamma, static_size=self.static_size).double()
+        init_rng = torch.Generator().manual_seed(derive_seed("frozen head", seed))
+        weight_DK = torch.empty(D, answer.num_outputs, dtype=torch.double)
+        self.weight_DK = weight_DK.normal_(std=0.01, generator=init_rng).requires_grad_()
+        self.bias_K = torch.zeros(answer.num_outputs, dtype=torch.double, requires_grad=True)
+        self.has_converged = False
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return all parameters."""
+        return [*self.mix.parameters(), self.weight_DK, self.bias_K]
+
+    def fold(self, scaling: FeatureScaling) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (K, L D) weights and (K,) biases that map stored features to scores.
+
+        The mix and the standardizing are folded into the weights, because one product over all
+        layers reads the features only once, and no standardized copy is needed.
+        """
+        weight_LDK = self.mix.fold_into_linear(self.weight_DK)
+        weight_LDK, bias_K = self.standardizer.fold_into_linear(weight_LDK, self.bias_K, scaling)
+        return weight_LDK.flatten(0, 1).T.contiguous(), bias_K
+
+    def scores(self, features: StoredFeatures, rows: slice) -> torch.Tensor:
+        """Return (M, K) scores of some rows, or (N, C) of choices."""
+        return linear_scores(features, rows, *self.fold(features.scaling))
+
+    @torch.no_grad()
+    def __call__(self, features: np.ndarray | StoredFeatures) -> np.ndarray:
+        """Return the postprocessed scores of features, such as probabilities."""
+        stored = StoredFeatures.wrap(features, static_size=self.static_size)
+        scores = torch.cat([self.scores(stored, rows) for rows in stored.chunks()])
+        return self.answer.postprocess(scores)
+
+
+def linear_scores(
+    features: StoredFeatures, rows: slice, weight_KF: torch.Tensor, bias_K: torch.Tensor
+) -> torch.Tensor:
+    """Return (M, K) scores of some rows by folded weights, or (N, C) of choices.
+
+    `F.linear` takes the weights as (K, L D): a CPU multiplies a matrix that is much taller than
+    wide several times faster from that side.
+    """
+    scores = F.linear(features.chunk(rows).flatten(-2), weight_KF, bias_K)
+    return scores.squeeze(-1) if features.stored.ndim == 4 else scores
+
+
+def score_linearly(
+    features: StoredFeatures, tensors: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the (M, K) scores of kept weights, in parts."""
+    weight_KF = tensors["weight"]
+    bias_K = tensors["bias"]
+    return [linear_scores(features, rows, weight_KF, bias_K) for rows in features.chunks()]
+
+
+def fit_linear_probe(
+    features: np.ndarray | StoredFeatures,
+    labels_M: np.ndarray,
+    answer: HeadAnswer,
+    settings: LinearProbeMethod,
+    *,
+    seed: int,
+) -> LinearProbe:
+    """Fit a linear probe by L-BFGS on the mean loss plus an L2 penalty."""
+    stored = StoredFeatures.wrap(features)
+    probe = LinearProbe(stored, answer, settings, seed=seed)
+    y_M = torch.from_numpy(np.array(labels_M))
+    num_answers = len(y_M)
+    boundaries: np.ndarray | None = None
+    if answer.mean_over_items:  # the words of an item share a softmax, so they stay together
+        first_rows = np.flatnonzero(labels_M & ITEM_START)
+        num_answers = len(first_rows)
+        boundaries = np.append(first_rows[1:], len(y_M))
+    chunks = [*stored.chunks(boundaries)]
+    optimizer = torch.optim.LBFGS(
+        probe.parameters(),
+        max_iter=settings.max_iter,
+        max_eval=2 * settings.max_iter,
+        tolerance_grad=settings.tolerance,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        mix_penalty = settings.relative_mix_l2 * probe.mix.l2_penalty()
+        loss = settings.l2 * (probe.weight_DK.square().sum() + mix_penalty)
+        loss.backward()
+        for rows in chunks:
+            chunk_loss = answer.loss(probe.scores(stored, rows), y_M[rows]) / num_answers
+            chunk_loss.backward()
+            loss = loss.detach() + chunk_loss.detach()
+        return loss
+
+    optimizer.step(closure)
+    closure()
+    largest = max(float(p.grad.abs().max()) for p in probe.parameters() if p.grad is not None)
+    probe.has_converged = largest <= settings.tolerance
+    return probe

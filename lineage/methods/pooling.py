@@ -1,0 +1,80 @@
+"""The vector of what a task asks about, pooled from the outputs of one layer of an encoder.
+
+Shapes: B rows of a batch, T positions, M words that a task asks about, D width.
+"""
+
+import torch
+from torch.nn import functional as F
+
+from lineage.methods.encoding import EncodedItem, HasWordPooling, pool_words
+from lineage.models.batch import Batch, masked_mean
+
+
+def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Pool one layer into the features of the rows that the task asks about.
+
+    - A text: (B, D), the mean over its pieces.
+    - A pair of texts: (B, 4 D + 1), see `pool_pair`.
+    - Words: (M, D), see `pool_words`.
+    - Words of a context with a question: (M, 2 D), v and u * v for each word v, where u is the
+      mean over the question. Without u * v a linear probe on static vectors could not match a word
+      with the question. u and |u - v| are left out, because a context has a hundred words or more.
+    """
+    assert batch.text_mask_BT is not None
+    if batch.answer_pieces_P2 is not None:
+        v_MD = pool_words(model, x_BTD, batch)
+        if batch.segment_ids_BT is None:
+            return v_MD
+        return torch.cat([v_MD, v_MD * _pool_question(x_BTD, batch)], -1)
+    if batch.segment_ids_BT is None:
+        return masked_mean(x_BTD, batch.text_mask_BT)
+    return pool_pair(x_BTD, batch)
+
+
+def pool_pair(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return (B, 4 D + 1): the means u and v of two texts, |u - v|, u * v, and their cosine.
+
+    Probes of pairs have had the first four since Conneau et al. 2017 (section 3.1), because a mean
+    over both texts cannot tell how they relate. The texts are still encoded together, so that a
+    contextual model has seen both.
+    """
+    text_mask_BT = batch.text_mask_BT
+    segment_ids_BT = batch.segment_ids_BT
+    assert text_mask_BT is not None
+    assert segment_ids_BT is not None
+    u_BD = masked_mean(x_BTD, text_mask_BT & (segment_ids_BT == 0))
+    v_BD = masked_mean(x_BTD, text_mask_BT & (segment_ids_BT == 1))
+    return combine_pair(u_BD, v_BD)
+
+
+def combine_pair(u_BD: torch.Tensor, v_BD: torch.Tensor) -> torch.Tensor:
+    """Return (B, 4 D + 1): u, v, |u - v|, u * v, and the cosine."""
+    cosine_B1 = F.cosine_similarity(u_BD, v_BD, dim=-1).unsqueeze(-1)
+    return torch.cat([u_BD, v_BD, (u_BD - v_BD).abs(), u_BD * v_BD, cosine_B1], -1)
+
+
+def pair_width(hidden_size: int) -> int:
+    """Return the width of `combine_pair`."""
+    return 4 * hidden_size + 1
+
+
+def _pool_question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Return (M, D): for each word the mean over the question in the encoding that has the word.
+
+    Words without pieces get the question of the batch's first encoding.
+    """
+    assert batch.answer_pieces_P2 is not None
+    assert batch.segment_ids_BT is not None
+    assert batch.text_mask_BT is not None
+    position_P, word_P = batch.answer_pieces_P2.unbind(1)
+    first_row_M = position_P.new_zeros(batch.num_answers)
+    row_M = first_row_M.scatter_reduce(0, word_P, position_P // x_BTD.shape[1], "amax")
+    question_BD = masked_mean(x_BTD, batch.text_mask_BT & (batch.segment_ids_BT == 0))
+    return question_BD[row_M]
+
+
+def pooled_width(item: EncodedItem, hidden_size: int) -> int:
+    """Return the width of `pool_features`."""
+    if item.encoded.token_type_ids is None:
+        return hidden_size
+    return 2 * hidden_size if item.word_pieces else pair_width(hidden_size)

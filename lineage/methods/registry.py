@@ -1,0 +1,87 @@
+"""All methods: the block `evaluate` of a model has a block for each that is trained.
+
+To add a method, write its file and give it a field here.
+"""
+
+import typing
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+import torch
+
+from lineage.config.records import parse_record
+from lineage.methods.base import Method
+from lineage.methods.bilstm_probe import BilstmProbeMethod
+from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.saved import RECORD_FILE, AnswerItems, SavedSystem, read_record
+from lineage.methods.saved_tfidf import load_tfidf
+from lineage.methods.sentence_probability import SentenceProbabilityMethod
+from lineage.methods.setfit import SetfitMethod
+from lineage.methods.stored_features import FEATURE_DESCRIPTIONS
+from lineage.methods.translation import TranslationMethod
+from lineage.methods.word_vectors import WordVectorMethod
+
+WHOLE_NETWORK = "whole network"
+# They have no keys, so they have no block.
+UNTRAINED_METHODS = (SentenceProbabilityMethod(), WordVectorMethod())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """The block `evaluate`."""
+
+    linear_probe: LinearProbeMethod = field(default_factory=LinearProbeMethod)
+    bilstm_probe: BilstmProbeMethod = field(default_factory=BilstmProbeMethod)
+    finetune: FinetuneMethod
+    setfit: SetfitMethod = field(default_factory=SetfitMethod)
+    translation: TranslationMethod | None = None  # for families that have a translator
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """All methods by name, in the order in which they are run."""
+        # A family without a translator has rows that say so.
+        filled = replace(self, translation=self.translation or TranslationMethod())
+        blocks = [getattr(filled, block.name) for block in fields(filled)]
+        methods: list[Method] = [block.complete(self.finetune) for block in blocks]
+        return {method.name: method for method in (*methods, *UNTRAINED_METHODS)}
+
+    def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:
+        """Adapt the family's `transfer_description` to these settings.
+
+        It begins with the family's own method: the scalar mix of FEATURE_DESCRIPTIONS, or
+        WHOLE_NETWORK. Settings of that method that differ replace it; those of the other method
+        are added.
+        `has_bilstm_probe`: some task has a BiLSTM probe.
+        """
+        mix = FEATURE_DESCRIPTIONS["scalar_mix"]
+        features = FEATURE_DESCRIPTIONS[self.linear_probe.features]
+        parts = [family_text]
+        if family_text.startswith(mix):
+            parts = [features + family_text.removeprefix(mix)]
+        elif self.linear_probe.features != "scalar_mix":
+            parts.append(f"frozen, {features}")
+        if has_bilstm_probe and self.bilstm_probe.features != self.linear_probe.features:
+            parts.append(f"under a network, {FEATURE_DESCRIPTIONS[self.bilstm_probe.features]}")
+        if self.finetune.pooling == "mean":
+            mean = f"{WHOLE_NETWORK}, mean of the pieces"
+            if family_text.startswith(WHOLE_NETWORK):
+                parts[0] = mean
+            else:
+                parts.append(mean)
+        return "; ".join(parts)
+
+
+def load_system(folder: Path, device: torch.device) -> AnswerItems:
+    """Return the function that answers items as a kept system does. Raises InputError.
+
+    It takes items of the task's kind without labels. It raises EvaluationError if an answer is not
+    finite.
+    """
+    record = read_record(folder)
+    if record.settings_block == "tfidf":
+        return load_tfidf(folder, record).answer_columns
+    hint = typing.get_type_hints(EvaluateSettings)[record.settings_block]
+    method_type: type[Method] = (typing.get_args(hint) or (hint,))[0]  # a block may be missing
+    method = parse_record(method_type, record.settings, f"{folder / RECORD_FILE}: settings")
+    return method.load(SavedSystem(folder, record, device))

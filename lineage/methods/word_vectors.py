@@ -1,0 +1,139 @@
+"""The vectors of single words answer items, without training.
+
+The vectors of a model are centered first. Those of a contextual model nearly all point in one
+direction, so their cosines would all be near 1 (Mu and Viswanath 2018; Ethayarajh 2019).
+Shapes: V distinct words of the task, L layers, D width.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from lineage.answers.base import AnsweredBy, PredictionColumns
+from lineage.answers.words import UNKNOWN_WORDS_HINT, WordsAnswer, list_distinct_words
+from lineage.errors import EvaluationError
+from lineage.methods.base import FittedSystem, Method, answer_scored_splits
+from lineage.methods.early_stopping import ResumePoint
+from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Transfer
+from lineage.methods.encoding import EncodedItem, encode_items
+from lineage.methods.run_predictions import RunPredictions
+from lineage.methods.stored_features import extract_features
+from lineage.results import Note
+from lineage.tokenizers.tokenizer import Tokenizer
+
+# A vector within this distance of the mean, relative to the mean's length, counts as the mean: a
+# layer that does not read the word itself gives all words the same vector.
+CENTERING_TOLERANCE = 1e-5
+# Tokens that tell nothing about a word: SentencePiece's space, fastai's tokens of case and
+# repetition.
+NON_WORD_TOKENS = ("\u2581", "xxmaj", "xxup", "xxrep", "xxwrep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordVectorMethod(Method):
+    """The cosines of word vectors; extra columns hold the answers of each layer."""
+
+    name: ClassVar[str] = "word_vectors"
+    transfer: ClassVar[Transfer] = "zero_shot"
+    answered_by: ClassVar[AnsweredBy] = "word_vectors"
+
+    def head_name(self, context: EvalContext) -> str:
+        """Return none."""
+        return "none"
+
+    def fit(
+        self,
+        encoder: EncoderUnderTest,
+        run: EvalRun,
+        chosen_trial: int | None,
+        resume_point: ResumePoint,
+    ) -> FittedSystem:
+        """Answer every scored split. Raises EvaluationError if no word is known."""
+        answer = encoder.context.kind.answer
+        assert issubclass(answer, WordsAnswer)
+
+        def answer_items(items: pd.DataFrame) -> PredictionColumns:
+            vectors_VLD, known_V = embed_words(encoder, list_distinct_words(items))
+            return answer.columns(items, cosines_by_layer(vectors_VLD, known_V), known_V)
+
+        predictions = answer_scored_splits(encoder.context, run, answer_items)
+        return FittedSystem(RunPredictions(predictions), self)
+
+    def describe_answers(self, context: EvalContext, predictions: pd.DataFrame) -> list[Note]:
+        """Tell how many items have a word that the model does not know."""
+        answer = context.kind.answer
+        assert issubclass(answer, WordsAnswer)
+        return answer.describe_unknown(predictions)
+
+
+def embed_words(encoder: EncoderUnderTest, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (V, L, D) layers of each word, read alone as a text, and (V,) whether it is known.
+
+    A word is unknown if all its vectors are zero. It is also unknown if all its tokens are the
+    unknown token or in NON_WORD_TOKENS, unless the model reads characters. Raises
+    EvaluationError if a vector is not finite.
+    """
+    context = encoder.context
+    model = encoder.build_encoder()
+    tokenizer = context.checkpoint.tokenizer
+    items = encode_items(
+        pd.DataFrame({"text": list(words)}),
+        tokenizer,
+        max_length=context.max_input_positions,
+        language=context.language,
+    )
+    vectors_VLD = extract_features(model, tokenizer, items, precision=context.precision)
+    if not np.isfinite(vectors_VLD).all():
+        raise EvaluationError(
+            "the vectors of the task's words are not finite; lower the learning_rate"
+        )
+    ignored_ids = _non_word_ids(tokenizer)
+    has_word_V = np.array(
+        [model.handles_oov or not np.isin(ids, ignored_ids).all() for ids in _text_ids(items)]
+    )
+    return vectors_VLD, has_word_V & (vectors_VLD != 0).any((1, 2))
+
+
+def _text_ids(items: Sequence[EncodedItem]) -> Iterator[np.ndarray]:
+    """Yield the ids of each item's text, without special tokens, which cover no characters."""
+    for item in items:
+        offsets = item.encoded.offsets
+        yield item.encoded.ids[offsets[:, 1] > offsets[:, 0]]
+
+
+def _non_word_ids(tokenizer: Tokenizer) -> list[int]:
+    ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in NON_WORD_TOKENS]
+    return [number for number in (tokenizer.unk_token_id, *ids) if number is not None]
+
+
+def cosines_by_layer(
+    vectors_VLD: np.ndarray, known_V: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (V, V) cosines: of the mean over layers as `none`, then of each layer as 0, 1, ...
+
+    Vectors are centered by the mean of the known words. The mean of centered layers is the centered
+    mean of layers. Raises EvaluationError if no word is known.
+    """
+    if not known_V.any():
+        raise EvaluationError(f"the model knows none of the task's words; {UNKNOWN_WORDS_HINT}")
+    yield "none", _centered_cosines(vectors_VLD.mean(1, dtype=np.float64), known_V)
+    for layer in range(vectors_VLD.shape[1]):
+        yield str(layer), _centered_cosines(vectors_VLD[:, layer].astype(np.float64), known_V)
+
+
+def _centered_cosines(x_VD: np.ndarray, known_V: np.ndarray) -> np.ndarray:
+    """Return the (V, V) cosines of float64 vectors, which are centered in place."""
+    mean_D = x_VD[known_V].mean(0)
+    x_VD -= mean_D
+    x_VD[np.linalg.norm(x_VD, axis=1) <= CENTERING_TOLERANCE * np.linalg.norm(mean_D)] = 0
+    return cosine_matrix(x_VD @ x_VD.T)
+
+
+def cosine_matrix(products_VV: np.ndarray) -> np.ndarray:
+    """Return (V, V) cosines from the products of vectors; 0 where a vector has no length."""
+    length_V = np.sqrt(np.diag(products_VV).clip(0))
+    scale_V = np.divide(1.0, length_V, out=np.zeros_like(length_V), where=length_V > 0)
+    return products_VV * (scale_V[:, None] * scale_V)
