@@ -1,33 +1,29 @@
-"""Stage baselines@TASK: systems that need no pretraining -> rows and predictions.
+"""Stage baselines@TASK: methods that need no pretraining -> rows and predictions.
 
 They are the majority class, chance, TF-IDF with logistic regression, and the ceilings of a
 synthetic task. The statistics of the task's data are written too, and the TF-IDF models.
 """
 
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from lineage.artifacts import folder_bytes, write_table
-from lineage.config.params import read_recorded_params
+from lineage.artifacts import artifact_digest, folder_bytes, write_table
+from lineage.config.params import Params, read_recorded_params
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
-from lineage.evaluation.baselines import (
-    ChosenTfidf,
-    build_predictions_table,
-    ceiling_rows,
-    evaluate_baselines,
-    unscored_rows,
+from lineage.evaluation.evaluate import (
+    EvaluationOutput,
+    evaluate_runs,
+    list_kept_systems,
+    list_runs,
+    sort_predictions,
 )
-from lineage.evaluation.result_rows import mean_values
-from lineage.methods.saved_tfidf import save_tfidf
-from lineage.results import ResultRow, results_frame
+from lineage.evaluation.result_rows import ceiling_rows, mean_values, rows_without_value
+from lineage.methods.encoder import BaselineContext, EvalRun
+from lineage.methods.registry import list_baselines
+from lineage.methods.saved import read_record
+from lineage.results import Note, ResultRow, results_frame
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems
-from lineage.tasks.base import load_kind
 
 RESULTS_DIR = Path("artifacts/results")
 
@@ -39,67 +35,66 @@ def work(stage: Stage) -> None:
     """
     (name,) = stage.arguments
     params = read_recorded_params()
-    grid = params.grid
     split = params.report.split
     folder = Path("artifacts/tasks") / name
     task = TaskData.load(folder, split=split)
-    stats = compute_dataset_stats(task, grid.finetune_seeds)
+    stats = compute_dataset_stats(task, params.grid.finetune_seeds)
     write_dataset_stats(RESULTS_DIR / "statistics" / f"{stage.file_name}.json", stats)
+    context = BaselineContext(task, list_baselines(params.grid.tfidf_C))
     rows: list[ResultRow] = []
-    tables: list[pd.DataFrame] = []
-    chosen_tfidf: list[ChosenTfidf] = []
+    tables = []
+    system_dirs: list[Path] = []
     if split == "test" and task.info["ceilings"]:
         rows += ceiling_rows(task.info, task.info["counts"]["test"])
     if split not in task.scored_splits:
-        rows += unscored_rows(task.info, split)
+        for run in (EvalRun("none", "none", baseline=name) for name in ("majority", "tfidf")):
+            note = Note("no_split", split)
+            rows += rows_without_value(context, run, "not_applicable", [note], split=split)
     else:
-        parameters = {
-            "tfidf": grid.tfidf_C,
-            "label_count": grid.label_counts,
-            "finetune_seeds": grid.finetune_seeds,
-            "split": split,
-        }
-        baseline_rows: list[ResultRow] = []
-        with stage.track(parameters=parameters, inputs=[folder], task=name) as tracker:
-            for some_rows, predictions in evaluate_baselines(
-                load_kind(task.info["kind"]),
-                task,
-                split=split,
-                finetune_seeds=grid.finetune_seeds,
-                label_counts=grid.label_counts,
-                tfidf_C=grid.tfidf_C,
-                keep_tfidf=chosen_tfidf.append,
-            ):
-                baseline_rows += some_rows
-                tables.append(predictions)
-            tracker.log_summary(mean_values(baseline_rows))
-        rows += baseline_rows
-    write_chosen_tfidf(stage, chosen_tfidf, task.info)
+        output, system_dirs = evaluate_baselines(stage, context, params, folder)
+        rows += output.rows
+        tables.append(output.predictions)
+    write_systems(stage.file_name, system_dirs)
     file_name = f"{stage.file_name}.parquet"
     write_table(RESULTS_DIR / "rows" / file_name, results_frame(rows))
-    write_table(RESULTS_DIR / "predictions" / file_name, build_predictions_table(tables))
+    write_table(RESULTS_DIR / "predictions" / file_name, sort_predictions(tables))
+    stage.clear_resume_folder()
 
 
-def write_chosen_tfidf(
-    stage: Stage, chosen_tfidf: Sequence[ChosenTfidf], info: dict[str, Any]
-) -> None:
-    """Write the TF-IDF model of each label count."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folders = []
-        costs = []
-        for chosen in chosen_tfidf:
-            folder = Path(scratch) / chosen.run.label_count
-            save_tfidf(folder, chosen, info)
-            folders.append(folder)
-            costs.append(
-                {
-                    "label_count": chosen.run.label_count,
-                    "items_per_second": chosen.items_per_second,
-                    "model_bytes": folder_bytes(folder),
-                }
-            )
-        stage.metadata["tfidf"] = costs
-        write_systems(stage.file_name, folders)
+def evaluate_baselines(
+    stage: Stage, context: BaselineContext, params: Params, folder: Path
+) -> tuple[EvaluationOutput, list[Path]]:
+    """Return the results of all baselines, and the folders of the TF-IDF models."""
+    grid = params.grid
+    parameters = {
+        "tfidf": grid.tfidf_C,
+        "label_count": grid.label_counts,
+        "finetune_seeds": grid.finetune_seeds,
+        "split": params.report.split,
+    }
+    cache_dir = stage.prepare_resume_folder(parameters | {"inputs": [artifact_digest(folder)]})
+    info = context.task.info
+    methods = context.settings.methods.values()
+    runs = [*list_runs(info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
+    with stage.track(parameters=parameters, inputs=[folder], task=info["name"]) as tracker:
+        with stage.show_progress("baselines", 1.0) as report:
+            output = evaluate_runs(context, runs, cache_dir=cache_dir, report_progress=report)
+        tracker.log_summary(mean_values(output.rows))
+    system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
+    speeds = {
+        str(run.label_count): cost.items_per_second
+        for run, cost in reversed(output.costs.items())  # that of the first seed stays
+        if run.baseline == "tfidf"
+    }
+    stage.metadata["tfidf"] = [
+        {
+            "label_count": read_record(system_dir).label_count,
+            "items_per_second": speeds[read_record(system_dir).label_count],
+            "model_bytes": folder_bytes(system_dir),
+        }
+        for system_dir in system_dirs
+    ]
+    return output, system_dirs
 
 
 def main() -> None:

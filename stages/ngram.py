@@ -14,19 +14,24 @@ from lineage.config.params import Params, read_recorded_params
 from lineage.config.study import ModelConfig, load_model_config
 from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData
-from lineage.evaluation.baselines import BaselineResult, build_predictions_table
+from lineage.evaluation.evaluate import (
+    EvaluationOutput,
+    concatenate,
+    evaluate_untrained,
+    sort_predictions,
+)
 from lineage.evaluation.ngram import (
-    KNESER_NEY,
-    WORD_FREQUENCY,
+    KneserNeyMethod,
     ModelNgrams,
-    SentenceScorer,
+    WordFrequencyMethod,
     count_words,
     fit_sentence_model,
     measure_heldout_text,
-    score_minimal_pair_task,
     select_documents,
 )
 from lineage.evaluation.ngram_bits import NgramBits, write_ngram_bits
+from lineage.evaluation.result_rows import empty_curves
+from lineage.methods.base import Method, empty_predictions
 from lineage.results import NGRAM_STAGE, results_frame
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tasks.base import list_sentence_tasks
@@ -41,7 +46,7 @@ def work(stage: Stage) -> None:
     models = [load_model_config(params, name) for name in params.grid.models]
     models = [model for model in models if model.family.predicts_next_token]
     bits: list[NgramBits] = []
-    results: list[BaselineResult] = []
+    output = EvaluationOutput([], empty_predictions(), empty_curves(), {})
     if models or tasks:
         corpus_dir = Path("artifacts/corpora") / params.budget.corpus
         inputs = [corpus_dir, *(Path("artifacts/tasks") / name for name in tasks)]
@@ -58,7 +63,7 @@ def work(stage: Stage) -> None:
                 text_bytes=params.budget.text_bytes,
                 seed=params.seed,
             )
-            own_bits, results = score_corpus_ngrams(
+            own_bits, output = score_corpus_ngrams(
                 params,
                 [train_texts[number] for number in documents],
                 _read_texts(corpus_dir, "valid"),
@@ -66,14 +71,13 @@ def work(stage: Stage) -> None:
             )
             bits = [own_bits, *measure_models(stage, models, documents)]
             tracker.log_summary({f"{one.model}/{one.metric}": one.bits_per_byte for one in bits})
-            for result in results:
-                row = result.rows[0]  # over all items
-                tracker.log_summary({f"{row.model}/{row.task}/{row.metric}": row.value or 0.0})
-    rows = [row for result in results for row in result.rows]
-    predictions = [result.predictions for result in results]
+            for row in output.rows:
+                if row.group == "all":
+                    tracker.log_summary({f"{row.model}/{row.task}/{row.metric}": row.value or 0.0})
     file_name = f"{stage.file_name}.parquet"
-    write_table(RESULTS_DIR / "rows" / file_name, results_frame(rows))
-    write_table(RESULTS_DIR / "predictions" / file_name, build_predictions_table(predictions))
+    write_table(RESULTS_DIR / "rows" / file_name, results_frame(output.rows))
+    predictions = sort_predictions([output.predictions])
+    write_table(RESULTS_DIR / "predictions" / file_name, predictions)
     write_ngram_bits(RESULTS_DIR / NGRAM_STAGE / f"{stage.file_name}.json", bits)
 
 
@@ -83,22 +87,24 @@ def _read_texts(corpus_dir: Path, split: str) -> list[str]:
 
 def score_corpus_ngrams(
     params: Params, train_texts: list[str], valid_texts: list[str], tasks: list[str]
-) -> tuple[NgramBits, list[BaselineResult]]:
+) -> tuple[NgramBits, EvaluationOutput]:
     """Return the bits per byte of a 5-gram model of the text, and the results on minimal pairs."""
     language = params.corpora[params.budget.corpus].language
-    split = params.report.split
     ngrams = fit_sentence_model(train_texts, language)
     bits = measure_heldout_text(ngrams, valid_texts, train_texts)
-    results: list[BaselineResult] = []
-    if tasks:
-        scorers: dict[str, SentenceScorer] = {
-            KNESER_NEY: ngrams,
-            WORD_FREQUENCY: count_words(train_texts, language),
-        }
-        for name in tasks:
-            task = TaskData.load(Path("artifacts/tasks") / name, split=split)
-            results += score_minimal_pair_task(scorers, task, split=split)
-    return bits, results
+    methods: list[Method] = [
+        KneserNeyMethod(scorer=ngrams),
+        WordFrequencyMethod(scorer=count_words(train_texts, language)),
+    ]
+    outputs = []
+    for name in tasks:
+        task = TaskData.load(Path("artifacts/tasks") / name, split=params.report.split)
+        if params.report.split in task.scored_splits:
+            outputs.append(evaluate_untrained(task, methods))
+    rows = [row for output in outputs for row in output.rows]
+    tables = [output.predictions for output in outputs]
+    predictions = concatenate([empty_predictions(), *tables])
+    return bits, EvaluationOutput(rows, predictions, empty_curves(), {})
 
 
 def measure_models(

@@ -22,7 +22,7 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, TrialCounts
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
-from lineage.evaluation.baselines import build_predictions_table
+from lineage.evaluation.evaluate import sort_predictions
 from lineage.evaluation.ngram_bits import write_ngram_bits
 from lineage.report import page
 from lineage.results import Note, ResultRow
@@ -267,7 +267,7 @@ class Study:
 def write_no_ngrams(folder: Path) -> None:
     """Write what the stage ngram writes if nothing can be compared with an n-gram model."""
     artifacts.write_table(folder / "rows/ngram.parquet", results.results_frame([]))
-    artifacts.write_table(folder / "predictions/ngram.parquet", build_predictions_table([]))
+    artifacts.write_table(folder / "predictions/ngram.parquet", sort_predictions([]))
     write_ngram_bits(folder / "ngram/ngram.json", [])
 
 

@@ -18,10 +18,9 @@ from lineage.config.params import ReportParams
 from lineage.config.records import parse_record
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.results import results_frame
 from lineage.tasks.base import load_kind
-from tests import test_chance
+from tests import test_chance, tiny
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_folds import build_task
 
@@ -202,7 +201,7 @@ def test_baselines_have_a_row_for_each_group_if_they_have_a_value(
 ) -> None:
     data = build_grouped_task(tmp_path, kind)
     cells = [
-        *evaluate_baselines(
+        *tiny.evaluate_baselines(
             load_kind(kind), data, split="test", finetune_seeds=(0,), label_counts=("all",)
         )
     ]
@@ -239,7 +238,7 @@ def test_groups_kept_together_by_folds_have_no_rows(tmp_path: Path) -> None:
         }
     )
     data = build_task(tmp_path, frame, folds=3, group="group")
-    cells = evaluate_baselines(
+    cells = tiny.evaluate_baselines(
         load_kind("text_classification"),
         data,
         split="test",

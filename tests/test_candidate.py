@@ -19,7 +19,7 @@ from lineage.analysis.decision import Decision, decide
 from lineage.analysis.ranking import rank_setting
 from lineage.config.params import Params, ReportParams, read_params
 from lineage.data.prepare_task import prepare_task
-from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
+from lineage.evaluation.evaluate import sort_predictions
 from lineage.report import publication
 from lineage.results import results_frame
 from lineage.runtime import tracking
@@ -59,7 +59,7 @@ def make_study(name: str, *, show_text: bool = False) -> SmallStudy:
     write_systems("baselines-x", [kept.folder])
     rows = []
     tables = []
-    for own_rows, predictions in evaluate_baselines(
+    for own_rows, predictions in tiny.evaluate_baselines(
         load_kind(task.kind), data, split="test", finetune_seeds=(0,), label_counts=("all",),
         tfidf_C=(10.0,),
     ):  # fmt: skip
@@ -67,7 +67,7 @@ def make_study(name: str, *, show_text: bool = False) -> SmallStudy:
         tables.append(predictions)
     for stage, stage_rows, predictions in (
         ("baselines-x", rows, pd.concat(tables)),
-        ("evaluate-gpt-0-x", [], build_predictions_table([])),
+        ("evaluate-gpt-0-x", [], sort_predictions([])),
     ):
         artifacts.write_table(RESULTS_DIR / f"rows/{stage}.parquet", results_frame(stage_rows))
         artifacts.write_table(RESULTS_DIR / f"predictions/{stage}.parquet", predictions)

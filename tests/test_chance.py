@@ -19,11 +19,11 @@ from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
 from lineage.data.task_data import TaskData
-from lineage.evaluation import baselines
-from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
+from lineage.evaluation.evaluate import sort_predictions
 from lineage.report.decisions import summarize_decisions
 from lineage.results import ResultRow, results_frame
 from lineage.tasks.base import load_kind
+from tests import tiny
 from tests.study_rows import render_pages, write_no_ngrams, write_overlap
 from tests.test_folds import build_task
 
@@ -60,7 +60,7 @@ def analyze_study(
     The model is correct in the share `accuracy` of the items, with every seed.
     """
     cells = [
-        *evaluate_baselines(
+        *tiny.evaluate_baselines(
             load_kind(kind),
             data,
             split="test",
@@ -69,7 +69,7 @@ def analyze_study(
         )
     ]
     rows = [row for baseline_rows, _ in cells for row in baseline_rows]
-    predictions = build_predictions_table([table for _, table in cells])
+    predictions = sort_predictions([table for _, table in cells])
     model_predictions = predictions[predictions["model"] == "majority"].copy()
     model_predictions[["model", "family", "init", "transfer", "pretrain_seed"]] = [
         "gpt",
@@ -157,11 +157,13 @@ def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
     }
     chance_cells = [
         (rows[0], predictions)
-        for rows, predictions in evaluate_baselines(load_kind("multiple_choice"), data, **options)
+        for rows, predictions in tiny.evaluate_baselines(
+            load_kind("multiple_choice"), data, **options
+        )
         if rows[0].model == "chance"
     ]
     assert [(row.finetune_seed, row.fold, row.value, row.reason) for row, _ in chance_cells] == [
-        (s, f, 0.5, ()) for s in (0, 1) for f in range(3)
+        (s, f, 0.5, []) for s in (0, 1) for f in range(3)
     ]
     assert len({*pd.concat([predictions for _, predictions in chance_cells])["id"]}) == 60
     assert {*chance_cells[0][1]["label"]} == {"0", "1"}
@@ -179,7 +181,7 @@ def test_chance_predicts_each_label_equally_often(tmp_path: Path) -> None:
     options = {"split": "test", "finetune_seeds": (0,), "label_counts": ("all",)}
     chance_cells = [
         (rows, predictions)
-        for rows, predictions in evaluate_baselines(
+        for rows, predictions in tiny.evaluate_baselines(
             load_kind("text_classification"), data, **options
         )
         if rows[0].model == "chance"
@@ -197,33 +199,22 @@ def test_chance_predicts_each_label_equally_often(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "num_calls"),
-    [({"folds": 3}, 6), ({"files": {"train": "train.csv", "test": "test.csv"}}, 1)],
+    "keys", [{"folds": 3}, {"files": {"train": "train.csv", "test": "test.csv"}}]
 )
-def test_chance_is_computed_once_for_all_label_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], num_calls: int
+def test_each_run_of_chance_has_the_rows_and_predictions_that_it_has_alone(
+    tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    """Without folds it is computed once for all seeds.
-
-    Each cell has the rows and predictions that it has alone.
-    """
     frame = pd.DataFrame({"text": [f"text {n}" for n in range(60)], "label": np.arange(60) % 3})
     frame.assign(text="other " + frame["text"]).to_csv(tmp_path / "test.csv", index=False)
     data = build_task(tmp_path, frame, **keys)
-    compute_chance_level = baselines._compute_chance_level
-    calls: list[Any] = []
-    monkeypatch.setattr(
-        baselines,
-        "_compute_chance_level",
-        lambda *args: calls.append(args) or compute_chance_level(*args),
-    )
 
     def evaluate_chance(**options: Any) -> list[tuple[list[ResultRow], pd.DataFrame]]:
-        cells = evaluate_baselines(load_kind("text_classification"), data, split="test", **options)
+        cells = tiny.evaluate_baselines(
+            load_kind("text_classification"), data, split="test", **options
+        )
         return [(rows, predictions) for rows, predictions in cells if rows[0].model == "chance"]
 
     together = evaluate_chance(finetune_seeds=(0, 1), label_counts=(12, "all"))
-    assert len(calls) == num_calls
     alone = [
         cell
         for label_count in (12, "all")
@@ -232,8 +223,8 @@ def test_chance_is_computed_once_for_all_label_counts(
     ]
     assert [rows for rows, _ in together] == [rows for rows, _ in alone]
     pd.testing.assert_frame_equal(
-        pd.concat([predictions for _, predictions in together]),
-        pd.concat([predictions for _, predictions in alone]),
+        pd.concat([predictions for _, predictions in together], ignore_index=True),
+        pd.concat([predictions for _, predictions in alone], ignore_index=True),
     )
 
 
@@ -244,7 +235,7 @@ def test_only_labels_and_choices_have_a_chance_level(tmp_path: Path) -> None:
         kind="text_regression",
         folds=3,
     )
-    cells = evaluate_baselines(
+    cells = tiny.evaluate_baselines(
         load_kind("text_regression"), data, split="test", finetune_seeds=(0,), label_counts=("all",)
     )
     assert {rows[0].model for rows, _ in cells} == {"majority", "tfidf"}

@@ -18,7 +18,6 @@ from lineage.artifacts import read_table, write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EvalContext
 from lineage.methods.heads import FittedHead, StartedHead
@@ -144,7 +143,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
     )
     baseline_cells = [
-        *evaluate_baselines(
+        *tiny.evaluate_baselines(
             load_kind("text_classification"),
             data,
             split="test",

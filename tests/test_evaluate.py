@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
+from lineage.answers import text_features
+from lineage.answers.number import NumberAnswer
 from lineage.data.splits import nested_stratified_subset
 from lineage.data.task_data import TaskData
-from lineage.evaluation import baselines
 from lineage.evaluation import evaluate as evaluation
 from lineage.methods import tfidf
 from lineage.methods.cached_features import cache_features
@@ -54,15 +55,10 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
 
     def record(starter: HeadStarter, method: HeadMethod) -> None:
         run = starter.run
-        train_rows[run.init, run.finetune_seed] = starter.problem.train_rows.tolist()
+        name = run.baseline or run.init
+        train_rows[name, run.finetune_seed] = starter.problem.train_rows.tolist()
 
-    def recording_fit(name: str, problem: tfidf.BaselineProblem, **options: Any) -> Any:
-        train_rows.setdefault(name, []).append(problem.train.index.tolist())
-        return original_fit(name, problem, **options)
-
-    original_fit: Callable[..., Any] = tfidf.fit_baseline
     tiny.record_starts(monkeypatch, record)
-    monkeypatch.setattr(baselines, "fit_baseline", recording_fit)
     run_evaluation(
         task,
         [EvalRun(init, "frozen", 20, seed) for init in ("pretrained", "random") for seed in (0, 1)],
@@ -70,7 +66,7 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
     )
     data = TaskData(task.info | {"counts": {}}, task.splits)
     assert [
-        *baselines.evaluate_baselines(
+        *tiny.evaluate_baselines(
             load_kind("text_classification"),
             data,
             split="test",
@@ -84,10 +80,9 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
         for seed in (0, 1)
     ]
     assert expected[0] != expected[1]
-    assert train_rows["tfidf"] == expected == train_rows["majority"]
     assert all(
-        train_rows[init, seed] == expected[seed]
-        for init in ("pretrained", "random")
+        train_rows[name, seed] == expected[seed]
+        for name in ("pretrained", "random", "tfidf", "majority")
         for seed in (0, 1)
     )
 
@@ -183,17 +178,22 @@ def test_sentences_with_the_same_encoding_get_the_same_score(
 
 def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> None:
     def vectors_shape(test_texts: Sequence[str]) -> tuple[int, ...]:
-        vectorizer = tfidf.fit_text_vectorizer([["a b"]], "en")
-        shape: tuple[int, ...] = tfidf.text_features(
+        vectorizer = text_features.fit_text_vectorizer([["a b"]], "en")
+        shape: tuple[int, ...] = text_features.text_features(
             vectorizer, [list(test_texts)], symmetric=False
         ).shape
         return shape
 
     assert vectors_shape(["a c"]) == vectors_shape(["a d e f"]) == (1, 3)
     train = pd.DataFrame({"text": ["a b", "c d", "a d", "c b"], "label": [1.0, 2.0, 1.0, 2.0]})
-    problem = tfidf.BaselineProblem(load_kind("text_regression"), {"language": "en"}, train)
+    kind = load_kind("text_regression")
     range_with_tiny_C, range_with_large_C = (
-        np.ptp(tfidf.fit_baseline("tfidf", problem, C=C).outputs(train)) for C in (1e-9, 1e3)
+        np.ptp(
+            tfidf.fit_tfidf(
+                kind, NumberAnswer(), train, language="en", symmetric=False, C=C
+            ).outputs(train)
+        )
+        for C in (1e-9, 1e3)
     )
     assert range_with_tiny_C < 1e-3 and range_with_large_C > 0.9
 

@@ -17,7 +17,6 @@ from lineage.data.dataset_stats import FoldStats, compute_fold_stats
 from lineage.data.items import build_items, check_task_files
 from lineage.data.task_data import TaskData, assign_fold_splits
 from lineage.errors import InputError
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EvalContext
 from lineage.results import Note, notes_to_json, results_frame
@@ -294,7 +293,7 @@ def read_report_cells(
 ) -> list[ResultCell]:
     """Return the cells that a report reads from these results and from the baselines."""
     baseline_results = [
-        *evaluate_baselines(
+        *tiny.evaluate_baselines(
             load_kind("text_classification"),
             data,
             split="test",

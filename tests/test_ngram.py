@@ -15,6 +15,7 @@ from lineage.analysis.records import Comparison, LossCurve, NgramComparison, Sys
 from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData
 from lineage.evaluation import ngram
+from lineage.evaluation.evaluate import evaluate_untrained
 from lineage.evaluation.kneser_ney import KneserNey
 from lineage.evaluation.ngram_bits import NgramBits, read_ngram_bits, write_ngram_bits
 from lineage.models.base import LanguageModelFamily
@@ -162,14 +163,13 @@ def test_minimal_pairs_have_rows_by_group_and_ties_count_half() -> None:
             "group": ["one", "one", "two", "two"],
         }
     )
-    task = TaskData({"name": "pairs", "kind": "minimal_pairs"}, {"test": items})
-    scorers = {"kneser_ney": LettersAreUnlikely()}
-    (result,) = ngram.score_minimal_pair_task(scorers, task, split="test")
+    info = {"name": "pairs", "kind": "minimal_pairs", "metric": ["accuracy"]}
+    method = ngram.KneserNeyMethod(scorer=LettersAreUnlikely())
+    result = evaluate_untrained(TaskData(info, {"test": items}), [method])
     values = {row.group: row.value for row in result.rows}
     assert values == {"all": 0.625, "one": 0.5, "two": 0.75}
     assert [*result.predictions["prediction"]] == ["good", "bad", "tie", "good"]
     assert {row.model for row in result.rows} == {"kneser_ney"}
-    assert not [*ngram.score_minimal_pair_task(scorers, task, split="validation")]
 
 
 def test_bits_are_read_as_they_were_written(tmp_path: Path) -> None:

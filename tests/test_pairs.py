@@ -11,7 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
+from lineage.answers.choice import ChoiceAnswer
+from lineage.answers.label import LabelAnswer
 from lineage.answers.number import NumberAnswer
+from lineage.answers.text_features import fit_text_vectorizer, text_features
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
@@ -33,7 +36,7 @@ from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.pooling import combine_pair, pair_width, pool_pair
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features
-from lineage.methods.tfidf import BaselineProblem, fit_baseline, fit_text_vectorizer, text_features
+from lineage.methods.tfidf import fit_tfidf
 from lineage.models.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
@@ -387,9 +390,10 @@ def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
 
 def test_tfidf_of_choices_picks_the_most_likely_one_at_any_position() -> None:
     train, test = choice_table(90), choice_table(30, seed=6)
-    facts = {"language": "en", "labels": ["0", "1", "2"][: len(train["choices"].iloc[0])]}
-    problem = BaselineProblem(load_kind("multiple_choice"), facts, train)
-    probabilities = fit_baseline("tfidf", problem, C=10.0).outputs(test)
+    answer = ChoiceAnswer(("0", "1", "2")[: len(train["choices"].iloc[0])])
+    probabilities = fit_tfidf(
+        load_kind("multiple_choice"), answer, train, language="en", symmetric=False, C=10.0
+    ).outputs(test)
     assert (probabilities.argmax(1) == test["label"]).mean() > 0.95
     np.testing.assert_allclose(probabilities.sum(1), 1.0)
 
@@ -406,13 +410,17 @@ def test_tfidf_of_pairs_uses_shared_words_and_ignores_the_order_of_symmetric_tex
     pairs = pd.DataFrame({"text": texts, "second": seconds, "label": same.astype(int)})
     train, test = pairs[:180], pairs[180:]
     swapped = test.rename(columns={"text": "second", "second": "text"})
-    facts = {"language": "en", "labels": ["no", "yes"]}
 
     def scores(items: pd.DataFrame, *, symmetric: bool = False) -> np.ndarray:
-        problem = BaselineProblem(
-            load_kind("text_classification"), facts | {"symmetric": symmetric}, train
+        model = fit_tfidf(
+            load_kind("text_classification"),
+            LabelAnswer(("no", "yes")),
+            train,
+            language="en",
+            symmetric=symmetric,
+            C=10.0,
         )
-        return fit_baseline("tfidf", problem, C=10.0).outputs(items[["text", "second"]])
+        return model.outputs(items[["text", "second"]])
 
     assert (scores(test).argmax(1) == same[180:]).mean() > 0.95
     symmetric_scores = scores(test, symmetric=True)

@@ -18,14 +18,12 @@ from lineage.config.records import parse_record, read_yaml
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import ChosenTfidf, evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs, list_kept_systems
 from lineage.methods.encoder import EvalContext
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.saved import SystemRecord, read_record
-from lineage.methods.saved_tfidf import save_tfidf
 from lineage.methods.setfit import SetfitMethod
 from lineage.models.checkpoint import Checkpoint
 from lineage.results import ResultRow
@@ -181,21 +179,20 @@ def prepare_case(name: str, folder: Path) -> tuple[Task, TaskData, pd.DataFrame]
 
 def evaluate_tfidf(task: Task, data: TaskData, folder: Path) -> tuple[KeptSystem, pd.DataFrame]:
     """Evaluate TF-IDF and keep it; return it and its predictions."""
-    chosen: list[ChosenTfidf] = []
     results = [
-        *evaluate_baselines(
+        *tiny.evaluate_baselines(
             load_kind(task.kind),
             data,
             split="test",
             finetune_seeds=(0,),
             label_counts=("all",),
             tfidf_C=(10.0,),
-            keep_tfidf=chosen.append,
+            cache_dir=folder,
         )
     ]
-    save_tfidf(folder, chosen[0], data.info)
+    (kept,) = folder.glob("*/system")
     predictions = next(table for rows, table in results if rows[0].model == "tfidf")
-    return KeptSystem(folder, read_record(folder)), predictions
+    return KeptSystem(kept, read_record(kept)), predictions
 
 
 def evaluate_case(name: str, folder: Path) -> Evaluated:

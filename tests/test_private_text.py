@@ -19,9 +19,9 @@ from lineage.data.files import check_columns, read_column_names
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError, is_short_name, shorten_value
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
+from tests import tiny
 from tests.checkout import RUN_STUDY, create_own_study, run_command
 from tests.private_text import find_leaks, read_texts
 from tests.toy_project import REPOSITORY
@@ -259,7 +259,7 @@ def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
             group="g",
         )
         groups_in_rows: set[str] = set()
-        for rows, _ in evaluate_baselines(
+        for rows, _ in tiny.evaluate_baselines(
             load_kind("text_classification"),
             TaskData(items.info, items.splits),
             split="test",

@@ -12,12 +12,12 @@ from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.report import tasks
 from lineage.report.notes import format_notes
 from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import sort_labels
+from tests import tiny
 from tests.questions import TASK_KEYS, build_questions, build_task
 
 WORDS = 200  # more than an item keeps of a text
@@ -221,7 +221,7 @@ def baseline_rows(data: TaskData) -> list[ResultRow]:
     kind = load_kind("extractive_qa")
     return [
         row
-        for rows, _ in evaluate_baselines(
+        for rows, _ in tiny.evaluate_baselines(
             kind, data, split="test", finetune_seeds=[0], label_counts=["all"], tfidf_C=(10.0,)
         )
         for row in rows

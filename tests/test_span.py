@@ -14,7 +14,6 @@ from lineage.config.records import parse_record
 from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.methods.encoding import encode_question_context
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
@@ -154,7 +153,7 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
     )
     assert (predictions["score"] > 0).sum() == 10 - cut_counts["test"]
     notes: set[str] = set()
-    for rows, _ in evaluate_baselines(
+    for rows, _ in tiny.evaluate_baselines(
         load_kind("extractive_qa"),
         TaskData(task.info, splits),
         split="test",

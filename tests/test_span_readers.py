@@ -15,7 +15,6 @@ from lineage.answers.metrics import METRICS, score_answers
 from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
@@ -102,9 +101,9 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
         ),
         predict_finetuned(model, tokenizer, test_items, precision="fp32"),
     ]
-    majority, _ = evaluate_baselines(
+    majority, _ = tiny.evaluate_baselines(
         load_kind("extractive_qa"),
-        TaskData(task.info, {"train": train, "test": test}),
+        TaskData(task.info, {"train": train, "validation": test, "test": test}),
         split="test",
         finetune_seeds=[0],
         label_counts=["all"],

@@ -25,7 +25,6 @@ from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.methods import stored_features
 from lineage.methods.encoding import answer_rows, collate_items, encode_items, encode_sentence
 from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
@@ -512,7 +511,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
         "tfidf_C": (10.0,),
     }
     results = list(
-        evaluate_baselines(
+        tiny.evaluate_baselines(
             load_kind("token_classification"), TaskData(task.info, task.splits), **settings
         )
     )
@@ -534,7 +533,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
         tokens="tokens",
         label="tags",
     )
-    (_, _), (two_word_rows, _) = evaluate_baselines(
+    (_, _), (two_word_rows, _) = tiny.evaluate_baselines(
         load_kind("token_classification"),
         TaskData(two_word_task.info, two_word_task.splits),
         **settings,
@@ -545,7 +544,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     task = build_regression_task(tmp_path, make_scored_pairs(120), make_scored_pairs(40, seed=6))
     rows = {
         row.model: row
-        for result_rows, _ in evaluate_baselines(
+        for result_rows, _ in tiny.evaluate_baselines(
             load_kind("text_regression"), TaskData(task.info, task.splits), **settings
         )
         for row in result_rows

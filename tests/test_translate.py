@@ -23,8 +23,7 @@ from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.language import sentence_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import build_predictions_table, evaluate_baselines
-from lineage.evaluation.evaluate import evaluate_runs
+from lineage.evaluation.evaluate import evaluate_runs, sort_predictions
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings, load_system
 from lineage.methods.translation import build_trained_translator, translate
@@ -342,7 +341,9 @@ def run_baselines(
     """Return the rows and predictions of each baseline."""
     kind = load_kind("translation")
     return [
-        *evaluate_baselines(kind, task, split=split, finetune_seeds=(0,), label_counts=(10, "all"))
+        *tiny.evaluate_baselines(
+            kind, task, split=split, finetune_seeds=(0,), label_counts=(10, "all")
+        )
     ]  # type: ignore[arg-type]
 
 
@@ -394,7 +395,7 @@ def test_the_report_labels_bleu_as_bleu(task: TaskData, tmp_path: Path) -> None:
     )
     artifacts.write_table(
         folder / "predictions" / "baselines-mt.parquet",
-        build_predictions_table([predictions for _, predictions in baselines]),
+        sort_predictions([predictions for _, predictions in baselines]),
     )
     write_no_ngrams(folder)
     write_overlap(folder, "mt", ())

@@ -14,7 +14,6 @@ from lineage.analysis import build
 from lineage.analysis.records import TrialCounts
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EvalContext
 from lineage.methods.finetuning import FinetuneMethod
@@ -213,7 +212,7 @@ def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data
         )
     )
     evaluate = partial(
-        evaluate_baselines,
+        tiny.evaluate_baselines,
         load_kind("text_classification"),
         TaskData(info, {**splits, "train": noisy}),
         split="test",

@@ -17,11 +17,11 @@ from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.baselines import evaluate_baselines
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
 from lineage.evaluation.result_rows import mean_values
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.registry import EvaluateSettings
+from lineage.methods.word_vectors import embed_words
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks import word_similarity
@@ -246,8 +246,8 @@ def test_word_vectors_do_not_depend_on_the_other_words(tmp_path: Path) -> None:
     items = build_task(tmp_path, "word_similarity", make_pairs())
     encoder = EncoderUnderTest(build_context("gpt", items), "random")
     words = list_distinct_words(items.splits["test"])
-    vectors, is_known = encoder.embed_words(words)
-    single_vector, _ = encoder.embed_words(words[4:5])
+    vectors, is_known = embed_words(encoder, words)
+    single_vector, _ = embed_words(encoder, words[4:5])
     assert vectors.shape == (len(words), 3, max(encoder.build_encoder().hidden_sizes()))
     assert is_known.all()
     np.testing.assert_allclose(vectors[4:5], single_vector, atol=1e-5)
@@ -275,7 +275,7 @@ def test_a_word_is_unknown_only_to_closed_vocabularies_without_subwords(
 def run_baselines(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
     """Return the baselines' rows by model, and their predictions."""
     kind = load_kind(items.info["kind"])
-    (results,) = evaluate_baselines(
+    (results,) = tiny.evaluate_baselines(
         kind,
         TaskData(items.info, items.splits),
         split="test",

@@ -13,9 +13,14 @@ from lineage.answers.metrics import (
     pearson,
     spearman_contributions,
 )
-from lineage.answers.words import AnalogyAnswer, SimilarityAnswer, list_distinct_words
+from lineage.answers.words import (
+    AnalogyAnswer,
+    SimilarityAnswer,
+    cosine_matrix,
+    list_distinct_words,
+)
 from lineage.errors import EvaluationError
-from lineage.methods.word_vectors import cosine_matrix, cosines_by_layer
+from lineage.methods.word_vectors import cosines_by_layer
 from lineage.report.notes import format_note, format_notes
 from lineage.tasks.base import load_kind
 

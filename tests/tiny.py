@@ -1,27 +1,36 @@
 """Tiny models of every family on a few generated documents. Sizes are odd on purpose."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from lineage.answers.choice import ChoiceAnswer
 from lineage.answers.label import LabelAnswer
+from lineage.config.params import Grid
 from lineage.config.records import read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.config.study import ModelConfig, parse_model_config
+from lineage.data.task_data import TaskData
 from lineage.evaluation import evaluate
 from lineage.methods.bilstm_probe import BilstmProbeMethod
-from lineage.methods.encoder import EncoderUnderTest, EvalRun, Init, LabelCount
+from lineage.methods.encoder import BaselineContext, EncoderUnderTest, EvalRun, Init, LabelCount
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.heads import StartedHead
+from lineage.methods.registry import list_baselines
 from lineage.models.base import Encoder, LanguageModelFamily
 from lineage.models.batch import Batch
 from lineage.models.checkpoint import Checkpoint
+from lineage.results import PREDICTION_COLUMNS, ResultRow
 from lineage.synthetic import grammar
+from lineage.tasks.base import Kind
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
@@ -270,3 +279,55 @@ def stored_features(encoder: EncoderUnderTest) -> Any:
 def cached_features(encoder: EncoderUnderTest) -> Any:
     """Return the features of each table that the encoder's BiLSTM probes read."""
     return encoder.context.settings.methods["bilstm_probe"].cached_features(encoder)
+
+
+BaselineResult = tuple[list[ResultRow], pd.DataFrame]
+
+
+def evaluate_baselines(
+    kind: Kind,
+    task: TaskData,
+    *,
+    split: str,
+    finetune_seeds: Sequence[int],
+    label_counts: Sequence[LabelCount],
+    tfidf_C: Sequence[float] = Grid.tfidf_C,
+    cache_dir: Path | None = None,
+) -> list[BaselineResult]:
+    """Return the rows and predictions of each baseline, run, trial and test set.
+
+    Those of tasks without a head come together.
+    """
+    if split == "validation":
+        splits = {name: table for name, table in task.splits.items() if "test" not in name}
+        task = dataclasses.replace(task, splits=splits, include_test=False)
+    context = BaselineContext(task, list_baselines(tfidf_C))
+    methods = [*context.settings.methods.values()]
+    runs = [
+        *evaluate.list_runs(
+            task.info, methods, ("none",), tuple(label_counts), tuple(finetune_seeds)
+        )
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        output = evaluate.evaluate_runs(
+            context, runs, cache_dir=cache_dir or Path(folder), report_progress=lambda *_: None
+        )
+    predictions = output.predictions[list(PREDICTION_COLUMNS)]
+    if not kind.trains_head:
+        return [(output.rows, predictions)]
+    results: dict[tuple[Any, ...], list[ResultRow]] = {}
+    names = ("model", "label_count", "finetune_seed", "fold", "trial", "test_set")
+    for row in output.rows:
+        test_set = row.test_set or row.task
+        key = (row.model, row.label_count, row.finetune_seed, row.fold, row.trial, test_set)
+        results.setdefault(key, []).append(row)
+    return [(rows, _select_rows(predictions, names, key)) for key, rows in results.items()]
+
+
+def _select_rows(table: pd.DataFrame, names: Sequence[str], key: tuple[Any, ...]) -> pd.DataFrame:
+    is_selected = np.ones(len(table), bool)
+    for name, value in zip(names, key, strict=True):
+        column = table[name]
+        same = column.isna() if value is None else (column == value).fillna(value=False)
+        is_selected &= same.to_numpy(bool)
+    return table[is_selected]

@@ -64,6 +64,9 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
+    # Whether baselines can answer where no head is trained.
+    has_majority: ClassVar[bool] = False
+    has_lexical_answers: ClassVar[bool] = False
     # What the most frequent answer is called where there are no classes; empty: majority.
     majority_name: ClassVar[str] = ""
 
@@ -132,7 +135,26 @@ class Answer:
         index_of = {name: index for index, name in enumerate(names)}
         return labels.map(index_of).astype("int64")
 
+    # What baselines answer where no head is trained.
+
+    @classmethod
+    def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
+        """Return the simplest answer to every item."""
+        raise NotImplementedError(f"{cls.__name__}.majority_columns")
+
+    @classmethod
+    def lexical_columns(
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+    ) -> PredictionColumns:
+        """Return the answers by the words and letters of items alone."""
+        raise NotImplementedError(f"{cls.__name__}.lexical_columns")
+
     # Scores.
+
+    @classmethod
+    def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
+        """Return notes on how some items were answered."""
+        return []
 
     @classmethod
     def score(

@@ -16,7 +16,13 @@ class PairAnswer(Answer):
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
     can_be_shown: ClassVar[bool] = True
     has_ties: ClassVar[bool] = True
+    has_majority: ClassVar[bool] = True
     majority_name: ClassVar[str] = "chance"
+
+    @classmethod
+    def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
+        """Return a tie for every pair."""
+        return pair_columns(np.zeros(len(items)))
 
     @classmethod
     def score(

@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 
 from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
-from lineage.answers.metrics import bleu_contributions
+from lineage.answers.metrics import bleu_contributions, get_bleu_signature
+from lineage.results import Note
+
+SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,22 @@ class TextAnswer(Answer):
 
     answered_by: ClassVar[AnsweredBy] = "translator"
     are_texts: ClassVar[bool] = True
+    has_lexical_answers: ClassVar[bool] = True
+
+    @classmethod
+    def lexical_columns(
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+    ) -> PredictionColumns:
+        """Answer with the translation of the most similar training source."""
+        assert train is not None
+        return text_columns(items, find_nearest_translations(train, items, language=language))
+
+    @classmethod
+    def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
+        """Tell how BLEU was computed."""
+        references = predictions["label"].to_numpy()
+        signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
+        return [Note("bleu_signature", signature)]
 
 
 def text_columns(
@@ -34,3 +53,23 @@ def text_columns(
         "score": np.full(len(texts_N), np.nan) if scores_N is None else scores_N,
         "correct": bleu_contributions(references, texts_N),
     }
+
+
+def find_nearest_translations(
+    train: pd.DataFrame, scored: pd.DataFrame, *, language: str
+) -> list[str]:
+    """Return the translations of the most similar training sources, as a translation memory does.
+
+    Similarity is the cosine of TF-IDF vectors; ties go to the first.
+    """
+    # Imported here, since scikit-learn takes a second.
+    from lineage.answers.text_features import fit_text_vectorizer
+
+    vectorizer = fit_text_vectorizer([train["source"].tolist()], language)
+    train_vectors = vectorizer.transform(train["source"].tolist())
+    scored_vectors = vectorizer.transform(scored["source"].tolist())
+    nearest: list[int] = []
+    for first in range(0, scored_vectors.shape[0], SIMILARITY_BATCH_SIZE):
+        batch = scored_vectors[first : first + SIMILARITY_BATCH_SIZE]
+        nearest += np.asarray((batch @ train_vectors.T).argmax(1)).ravel().tolist()
+    return [train["target"].iloc[index] for index in nearest]

@@ -4,7 +4,7 @@ The cosines come from a model or from TF-IDF; nothing is trained.
 Shapes: V distinct words of the task, N items, K words of an item, n items of a batch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,11 +32,32 @@ def list_distinct_words(items: pd.DataFrame) -> list[str]:
     return sorted({str(word) for words in items["words"] for word in words})
 
 
+def cosine_matrix(products_VV: np.ndarray) -> np.ndarray:
+    """Return (V, V) cosines from the products of vectors; 0 where a vector has no length."""
+    length_V = np.sqrt(np.diag(products_VV).clip(0))
+    scale_V = np.divide(1.0, length_V, out=np.zeros_like(length_V), where=length_V > 0)
+    return products_VV * (scale_V[:, None] * scale_V)
+
+
+def _character_cosines(words: Sequence[str]) -> np.ndarray:
+    """Return the (V, V) cosines of centered TF-IDF vectors of the character n-grams of words."""
+    # Imported here, since it takes a second.
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
+    tfidf_VF = vectorizer.fit_transform(words)
+    products_VV = (tfidf_VF @ tfidf_VF.T).toarray()
+    # Center the products, since centered vectors would no longer be sparse.
+    mean_V = products_VV.mean(0)
+    return cosine_matrix(products_VV - (mean_V[:, None] + mean_V) + mean_V.mean())
+
+
 @dataclass(frozen=True)
 class WordsAnswer(Answer):
     """How the cosines of single words answer the items of a kind."""
 
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
+    has_lexical_answers: ClassVar[bool] = True
     item_name: ClassVar[str]  # plural, for the report
     unknown_effect: ClassVar[str]  # how items with an unknown word are answered
 
@@ -94,7 +115,16 @@ class WordsAnswer(Answer):
         return columns
 
     @classmethod
-    def describe_unknown(cls, predictions: pd.DataFrame) -> list[Note]:
+    def lexical_columns(
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+    ) -> PredictionColumns:
+        """Answer by the character n-grams of words. Raises EvaluationError as `columns` does."""
+        words = list_distinct_words(items)
+        cosines_VV = _character_cosines(words)
+        return cls.columns(items, [("none", cosines_VV)], np.ones(len(words), bool))
+
+    @classmethod
+    def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
         """Tell how many items have a word that the model does not know, if there are any."""
         num_unknown = int((~predictions[KNOWN_COLUMN].astype(bool)).sum())
         if not num_unknown:

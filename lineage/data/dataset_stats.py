@@ -8,6 +8,7 @@ from typing import Any
 from lineage import artifacts
 from lineage.config.records import parse_record
 from lineage.data.task_data import EXTRA_TEST_PREFIX, TaskData, fold_numbers
+from lineage.tasks.base import load_kind
 
 # Counts that task.json has for each split, by the names of SplitStats.
 SPLIT_COUNTS = (
@@ -102,7 +103,7 @@ def compute_fold_stats(task: TaskData, finetune_seeds: Sequence[int]) -> FoldSta
         for fold in fold_numbers(info)
     ]
     missing_a_label = 0
-    if info["answer"] == "label":
+    if load_kind(info["kind"]).answer.has_one_label:
         for part in training_sets:
             missing_a_label += task.select_items(part)["label"].nunique() < len(info["labels"])
     return FoldStats(

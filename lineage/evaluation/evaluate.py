@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -20,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.artifacts import create_artifact, is_intact, text_digest
-from lineage.data.task_data import fold_numbers
+from lineage.data.task_data import TaskData, fold_numbers
 from lineage.errors import EvaluationError
 from lineage.evaluation.result_rows import (
     build_curves,
@@ -38,11 +39,19 @@ from lineage.methods.base import (
     run_columns,
 )
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init, LabelCount
+from lineage.methods.encoder import BaselineContext, EvalRun, Init, LabelCount, Subject, TaskContext
+from lineage.methods.registry import Baselines
 from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import SystemRecord, save_system, system_name
 from lineage.methods.trials import AllTrialsFailedError
-from lineage.results import INTERMEDIATE_TRIAL, Note, ResultRow
+from lineage.results import (
+    INTERMEDIATE_TRIAL,
+    PREDICTION_COLUMNS,
+    RESULT_KEY_COLUMNS,
+    SEED_COLUMNS,
+    Note,
+    ResultRow,
+)
 from lineage.tasks.base import load_kind
 
 CACHED_RUN = "evaluated_run"  # the kind of artifact
@@ -78,13 +87,16 @@ def list_runs(
     suitable = [method for method in methods if method.suits(kind, info)]
     for init in inits:
         for method in suitable:
+            baseline = method.name if method.is_baseline else ""
             if not kind.has_train_split:
-                yield EvalRun(init, method.transfer)
+                yield EvalRun(init, method.transfer, head=method.head, baseline=baseline)
                 continue
             for count in label_counts:
                 for seed in finetune_seeds:
                     for fold in fold_numbers(info):
-                        yield EvalRun(init, method.transfer, count, seed, method.head, fold)
+                        yield EvalRun(
+                            init, method.transfer, count, seed, method.head, fold, baseline
+                        )
 
 
 def select_intermediate_runs(runs: Sequence[EvalRun]) -> list[EvalRun]:
@@ -121,7 +133,7 @@ def intermediate_predictions(
 
 
 def evaluate_runs(
-    context: EvalContext,
+    context: TaskContext,
     runs: list[EvalRun],
     *,
     cache_dir: Path,
@@ -133,13 +145,7 @@ def evaluate_runs(
     runs, and the systems of those that can be used afterwards (`list_kept_systems`).
     """
     rows: list[ResultRow] = []
-    unsupported = _unsupported_note(context)
-    if unsupported is not None:
-        split = (context.task.scored_splits or ["test"])[-1]
-        for run in runs:
-            rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
-        return EvaluationOutput(rows, empty_predictions(), empty_curves(), {})
-    encoder = EncoderUnderTest(context, runs[0].init, scratch_dir=cache_dir)
+    subject: Subject | None = None
     tables = [empty_predictions()]
     curves = [empty_curves()]
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
@@ -148,15 +154,21 @@ def evaluate_runs(
         note = f"{run.init} {run.transfer} {run.label_count or ''}"
         report = partial(report_progress, number / len(runs), note)
         report()
-        if run.init != encoder.init:  # frees the features of the previous encoder
-            encoder = EncoderUnderTest(context, run.init, scratch_dir=cache_dir)
+        unsupported = find_method(context, run).unsupported_note(context)
+        if unsupported is not None:
+            split = (context.task.scored_splits or ["test"])[-1]
+            rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
+            continue
+        if subject is None or run.init != subject.init:
+            subject = None  # frees the features of the previous encoder
+            subject = context.open(run.init, scratch_dir=cache_dir)
         missing = context.missing_note(run.init)
         if missing is not None:
             rows += _failed_rows(context, run, [missing])
             continue
         try:
             predictions = _load_or_evaluate(
-                encoder,
+                subject,
                 run,
                 cache_dir,
                 chosen_trials.get(run.selection_key),
@@ -172,10 +184,27 @@ def evaluate_runs(
         if predictions.chosen_trial is not None:
             chosen_trials[run.selection_key] = predictions.chosen_trial
         costs[run] = RunCost(predictions.seconds, predictions.items_per_second)
+        if not find_method(context, run).scores_validation:
+            predictions = _select_split(predictions, context.task.scored_splits[-1])
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
     return EvaluationOutput(rows, concatenate(tables), concatenate(curves), costs)
+
+
+def evaluate_untrained(
+    task: TaskData,
+    methods: Sequence[Method],
+    label_counts: tuple[LabelCount, ...] = (),
+    finetune_seeds: tuple[int, ...] = (0,),
+) -> EvaluationOutput:
+    """Return the results of methods without a model."""
+    context = BaselineContext(task, Baselines({method.name: method for method in methods}))
+    runs = [*list_runs(task.info, methods, ("none",), label_counts, finetune_seeds)]
+    with tempfile.TemporaryDirectory() as folder:
+        return evaluate_runs(
+            context, runs, cache_dir=Path(folder), report_progress=lambda done, note: None
+        )
 
 
 def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -183,22 +212,12 @@ def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
-def _unsupported_note(context: EvalContext) -> Note | None:
-    """Return why no system of the family can be evaluated on the task; None if it can."""
-    if not context.task.scored_splits:
-        return Note("no_split", "validation")
-    answered_by = context.kind.answer.answered_by
-    if not context.checkpoint.family.can_answer(answered_by, context.checkpoint.architecture):
-        return Note("unsupported", answered_by)
-    return None
-
-
-def _failed_rows(context: EvalContext, run: EvalRun, notes: Sequence[Note]) -> list[ResultRow]:
+def _failed_rows(context: TaskContext, run: EvalRun, notes: Sequence[Note]) -> list[ResultRow]:
     split = context.task.scored_splits[-1]
     return rows_without_value(context, run, "failed", notes, split=split)
 
 
-def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: EvalContext) -> bool:
+def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: TaskContext) -> bool:
     """Tell whether a run's system can be used afterwards.
 
     These are the systems that the report may recommend, with the first seed and fold. Random-init
@@ -206,11 +225,11 @@ def _is_saved(run: EvalRun, runs: Sequence[EvalRun], context: EvalContext) -> bo
     which use two budgets.
     """
     is_first = run.finetune_seed == runs[0].finetune_seed and not run.fold
-    return is_first and run.init == runs[0].init and context.static_context is None
+    return is_first and run.init == runs[0].init and context.keeps_systems
 
 
 def list_kept_systems(
-    context: EvalContext, runs: Sequence[EvalRun], rows: Sequence[ResultRow], cache_dir: Path
+    context: TaskContext, runs: Sequence[EvalRun], rows: Sequence[ResultRow], cache_dir: Path
 ) -> list[Path]:
     """Return the folders in `cache_dir` of the systems that a stage keeps, after `evaluate_runs`.
 
@@ -237,7 +256,7 @@ def list_kept_systems(
     return kept
 
 
-def _name_of_run(context: EvalContext, run: EvalRun) -> str:
+def _name_of_run(context: TaskContext, run: EvalRun) -> str:
     columns = run_columns(context, run)
     return system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
 
@@ -251,7 +270,7 @@ def _system_dir(cache_dir: Path, run: EvalRun) -> Path:
 
 
 def _load_or_evaluate(
-    encoder: EncoderUnderTest,
+    subject: Subject,
     run: EvalRun,
     cache_dir: Path,
     chosen_trial: int | None,
@@ -265,7 +284,7 @@ def _load_or_evaluate(
     """
     folder = cache_dir / _run_digest(run)
     resume_point = ResumePoint(
-        folder.with_suffix(TRAININGS_SUFFIX), encoder.context.checkpoint_seconds, on_save
+        folder.with_suffix(TRAININGS_SUFFIX), subject.task_context.checkpoint_seconds, on_save
     )
     if folder.exists() and not is_intact(folder, CACHED_RUN):
         print(f"{folder}: this finished run is damaged, so it is repeated", file=sys.stderr)
@@ -273,18 +292,20 @@ def _load_or_evaluate(
     if not folder.exists():
         start = time.monotonic()
         with create_artifact(folder, CACHED_RUN) as draft:
-            method = find_method(encoder.context, run)
-            fitted = method.fit(encoder, run, chosen_trial, resume_point)
+            method = find_method(subject.task_context, run)
+            fitted = method.fit(subject, run, chosen_trial, resume_point)
             if is_saved and fitted.get_tensors is not None:
-                record = _describe_system(encoder.context, run, fitted)
+                record = _describe_system(subject.task_context, run, fitted)
                 save_system(draft / SYSTEM_DIR, record, fitted.get_tensors())
+                if fitted.write_files is not None:
+                    fitted.write_files(draft / SYSTEM_DIR)
             seconds = fitted.predictions.seconds + time.monotonic() - start
             replace(fitted.predictions, seconds=seconds).save(draft)
     shutil.rmtree(resume_point.folder, ignore_errors=True)
     return RunPredictions.load(folder)
 
 
-def _describe_system(context: EvalContext, run: EvalRun, fitted: FittedSystem) -> SystemRecord:
+def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -> SystemRecord:
     """Return the record of a run's system; its score is that of its predictions for validation."""
     predictions = fitted.predictions.table
     answer = fitted.answer
@@ -292,7 +313,6 @@ def _describe_system(context: EvalContext, run: EvalRun, fitted: FittedSystem) -
     columns = run_columns(context, run)
     is_scored = (predictions["split"] == "validation") & (predictions["trial"] == "chosen")
     score = context.kind.answer.score(info["metric"][0], predictions[is_scored])
-    weights_path = context.checkpoint.weights_path
     scale: tuple[float | None, float | None] = (None, None)
     if answer is not None and answer.are_numbers:
         scale = (answer.mean, answer.std)
@@ -310,12 +330,28 @@ def _describe_system(context: EvalContext, run: EvalRun, fitted: FittedSystem) -
         label_std=scale[1],
         settings_block=fitted.method.name,
         settings=asdict(fitted.method),
-        precision=context.precision,
-        max_input_positions=context.max_input_positions,
-        model_folder=None if weights_path is None else weights_path.parent.as_posix(),
+        **context.system_columns,
     )
+
+
+def _select_split(predictions: RunPredictions, split: str) -> RunPredictions:
+    """Keep how the chosen system answers one split, and how all trials answer validation."""
+    table = predictions.table
+    is_kept = (table["split"] == split) | (table["trial"] != "chosen")
+    return replace(predictions, table=table[is_kept])
 
 
 def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in predictions if not str(name).startswith(EXTRA_COLUMNS)]
     return predictions[names]
+
+
+def sort_predictions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the predictions of baselines, in a fixed order and with fixed types."""
+    if not tables:
+        tables = [pd.DataFrame(columns=list(PREDICTION_COLUMNS))]
+    types = dict.fromkeys(PREDICTION_COLUMNS, "str")
+    types |= dict.fromkeys(SEED_COLUMNS, "Int64")
+    types |= dict.fromkeys(("score", "correct"), "float64")
+    predictions = pd.concat(tables)[list(PREDICTION_COLUMNS)].astype(types)
+    return predictions.sort_values([*RESULT_KEY_COLUMNS, "id"], ignore_index=True)

@@ -8,21 +8,25 @@ Shapes: N tokens, D documents, S sentences.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
+import pandas as pd
 
+from lineage.answers.base import PredictionColumns
+from lineage.answers.pair import pair_columns
 from lineage.artifacts import file_digest
 from lineage.data.language import byte_count, sentence_spans, split_words
-from lineage.data.task_data import TaskData
-from lineage.evaluation.baselines import BaselineResult, BaselineRun, score_minimal_pairs
 from lineage.evaluation.kneser_ney import KneserNey, fit_kneser_ney
 from lineage.evaluation.ngram_bits import NgramBits
+from lineage.methods.baseline import BaselineMethod
+from lineage.methods.encoder import TaskContext
 from lineage.models.base import Family, LanguageModelFamily
 from lineage.randomness import generator
+from lineage.tasks.base import Kind
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
@@ -153,18 +157,36 @@ def count_words(texts: Sequence[str], language: str) -> WordFrequency:
     return WordFrequency(counts, language)
 
 
-def score_minimal_pair_task(
-    scorers: Mapping[str, SentenceScorer], task: TaskData, *, split: Literal["validation", "test"]
-) -> Iterator[BaselineResult]:
-    """Yield the results of each scorer, by the name of its rows; none if there is no such split."""
-    info = task.info
-    items = task.splits.get(split)
-    if items is None:
-        return
-    for name, scorer in scorers.items():
-        run = BaselineRun(name, info["name"], info["kind"], split, test_set=info["name"])
-        margins_N = scorer.log_probs([*items["good"]]) - scorer.log_probs([*items["bad"]])
-        yield score_minimal_pairs(run, items, margins_N)
+@dataclass(frozen=True, kw_only=True)
+class SentenceScorerMethod(BaselineMethod):
+    """The sentence that a model which only counts finds more probable is the good one."""
+
+    scorer: SentenceScorer
+
+    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
+        """Return whether the probabilities of sentences answer."""
+        return kind.answer.answered_by == "sentence_probability"
+
+    def answer(
+        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
+    ) -> PredictionColumns:
+        """Subtract the probability of the bad sentence from that of the good one."""
+        score = self.scorer.log_probs
+        return pair_columns(score([*items["good"]]) - score([*items["bad"]]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class KneserNeyMethod(SentenceScorerMethod):
+    """A 5-gram model."""
+
+    name: ClassVar[str] = KNESER_NEY
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordFrequencyMethod(SentenceScorerMethod):
+    """The frequencies of words."""
+
+    name: ClassVar[str] = WORD_FREQUENCY
 
 
 def select_documents(sizes_D: np.ndarray, *, text_bytes: int, seed: int) -> np.ndarray:

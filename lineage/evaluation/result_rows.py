@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from lineage.methods.base import (
     parts_of_run,
     run_columns,
 )
-from lineage.methods.encoder import EvalContext, EvalRun, Init
+from lineage.methods.encoder import EvalContext, EvalRun, Init, TaskContext
 from lineage.methods.run_predictions import RunPredictions
 from lineage.results import (
     CURVE_COLUMNS,
@@ -42,7 +42,7 @@ class _Scope:
 
 
 def result_rows(
-    context: EvalContext, run: EvalRun, predictions: RunPredictions
+    context: TaskContext, run: EvalRun, predictions: RunPredictions
 ) -> Iterator[ResultRow]:
     """Yield a row for each metric, trial, split, test set and group, and for each failed trial."""
     method = find_method(context, run)
@@ -59,15 +59,25 @@ def result_rows(
         groups = [("all", all_items)]
         if trial == "chosen":
             groups = split_by_group(all_items, fold=run.fold)
+        undefined: set[str] = set()
         for group, items in groups:
             scope = _Scope(str(split), str(test_set), group=group, trial=str(trial))
-            yield from _metric_rows(context, run, items, scope, notes)
+            yield from _metric_rows(context, run, items, scope, notes, undefined)
 
 
 def _metric_rows(
-    context: EvalContext, run: EvalRun, items: pd.DataFrame, scope: _Scope, notes: list[Note]
+    context: TaskContext,
+    run: EvalRun,
+    items: pd.DataFrame,
+    scope: _Scope,
+    notes: list[Note],
+    undefined: set[str],
 ) -> Iterator[ResultRow]:
-    """Yield a row for each metric of some items, and for each layer that answered alone."""
+    """Yield a row for each metric of some items, and for each layer that answered alone.
+
+    `undefined` collects the metrics that are undefined over all items. A baseline has no rows by
+    group of these.
+    """
     notes = [
         *notes,
         *find_method(context, run).describe_answers(context, items),
@@ -78,22 +88,27 @@ def _metric_rows(
             value = float(items[metric].mean())
             yield _row(context, run, scope, metric, notes, value=value, num_examples=len(items))
     layer_columns = [str(name) for name in items if str(name).startswith(LAYER_PREFIX)]
+    method = find_method(context, run)
     for metric in context.task.info["metric"]:
+        if method.is_baseline and metric in undefined:
+            continue
         for column in ("prediction", *layer_columns):
             layer = "none" if column == "prediction" else column.removeprefix(LAYER_PREFIX)
             layer_scope = replace(scope, layer=layer)
-            value = context.kind.answer.score(metric, items, answer_column=column)
+            value = method.score(context, metric, items, column)
             if np.isfinite(value):
                 yield _row(
                     context, run, layer_scope, metric, notes, value=value, num_examples=len(items)
                 )
             else:
+                if scope.group == "all":
+                    undefined.add(metric)
                 note = context.kind.answer.describe_undefined(metric, items, column)
                 yield _row(context, run, layer_scope, metric, [note], status="not_applicable")
 
 
 def rows_without_value(
-    context: EvalContext,
+    context: TaskContext,
     run: EvalRun,
     status: Literal["not_applicable", "failed"],
     notes: Sequence[Note],
@@ -113,7 +128,7 @@ def rows_without_value(
 
 
 def _row(
-    context: EvalContext,
+    context: TaskContext,
     run: EvalRun,
     scope: _Scope,
     metric: str,
@@ -136,7 +151,7 @@ def _row(
     )
 
 
-def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[Note]:
+def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[Note]:
     """Return notes on what the model could not read of the scored items."""
     tables = [
         part.table
@@ -146,22 +161,11 @@ def _reading_notes(context: EvalContext, run: EvalRun, scope: _Scope) -> list[No
     if not tables:
         return []
     table = tables[-1]
-    notes = []
-    is_zero_shot = run.transfer == "zero_shot"
-    share = 0.0 if is_zero_shot else context.truncated_share(table)
-    if share:
-        effect = "read_in_parts" if context.kind.answer.reads_in_parts else "cut"
-        max_positions = context.max_input_positions
-        value = {"share": share, "max_positions": max_positions, "effect": effect}
-        notes.append(Note("truncated", value))
-    notes += truncated_answers_notes(context.task.info, table)
-    num_words = 0 if is_zero_shot else context.count_unreadable_words(table)
-    if num_words:
-        notes.append(Note("unreadable_words", num_words))
-    return notes
+    notes = [] if run.transfer == "zero_shot" else context.reading_notes(table)
+    return notes + truncated_answers_notes(context.task.info, table)
 
 
-def build_curves(context: EvalContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
+def build_curves(context: TaskContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
     """Return the learning curves of a run with the columns of the run."""
     columns = run_columns(context, run)
     del columns["trial"]
@@ -313,3 +317,29 @@ def _heldout_row(
         text_bytes=text_bytes,
         reason=notes,
     )
+
+
+def ceiling_rows(info: dict[str, Any], num_examples: int) -> list[ResultRow]:
+    """Return the best possible scores on a generated task, over all items and by group.
+
+    There is one for each window that a model may read: the word alone (static), its left context,
+    or both sides. The column `features` names the window.
+    """
+    if not info["ceilings"]:
+        return []
+    groups = {"all": info["ceilings"], **info["ceiling_groups"]}
+    return [
+        ResultRow(
+            model="ceiling",
+            family="ceiling",
+            task=info["name"],
+            kind=info["kind"],
+            metric=info["metric"][0],
+            value=value,
+            num_examples=num_examples,
+            features=window,
+            group=group,
+        )
+        for group, ceilings in groups.items()
+        for window, value in ceilings.items()
+    ]

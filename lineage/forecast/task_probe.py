@@ -12,12 +12,7 @@ from lineage.config.params import Params
 from lineage.data.contamination import NgramIndex
 from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData, fold_numbers
-from lineage.evaluation.baselines import (
-    BaselineEvaluator,
-    BaselineRun,
-    build_predictions_table,
-    evaluate_baselines,
-)
+from lineage.evaluation.evaluate import evaluate_untrained, sort_predictions
 from lineage.forecast.measure import (
     LinearCost,
     Stopwatch,
@@ -25,6 +20,7 @@ from lineage.forecast.measure import (
     peak_memory_bytes,
     time_call,
 )
+from lineage.methods.registry import list_baselines
 from lineage.tasks.base import Kind, load_kind
 from lineage.training.adapt import split_target_texts
 
@@ -143,15 +139,9 @@ def _probe_baselines(
     predictions: list[pd.DataFrame] = []
 
     def evaluate(num_labels: int) -> None:
-        results = evaluate_baselines(
-            kind,
-            task,
-            split=split,
-            finetune_seeds=params.grid.finetune_seeds[:1],
-            label_counts=[num_labels],
-            tfidf_C=params.grid.tfidf_C[:1],
-        )
-        predictions[:] = [result.predictions for result in results]
+        methods = list_baselines(params.grid.tfidf_C[:1])
+        output = evaluate_untrained(task, [*methods.methods.values()], (num_labels,))
+        predictions[:] = [output.predictions]
 
     if kind.has_train_split:
         cost = measure_growing(
@@ -162,7 +152,7 @@ def _probe_baselines(
         ).cost
     else:
         cost = LinearCost(fixed_seconds=time_call(lambda: evaluate(1)))
-    table = build_predictions_table(predictions)
+    table = sort_predictions(predictions)
     path = scratch / f"predictions-{task.info['name']}.parquet"
     write_table(path, table)
     return _BaselineCosts(cost, path.stat().st_size / max(1, len(table)))
@@ -173,14 +163,9 @@ def _probe_scoring(task: TaskData, kind: Kind, params: Params) -> float:
     split = params.report.split
     if kind.answer.answered_by != "head" or split not in task.scored_splits:
         return 0.0
-    fold = fold_numbers(task.info)[0]
-    parts = task.split_items(seed=0, fold=fold)
-    train = task.select_items(parts[0]).head(FIRST_TRAIN_ITEMS)
-    evaluator = BaselineEvaluator(kind, task, train)
-    run = BaselineRun("majority", task.info["name"], kind.name, split, task.info["name"], fold=fold)
-    part = next(part for part in parts if part.split == split)
-    evaluator.evaluate(run, part)
-    return time_call(lambda: evaluator.evaluate(run, part))
+    majority = list_baselines().methods["majority"]
+    evaluate_untrained(task, [majority], (FIRST_TRAIN_ITEMS,))
+    return time_call(lambda: evaluate_untrained(task, [majority], (FIRST_TRAIN_ITEMS,)))
 
 
 def forecast_baselines(costs: TaskCosts, params: Params, num_train: int) -> float:

@@ -7,6 +7,7 @@ The class of a method is the record of its block. `lineage.methods.registry` lis
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,7 +21,14 @@ from lineage.config.records import Checked
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, LabelCount, Transfer
+from lineage.methods.encoder import (
+    EvalContext,
+    EvalRun,
+    LabelCount,
+    Subject,
+    TaskContext,
+    Transfer,
+)
 from lineage.methods.run_predictions import FailedTrial, RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.results import (
@@ -48,6 +56,7 @@ class FittedSystem:
     method: "Method"  # with the hyperparameters that were chosen
     # The weights that are kept; None: nothing was trained.
     get_tensors: Callable[[], dict[str, torch.Tensor]] | None = None
+    write_files: Callable[[Path], None] | None = None  # writes what is not a tensor into a folder
     answer: Answer | None = None  # of a head, fitted to the training items
 
 
@@ -59,10 +68,23 @@ class Method(Checked):
     transfer: ClassVar[Transfer]  # this and `head` are columns of the results
     head: ClassVar[str] = "linear"
     answered_by: ClassVar[AnsweredBy] = "head"
+    is_baseline: ClassVar[bool] = False  # it uses no model, and is named in its place
     reads_frozen_features: ClassVar[bool] = False
+    # The chosen system is scored on validation too, where other systems are compared with it.
+    scores_validation: ClassVar[bool] = True
     # What is kept is as large as the encoder. So it is kept only if no other system of as many
     # labels is better on validation.
     keeps_network: ClassVar[bool] = True
+
+    def unsupported_note(self, context: TaskContext) -> Note | None:
+        """Return why no system of the method can be evaluated on the task; None if it can."""
+        if not context.task.scored_splits:
+            return Note("no_split", "validation")
+        assert isinstance(context, EvalContext)
+        family = context.checkpoint.family
+        if not family.can_answer(self.answered_by, context.checkpoint.architecture):
+            return Note("unsupported", self.answered_by)
+        return None
 
     def is_in_grid(self, model: str, grid: Grid) -> bool:
         """Return whether the study uses the method with a model."""
@@ -81,21 +103,21 @@ class Method(Checked):
         """The label counts of the grid to use the method with; empty: all of them."""
         return ()
 
-    def features_name(self, context: EvalContext) -> str:
+    def features_name(self, context: TaskContext) -> str:
         """Return the column `features` of the results: the layers that a head reads."""
         return "none"
 
-    def head_name(self, context: EvalContext) -> str:
+    def head_name(self, context: TaskContext) -> str:
         """Return the column `head` of the results."""
         return self.head
 
-    def recipe_name(self, context: EvalContext) -> str:
+    def recipe_name(self, context: TaskContext) -> str:
         """Return the column `recipe` of the results: the techniques that are on."""
         return "none"
 
     def fit(
         self,
-        encoder: EncoderUnderTest,
+        subject: Subject,
         run: EvalRun,
         chosen_trial: int | None,
         resume_point: ResumePoint,
@@ -119,13 +141,23 @@ class Method(Checked):
         """Return a note on a trial that could not be fitted."""
         raise NotImplementedError(f"{type(self).__name__} has no trials")
 
-    def describe_answers(self, context: EvalContext, predictions: pd.DataFrame) -> list[Note]:
+    def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
         """Return notes on how some items were answered."""
-        return []
+        return context.kind.answer.describe_answers(predictions)
+
+    def score(
+        self, context: TaskContext, metric: str, predictions: pd.DataFrame, answer_column: str
+    ) -> float:
+        """Return the metric of some predictions; NaN if it is undefined."""
+        return context.kind.answer.score(metric, predictions, answer_column=answer_column)
 
 
-def find_method(context: EvalContext, run: EvalRun) -> Method:
+def find_method(context: TaskContext, run: EvalRun) -> Method:
     """Return the method of a run."""
+    if run.baseline:
+        baseline = context.settings.methods[run.baseline]
+        assert isinstance(baseline, Method)
+        return baseline
     answered_by = context.kind.answer.answered_by
     for method in context.settings.methods.values():
         names = (method.transfer, method.head, method.answered_by)
@@ -135,13 +167,13 @@ def find_method(context: EvalContext, run: EvalRun) -> Method:
     raise AssertionError(f"no method for {run}")
 
 
-def is_requested(context: EvalContext, run: EvalRun) -> bool:
+def is_requested(context: TaskContext, run: EvalRun) -> bool:
     """Return whether a run's method is used with as many labels."""
     label_counts = find_method(context, run).requested_label_counts
     return run.label_count is None or not label_counts or run.label_count in label_counts
 
 
-def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
+def select_train_rows(context: TaskContext, run: EvalRun) -> np.ndarray:
     """Return the rows of the table train that the run learns from, nested by label count."""
     assert run.label_count is not None and run.finetune_seed is not None
     train = context.task.split_items(seed=run.finetune_seed, fold=run.fold)[0]
@@ -150,7 +182,7 @@ def select_train_rows(context: EvalContext, run: EvalRun) -> np.ndarray:
     return train.rows_N[subset]
 
 
-def count_train_examples(context: EvalContext, run: EvalRun) -> int:
+def count_train_examples(context: TaskContext, run: EvalRun) -> int:
     """Return the number of training items of a run."""
     if run.label_count is None:
         return 0
@@ -161,16 +193,16 @@ def count_train_examples(context: EvalContext, run: EvalRun) -> int:
     return 0
 
 
-def parts_of_run(context: EvalContext, run: EvalRun) -> list[SplitItems]:
+def parts_of_run(context: TaskContext, run: EvalRun) -> list[SplitItems]:
     """Return the items of each split and test set, as a run uses them."""
     return context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
 
 
-def run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
+def run_columns(context: TaskContext, run: EvalRun) -> dict[str, Any]:
     """Return the columns of rows and predictions that name the run."""
     method = find_method(context, run)
     return {
-        **context.model_columns,
+        **context.name_model(run),
         "init": run.init,
         "adapt_text": context.adapt_text(run.init),
         "transfer": run.transfer,
@@ -187,7 +219,7 @@ def run_columns(context: EvalContext, run: EvalRun) -> dict[str, Any]:
 
 
 def build_predictions(
-    context: EvalContext,
+    context: TaskContext,
     run: EvalRun,
     split: str,
     items: pd.DataFrame,
@@ -217,7 +249,7 @@ def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_scored_splits(
-    context: EvalContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
+    context: TaskContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
 ) -> pd.DataFrame:
     """Return the predictions for every scored split, from a function of its items."""
     tables = []

@@ -32,7 +32,14 @@ from lineage.data.task_data import SplitItems
 from lineage.methods.bilstm import BiLstm
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch
 from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoder import (
+    EncoderUnderTest,
+    EvalContext,
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.encoding import EncodedItem, answer_rows, batch_by_length, pool_words
 from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
 from lineage.methods.head_method import HeadMethod, PredictItems
@@ -110,25 +117,27 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         """Return whether the task asks for it with its key `probes`."""
         return super().suits(kind, info) and self.head in info["probes"]
 
-    def features_name(self, context: EvalContext) -> str:
+    def features_name(self, context: TaskContext) -> str:
         """Return the layers that the probe reads."""
         return self.features
 
-    def head_name(self, context: EvalContext) -> str:
+    def head_name(self, context: TaskContext) -> str:
         """Name the CRF over tags too."""
         return "bilstm_crf" if context.kind.answer.are_words else self.head
 
-    def recipe_name(self, context: EvalContext) -> str:
+    def recipe_name(self, context: TaskContext) -> str:
         """List the differences from a single LSTM over its input, joined by +, or return none."""
         parts = []
         if self.num_layers > 1:
             parts.append(f"{self.num_layers} layers")
+        assert isinstance(context, EvalContext)
         if context.static_context is not None and self.join != "input":
             parts.append(f"joined at {self.join}")
         return "+".join(parts) or "none"
 
-    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build the probe. Raises EvaluationError if there are no such layers."""
+        encoder = under_test(subject)
         validation = problem.validation
 
         def select(table: str, rows: np.ndarray) -> CachedFeatures:

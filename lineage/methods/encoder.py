@@ -24,8 +24,8 @@ from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
 
 # target_only: pretrained on the text of the task alone
-Init = Literal["pretrained", "adapted", "target_only", "random"]
-Transfer = Literal["frozen", "finetuned", "setfit", "zero_shot"]
+Init = Literal["pretrained", "adapted", "target_only", "random", "none"]
+Transfer = Literal["frozen", "finetuned", "setfit", "zero_shot", "none"]
 LabelCount = int | Literal["all"]
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ class EvalRun:
     finetune_seed: int | None = None
     head: str = "linear"  # of frozen features: linear or bilstm
     fold: int | None = None
+    baseline: str = ""  # the name of a method without a model
 
     @property
     def selection_key(self) -> "EvalRun":
@@ -59,23 +60,12 @@ class EvalRun:
         return self if self.fold is not None else replace(self, finetune_seed=None)
 
 
-@dataclass(frozen=True)
-class EvalContext:
-    """Inputs shared by all evaluations of a stage."""
+class TaskContext:
+    """What every method knows: the task, and the methods themselves."""
 
-    checkpoint: Checkpoint
     task: TaskData
     settings: HasMethods
-    pretrain_seed: int
-    text_bytes: int | None  # that the trained model has read; None: unknown, for a public one
-    precision: str
-    device: torch.device
-    # Holds the corpus as the model's ids, for families that continue with it in fine-tuning.
-    tokens_dir: Path | None = None
-    # Why training failed; empty if it did not. The random-init baseline is evaluated all the same.
-    failure_reason: str = ""
-    # The model whose trained static vectors are joined with this one's frozen features.
-    static_context: "EvalContext | None" = None
+    pretrain_seed: int | None
     checkpoint_seconds: float = math.inf  # between two saves of a training
 
     @cached_property
@@ -92,6 +82,73 @@ class EvalContext:
     def is_symmetric(self) -> bool:
         """Whether the order of the two texts means nothing, so that both orders are read."""
         return bool(self.task.info.get("symmetric", False))
+
+    def name_model(self, run: EvalRun) -> dict[str, str]:
+        """Return the columns `model` and `family` of a run's rows."""
+        return {"model": run.baseline, "family": run.baseline}
+
+    def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
+        """Return the text that a model was adapted to: the task's, or the corpus (general)."""
+        return "none"
+
+    def text_bytes_read(self, init: Init) -> int | None:
+        """Return the bytes of text that all trained parts of a model have read; None: unknown."""
+        return 0
+
+    def missing_note(self, init: Init) -> Note | None:
+        """Return why there is no such model to evaluate; None if there is one."""
+        return None
+
+    def reading_notes(self, table: str) -> list[Note]:
+        """Return notes on what the model could not read of a table's items."""
+        return []
+
+    @property
+    def keeps_systems(self) -> bool:
+        """Whether systems can be used afterwards."""
+        return True
+
+    @property
+    def system_columns(self) -> dict[str, Any]:
+        """How a kept system reads and computes, for its record."""
+        return {"precision": "fp32", "max_input_positions": None, "model_folder": None}
+
+    def order_names(self, table: str) -> list[str]:
+        """Return the names of a table's items in each single order, if a model reads both."""
+        return []
+
+    def open(self, init: Init, *, scratch_dir: Path | None = None) -> "Subject":
+        """Return what the methods are given in turn."""
+        return Subject(self, init)
+
+
+@dataclass(frozen=True)
+class BaselineContext(TaskContext):
+    """The inputs of methods without a model."""
+
+    task: TaskData
+    settings: HasMethods
+    pretrain_seed: None = None
+
+
+@dataclass(frozen=True)
+class EvalContext(TaskContext):
+    """Inputs shared by all evaluations of a stage."""
+
+    checkpoint: Checkpoint
+    task: TaskData
+    settings: HasMethods
+    pretrain_seed: int
+    text_bytes: int | None  # that the trained model has read; None: unknown, for a public one
+    precision: str
+    device: torch.device
+    # Holds the corpus as the model's ids, for families that continue with it in fine-tuning.
+    tokens_dir: Path | None = None
+    # Why training failed; empty if it did not. The random-init baseline is evaluated all the same.
+    failure_reason: str = ""
+    # The model whose trained static vectors are joined with this one's frozen features.
+    static_context: "EvalContext | None" = None
+    checkpoint_seconds: float = math.inf  # between two saves of a training
 
     @property
     def model_columns(self) -> dict[str, str]:
@@ -128,6 +185,43 @@ class EvalContext:
         if init != "random" and self.failure_reason:
             return Note("error", self.failure_reason)
         return None
+
+    def name_model(self, run: EvalRun) -> dict[str, str]:
+        """Return `model_columns`."""
+        return self.model_columns
+
+    @property
+    def keeps_systems(self) -> bool:
+        """Whether systems can be used afterwards: those of two models together use two budgets."""
+        return self.static_context is None
+
+    @property
+    def system_columns(self) -> dict[str, Any]:
+        """How a kept system reads and computes, for its record."""
+        weights_path = self.checkpoint.weights_path
+        return {
+            "precision": self.precision,
+            "max_input_positions": self.max_input_positions,
+            "model_folder": None if weights_path is None else weights_path.parent.as_posix(),
+        }
+
+    def open(self, init: Init, *, scratch_dir: Path | None = None) -> "EncoderUnderTest":
+        """Return the encoder."""
+        return EncoderUnderTest(self, init, scratch_dir=scratch_dir)
+
+    def reading_notes(self, table: str) -> list[Note]:
+        """Return notes on what the model could not read of a table's items."""
+        notes = []
+        share = self.truncated_share(table)
+        if share:
+            effect = "read_in_parts" if self.kind.answer.reads_in_parts else "cut"
+            max_positions = self.max_input_positions
+            value = {"share": share, "max_positions": max_positions, "effect": effect}
+            notes.append(Note("truncated", value))
+        num_words = self.count_unreadable_words(table)
+        if num_words:
+            notes.append(Note("unreadable_words", num_words))
+        return notes
 
     @property
     def max_input_positions(self) -> int | None:
@@ -215,18 +309,26 @@ def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem
     ]
 
 
-class EncoderUnderTest:
+class Subject:
+    """What a method is tried on: a task, and what methods keep from one run to the next."""
+
+    def __init__(self, context: TaskContext, init: Init) -> None:
+        self.task_context = context
+        self.init = init
+        # What a method has computed for several runs, by its name.
+        self.kept: dict[str, Any] = {}
+
+
+class EncoderUnderTest(Subject):
     """One encoder under test; its frozen features are computed when they are first needed."""
 
     def __init__(
         self, context: EvalContext, init: Init, *, scratch_dir: Path | None = None
     ) -> None:
         """`scratch_dir` is for features that take much memory; None: the system's."""
+        super().__init__(context, init)
         self.context = context
-        self.init = init
         self.scratch_dir = scratch_dir
-        # What a method has computed for several heads, by its name.
-        self.kept: dict[str, Any] = {}
         # The time it took to compute the frozen features of an item; 0 until they are computed.
         self.feature_seconds_per_item = 0.0
 
@@ -265,3 +367,9 @@ class EncoderUnderTest:
             self.feature_seconds_per_item = (time.monotonic() - start) / max(1, num_items)
         kept: T = self.kept[name]
         return kept
+
+
+def under_test(subject: Subject) -> EncoderUnderTest:
+    """Return the subject of a method that needs a model."""
+    assert isinstance(subject, EncoderUnderTest)
+    return subject

@@ -20,7 +20,12 @@ from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
 from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoder import (
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.encoding import (
     EncodedItem,
     answer_rows,
@@ -124,20 +129,21 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         }
         return "+".join(name for name, is_on in techniques.items() if is_on) or "plain"
 
-    def features_name(self, context: EvalContext) -> str:
+    def features_name(self, context: TaskContext) -> str:
         """Return mean, if texts are pooled so, or last."""
         is_mean = self.pooling == "mean" and context.kind.unit != "word"
         return "mean" if is_mean else "last"
 
-    def recipe_name(self, context: EvalContext) -> str:
+    def recipe_name(self, context: TaskContext) -> str:
         """Return the techniques that are on; two of them apply to single texts or words only."""
         is_one_text = context.kind.unit == "text" and not context.is_symmetric
         gain = self.linear_label_gain and is_one_text
         norm = self.word_layer_norm and context.kind.unit == "word"
         return replace(self, linear_label_gain=gain, word_layer_norm=norm).recipe
 
-    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build the network."""
+        encoder = under_test(subject)
         context = encoder.context
         tokenizer = context.checkpoint.tokenizer
         family = context.checkpoint.family

@@ -19,7 +19,7 @@ from lineage.methods.base import (
     select_train_rows,
 )
 from lineage.methods.early_stopping import ResumePoint, curve_frame
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.encoder import EncoderUnderTest, EvalRun, Subject, TaskContext
 from lineage.methods.encoding import EncodedItem
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.run_predictions import FailedTrial, RunPredictions
@@ -34,7 +34,7 @@ PredictItems = Callable[[list[EncodedItem]], HeadOutput]
 class HeadMethod(TriedMethod):
     """A method whose head gives the answers."""
 
-    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build a head, ready to be trained. Raises EvaluationError if fitting fails."""
         raise NotImplementedError(f"{type(self).__name__}.start")
 
@@ -44,7 +44,7 @@ class HeadMethod(TriedMethod):
 
     def fit(
         self,
-        encoder: EncoderUnderTest,
+        subject: Subject,
         run: EvalRun,
         chosen_trial: int | None,
         resume_point: ResumePoint,
@@ -54,9 +54,9 @@ class HeadMethod(TriedMethod):
         If the method has trials and none is chosen yet, also return the predictions of each trial
         on validation.
         """
-        context = encoder.context
+        context = subject.task_context
         problem = _build_problem(context, run)
-        start = HeadStarter(encoder, run, problem, resume_point)
+        start = HeadStarter(subject, run, problem, resume_point)
 
         def predict_validation(head: FittedHead, trial: str) -> pd.DataFrame:
             return _predict_part(context, run, head, problem, problem.validation, trial=trial)
@@ -83,8 +83,8 @@ class HeadMethod(TriedMethod):
         seconds_per_item = (time.monotonic() - start_time) / sum(
             len(part.rows_N) for part in scored
         )
-        if self.reads_frozen_features:
-            seconds_per_item += encoder.feature_seconds_per_item
+        if isinstance(subject, EncoderUnderTest) and self.reads_frozen_features:
+            seconds_per_item += subject.feature_seconds_per_item
         curves.append(curve_frame(head.learning_curve).assign(trial="chosen"))
         predictions = RunPredictions(
             pd.concat(tables, ignore_index=True),
@@ -96,7 +96,7 @@ class HeadMethod(TriedMethod):
             items_per_second=1 / seconds_per_item,
         )
         method = self._with_chosen(chosen_trial)
-        return FittedSystem(predictions, method, head.get_tensors, problem.answer)
+        return FittedSystem(predictions, method, head.get_tensors, head.write_files, problem.answer)
 
     def _with_chosen(self, chosen_trial: int | None) -> Self:
         return self if chosen_trial is None else self.with_trial(chosen_trial)
@@ -119,9 +119,9 @@ class HeadStarter:
     """Starts the heads of a run, each where an earlier process has saved it, if one has."""
 
     def __init__(
-        self, encoder: EncoderUnderTest, run: EvalRun, problem: HeadProblem, point: ResumePoint
+        self, subject: Subject, run: EvalRun, problem: HeadProblem, point: ResumePoint
     ) -> None:
-        self.encoder = encoder
+        self.subject = subject
         self.run = run
         self.problem = problem
         self._point = point
@@ -129,7 +129,7 @@ class HeadStarter:
 
     def __call__(self, method: HeadMethod) -> StartedHead:
         """Start a head."""
-        head = method.start(self.encoder, self.problem, seed=self.run.finetune_seed or 0)
+        head = method.start(self.subject, self.problem, seed=self.run.finetune_seed or 0)
         if head.training is not None:
             # A process that repeats the run starts the same trainings in the same order.
             folder = self._point.folder / str(len(self.earlier_seconds))
@@ -137,7 +137,7 @@ class HeadStarter:
         return head
 
 
-def _build_problem(context: EvalContext, run: EvalRun) -> HeadProblem:
+def _build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
     """Return what the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
@@ -172,7 +172,7 @@ def _check_finite(outputs_MK: np.ndarray, split: str) -> None:
 
 
 def _predict_part(
-    context: EvalContext,
+    context: TaskContext,
     run: EvalRun,
     head: FittedHead,
     problem: HeadProblem,
@@ -183,9 +183,10 @@ def _predict_part(
     """Return a head's predictions. Raises EvaluationError if one is not finite."""
     answer = problem.answer
     outputs_MK, decoded_M = head.predict(part)
-    _check_finite(outputs_MK, part.split)
     items = context.task.select_items(part)
-    outputs_MK = answer.normalize(items, outputs_MK)
+    if not head.is_normalized:
+        _check_finite(outputs_MK, part.split)
+        outputs_MK = answer.normalize(items, outputs_MK)
     columns = answer.prediction_columns(items, outputs_MK, decoded_M)
     columns = correct_column(columns, context.task.info["metric"][0])
     order_names = context.order_names(part.table)

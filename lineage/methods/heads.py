@@ -5,6 +5,7 @@ Shapes: M answers of the items, K outputs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,13 @@ class FittedHead:
 
     predict: Callable[[SplitItems], HeadOutput]
     # What is kept: all that the method's `load_head` reads.
-    get_tensors: Callable[[], dict[str, torch.Tensor]]
+    # None: nothing was learned.
+    get_tensors: Callable[[], dict[str, torch.Tensor]] | None
     # Empty for a linear probe, which L-BFGS fits; for SetFit the loss of its pairs.
     learning_curve: Sequence[CurvePoint] = ()
     notes: Sequence[Note] = ()
+    write_files: Callable[[Path], None] | None = None  # writes what is not a tensor into a folder
+    is_normalized: bool = False  # the outputs need no `HeadAnswer.normalize`
 
 
 @dataclass(frozen=True)

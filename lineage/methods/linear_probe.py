@@ -16,7 +16,13 @@ from lineage.answers.base import HeadAnswer
 from lineage.answers.span import ITEM_START
 from lineage.config.records import check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoder import (
+    EncoderUnderTest,
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.encoding import EncodedItem, answer_rows
 from lineage.methods.feature_store import (
     FeatureScaling,
@@ -77,12 +83,13 @@ class LinearProbeMethod(HeadMethod):
         """Return whether the task asks for it with its key `probes`."""
         return super().suits(kind, info) and self.head in info["probes"]
 
-    def features_name(self, context: EvalContext) -> str:
+    def features_name(self, context: TaskContext) -> str:
         """Return the layers that the probe reads."""
         return self.features
 
-    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Fit the probe at once. Raises EvaluationError if there are no such layers."""
+        encoder = under_test(subject)
         probe = fit_linear_probe(
             self._select(encoder, "train", problem.train_rows),
             problem.labels_M,

@@ -1,24 +1,30 @@
 """All methods: the block `evaluate` of a model has a block for each that is trained.
 
-To add a method, write its file and give it a field here.
+To add a method, write its file and give it a field here; to add a baseline, an entry in
+`list_baselines`.
 """
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
 
+from lineage.config.params import Grid
 from lineage.config.records import parse_record
 from lineage.methods.base import Method
 from lineage.methods.bilstm_probe import BilstmProbeMethod
+from lineage.methods.chance import ChanceMethod
+from lineage.methods.copying import CopyMethod
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.majority import MajorityMethod
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SavedSystem, read_record
-from lineage.methods.saved_tfidf import load_tfidf
 from lineage.methods.sentence_probability import SentenceProbabilityMethod
 from lineage.methods.setfit import SetfitMethod
 from lineage.methods.stored_features import FEATURE_DESCRIPTIONS
+from lineage.methods.tfidf import TfidfMethod
 from lineage.methods.translation import TranslationMethod
 from lineage.methods.word_vectors import WordVectorMethod
 
@@ -72,6 +78,24 @@ class EvaluateSettings:
         return "; ".join(parts)
 
 
+@dataclass(frozen=True)
+class Baselines:
+    """Methods without a model, by name."""
+
+    methods: dict[str, Method]
+
+
+def list_baselines(tfidf_C: Sequence[float] = Grid.tfidf_C) -> Baselines:
+    """Return the baselines of every task; some suit some kinds of task only."""
+    methods: list[Method] = [
+        MajorityMethod(),
+        TfidfMethod.with_values(tfidf_C),
+        ChanceMethod(),
+        CopyMethod(),
+    ]
+    return Baselines({method.name: method for method in methods})
+
+
 def load_system(folder: Path, device: torch.device) -> AnswerItems:
     """Return the function that answers items as a kept system does. Raises InputError.
 
@@ -79,9 +103,9 @@ def load_system(folder: Path, device: torch.device) -> AnswerItems:
     finite.
     """
     record = read_record(folder)
-    if record.settings_block == "tfidf":
-        return load_tfidf(folder, record).answer_columns
-    hint = typing.get_type_hints(EvaluateSettings)[record.settings_block]
-    method_type: type[Method] = (typing.get_args(hint) or (hint,))[0]  # a block may be missing
+    method_type: type[Method] = TfidfMethod
+    if record.settings_block != TfidfMethod.name:
+        hint = typing.get_type_hints(EvaluateSettings)[record.settings_block]
+        method_type = (typing.get_args(hint) or (hint,))[0]  # a block may be missing
     method = parse_record(method_type, record.settings, f"{folder / RECORD_FILE}: settings")
     return method.load(SavedSystem(folder, record, device))

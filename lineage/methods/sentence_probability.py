@@ -16,7 +16,13 @@ from lineage.methods.base import (
     answer_scored_splits,
 )
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Transfer
+from lineage.methods.encoder import (
+    EvalRun,
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.run_predictions import RunPredictions
 from lineage.models.base import LanguageModelFamily
 
@@ -29,18 +35,19 @@ class SentenceProbabilityMethod(Method):
     transfer: ClassVar[Transfer] = "zero_shot"
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
 
-    def head_name(self, context: EvalContext) -> str:
+    def head_name(self, context: TaskContext) -> str:
         """Return none."""
         return "none"
 
     def fit(
         self,
-        encoder: EncoderUnderTest,
+        subject: Subject,
         run: EvalRun,
         chosen_trial: int | None,
         resume_point: ResumePoint,
     ) -> FittedSystem:
         """Answer every scored split. Raises EvaluationError if a probability is not finite."""
+        encoder = under_test(subject)
         context = encoder.context
         model = encoder.build_encoder().eval()
         family = context.checkpoint.family

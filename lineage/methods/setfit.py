@@ -25,7 +25,13 @@ from lineage.data.task_data import SplitItems
 from lineage.errors import EvaluationError
 from lineage.methods.base import Method
 from lineage.methods.early_stopping import CurvePoint, steps_between_validations
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, Transfer
+from lineage.methods.encoder import (
+    EncoderUnderTest,
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.encoding import EncodedItem, batch_by_length, collate_items
 from lineage.methods.feature_store import FeatureScaling
 from lineage.methods.finetuning import FinetuneMethod
@@ -132,12 +138,13 @@ class SetfitMethod(HeadMethod):
         is_label_of_text = kind.unit == "text" and kind.answer.has_one_label
         return super().suits(kind, info) and is_label_of_text and not info.get("is_pair", False)
 
-    def features_name(self, context: EvalContext) -> str:
+    def features_name(self, context: TaskContext) -> str:
         """Return mean, if texts are pooled so, or last."""
         return "mean" if self.pooling == "mean" else "last"
 
-    def start(self, encoder: EncoderUnderTest, problem: HeadProblem, *, seed: int) -> StartedHead:
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Fine-tune the encoder and fit the probe at once. Raises EvaluationError if that fails."""
+        encoder = under_test(subject)
         context = encoder.context
         tuned = self._tune(encoder, problem, seed=seed)
 

@@ -1,93 +1,127 @@
-"""Baselines without pretraining, for any answer of a head: the majority, and linear TF-IDF models.
+"""Linear models on TF-IDF vectors of words and letters, for any answer of a head.
 
-Shapes: N items, M rows, K outputs, F features.
+Logistic regression chooses labels, and ridge regression predicts numbers. Where no head is trained,
+`Answer.lexical_columns` answers. Shapes: N items, M rows, K outputs, F features.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_matrix, hstack
+import torch
+from scipy.sparse import csr_matrix
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from lineage.answers.base import HeadAnswer, LinearInputs, PredictionColumns, WordInContext
-from lineage.data.language import split_words
-from lineage.tasks.base import Kind
+from lineage.answers.base import HeadAnswer, LinearInputs, PredictionColumns
+from lineage.answers.text_features import (
+    add_features,
+    build_text_vectorizer,
+    build_word_vectorizer,
+    compute_features,
+    fit_text_vectorizer,
+    fit_word_vectorizers,
+)
+from lineage.artifacts import read_json, write_json
+from lineage.config.records import check_positive
+from lineage.data.task_data import SplitItems
+from lineage.methods.baseline import BaselineMethod
+from lineage.methods.encoder import Subject, TaskContext
+from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
+from lineage.methods.majority import fit_majority
+from lineage.methods.saved import AnswerItems, SavedSystem
+from lineage.methods.trials import Trial
+from lineage.results import Note
+from lineage.tasks.base import Kind, load_kind
 
 MAX_ITER = 1000  # of L-BFGS
-# With this many tagged words or more, character n-grams that occur in only one word are dropped.
-MIN_DF_WORDS = 20
-
-Baseline = Literal["majority", "tfidf"]
+VOCABULARY_FILE = "vocabulary.json"  # the terms of each vectorizer, by their place
 LinearModel: TypeAlias = LogisticRegression | Ridge
 
 
 @dataclass(frozen=True)
-class BaselineProblem:
-    """The items that a baseline learns from."""
+class TfidfTrial(Trial):
+    """A value of C to try."""
 
-    kind: Kind
-    info: dict[str, Any]  # task.json
-    train: pd.DataFrame
+    C: float | None = None
 
-    @property
-    def language(self) -> str:
-        """The task's language."""
-        return str(self.info["language"])
 
-    @property
-    def is_symmetric(self) -> bool:
-        """The order of the two texts means nothing."""
-        return bool(self.info.get("symmetric", False))
+@dataclass(frozen=True, kw_only=True)
+class TfidfMethod(BaselineMethod):
+    """TF-IDF and a linear model, with the inverse strength C of its L2."""
 
-    @property
-    def answer(self) -> HeadAnswer:
-        """The answers, with the names of the labels; the scale of numbers is not used."""
-        answer = self.kind.answer(tuple(self.info.get("labels", ())))
-        assert isinstance(answer, HeadAnswer)
-        return answer
+    name: ClassVar[str] = "tfidf"
+
+    C: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "C")
+
+    @classmethod
+    def with_values(cls, C_values: Sequence[float]) -> Self:
+        """Return the method with these values of C; validation chooses if there are several."""
+        if len(C_values) == 1:
+            return cls(C=C_values[0])
+        return cls(trials=tuple(TfidfTrial(C=C) for C in C_values))
+
+    def unsupported_note(self, context: TaskContext) -> Note | None:
+        """Tell that there are no labels to learn from, where a task has none."""
+        answer = context.kind.answer
+        if issubclass(answer, HeadAnswer) or answer.has_lexical_answers:
+            return None
+        return Note("no_training_labels")
+
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
+        """Fit the model; without anything to learn, it is the majority."""
+        context = subject.task_context
+        train = context.task.splits["train"].iloc[problem.train_rows]
+        if not problem.answer.can_learn(train):
+            return StartedHead(fit_majority(context, problem))
+        model = fit_tfidf(
+            context.kind,
+            problem.answer,
+            train,
+            language=context.language,
+            symmetric=context.is_symmetric,
+            C=self.C,
+        )
+
+        def predict(part: SplitItems) -> HeadOutput:
+            return model.outputs(context.task.select_items(part)), None
+
+        notes = [] if model.has_converged else [Note("not_converged", MAX_ITER)]
+        head = FittedHead(
+            predict, model.to_tensors, (), notes, model.write_vocabularies, is_normalized=True
+        )
+        return StartedHead(head)
+
+    def answer(
+        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
+    ) -> PredictionColumns:
+        """Answer by words and letters alone."""
+        return context.kind.answer.lexical_columns(train, items, context.language)
+
+    def load(self, saved: SavedSystem) -> AnswerItems:
+        """Return the function that answers items as a kept model does."""
+        model = TfidfModel.load(saved)
+
+        def answer_items(items: pd.DataFrame) -> PredictionColumns:
+            return model.answer.answer_columns(items, model.outputs(items))
+
+        return answer_items
 
 
 @dataclass(frozen=True)
-class FittedBaseline:
-    """A baseline that answers items."""
-
-    answer: HeadAnswer
-
-    def outputs(self, items: pd.DataFrame) -> np.ndarray:
-        """Return (M, K) outputs of which the answers are made."""
-        raise NotImplementedError(f"{type(self).__name__}.outputs")
-
-    def answer_columns(self, items: pd.DataFrame) -> PredictionColumns:
-        """Return the answers to items without labels."""
-        return self.answer.answer_columns(items, self.outputs(items))
-
-    def prediction_columns(self, items: pd.DataFrame) -> PredictionColumns:
-        """Return the answers to labelled items, with their labels."""
-        return self.answer.prediction_columns(items, self.outputs(items))
-
-
-@dataclass(frozen=True)
-class MajorityModel(FittedBaseline):
-    """The same answer to every item."""
-
-    majority: np.ndarray
-
-    def outputs(self, items: pd.DataFrame) -> np.ndarray:
-        """Return the most frequent answer for every item or word."""
-        return self.answer.repeat(self.majority, items)
-
-
-@dataclass(frozen=True)
-class TfidfModel(FittedBaseline):
+class TfidfModel:
     """Linear models on TF-IDF vectors, see `HeadAnswer.linear_inputs`."""
 
+    answer: HeadAnswer
     kind: Kind
     language: str
     is_symmetric: bool
@@ -98,8 +132,8 @@ class TfidfModel(FittedBaseline):
     has_converged: bool = True
 
     def outputs(self, items: pd.DataFrame) -> np.ndarray:
-        """Return (M, K) outputs of the linear models."""
-        inputs = read_inputs(self.kind, self.answer, items, self.language)
+        """Return (M, K) outputs of which the answers are made."""
+        inputs = _read_inputs(self.kind, self.answer, items, self.language)
         features = compute_features(self.vectorizers, inputs, symmetric=self.is_symmetric)
         num_labels = self.answer.num_linear_labels
         predictions = [
@@ -107,110 +141,86 @@ class TfidfModel(FittedBaseline):
         ]
         return self.answer.linear_outputs(predictions, items)
 
+    def write_vocabularies(self, folder: Path) -> None:
+        """Write the terms of each vectorizer."""
+        terms = [vectorizer.get_feature_names_out().tolist() for vectorizer in self.vectorizers]
+        write_json(folder / VOCABULARY_FILE, terms)
 
-def read_inputs(kind: Kind, answer: HeadAnswer, items: pd.DataFrame, language: str) -> LinearInputs:
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the numbers of the vectorizers and of the linear models."""
+        tensors = {}
+        for number, vectorizer in enumerate(self.vectorizers):
+            tensors[f"vectorizers.{number}.idf"] = torch.from_numpy(vectorizer.idf_)
+        for number, linear in enumerate(self.linear_models):
+            prefix = f"linear_models.{number}"
+            tensors[f"{prefix}.coef"] = torch.from_numpy(np.asarray(linear.coef_))
+            tensors[f"{prefix}.intercept"] = torch.from_numpy(np.atleast_1d(linear.intercept_))
+            if isinstance(linear, LogisticRegression):
+                classes_K = linear.classes_.astype(np.int64)
+                tensors[f"{prefix}.classes"] = torch.from_numpy(classes_K)
+        return tensors
+
+    @classmethod
+    def load(cls, saved: SavedSystem) -> Self:
+        """Read what `to_tensors` and `write_vocabularies` have given."""
+        record = saved.record
+        tensors = saved.tensors
+        vectorizers = []
+        vocabularies = read_json(saved.folder / VOCABULARY_FILE)
+        for number, vocabulary in enumerate(vocabularies):
+            if len(vocabularies) > 1:  # of a word and its neighbors
+                vectorizer = build_word_vectorizer(vocabulary=vocabulary)
+            else:
+                vectorizer = build_text_vectorizer(record.language, vocabulary=vocabulary)
+            vectorizer.idf_ = tensors[f"vectorizers.{number}.idf"].numpy()
+            vectorizers.append(vectorizer)
+        num_models = sum(name.endswith(".coef") for name in tensors)
+        return cls(
+            record.answer,
+            load_kind(record.kind),
+            record.language,
+            record.symmetric,
+            tuple(vectorizers),
+            tuple(
+                _load_linear_model(tensors, f"linear_models.{number}")
+                for number in range(num_models)
+            ),
+        )
+
+
+def _read_inputs(
+    kind: Kind, answer: HeadAnswer, items: pd.DataFrame, language: str
+) -> LinearInputs:
     """Return what a linear model reads of some items."""
     return answer.linear_inputs(items, kind.extract_texts(items, language), language)
 
 
-def fit_baseline(baseline: Baseline, problem: BaselineProblem, *, C: float) -> FittedBaseline:
-    """Fit a baseline; TF-IDF without anything to learn is the majority."""
-    answer = problem.answer
-    if baseline == "majority" or not answer.can_learn(problem.train):
-        return MajorityModel(answer, answer.majority(problem.train))
-    inputs = read_inputs(problem.kind, answer, problem.train, problem.language)
+def fit_tfidf(
+    kind: Kind,
+    answer: HeadAnswer,
+    train: pd.DataFrame,
+    *,
+    language: str,
+    symmetric: bool,
+    C: float,
+) -> TfidfModel:
+    """Fit the vectorizers and the linear models on training items."""
+    inputs = _read_inputs(kind, answer, train, language)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         if inputs.words is None:
-            vectorizer = fit_text_vectorizer(inputs.texts, problem.language)
-            vectorizers: tuple[TfidfVectorizer, ...] = (vectorizer,)
-            features = compute_features(vectorizers, inputs, symmetric=problem.is_symmetric)
+            vectorizers: tuple[TfidfVectorizer, ...]
+            vectorizers = (fit_text_vectorizer(inputs.texts, language),)
+            features = compute_features(vectorizers, inputs, symmetric=symmetric)
         else:
-            vectorizers, features = _fit_word_vectorizers(inputs.words)
-            features = _add_features(features, inputs.extra_MF)
+            vectorizers, features = fit_word_vectorizers(inputs.words)
+            features = add_features(features, inputs.extra_MF)
         models = [
             fit_linear(features, labels_M, C, are_numbers=answer.are_numbers)
-            for labels_M in answer.linear_labels(problem.train)
+            for labels_M in answer.linear_labels(train)
         ]
-    return TfidfModel(
-        answer,
-        problem.kind,
-        problem.language,
-        problem.is_symmetric,
-        vectorizers,
-        tuple(models),
-        not any(issubclass(warning.category, ConvergenceWarning) for warning in caught),
-    )
-
-
-def build_text_vectorizer(language: str, *, vocabulary: list[str] | None = None) -> TfidfVectorizer:
-    """Build TF-IDF over unigrams and bigrams of words (in Chinese, of characters)."""
-    return TfidfVectorizer(
-        tokenizer=partial(split_words, language=language),
-        token_pattern=None,
-        ngram_range=(1, 2),
-        sublinear_tf=True,
-        vocabulary=vocabulary,
-    )
-
-
-def build_word_vectorizer(
-    *, min_df: int = 1, vocabulary: list[str] | None = None
-) -> TfidfVectorizer:
-    """Build TF-IDF over the character n-grams of a word."""
-    return TfidfVectorizer(
-        analyzer="char_wb",
-        ngram_range=(1, 4),
-        lowercase=False,
-        sublinear_tf=True,
-        min_df=min_df,
-        vocabulary=vocabulary,
-    )
-
-
-def fit_text_vectorizer(texts: Sequence[Sequence[str]], language: str) -> TfidfVectorizer:
-    """Fit `build_text_vectorizer` on the texts of all columns."""
-    vectorizer = build_text_vectorizer(language)
-    vectorizer.fit([text for column in texts for text in column])
-    return vectorizer
-
-
-def compute_features(
-    vectorizers: Sequence[TfidfVectorizer], inputs: LinearInputs, *, symmetric: bool
-) -> csr_matrix:
-    """Return (M, F) features: of texts, or of words and what is known of them besides."""
-    if inputs.words is None:
-        return text_features(vectorizers[0], inputs.texts, symmetric=symmetric)
-    parts = [
-        vectorizer.transform([word[column] for word in inputs.words])
-        for column, vectorizer in enumerate(vectorizers)
-    ]
-    return _add_features(hstack(parts).tocsr(), inputs.extra_MF)
-
-
-def _add_features(features: csr_matrix, extra_MF: np.ndarray | None) -> csr_matrix:
-    if extra_MF is None:
-        return features
-    return hstack([features, csr_matrix(extra_MF)]).tocsr()
-
-
-def text_features(
-    vectorizer: TfidfVectorizer, texts: Sequence[Sequence[str]], *, symmetric: bool
-) -> csr_matrix:
-    """Return (N, F) features of one text or two.
-
-    For two texts u and v the features are those of a probe on pairs, [u, v, |u - v|, u * v], and
-    the sum of u * v, which is their cosine. From u and v alone a linear model could not see that
-    they share a word. If the order of the texts means nothing, u + v replaces u and v.
-    """
-    vectors = [vectorizer.transform(column) for column in texts]
-    if len(vectors) == 1:
-        return vectors[0]
-    first, second = vectors
-    sides = [first + second] if symmetric else [first, second]
-    product = first.multiply(second)
-    cosine = csr_matrix(product.sum(1))
-    return hstack([*sides, abs(first - second), product, cosine]).tocsr()
+    has_converged = not any(issubclass(one.category, ConvergenceWarning) for one in caught)
+    return TfidfModel(answer, kind, language, symmetric, vectorizers, tuple(models), has_converged)
 
 
 def fit_linear(
@@ -238,20 +248,17 @@ def predict_linear(model: LinearModel, features: csr_matrix, *, num_labels: int)
     return probabilities
 
 
-def _fit_word_vectorizers(
-    words: Sequence[WordInContext],
-) -> tuple[tuple[TfidfVectorizer, ...], csr_matrix]:
-    """Fit a vectorizer of the character n-grams of the word before, of the word, and of the next.
-
-    Return them and the features.
-    """
-    # In a few words nearly every n-gram occurs once, so all are kept.
-    min_df = 1 if len(words) < MIN_DF_WORDS else 2
-    vectorizers = tuple(build_word_vectorizer(min_df=min_df) for _ in range(3))
-    # Not fit and then transform: the order of the columns within a row, and with it the last digit
-    # of a sum, would be another.
-    parts = [
-        vectorizer.fit_transform([word[column] for word in words])
-        for column, vectorizer in enumerate(vectorizers)
-    ]
-    return vectorizers, hstack(parts).tocsr()
+def _load_linear_model(tensors: dict[str, torch.Tensor], prefix: str) -> LinearModel:
+    """Return scikit-learn's model with the attributes that its fit has set."""
+    coef = tensors[f"{prefix}.coef"].numpy()
+    intercept = tensors[f"{prefix}.intercept"].numpy()
+    if f"{prefix}.classes" not in tensors:
+        ridge = Ridge()
+        ridge.coef_ = coef
+        ridge.intercept_ = float(intercept[0])
+        return ridge
+    model = LogisticRegression()
+    model.coef_ = coef
+    model.intercept_ = intercept
+    model.classes_ = tensors[f"{prefix}.classes"].numpy()
+    return model

@@ -19,13 +19,20 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.answers.base import AnsweredBy, PredictionColumns
-from lineage.answers.metrics import get_bleu_signature
 from lineage.answers.text import text_columns
 from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
 from lineage.methods.base import FittedSystem, Method, answer_scored_splits, select_train_rows
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, LabelCount, Transfer
+from lineage.methods.encoder import (
+    EncoderUnderTest,
+    EvalRun,
+    LabelCount,
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.encoding import EncodedItem, batch_by_length
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.run_predictions import RunPredictions
@@ -81,26 +88,27 @@ class TranslationMethod(TranslationSettings, Method):
         """The label counts of the grid to use the method with; empty: all of them."""
         return self.label_counts
 
-    def head_name(self, context: EvalContext) -> str:
+    def head_name(self, context: TaskContext) -> str:
         """Return decoder."""
         return "decoder"
 
-    def features_name(self, context: EvalContext) -> str:
+    def features_name(self, context: TaskContext) -> str:
         """Return last: the decoder reads the top layer."""
         return "last"
 
-    def recipe_name(self, context: EvalContext) -> str:
+    def recipe_name(self, context: TaskContext) -> str:
         """Return the choices among the paper's ablations."""
         return self.recipe
 
     def fit(
         self,
-        encoder: EncoderUnderTest,
+        subject: Subject,
         run: EvalRun,
         chosen_trial: int | None,
         resume_point: ResumePoint,
     ) -> FittedSystem:
         """Train a translator on pairs and translate every scored split. Raises EvaluationError."""
+        encoder = under_test(subject)
         context = encoder.context
         assert context.tokens_dir is not None and run.finetune_seed is not None
         check_intact(context.tokens_dir)
@@ -149,11 +157,9 @@ class TranslationMethod(TranslationSettings, Method):
 
         return answer
 
-    def describe_answers(self, context: EvalContext, predictions: pd.DataFrame) -> list[Note]:
-        """Tell how BLEU was computed, and how many translations were cut."""
-        references = predictions["label"].to_numpy()
-        signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
-        notes = [Note("bleu_signature", signature)]
+    def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
+        """Tell also how many translations were cut."""
+        notes = super().describe_answers(context, predictions)
         unfinished_share = float(predictions["score"].isna().mean())
         if unfinished_share:
             value = {"share": unfinished_share, "max_new_tokens": self.max_new_tokens}

@@ -13,15 +13,26 @@ import numpy as np
 import pandas as pd
 
 from lineage.answers.base import AnsweredBy, PredictionColumns
-from lineage.answers.words import UNKNOWN_WORDS_HINT, WordsAnswer, list_distinct_words
+from lineage.answers.words import (
+    UNKNOWN_WORDS_HINT,
+    WordsAnswer,
+    cosine_matrix,
+    list_distinct_words,
+)
 from lineage.errors import EvaluationError
 from lineage.methods.base import FittedSystem, Method, answer_scored_splits
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Transfer
+from lineage.methods.encoder import (
+    EncoderUnderTest,
+    EvalRun,
+    Subject,
+    TaskContext,
+    Transfer,
+    under_test,
+)
 from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.stored_features import extract_features
-from lineage.results import Note
 from lineage.tokenizers.tokenizer import Tokenizer
 
 # A vector within this distance of the mean, relative to the mean's length, counts as the mean: a
@@ -40,18 +51,19 @@ class WordVectorMethod(Method):
     transfer: ClassVar[Transfer] = "zero_shot"
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
 
-    def head_name(self, context: EvalContext) -> str:
+    def head_name(self, context: TaskContext) -> str:
         """Return none."""
         return "none"
 
     def fit(
         self,
-        encoder: EncoderUnderTest,
+        subject: Subject,
         run: EvalRun,
         chosen_trial: int | None,
         resume_point: ResumePoint,
     ) -> FittedSystem:
         """Answer every scored split. Raises EvaluationError if no word is known."""
+        encoder = under_test(subject)
         answer = encoder.context.kind.answer
         assert issubclass(answer, WordsAnswer)
 
@@ -61,12 +73,6 @@ class WordVectorMethod(Method):
 
         predictions = answer_scored_splits(encoder.context, run, answer_items)
         return FittedSystem(RunPredictions(predictions), self)
-
-    def describe_answers(self, context: EvalContext, predictions: pd.DataFrame) -> list[Note]:
-        """Tell how many items have a word that the model does not know."""
-        answer = context.kind.answer
-        assert issubclass(answer, WordsAnswer)
-        return answer.describe_unknown(predictions)
 
 
 def embed_words(encoder: EncoderUnderTest, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -130,10 +136,3 @@ def _centered_cosines(x_VD: np.ndarray, known_V: np.ndarray) -> np.ndarray:
     x_VD -= mean_D
     x_VD[np.linalg.norm(x_VD, axis=1) <= CENTERING_TOLERANCE * np.linalg.norm(mean_D)] = 0
     return cosine_matrix(x_VD @ x_VD.T)
-
-
-def cosine_matrix(products_VV: np.ndarray) -> np.ndarray:
-    """Return (V, V) cosines from the products of vectors; 0 where a vector has no length."""
-    length_V = np.sqrt(np.diag(products_VV).clip(0))
-    scale_V = np.divide(1.0, length_V, out=np.zeros_like(length_V), where=length_V > 0)
-    return products_VV * (scale_V[:, None] * scale_V)

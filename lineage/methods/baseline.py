@@ -1,0 +1,63 @@
+"""A method without a model: what pretraining has to beat.
+
+Its rows and predictions are those of the reported split alone, with the method as their model.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from lineage.answers.base import HeadAnswer, PredictionColumns
+from lineage.methods.base import FittedSystem, answer_scored_splits, select_train_rows
+from lineage.methods.early_stopping import ResumePoint
+from lineage.methods.encoder import EvalRun, Subject, TaskContext, Transfer
+from lineage.methods.head_method import HeadMethod
+from lineage.methods.run_predictions import RunPredictions
+from lineage.results import Note
+from lineage.tasks.base import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineMethod(HeadMethod):
+    """A method that answers as a head does, or whatever else a task asks for by `answer`."""
+
+    is_baseline: ClassVar[bool] = True
+    transfer: ClassVar[Transfer] = "none"
+    head: ClassVar[str] = "none"
+    keeps_network: ClassVar[bool] = False
+    scores_validation: ClassVar[bool] = False
+
+    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
+        """Return True: where a baseline has no answer, a row says so."""
+        return True
+
+    def unsupported_note(self, context: TaskContext) -> Note | None:
+        """Return why the baseline has no answer; None if it has one."""
+        return None
+
+    def answer(
+        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
+    ) -> PredictionColumns:
+        """Return the answers where no head gives them."""
+        raise NotImplementedError(f"{type(self).__name__}.answer")
+
+    def fit(
+        self,
+        subject: Subject,
+        run: EvalRun,
+        chosen_trial: int | None,
+        resume_point: ResumePoint,
+    ) -> FittedSystem:
+        """Fit the baseline, if its answers are those of a head, and answer the scored splits."""
+        context = subject.task_context
+        if issubclass(context.kind.answer, HeadAnswer):
+            return super().fit(subject, run, chosen_trial, resume_point)
+        train = None
+        if run.label_count is not None:
+            train = context.task.splits["train"].iloc[select_train_rows(context, run)]
+
+        def answer_items(items: pd.DataFrame) -> PredictionColumns:
+            return self.answer(train, items, context)
+
+        return FittedSystem(RunPredictions(answer_scored_splits(context, run, answer_items)), self)

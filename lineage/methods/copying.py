@@ -1,0 +1,30 @@
+"""A copy of the source, instead of its translation."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pandas as pd
+
+from lineage.answers.base import AnsweredBy, PredictionColumns
+from lineage.answers.text import text_columns
+from lineage.methods.baseline import BaselineMethod
+from lineage.methods.encoder import TaskContext
+from lineage.tasks.base import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyMethod(BaselineMethod):
+    """The source itself."""
+
+    name: ClassVar[str] = "copy"
+    answered_by: ClassVar[AnsweredBy] = "translator"
+
+    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
+        """Return whether the items have a source."""
+        return kind.answer.answered_by == self.answered_by
+
+    def answer(
+        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
+    ) -> PredictionColumns:
+        """Return the sources."""
+        return text_columns(items, items["source"])

@@ -1,0 +1,49 @@
+"""The most frequent answer of the training items, and a tie where two answers are compared."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from lineage.answers.base import HeadAnswer, PredictionColumns
+from lineage.data.task_data import SplitItems
+from lineage.methods.baseline import BaselineMethod
+from lineage.methods.encoder import Subject, TaskContext
+from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
+from lineage.results import Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class MajorityMethod(BaselineMethod):
+    """The same answer to every item."""
+
+    name: ClassVar[str] = "majority"
+
+    def unsupported_note(self, context: TaskContext) -> Note | None:
+        """Tell that no answer is more frequent than others, where none is."""
+        answer = context.kind.answer
+        if issubclass(answer, HeadAnswer) or answer.has_majority:
+            return None
+        return Note("no_majority", answer.answered_by)
+
+    def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
+        """Find the most frequent answer."""
+        return StartedHead(fit_majority(subject.task_context, problem))
+
+    def answer(
+        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
+    ) -> PredictionColumns:
+        """Answer with a tie."""
+        return context.kind.answer.majority_columns(items)
+
+
+def fit_majority(context: TaskContext, problem: HeadProblem) -> FittedHead:
+    """Return a head that gives every item the most frequent answer."""
+    train = context.task.splits["train"].iloc[problem.train_rows]
+    majority: np.ndarray = problem.answer.majority(train)
+
+    def predict(part: SplitItems) -> HeadOutput:
+        return problem.answer.repeat(majority, context.task.select_items(part)), None
+
+    return FittedHead(predict, None, is_normalized=True)
