@@ -7,7 +7,7 @@ with the static vectors of the model that the grid names.
 """
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,29 +50,52 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems
 from lineage.training.devices import configure_torch, select_device
 
-ADAPTED = "evaluate_adapted"
-TARGET_ONLY = "evaluate_target_only"
-JOINED = "evaluate_joined"
-VERB_FLAGS = {"--adapted": ADAPTED, "--target-only": TARGET_ONLY, "--joined": JOINED}
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one of the verbs evaluates: a model, in the folder of one of its stages."""
+
+    inits: tuple[Init, ...]
+    folder: str  # of the models, in artifacts
+    per_task: bool = True  # each task has a model of its own
+    joins_static: bool = False  # static vectors of the model that the grid names
+    has_intermediate: bool = False  # the model has checkpoints from the middle of its training
+    is_adapted: bool = False  # the text of the task was held out from its training
+
+    def model_dir(self, name: str, seed: str, task: str) -> Path:
+        """Return the folder of a model."""
+        folder = Path("artifacts") / self.folder / name / seed
+        return folder / task if self.per_task else folder
+
+
+EVALUATIONS = {
+    "evaluate": Evaluation(
+        ("pretrained", "random"), "pretrained", per_task=False, has_intermediate=True
+    ),
+    "evaluate_adapted": Evaluation(("adapted",), "adapted", is_adapted=True),
+    "evaluate_target_only": Evaluation(("target_only",), "target_only"),
+    "evaluate_joined": Evaluation(
+        ("pretrained", "random"), "pretrained", per_task=False, joins_static=True
+    ),
+}
+VERB_FLAGS = {
+    "--adapted": "evaluate_adapted",
+    "--target-only": "evaluate_target_only",
+    "--joined": "evaluate_joined",
+}
 
 
 def work(stage: Stage) -> None:
     """Evaluate what is not in the resume folder yet, and write results and systems."""
     name, seed, task = stage.arguments
+    evaluation = EVALUATIONS[stage.verb]
     params = read_recorded_params()
     configure_torch(params.threads)
-    model_dir = pretrained_dir(name, seed)
-    inits: tuple[Init, ...] = ("pretrained", "random")
-    if stage.verb == ADAPTED:
-        model_dir = Path(f"artifacts/adapted/{name}/{seed}/{task}")
-        inits = ("adapted",)
-    if stage.verb == TARGET_ONLY:
-        model_dir = Path(f"artifacts/target_only/{name}/{seed}/{task}")
-        inits = ("target_only",)
+    model_dir = evaluation.model_dir(name, seed, task)
     task_dir = Path(f"artifacts/tasks/{task}")
     context = load_context(params, name, seed, model_dir, task_dir)
     inputs = [model_dir, task_dir]
-    if stage.verb == JOINED:
+    if evaluation.joins_static:
         static_name = params.grid.join_static_model
         stage.watch_model(static_name)
         static_dir = pretrained_dir(static_name, seed)
@@ -93,29 +116,48 @@ def work(stage: Stage) -> None:
     stage.load_elapsed_seconds(cache_dir)
     tags = {**context.model_columns, "pretrain_seed": seed, "task": task}
     with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
-        runs = list_requested_runs(stage, context, params, inits)
+        runs = list_requested_runs(context, params, evaluation, name)
         output = evaluate(stage, context, runs, cache_dir)
         stage.metadata["run_costs"] = [
             vars(run) | cost._asdict() for run, cost in output.costs.items()
         ]
         system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
-        rows = output.rows
-        if has_unigram_control(context):
-            rows += unigram_control_rows(context, runs, params.grid.tfidf_C)
-        if stage.verb == ADAPTED:
-            rows += heldout_rows(
-                context,
-                read_json(model_dir / "held.json"),
-                adapted_bytes=read_json(model_dir / "spent.json")["text_bytes"],
-            )
-        if stage.verb != JOINED:
-            rows += unknown_token_rows(context, inits[0])
-        predictions = evaluate_intermediate(stage, context, runs, model_dir, cache_dir)
+        rows = [*output.rows, *list_further_rows(context, params, evaluation, runs, model_dir)]
+        predictions = [output.predictions]
+        if evaluation.has_intermediate:
+            predictions += evaluate_intermediate(stage, context, runs, model_dir, cache_dir)
         tracker.log_summary(mean_values(rows))
         for point in curve_points(output.curves):
             tracker.log_metrics(point.values, step=point.step)
-    write_outputs(stage, rows, [output.predictions, *predictions], output.curves, system_dirs)
+    if not evaluation.joins_static:
+        write_systems(stage.file_name, system_dirs)
+    results = Path("artifacts/results")
+    write_table(results / f"predictions/{stage.file_name}.parquet", concatenate(predictions))
+    write_table(results / f"curves/{stage.file_name}.parquet", output.curves)
+    write_table(results / f"rows/{stage.file_name}.parquet", results_frame(rows))
     stage.clear_resume_folder()
+
+
+def list_further_rows(
+    context: EvalContext,
+    params: Params,
+    evaluation: Evaluation,
+    runs: list[EvalRun],
+    model_dir: Path,
+) -> list[ResultRow]:
+    """Return the rows of what no run scores: controls, held-out text and unknown tokens."""
+    rows: list[ResultRow] = []
+    if has_unigram_control(context):
+        rows += unigram_control_rows(context, runs, params.grid.tfidf_C)
+    if evaluation.is_adapted:
+        rows += heldout_rows(
+            context,
+            read_json(model_dir / "held.json"),
+            adapted_bytes=read_json(model_dir / "spent.json")["text_bytes"],
+        )
+    if not evaluation.joins_static:
+        rows += unknown_token_rows(context, evaluation.inits[0])
+    return rows
 
 
 def pretrained_dir(name: str, seed: str) -> Path:
@@ -158,18 +200,18 @@ def load_context(
 
 
 def list_requested_runs(
-    stage: Stage, context: EvalContext, params: Params, inits: tuple[Init, ...]
+    context: EvalContext, params: Params, evaluation: Evaluation, name: str
 ) -> list[EvalRun]:
     """Return the stage's runs that the grid asks for."""
-    name, _, _ = stage.arguments
+    grid = params.grid
     methods = [
         method
         for method in context.settings.methods.values()
-        if method.is_in_grid(name, params.grid)
-        and (stage.verb != JOINED or method.reads_frozen_features)
+        if method.is_in_grid(name, grid)
+        and (method.reads_frozen_features or not evaluation.joins_static)
     ]
-    grid = params.grid
-    runs = list_runs(context.task.info, methods, inits, grid.label_counts, grid.finetune_seeds)
+    info = context.task.info
+    runs = list_runs(info, methods, evaluation.inits, grid.label_counts, grid.finetune_seeds)
     return [run for run in runs if is_requested(context, run)]
 
 
@@ -200,11 +242,11 @@ def evaluate(
 def evaluate_intermediate(
     stage: Stage, context: EvalContext, runs: list[EvalRun], model_dir: Path, cache_dir: Path
 ) -> list[pd.DataFrame]:
-    """Return the predictions of the intermediate checkpoints of the stage `evaluate`, if any.
+    """Return the predictions of the intermediate checkpoints of a pretrained model, if any.
 
     Nothing else is kept of them. Where one cannot be scored, it has no predictions.
     """
-    repeated = select_intermediate_runs(runs) if stage.verb == "evaluate" else []
+    repeated = select_intermediate_runs(runs)
     tables: list[pd.DataFrame] = []
     if not (repeated and context.task.scored_splits):
         return tables
@@ -220,21 +262,6 @@ def evaluate_intermediate(
             )
         )
     return tables
-
-
-def write_outputs(
-    stage: Stage,
-    rows: list[ResultRow],
-    predictions: list[pd.DataFrame],
-    curves: pd.DataFrame,
-    system_dirs: list[Path],
-) -> None:
-    if stage.verb != JOINED:
-        write_systems(stage.file_name, system_dirs)
-    results = Path("artifacts/results")
-    write_table(results / f"predictions/{stage.file_name}.parquet", concatenate(predictions))
-    write_table(results / f"curves/{stage.file_name}.parquet", curves)
-    write_table(results / f"rows/{stage.file_name}.parquet", results_frame(rows))
 
 
 def main() -> None:

@@ -177,7 +177,7 @@ def test_the_stages_join_static_vectors_with_a_contextual_model(
     contents = [path.read_bytes() for path in files]
     # The stage fails after its last result is cached, and the next process continues from there.
     with monkeypatch.context() as patch:
-        patch.setattr("stages.evaluate.write_outputs", raise_disk_full)
+        patch.setattr("stages.evaluate.write_table", raise_disk_full)
         assert (
             run_stage(
                 tmp_path,

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lineage.config.renamed import RENAMED
 from lineage.errors import InputError
 
 MAX_SEED = 2**31 - 1
@@ -129,30 +128,12 @@ def suggest_nearest(word: str | float, known: Iterable[str]) -> str:
             "580000 in place of 580,000"
         )
     known = sorted(str(name) for name in known)
-    for name in RENAMED.get(str(word), ()):
-        if name in known:
-            return f"; it is called '{name}' now"
     # Case does not count: trec-6 is nearest to TREC-6.
     known_by_spelling = {name.lower(): name for name in known}
-    # A misspelt old name means its new name: clasify is text_classification.
-    for old, names in RENAMED.items():
-        for name in names:
-            if name in known:
-                known_by_spelling[old] = name
     close = difflib.get_close_matches(str(word).lower(), known_by_spelling, n=1, cutoff=0.6)
     if close:
         return f"; did you mean '{known_by_spelling[close[0]]}'?"
     return f"; known: {', '.join(known) or 'none'}"
-
-
-def _new_name(value: Any, allowed: Iterable[Any]) -> str:
-    """Return a hint with the new name of a value of version 0.1, if it has one."""
-    if not isinstance(value, str):
-        return ""
-    for name in RENAMED.get(value, ()):
-        if name in allowed:
-            return f"; it is called '{name}' now"
-    return ""
 
 
 class Checked:
@@ -206,7 +187,6 @@ def _parse_value(hint: Any, value: Any, where: str) -> Any:
         if value not in arguments or isinstance(value, bool) != isinstance(arguments[0], bool):
             raise InputError(
                 f"{where}: {_describe_value(value)} is not one of {', '.join(map(str, arguments))}"
-                f"{_new_name(value, arguments)}"
             )
         return value
     if origin is tuple:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from lineage.config.records import suggest_nearest
-from lineage.config.renamed import check_version
 from lineage.errors import InputError
 from lineage.models.registry import family_names, load_family
 from lineage.results import PUBLIC_FAMILY
@@ -47,7 +46,6 @@ def resolve_tree(tree: Tree, where: str) -> dict[str, Any]:
 
     A misshapen part stays as it is, so that validation can report it. Raises InputError.
     """
-    check_version(tree, where)
     for key in MODEL_ONLY_BLOCKS:
         if key in tree:
             raise InputError(
