@@ -20,7 +20,11 @@ from lineage.analysis.comparisons import (
 )
 from lineage.analysis.records import AdaptationEffect, Comparison, System, TaskSummary
 from lineage.config.params import ReportParams
-from lineage.report import formatting, provenance, sentences, tables, task_sections, tasks
+from lineage.report import formatting, provenance
+from lineage.report.sections.adaptation import format_adaptation_outcome
+from lineage.report.sections.data import format_overlap_length
+from lineage.report.sections.what_to_use import describe_ablation_models, describe_intervals
+from lineage.report.styles import loss_did_not_fall
 from tests.study_rows import GRID, Study, build_analysis
 from tests.test_report import build_comparison
 
@@ -182,8 +186,8 @@ def test_equal_scores_are_not_identical_predictions() -> None:
 
 def test_ablations_are_named() -> None:
     with_ablation = build_analysis(grid=dataclasses.replace(GRID, ablation_of={"bare": "gpt"}))
-    assert sentences.describe_ablation_models(with_ablation).startswith("bare is an ablation")
-    assert not sentences.describe_ablation_models(build_analysis())
+    assert describe_ablation_models(with_ablation).startswith("bare is an ablation")
+    assert not describe_ablation_models(build_analysis())
 
 
 def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: Path) -> None:
@@ -200,17 +204,17 @@ def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: 
     assert {one.repetitions for one in models} == {12}
     scores = [one for one in analysis.scores if one.system.model == "bert"]
     assert {len(one.seeds) for one in scores} == {12}
-    text = sentences.describe_intervals(analysis)
+    text = describe_intervals(analysis)
     assert text.startswith("over items, pretraining seeds and fine-tuning seeds")
     one = dataclasses.replace(grid, pretrain_seeds=(0,), finetune_seeds=(0,))
     alone = build_results(Study(tmp_path / "one", grid=one).write(), one, ReportParams())[1]
-    text = sentences.describe_intervals(alone)
+    text = describe_intervals(alone)
     assert text.startswith("over items only. Nothing was repeated")
     few = dataclasses.replace(grid, finetune_seeds=(0,))
     analysis_of_few = build_results(Study(tmp_path / "few", grid=few).write(), few, ReportParams())[
         1
     ]
-    text = sentences.describe_intervals(analysis_of_few)
+    text = describe_intervals(analysis_of_few)
     assert text.startswith("over items and pretraining seeds")
     assert text.endswith("so they do not cover what another would change.")
 
@@ -261,8 +265,8 @@ def test_only_a_loss_that_did_not_fall_is_marked(
     metric: str, num_improved: int, outcome: str, marked: bool
 ) -> None:
     effect = AdaptationEffect("bert", "mr", metric, num_improved, 2, 2.0, 2.0, (), None)
-    assert tables.format_adaptation_outcome(effect) == outcome
-    assert task_sections.loss_did_not_fall(effect) == marked
+    assert format_adaptation_outcome(effect) == outcome
+    assert loss_did_not_fall(effect) == marked
 
 
 def build_task_summary(language: str) -> TaskSummary:
@@ -279,7 +283,7 @@ def build_task_summary(language: str) -> TaskSummary:
     ],
 )
 def test_two_languages_have_two_overlap_lengths(languages: list[str], text: str) -> None:
-    assert tasks.format_overlap_length([build_task_summary(name) for name in languages]) == text
+    assert format_overlap_length([build_task_summary(name) for name in languages]) == text
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from lineage.evaluation.evaluate import evaluate_runs, list_runs
 from lineage.evaluation.settings import EvaluateSettings, FinetuneSettings
 from lineage.evaluation.systems import EvalContext
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
-from lineage.report.curves import draw_finetune_curves
-from lineage.report.task_sections import describe_collapsed_runs, describe_convergence
+from lineage.report.sections.tasks import draw_finetune_curves
+from lineage.report.task_notes import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from tests import tiny
 from tests.study_rows import GRID, Study, build_analysis, render_pages

@@ -33,20 +33,22 @@ from lineage.analysis.records import (
 from lineage.artifacts import file_digest
 from lineage.config.params import ReportParams
 from lineage.errors import InputError
-from lineage.report import (
-    curves,
-    formatting,
-    page,
-    publication,
-    ranked_systems,
-    sentences,
-    tables,
-    task_sections,
+from lineage.report import formatting, markdown, page, publication, ranked_systems
+from lineage.report.decisions import (
+    describe_decision,
+    name_labels,
+    order_decisions,
+    summarize_decisions,
 )
-from lineage.report.decisions import build_decision_lines, summarize_decisions
 from lineage.report.formatting import format_model
 from lineage.report.provenance import Provenance
+from lineage.report.section import Section
+from lineage.report.sections.loss_curves import draw_loss_curves
+from lineage.report.sections.models import format_training_cost
+from lineage.report.sections.tasks import format_usage
+from lineage.report.sections.what_to_use import build_decision_table, describe_trials
 from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
+from tests.sections import report_of
 from tests.study_rows import GRID, Study, render_pages
 
 DESCRIPTIONS = [
@@ -307,17 +309,19 @@ def test_both_pages_open_with_the_decisions(analysis: Analysis, pages: dict[str,
     answer = summarize_decisions(analysis, own)
     for page_text in (text, pages["md"]):
         assert page_text.index(answer) < page_text.rindex("Provenance")
-    lines = build_decision_lines(analysis, own)
-    assert [(line.task, line.label_count) for line in lines] == [
+    assert [(one.task, one.label_count) for one in order_decisions(own)] == [
         ("sentiment", "all"),
         ("sentiment", "100"),
         ("sense", "all"),
         ("sense", "100"),
         ("agreement", "none"),
     ]
-    for line in lines:
-        assert f"| **{line.use}** {line.detail} | **{line.score}** %" in pages["md"]
-        assert f'title="{line.sentence}"' in pages["html"]
+    lines = markdown.render_page(
+        [Section(blocks=(build_decision_table(report_of(analysis, own)),))]
+    )
+    assert len(lines.splitlines()) == 2 + len(own) and lines in pages["md"]
+    for one in own:
+        assert f'title="{describe_decision(one)}"' in pages["html"]
     systems = {(one.system, one.task) for one in analysis.scores if one.mean is not None}
     assert pages["html"].count('<svg class="strip"') >= len(systems), "one strip per system"
 
@@ -331,14 +335,17 @@ def test_all_css_variables_of_the_figures_are_defined(pages: dict[str, str]) -> 
 def test_adaptation_that_did_not_help_is_marked(analysis: Analysis, pages: dict[str, str]) -> None:
     improved = {one.model: bool(one.num_improved) for one in analysis.adaptation}
     assert improved == {"elmo": True, "gpt": True, "bert": False}
-    lines = [line for task in task_sections.build_task_tables(analysis, {}) for line in task.lines]
-    marked = {(line.model, line.init) for line in lines if "†" in line.usage}
+    marked = {
+        (score.system.model, score.system.init)
+        for score in analysis.scores
+        if "†" in format_usage(analysis, score)
+    }
     assert marked == {("bert", "adapted")}
     assert "† did not fall" in pages["html"] and "† did not fall" in pages["md"]
 
 
 def test_losses_of_different_units_are_in_different_charts(analysis: Analysis) -> None:
-    charts = curves.draw_loss_curves(analysis)
+    charts = draw_loss_curves(analysis)
     assert len(charts) == 5
     assert not any("masked" in chart and "per byte" in chart for chart in charts)
 
@@ -358,11 +365,8 @@ def test_each_model_has_its_cost_per_byte_of_text(pages: dict[str, str]) -> None
 
 def test_a_model_whose_flops_are_not_counted_has_no_cost(analysis: Analysis) -> None:
     budget = dataclasses.replace(analysis.budget[0], model="glove", train_flops=None)
-    descriptions = [{"model": "glove", "unit": "words"}, {"model": "gpt", "unit": "pieces"}]
-    lines = tables.build_model_descriptions(descriptions, [budget])
-    assert [line["cost"] for line in lines] == ["n/a", "n/a"], (
-        "a model without a line in the budget has no cost either"
-    )
+    assert format_training_cost(budget) == "n/a"
+    assert format_training_cost(None) == "n/a", "a model without a line in the budget"
 
 
 def test_the_terminal_table_is_plain_where_there_is_no_terminal(
@@ -373,8 +377,8 @@ def test_the_terminal_table_is_plain_where_there_is_no_terminal(
     output = capsys.readouterr().out
     assert output.isascii() and "BERT adapted, fine-tuned" in output
     assert summarize_decisions(analysis, own) in output
-    for line in build_decision_lines(analysis, own):
-        assert line.sentence in output
+    for one in own:
+        assert f"- {one.task}, {name_labels(one)}: {describe_decision(one)}" in output
     assert output.count("*") >= 5, "one for each setting, and in the caption"
 
 
@@ -514,7 +518,7 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
     _, analysis = build_results(folder, GRID, ReportParams())
     methods = ("linear_probe", "finetune", "tfidf")
     assert analysis.trials == tuple(TrialCounts(method, 1, 1) for method in methods)
-    assert "nothing was tuned on validation" in sentences.describe_trials(analysis.trials)
+    assert "nothing was tuned on validation" in describe_trials(analysis.trials)
     path = folder / "rows/evaluate-gpt-0-sense.parquet"
     table = artifacts.read_table(path)
     is_finetuned = table["transfer"] == "finetuned"
@@ -523,7 +527,7 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
     artifacts.write_table(path, pd.concat([table, *trials], ignore_index=True))
     _, analysis = build_results(folder, GRID, ReportParams())
     assert analysis.trials[1] == TrialCounts("finetune", 1, 3)
-    assert sentences.describe_trials(analysis.trials) == (
+    assert describe_trials(analysis.trials) == (
         "Validation chose among 1 to 3 configurations of fine-tuning, depending on the "
         "system: tuning is not matched."
     )
@@ -534,12 +538,12 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
         "a failed result has no score"
     )
     matched = [TrialCounts("finetune", 3, 3), TrialCounts("tfidf", 4, 4)]
-    assert sentences.describe_trials(matched) == (
+    assert describe_trials(matched) == (
         "For every system, random-init baselines too, validation chose among 3 configurations of "
         "fine-tuning and 4 configurations of TF-IDF."
     )
 
 
 def test_markdown_shows_html_of_a_label_as_text() -> None:
-    text = page.escape_cell("<img src=x onerror=alert(1)> | a\nb")
+    text = markdown.escape_cell("<img src=x onerror=alert(1)> | a\nb")
     assert text == "&lt;img src=x onerror=alert(1)> \\| a b"

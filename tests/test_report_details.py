@@ -13,10 +13,12 @@ from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, DuplicateLabelCount, LossCurve, Setting, System
 from lineage.config.params import ReportParams
 from lineage.data.dataset_stats import SplitStats
-from lineage.report import curves, figures, publication, styles, tasks
-from lineage.report.decisions import build_main_figures
+from lineage.report import figures, publication, styles
 from lineage.report.formatting import format_comparison, format_system
-from lineage.report.task_sections import build_task_tables
+from lineage.report.sections.loss_curves import draw_loss_curves
+from lineage.report.sections.tasks import list_task_scores
+from lineage.report.sections.what_to_use import draw_main_panels
+from lineage.report.task_notes import describe_task_data
 from lineage.results import Note
 from tests.study_rows import GRID, Study, build_analysis, render_pages
 
@@ -164,11 +166,11 @@ def test_settings_that_a_study_left_out_are_named(tmp_path: Path) -> None:
     methods = [("frozen", "linear", counts), ("finetuned", "linear", ["100", "all"])]
     own = scores_of("mood", methods)
     note = "Not run: fine-tuned with 1,000 labels"
-    assert tasks.describe_task_data(build_analysis(own), "mood") == [f"{note}."]
+    assert describe_task_data(build_analysis(own), "mood") == [f"{note}."]
     other = scores_of("names", [("frozen", "bilstm_crf", ["all"])])
     both = build_analysis([*own, *other])
-    assert tasks.describe_task_data(both, "mood") == [f"{note}, a BiLSTM probe."]
-    assert not tasks.describe_task_data(both, "names")
+    assert describe_task_data(both, "mood") == [f"{note}, a BiLSTM probe."]
+    assert not describe_task_data(both, "names")
 
 
 def test_a_table_has_the_systems_with_the_most_labels_first(tmp_path: Path) -> None:
@@ -180,20 +182,19 @@ def test_a_table_has_the_systems_with_the_most_labels_first(tmp_path: Path) -> N
         if (one.system.transfer, one.label_count) != ("finetuned", "all")
     )
     analysis = replace(analysis, scores=kept)
-    table = next(one for one in build_task_tables(analysis, {}) if one.name == "sentiment")
-    has_all = [line.cells[-1] is not None for line in table.lines]
+    table = next(one for one in list_task_scores(analysis, []) if one.task == "sentiment")
+    has_all = ["all" in line.scores for line in table.lines]
     assert True in has_all and False in has_all
     assert has_all == sorted(has_all, reverse=True)
     for group in (True, False):
-        own = [line for line in table.lines if (line.cells[-1] is not None) == group]
-        means = [line.cells[-1 if group else 0].value for line in own]  # type: ignore[union-attr]
+        own = [line for line in table.lines if ("all" in line.scores) == group]
+        means = [line.scores["all" if group else "100"].mean for line in own]
         assert means == sorted(means, reverse=True)  # type: ignore[type-var]
 
 
 def test_the_main_figure_shows_the_other_systems_of_a_model(tmp_path: Path) -> None:
     analysis = small_analysis(tmp_path)
-    (figure,) = [one for one in build_main_figures(analysis) if one.label_count == "all"]
-    panel = figure.panels[0]
+    panel = draw_main_panels(analysis, "all")[0]
     ranking = [
         one for one in analysis.rankings if (one.task, one.label_count) == ("sentiment", "all")
     ][-1]
@@ -282,8 +283,8 @@ def test_ablations_have_their_own_table(tmp_path: Path) -> None:
     section = pages["md"].partition("## Ablations")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| GPT")]
     expected = [
-        f"| {format_system(one.first)} | {format_system(one.second)} | {format_comparison(one)} "
-        f"| {one.verdict} |"
+        f"| {format_system(one.first)} | {format_system(one.second)} | {one.verdict} "
+        f"({format_comparison(one)}) |"
         for one in analysis.comparisons
         if one.comparison_type == "ablation"
     ]
@@ -296,7 +297,7 @@ def test_ablations_have_their_own_table(tmp_path: Path) -> None:
 def test_a_chart_of_many_models_counts_them(tmp_path: Path) -> None:
     def title(names: str) -> str:
         losses = [LossCurve(name, 0, "bits_per_byte", (1, 2), (3.0, 2.0)) for name in names]
-        return curves.draw_loss_curves(build_analysis(curves=tuple(losses)))[0]
+        return draw_loss_curves(build_analysis(curves=tuple(losses)))[0]
 
     assert "a, b, c, d" in title("abcd")
     assert "5 models" in title("abcde") and "a, b" not in title("abcde")

@@ -23,7 +23,12 @@ from lineage.analysis.comparisons import (
 )
 from lineage.analysis.records import TrialCounts
 from lineage.config.params import ReportParams
-from lineage.report import formatting, sentences, tables, task_sections
+from lineage.report import formatting
+from lineage.report.section import Table
+from lineage.report.sections.adaptation import build
+from lineage.report.sections.tasks import format_usage
+from lineage.report.sections.what_to_use import describe_intervals
+from tests.sections import find_blocks, read_table, report_of
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_comparisons import ITEMS, REPETITIONS, build_cell
 
@@ -129,7 +134,7 @@ def test_the_text_on_intervals_names_only_what_was_repeated(tmp_path: Path) -> N
         GRID, tasks=("agreement",), pretrain_seeds=(0, 1), adapt_models=(), adapt_tasks=()
     )
     analysis = build_results(Study(tmp_path, grid=grid).write(), grid, ReportParams())[1]
-    text = sentences.describe_intervals(analysis)
+    text = describe_intervals(analysis)
     assert text.startswith("over items and pretraining seeds") and "fine-tuning" not in text
 
 
@@ -154,8 +159,10 @@ def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> No
 
     change_rows(folder, "evaluate_adapted-gpt-*.parquet", raise_loss)
     analysis = build_results(folder, grid, ReportParams())[1]
-    (line,) = [one for one in tables.build_adaptation_table(analysis) if one.model == "GPT"]
-    assert line.outcome == "† fell in 1 of 2 pretrainings" and line.loss_did_not_fall
+    (table,) = find_blocks(build(report_of(analysis)), Table)
+    (line,) = [one for one in read_table(table) if one["model"] == "GPT"]
+    assert line["outcome"] == "† fell in 1 of 2 pretrainings"
+    assert table.note.startswith("† This loss did not fall")
     score = next(
         one
         for one in analysis.scores
@@ -163,7 +170,7 @@ def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> No
         == ("gpt", "adapted", "finetuned")
     )
     for task in ("sentiment", "sentiment on other"):
-        usage = task_sections.format_usage(analysis, dataclasses.replace(score, task=task))
+        usage = format_usage(analysis, dataclasses.replace(score, task=task))
         assert usage == "adapted †, fine-tuned"
 
 

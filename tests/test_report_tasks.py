@@ -28,10 +28,13 @@ from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.evaluation.result_rows import unknown_token_rows
 from lineage.evaluation.systems import EvalContext, EvalRun
-from lineage.report import page, publication, tasks
+from lineage.report import page, publication
+from lineage.report.sections.data import build_data_table, build_unknown_token_tables
+from lineage.report.task_notes import describe_task_data, format_folds
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.sections import read_table
 from tests.study_rows import GRID, Study, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
@@ -150,7 +153,7 @@ def test_the_folds_and_groups_of_a_task_are_shown(analysis: Analysis, tmp_path: 
     line, md, text = render_task(analysis, tmp_path, files=files, folds=4, group="author")
     folds += ", its 8 groups kept whole"
     assert line["test set"] == folds
-    assert f"; scored by {folds}." in md.partition("## small")[2].partition("\n|")[0]
+    assert f"; scored by {folds}" in md.partition("## small")[2].partition("\n|")[0]
     assert f"; scored by {folds}" in text
 
 
@@ -167,14 +170,14 @@ def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
         "Each fold trains on about 48 of the 90 labelled items, since one part is tested and "
         "another is validation."
     )
-    assert tasks.describe_task_data(changed, "small")[0] == note
+    assert describe_task_data(changed, "small")[0] == note
     for text in render_pages(changed).values():
         assert note in text
     stream = io.StringIO()
     page.print_table(changed, [], Console(file=stream, width=200))
     assert f"\nsmall: {note}\n" in stream.getvalue()
     without_folds = tuple(replace(one, cross_validation=None) for one in changed.tasks)
-    assert note not in tasks.describe_task_data(replace(changed, tasks=without_folds), "small")
+    assert note not in describe_task_data(replace(changed, tasks=without_folds), "small")
 
 
 def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
@@ -194,20 +197,17 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
         report_progress=lambda *_: None,
     )
     changed = with_task(analysis, task, data, results.results_frame(scored))
-    (line,) = tasks.build_task_data_table(changed)
-    assert [re.sub(r"\d+", "N", note) for note in line.notes] == [
-        "BERT: N% of the texts were longer than N tokens, and cut"
-    ]
+    note = r"small, within its maximum length: BERT: \d+% of the texts were longer than \d+ tokens, and cut\."
     for text in render_pages(changed).values():
-        assert f"small, within its maximum length: {line.notes[0]}." in text
+        assert len(re.findall(note, text)) == 1
 
 
 def test_tasks_without_truncation_or_folds_have_a_line_too(analysis: Analysis) -> None:
     assert [one.task for one in analysis.tasks] == ["sentiment", "sense", "agreement"]
-    lines = {line.task: line for line in tasks.build_task_data_table(analysis)}
-    assert lines["agreement"].max_length == "never truncated"
-    assert lines["agreement"].metric == "% correct"
-    assert not tasks.format_folds(analysis, "sense")
+    lines = {line["task"]: line for line in read_table(build_data_table(analysis))}
+    assert lines["agreement"]["max length"] == "never truncated"
+    assert lines["agreement"]["metric"] == "% correct"
+    assert not format_folds(analysis, "sense")
     assert "scored by" not in render_pages(analysis)["md"]
 
 
@@ -220,12 +220,12 @@ def test_an_extra_test_set_has_its_own_line(analysis: Analysis, tmp_path: Path) 
         files={"train": "train.csv", "test": "test.csv"},
         extra_test_sets={"products": other},
     )
-    own, extra = tasks.build_task_data_table(with_task(analysis, task, data))
-    assert (own.task, extra.task) == ("small", "small on products")
-    assert (own.max_length, extra.max_length) == ("128 words: none", "5 words: none")
-    assert own.num_items["train"] == "27" and extra.num_items["train"] == "–"
-    assert (extra.num_items["test"], extra.test_set) == ("30", "extra")
-    assert extra.duplicates == "27 of test"
+    own, extra = read_table(build_data_table(with_task(analysis, task, data)))
+    assert (own["task"], extra["task"]) == ("small", "small on products")
+    assert (own["max length"], extra["max length"]) == ("128 words: none", "5 words: none")
+    assert own["train"] == "27" and extra["train"] == "–"
+    assert (extra["test"], extra["test set"]) == ("30", "extra")
+    assert extra["duplicates in train"] == "27 of test"
 
 
 def build_context(
@@ -326,9 +326,9 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     assert count_trials(table) == ()
     shares = tuple(build.unknown_token_shares(table, "test"))
     changed = replace(analysis, unknown_token_shares=shares)
-    unknown_table = tasks.build_unknown_token_table(changed)
-    assert unknown_table.columns == ("GPT", "GPT adapted", "BERT")
-    assert unknown_table.models_without_unknown == ("ELMo",)
+    (unknown_table,) = build_unknown_token_tables(changed)
+    assert [one.name for one in unknown_table.columns] == ["task", "GPT", "GPT adapted", "BERT"]
+    assert unknown_table.note.endswith("No unknown tokens: ELMo.")
     pages = render_pages(changed)
     assert "| task | GPT | GPT adapted | BERT |\n|---|---:|---:|---:|\n" in pages["md"]
     assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
@@ -367,11 +367,11 @@ def test_a_mean_over_groups_and_the_training_task_of_an_extra_test_set_are_named
     scores = GroupScores("sense", "none", 0, "spearman", (system,), groups)
     summaries = tuple(replace(one, averages_groups=True) for one in analysis.tasks)
     changed = replace(analysis, tasks=summaries, group_scores=(scores,))
-    assert tasks.describe_task_data(changed, "sense") == [
+    assert describe_task_data(changed, "sense") == [
         "The score is the mean over 3 groups, each with its own correlation."
     ]
     for other in (replace(changed, tasks=analysis.tasks), replace(changed, group_scores=())):
-        assert tasks.describe_task_data(other, "sense") == []
-    assert tasks.describe_task_data(analysis, "sentiment on films") == [
+        assert describe_task_data(other, "sense") == []
+    assert describe_task_data(analysis, "sentiment on films") == [
         "Trained on sentiment and scored on films. The majority class is that of sentiment."
     ]
