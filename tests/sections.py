@@ -15,6 +15,9 @@ from lineage.report.section import (
     ReportData,
     Section,
     Table,
+    as_column,
+    as_figure,
+    as_row,
 )
 
 Kind = TypeVar("Kind", Paragraph, Table, Figures)
@@ -35,7 +38,9 @@ def _walk(block: Block | None, kind: type[Kind]) -> Iterator[Kind]:
 
 def find_figures(block: Block | None) -> list[Figure]:
     """Return all figures of a section."""
-    return [figure for figures in find_blocks(block, Figures) for figure in figures.figures]
+    return [
+        as_figure(figure) for figures in find_blocks(block, Figures) for figure in figures.figures
+    ]
 
 
 def find_texts(block: Block | None) -> list[str]:
@@ -43,10 +48,17 @@ def find_texts(block: Block | None) -> list[str]:
     return [paragraph.text for paragraph in find_blocks(block, Paragraph)]
 
 
+def column_names(table: Table) -> list[str]:
+    """Return the headings of a table."""
+    return [as_column(column).name for column in table.columns]
+
+
 def read_table(table: Table) -> list[dict[str, str]]:
     """Return the text of the cells of each row, by the names of the columns."""
-    names = [column.name for column in table.columns]
-    return [dict(zip(names, map(read_cell, row.cells), strict=True)) for row in table.rows]
+    return [
+        dict(zip(column_names(table), map(read_cell, as_row(row).cells), strict=True))
+        for row in table.rows
+    ]
 
 
 def read_cell(cell: str | Cell) -> str:

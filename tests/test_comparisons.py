@@ -1,6 +1,7 @@
 """The planned comparisons are made, with the correct uncertainty."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.comparisons import (
     PlannedComparison,
+    best_systems,
     is_above_chance,
     plan_comparisons,
     run_comparisons,
@@ -25,8 +27,7 @@ from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
 from lineage.report.sections.what_to_use import describe_ablation_models, describe_intervals
 from lineage.report.styles import loss_did_not_fall
-from tests.study_rows import GRID, Study, build_analysis
-from tests.test_report import build_comparison
+from tests.study_rows import GRID, Study, build_analysis, build_comparison
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -311,3 +312,28 @@ def test_unknown_compute_times_are_counted(seconds: list[float | None], text: st
 def test_a_verdict_that_is_open_says_why(changes: dict[str, Any], text: str) -> None:
     defaults = {"verdict": "no significant difference", "degrees_of_freedom": 9.0}
     assert formatting.format_verdict(build_comparison(**defaults | changes)) == text
+
+
+def draw_scores(rng: np.random.Generator, share: float) -> np.ndarray:
+    return (rng.random((REPETITIONS, ITEMS)) < share).astype(float)
+
+
+def test_an_ablation_is_compared_with_the_same_probe_only() -> None:
+    rng = np.random.default_rng(11)
+    cells = [build_cell(name, draw_scores(rng, 0.6)) for name in ("gpt", "bare")]
+    cells += [replace(one, system=replace(one.system, head="bilstm")) for one in cells]
+    planned = plan_comparisons(cells, replace(GRID, ablation_of={"bare": "gpt"}))
+    heads = [(p.comparison_type, p.first.system.head, p.second.system.head) for p in planned]
+    assert heads == [("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]
+    counts = [one.num_comparisons for one in run_comparisons(planned)]
+    assert counts == [1, 1], "the tests of each probe are corrected separately"
+
+
+def test_the_best_baseline_is_a_rival_whatever_a_model_is_called() -> None:
+    rng = np.random.default_rng(12)
+    cells = [
+        build_cell("control", draw_scores(rng, 0.7)),
+        build_cell("gpt", draw_scores(rng, 0.8)),
+        build_cell("tfidf", draw_scores(rng, 0.6), init="none"),
+    ]
+    assert [one.system.model for one in best_systems(cells)] == ["gpt", "control", "tfidf"]

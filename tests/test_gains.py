@@ -26,10 +26,11 @@ from lineage.report.formatting import (
     format_percent,
     format_verdict,
 )
-from lineage.report.section import Cell, Section, Table
+from lineage.report.section import Cell, Section, Table, as_row
 from lineage.report.sections.gains import build, format_method
 from lineage.report.sections.tasks import build_label_count_table, list_task_scores
 from tests.sections import (
+    column_names,
     find_blocks,
     find_figures,
     find_texts,
@@ -109,11 +110,11 @@ def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analys
 def test_a_table_has_the_differences_at_the_largest_label_count(study_analysis: Analysis) -> None:
     section = build_parts(study_analysis)[0]
     (table,) = [one for one in find_blocks(section, Table) if one.title == "fine-tuned"]
-    assert [one.name for one in table.columns] == ["task", *map(format_model, FAMILIES)]
-    names = [read_cell(row.cells[0]) for row in table.rows]
+    assert column_names(table) == ["task", *map(format_model, FAMILIES)]
+    names = [line["task"] for line in read_table(table)]
     assert names == ["sentiment, all 600 labels", "sense, all 600 labels"]
     for task, row in zip(("sentiment", "sense"), table.rows, strict=True):
-        for model, cell in zip(FAMILIES, row.cells[1:], strict=True):
+        for model, cell in zip(FAMILIES, as_row(row).cells[1:], strict=True):
             (own,) = [
                 one
                 for one in study_analysis.comparisons
@@ -161,7 +162,7 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
     _, model_counts, gains = find_blocks(section, Table)
     marks = {}
     for row in gains.rows:
-        task, *texts = map(read_cell, row.cells)
+        task, *texts = map(read_cell, as_row(row).cells)
         marks[task.partition(",")[0]] = [text.lstrip("+−.0123456789") for text in texts]
     assert marks == {"sentiment": [" =", "–"], "sense": [" ▼", " ="]}
     counts = {
@@ -272,7 +273,9 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
     for line in read_table(model_counts):
         assert line["both at chance"] == line["comparisons"] and line["°"] == "0"
     assert "better °" in render_pages(both)["md"], "the task tables keep their mark"
-    cells = [read_cell(cell) for table in gains for row in table.rows for cell in row.cells[1:]]
+    cells = [
+        read_cell(cell) for table in gains for row in table.rows for cell in as_row(row).cells[1:]
+    ]
     assert cells and all(re.fullmatch(r"\([+−]?\d+\.\d\)", cell) for cell in cells)
 
 

@@ -18,7 +18,7 @@ from lineage.evaluation import ngram
 from lineage.evaluation.kneser_ney import KneserNey
 from lineage.evaluation.ngram_bits import NgramBits, read_ngram_bits, write_ngram_bits
 from lineage.models.base import LanguageModelFamily
-from lineage.report.section import Cell, Table
+from lineage.report.section import Cell, Table, as_row
 from lineage.report.sections import ngrams
 from lineage.report.sections.answer import summarize_ngram_comparisons
 from lineage.report.sections.ngrams import (
@@ -31,7 +31,7 @@ from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import to_validation_settings
 from lineage.training.train_run import VALIDATION_BATCHES
 from tests import tiny
-from tests.sections import find_blocks, report_of
+from tests.sections import column_names, find_blocks, report_of
 from tests.study_rows import build_analysis
 
 PREDICT_NEXT_TOKEN = ("elmo", "gpt", "taglm", "ulmfit")
@@ -253,8 +253,8 @@ def find_worse_columns(comparison: NgramComparison) -> list[str]:
     (table,) = find_blocks(section, Table)
     (row,) = table.rows
     return [
-        column.name
-        for column, cell in zip(table.columns, row.cells, strict=True)
+        name
+        for name, cell in zip(column_names(table), as_row(row).cells, strict=True)
         if isinstance(cell, Cell) and "worse" in cell.css
     ]
 

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 
 from lineage.analysis.decision import Choice, Decision
-from lineage.analysis.records import (
-    Analysis,
-    Standing,
-    System,
-)
+from lineage.analysis.records import Analysis, Standing, System
 from lineage.report.formatting import (
     TRANSFER_NAMES,
     format_build_time,

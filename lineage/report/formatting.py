@@ -29,11 +29,7 @@ UNMATCHED_NOTES = {
     JOINED_FAMILY: " (two budgets)",
     PUBLIC_FAMILY: f" ({PUBLIC_MARK})",
 }
-INIT_NAMES = {
-    "adapted": "adapted",
-    "target_only": "target text only",
-    "random": "random init",
-}
+INIT_NAMES = {"adapted": "adapted", "target_only": "target text only", "random": "random init"}
 TRANSFER_NAMES = {
     "frozen": "frozen",
     "finetuned": "fine-tuned",

@@ -18,6 +18,10 @@ from lineage.report.section import (
     Row,
     Section,
     Table,
+    as_cell,
+    as_column,
+    as_figure,
+    as_row,
 )
 
 STRONG_MARKUP = re.compile(r"\*\*(.+?)\*\*")
@@ -146,7 +150,7 @@ def _markup(text: str) -> str:
 def _figure_lines(figures: Figures) -> Iterator[str]:
     css = f"panels {figures.css}".strip()
     yield f"<div{_attributes(css=css, labels=figures.labels)}>"
-    for figure in figures.figures:
+    for figure in map(as_figure, figures.figures):
         yield _figure(figure, caption_below=figures.caption_below)
     yield "</div>"
 
@@ -177,11 +181,11 @@ def _table_lines(table: Table) -> Iterator[str]:
         yield "<thead>"
         for columns in (table.group_columns, table.columns):
             if columns:
-                yield f"<tr>{''.join(map(_heading, columns))}</tr>"
+                yield f"<tr>{''.join(_heading(as_column(one)) for one in columns)}</tr>"
         yield "</thead>"
         yield "<tbody>"
         for row in table.rows:
-            yield _row(table, row)
+            yield _row(table, as_row(row))
         yield "</tbody></table></div>"
     if table.note:
         yield _paragraph(Paragraph(table.note, "note", has_markup=True))
@@ -195,10 +199,9 @@ def _heading(column: Column) -> str:
 def _row(table: Table, row: Row) -> str:
     attributes = _attributes(css=row.css, title=row.title, labels=row.labels)
     cells = []
-    for place, (column, content) in enumerate(zip(table.columns, row.cells, strict=False)):
-        cell = content if isinstance(content, Cell) else Cell(content)
+    for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=False)):
         is_name = place == 0 and table.has_row_names
-        cells.append(_cell(cell, column, is_name=is_name))
+        cells.append(_cell(as_cell(cell), as_column(column), is_name=is_name))
     return f"<tr{attributes}>{''.join(cells)}</tr>"
 
 

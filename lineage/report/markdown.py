@@ -10,9 +10,12 @@ from lineage.report.section import (
     Figures,
     Paragraph,
     Piece,
-    Row,
     Section,
     Table,
+    as_cell,
+    as_column,
+    as_figure,
+    as_row,
 )
 
 
@@ -37,7 +40,7 @@ def _block_texts(block: Block) -> Iterator[str]:
         case Figures():
             captions = [
                 f"- {figure.name}: {_escape_html(figure.caption)}"
-                for figure in block.figures
+                for figure in map(as_figure, block.figures)
                 if figure.caption
             ]
             if captions:
@@ -76,10 +79,10 @@ def _table_texts(table: Table) -> Iterator[str]:
     if table.note:
         yield _paragraph(Paragraph(table.note, has_markup=True))
     if table.columns:
-        names = [_heading(column) for column in table.columns]
-        rules = ["---:" if column.is_number else "---" for column in table.columns]
-        lines = [_line(names), f"|{'|'.join(rules)}|"]
-        lines += [_line(_row(row)) for row in table.rows]
+        columns = [as_column(one) for one in table.columns]
+        rules = ["---:" if column.is_number else "---" for column in columns]
+        lines = [_line(map(_heading, columns)), f"|{'|'.join(rules)}|"]
+        lines += [_line(map(format_cell, as_row(row).cells)) for row in table.rows]
         yield "\n".join(lines)
 
 
@@ -87,14 +90,9 @@ def _heading(column: Column) -> str:
     return escape_cell(column.short or column.name)
 
 
-def _row(row: Row) -> list[str]:
-    return [format_cell(one) for one in row.cells]
-
-
 def format_cell(cell: str | Cell) -> str:
     """Return the text of a cell, what stands behind it included."""
-    if isinstance(cell, str):
-        return escape_cell(cell)
+    cell = as_cell(cell)
     text = escape_cell(cell.text)
     for piece in cell.more:
         if piece.only != "html":

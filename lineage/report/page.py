@@ -18,7 +18,7 @@ from lineage.report.decisions import (
 )
 from lineage.report.formatting import format_si
 from lineage.report.provenance import Provenance
-from lineage.report.section import Block, Figures, ReportData, Section
+from lineage.report.section import Block, Figures, ReportData, Section, as_figure
 from lineage.report.sections.answer import summarize_ngram_comparisons
 from lineage.report.sections.tasks import build_mean_tables
 from lineage.report.styles import format_model_name
@@ -99,7 +99,9 @@ def render_figures(analysis: Analysis, decisions: Sequence[Decision]) -> dict[st
     charts: dict[str, list[str]] = {}
     for figures in _find_figures(build_sections(ReportData(analysis, decisions))):
         if figures.file:
-            charts.setdefault(figures.file, []).extend(one.svg for one in figures.figures)
+            charts.setdefault(figures.file, []).extend(
+                as_figure(one).svg for one in figures.figures
+            )
     return {
         f"{name}-{number}.svg": svg
         for name, drawn in charts.items()

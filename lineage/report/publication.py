@@ -12,12 +12,7 @@ from urllib.parse import quote, urlencode
 from lineage import artifacts
 from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import (
-    AdaptationEffect,
-    Analysis,
-    PretrainingBudget,
-    record_to_json,
-)
+from lineage.analysis.records import AdaptationEffect, Analysis, PretrainingBudget, record_to_json
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.report.champions import describe_champion

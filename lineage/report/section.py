@@ -59,18 +59,21 @@ class Cell:
     """A cell of a table."""
 
     text: str = ""
-    more: tuple[Piece, ...] = ()  # behind the text
+    more: Sequence[Piece] = ()  # behind the text
     css: str = ""  # "n" for numbers, "wrap" for long texts; the column's if it is empty
     title: str = ""  # shown under the pointer
     svg: str = ""  # before the text
     span: int = 1  # columns
 
 
+Cells = Sequence[str | Cell]
+
+
 @dataclass(frozen=True)
 class Row:
-    """A line of a table; a text is a cell."""
+    """A line of a table. Without a style of its own, a list of cells is a row too."""
 
-    cells: tuple[str | Cell, ...]
+    cells: Cells
     css: str = ""
     title: str = ""
     labels: str = ""  # the number of labels at which the section's switch shows it
@@ -93,12 +96,16 @@ class Column:
         return self.css == "n"
 
 
+Columns = Sequence[str | Column]
+Rows = Sequence[Row | Cells]
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table. The first cell of each row names it."""
+    """A table. The first cell of each row names it. A text is a column of texts."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: Columns
+    rows: Rows
     title: str = ""
     subtitle: str = ""
     lead: str = ""  # above the table
@@ -108,7 +115,7 @@ class Table:
     has_row_names: bool = True
     has_filter: bool = False  # a field to search its rows
     option: str = ""  # the text of a switch that shows its rows of the class "random"
-    group_columns: tuple[Column, ...] = ()  # a line of headings above the columns
+    group_columns: Columns = ()  # a line of headings above the columns
     only: Only = ""
 
 
@@ -137,9 +144,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures beside each other."""
+    """Figures beside each other. A text is the SVG of a figure without a sentence."""
 
-    figures: tuple[Figure, ...]
+    figures: Sequence[Figure | str]
     css: str = ""  # few | forest | wide
     caption_below: bool = False
     file: str = ""  # the name of their files in MLflow; empty: none
@@ -160,13 +167,13 @@ class Section:
     """A part of the page, or of another section."""
 
     title: str = ""
-    blocks: tuple[Block, ...] = ()
+    blocks: Sequence[Block] = ()
     subtitle: str = ""  # in small type
-    aside: tuple[Paragraph, ...] = ()  # beside the blocks in a wide window
+    aside: Sequence[Paragraph] = ()  # beside the blocks in a wide window
     anchor: str = ""  # the id of its element
     link: str = ""  # its name in the links at the top
     css: str = ""
-    switch: tuple[str, ...] = ()  # numbers of labels to choose from
+    switch: Sequence[str] = ()  # numbers of labels to choose from
     is_folded: bool = False
     is_open: bool = False  # of a folded one
     is_page: bool = False  # its title is that of the page
@@ -176,11 +183,31 @@ class Section:
 Block = Section | Paragraph | Table | Figures | Facts
 
 
-def number_columns(names: Sequence[str]) -> tuple[Column, ...]:
+def as_figure(figure: Figure | str) -> Figure:
+    """Return a figure as a record."""
+    return Figure(figure) if isinstance(figure, str) else figure
+
+
+def as_column(column: str | Column) -> Column:
+    """Return a column as a record."""
+    return Column(column) if isinstance(column, str) else column
+
+
+def as_row(row: Row | Cells) -> Row:
+    """Return a row as a record."""
+    return row if isinstance(row, Row) else Row(row)
+
+
+def as_cell(cell: str | Cell) -> Cell:
+    """Return a cell as a record."""
+    return Cell(cell) if isinstance(cell, str) else cell
+
+
+def numbers(*names: str) -> list[Column]:
     """Return columns of numbers."""
-    return tuple(Column(name, "n") for name in names)
+    return [Column(name, "n") for name in names]
 
 
-def small(text: str, css: str = "", *, plain: str = " ({})") -> tuple[Piece, ...]:
+def small(text: str, css: str = "", *, plain: str = " ({})") -> list[Piece]:
     """Return a text in small type as what stands behind the text of a cell; nothing if it is empty."""
-    return (Piece(text, css, is_small=True, plain=plain),) if text else ()
+    return [Piece(text, css, is_small=True, plain=plain)] if text else []

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 
 from lineage.analysis.records import TWO_BUDGET_FAMILIES, AdaptationEffect, Analysis
 from lineage.report import figures
-from lineage.report.formatting import (
-    CONTINUED_MARK,
-    PUBLIC_MARK,
-    format_model,
-)
+from lineage.report.formatting import CONTINUED_MARK, PUBLIC_MARK, format_model
 from lineage.results import PUBLIC_FAMILY
 
 # family -> the place of its colour in figures.PALETTE. Other families, and further models of a

@@ -4,11 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import split_test_set
 from lineage.analysis.records import Analysis, SwapConsistency, TaskSummary
-from lineage.analysis.settings import (
-    find_collapsed_runs,
-    find_omitted_methods,
-    fine_tuned_scores,
-)
+from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
 from lineage.report.formatting import (
     TRANSFER_NAMES,
     format_head,

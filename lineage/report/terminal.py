@@ -1,13 +1,13 @@
 """Tables -> the terminal, as many next to each other as fit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import rich.table
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 
-from lineage.report.section import Cell, Table
+from lineage.report.section import Cell, Table, as_cell, as_column, as_row
 
 MAX_TABLE_WIDTH = 10_000  # characters; wider than any table
 MARKED = "used"  # the class of cells that a star marks
@@ -53,35 +53,26 @@ def _table_width(table: rich.table.Table, console: Console) -> int:
 def _join_tables(tables: Sequence[Table], console: Console) -> rich.table.Table:
     """Return one table of these next to each other, without rows that are empty."""
     joined = rich.table.Table(
-        box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2,
-        pad_edge=False,
+        box=box.SIMPLE_HEAD if console.is_terminal else box.ASCII2, pad_edge=False
     )
     joined.add_column("", no_wrap=True)
     for table in tables:
         for column in table.columns[1:]:
-            heading = f"{table.title}\n{column.name}"
+            heading = f"{table.title}\n{as_column(column).name}"
             joined.add_column(heading, justify="right", overflow="fold")
     for rows in zip(*(table.rows for table in tables), strict=True):
-        name = rows[0].cells[0]
-        assert isinstance(name, str)
-        texts = [_text(cell, console) for row in rows for cell in row.cells[1:]]
+        cells = [cell for row in rows for cell in as_row(row).cells[1:]]
+        texts = [_text(as_cell(cell), console) for cell in cells]
         if any(texts):
-            joined.add_row(name, *texts)
+            joined.add_row(as_cell(as_row(rows[0]).cells[0]).text, *texts)
     return joined
 
 
-def _text(cell: str | Cell, console: Console) -> str:
-    if isinstance(cell, str):
-        return make_plain(cell, console)
-    return make_plain(cell.text, console) + ("*" if cell.css == MARKED else " ")
+def _text(cell: Cell, console: Console) -> str:
+    """Return a cell with room for its star; nothing for an empty one."""
+    star = "*" if cell.css == MARKED else " "
+    return make_plain(cell.text, console) + star if cell.text else ""
 
 
 def _has_mark(table: Table) -> bool:
-    return any(cell.css == MARKED for cell in _list_cells(table))
-
-
-def _list_cells(table: Table) -> Iterator[Cell]:
-    for row in table.rows:
-        for cell in row.cells:
-            if isinstance(cell, Cell):
-                yield cell
+    return any(as_cell(cell).css == MARKED for row in table.rows for cell in as_row(row).cells)

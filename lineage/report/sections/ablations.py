@@ -1,24 +1,9 @@
 """Models next to those that differ from them in a single setting."""
 
-from lineage.analysis.records import Analysis, Comparison
-from lineage.report.formatting import (
-    css_class,
-    format_comparison,
-    format_label_count,
-    format_system,
-    format_verdict,
-)
-from lineage.report.section import (
-    Cell,
-    Column,
-    Paragraph,
-    Piece,
-    ReportData,
-    Row,
-    Section,
-    Table,
-    small,
-)
+from lineage.analysis.records import Analysis
+from lineage.report.cells import verdict_cell
+from lineage.report.formatting import format_label_count, format_system
+from lineage.report.section import Paragraph, ReportData, Rows, Section, Table
 
 COLUMNS = ("with the change", "without it", "difference, with its interval")
 NOTE = (
@@ -32,7 +17,7 @@ def build(report: ReportData) -> Section | None:
     tables = _build_tables(report.analysis)
     if not tables:
         return None
-    return Section("Ablations", (Paragraph(NOTE, "note", has_markup=True), *tables))
+    return Section("Ablations", [Paragraph(NOTE, "note", has_markup=True), *tables])
 
 
 def _build_tables(analysis: Analysis) -> list[Table]:
@@ -41,14 +26,10 @@ def _build_tables(analysis: Analysis) -> list[Table]:
     found = []
     for setting in dict.fromkeys(one.setting for one in ablations):
         labels = format_label_count(setting.label_count, train_examples=train_examples[setting])
-        rows = [_ablation_row(one) for one in ablations if one.setting == setting]
-        columns = tuple(map(Column, COLUMNS))
-        found.append(Table(columns, tuple(rows), title=setting.task, subtitle=labels))
+        rows: Rows = [
+            [format_system(one.first), format_system(one.second), verdict_cell(one)]
+            for one in ablations
+            if one.setting == setting
+        ]
+        found.append(Table(COLUMNS, rows, title=setting.task, subtitle=labels))
     return found
-
-
-def _ablation_row(comparison: Comparison) -> Row:
-    verdict = format_verdict(comparison)
-    interval = format_comparison(comparison)
-    result = Cell(more=(Piece(verdict, css_class(verdict)), *small(interval, "muted")))
-    return Row((format_system(comparison.first), format_system(comparison.second), result))

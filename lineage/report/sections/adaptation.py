@@ -3,18 +3,16 @@
 from lineage.analysis.records import AdaptationEffect, Analysis
 from lineage.report.formatting import format_loss_name, format_seconds, format_si
 from lineage.report.notes import format_notes
-from lineage.report.section import Cell, Column, Piece, ReportData, Row, Section, Table
+from lineage.report.section import Cell, Cells, Columns, Piece, ReportData, Section, Table, numbers
 from lineage.report.styles import format_model_name, loss_did_not_fall, model_style
 
-COLUMNS = (
-    Column("model"),
-    Column("task"),
-    Column("text read", "n"),
-    Column("time", "n"),
-    Column("loss"),
-    Column("before", "n"),
-    Column("after", "n"),
-    Column("outcome"),
+COLUMNS: Columns = (
+    "model",
+    "task",
+    *numbers("text read", "time"),
+    "loss",
+    *numbers("before", "after"),
+    "outcome",
 )
 
 
@@ -30,36 +28,30 @@ def build(report: ReportData) -> Section | None:
     note = "The loss of every adapted language model fell."
     if any(map(loss_did_not_fall, effects)):
         note = "† This loss did not fall, so read the adapted results of the model with doubt."
-    rows = tuple(_adaptation_row(analysis, one) for one in effects)
+    rows = [_adaptation_row(analysis, one) for one in effects]
     return Section(
         "Domain-adaptive pretraining",
-        (Table(COLUMNS, rows, note=note, is_wide=True),),
+        [Table(COLUMNS, rows, note=note, is_wide=True)],
         subtitle="on held-out text of the target",
     )
 
 
-def _adaptation_row(analysis: Analysis, effect: AdaptationEffect) -> Row:
-    improved = effect.num_improved == effect.num_pretrainings
+def _adaptation_row(analysis: Analysis, effect: AdaptationEffect) -> Cells:
+    name = format_model_name(analysis, effect.model)
+    css = "" if effect.num_improved == effect.num_pretrainings else "worse"
     outcome = format_adaptation_outcome(effect)
-    notes: tuple[Piece, ...] = ()
-    if effect.notes:
-        outcome += ";"
-        notes = (Piece(format_notes(effect.notes), "muted"),)
-    return Row(
-        (
-            Cell(
-                format_model_name(analysis, effect.model),
-                svg=model_style(analysis, effect.model).mark,
-            ),
-            effect.task,
-            format_si(effect.text_bytes, "B"),
-            format_seconds(effect.seconds),
-            format_loss_name(effect.metric),
-            f"{effect.before:.3f}",
-            f"{effect.after:.3f}",
-            Cell(more=(Piece(outcome, "" if improved else "worse"), *notes)),
-        )
-    )
+    notes = format_notes(effect.notes)
+    pieces = [Piece(f"{outcome};" if notes else outcome, css), Piece(notes, "muted")]
+    return [
+        Cell(name, svg=model_style(analysis, effect.model).mark),
+        effect.task,
+        format_si(effect.text_bytes, "B"),
+        format_seconds(effect.seconds),
+        format_loss_name(effect.metric),
+        f"{effect.before:.3f}",
+        f"{effect.after:.3f}",
+        Cell(more=pieces if notes else pieces[:1]),
+    ]
 
 
 def format_adaptation_outcome(effect: AdaptationEffect) -> str:

@@ -22,7 +22,7 @@ def build(report: ReportData) -> Section:
     if any(one.status == "failed" for one in analysis.failures):
         text = "Some results failed; the reasons are [below](#failed)."
         blocks.append(Paragraph(text, "worse", has_markup=True, only="html"))
-    return Section(TITLE, tuple(blocks), is_page=True)
+    return Section(TITLE, blocks, is_page=True)
 
 
 def describe_runs(analysis: Analysis) -> str:

@@ -1,19 +1,11 @@
 """What pretraining each model took."""
 
 from lineage.analysis.records import Analysis, PretrainingBudget
+from lineage.report.cells import model_cell
 from lineage.report.costs import describe_devices
-from lineage.report.formatting import format_epochs, format_model, format_seconds, format_si
-from lineage.report.section import (
-    Cell,
-    Column,
-    ReportData,
-    Row,
-    Section,
-    Table,
-    number_columns,
-    small,
-)
-from lineage.report.styles import format_unmatched_reason, model_style
+from lineage.report.formatting import format_epochs, format_seconds, format_si
+from lineage.report.section import Cells, Columns, ReportData, Section, Table, numbers
+from lineage.report.styles import format_unmatched_reason
 
 MEASURES = (
     "text",
@@ -30,27 +22,23 @@ MEASURES = (
 def build(report: ReportData) -> Section:
     """Return a line for each model."""
     rows = [_budget_row(report.analysis, one) for one in report.analysis.budget]
-    columns = (Column("model"), *number_columns(MEASURES))
-    table = Table(columns, tuple(rows), note=_describe_budget(report), is_wide=True)
-    return Section("Budget and cost", (table,), anchor="budget", link="Budget")
+    columns: Columns = ["model", *numbers(*MEASURES)]
+    table = Table(columns, rows, note=_describe_budget(report), is_wide=True)
+    return Section("Budget and cost", [table], anchor="budget", link="Budget")
 
 
-def _budget_row(analysis: Analysis, budget: PretrainingBudget) -> Row:
-    reason = format_unmatched_reason(analysis, budget.model)
-    mark = model_style(analysis, budget.model).mark
-    return Row(
-        (
-            Cell(format_model(budget.model), small(reason), svg=mark),
-            format_si(budget.text_bytes, "B"),
-            format_epochs(budget.epochs),
-            format_si(budget.tokens),
-            format_si(budget.body_parameters),
-            format_si(budget.total_parameters),
-            format_si(budget.train_flops),
-            format_seconds(budget.seconds),
-            format_si(budget.peak_memory_bytes, "B"),
-        )
-    )
+def _budget_row(analysis: Analysis, budget: PretrainingBudget) -> Cells:
+    return [
+        model_cell(analysis, budget.model, format_unmatched_reason(analysis, budget.model)),
+        format_si(budget.text_bytes, "B"),
+        format_epochs(budget.epochs),
+        format_si(budget.tokens),
+        format_si(budget.body_parameters),
+        format_si(budget.total_parameters),
+        format_si(budget.train_flops),
+        format_seconds(budget.seconds),
+        format_si(budget.peak_memory_bytes, "B"),
+    ]
 
 
 def _describe_budget(report: ReportData) -> str:

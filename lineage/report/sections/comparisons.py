@@ -10,17 +10,17 @@ from lineage.report.formatting import (
 )
 from lineage.report.section import (
     Cell,
-    Column,
+    Cells,
+    Columns,
     Paragraph,
     ReportData,
-    Row,
     Section,
     Table,
-    number_columns,
+    numbers,
 )
 
 NAMES = ("type", "task", "labels", "first", "second", "difference", "verdict")
-COLUMNS = (*map(Column, NAMES), *number_columns(["could find", "items", "repetitions"]))
+COLUMNS: Columns = (*NAMES, *numbers("could find", "items", "repetitions"))
 NOTE = (
     "Could find: where there is no significant difference, the smallest one that these items and "
     "seeds would have shown in 80 of 100 studies, in points."
@@ -29,36 +29,32 @@ NOTE = (
 
 def build(report: ReportData) -> Section:
     """Return a line for each comparison."""
-    comparisons = report.analysis.comparisons
-    rows = tuple(map(_comparison_row, comparisons))
+    rows = [_comparison_row(one) for one in report.analysis.comparisons]
     table = Table(COLUMNS, rows, css="filtered", is_wide=True, has_row_names=False, has_filter=True)
-    folded = Section("Show the table", (Paragraph(NOTE, "note"), table), is_folded=True)
     return Section(
         "All comparisons",
-        (folded,),
-        subtitle=str(len(comparisons)),
+        [Section("Show the table", [Paragraph(NOTE, "note"), table], is_folded=True)],
+        subtitle=str(len(rows)),
         anchor="comparisons",
         link="Comparisons",
         only="html",
     )
 
 
-def _comparison_row(comparison: Comparison) -> Row:
+def _comparison_row(comparison: Comparison) -> Cells:
     verdict = format_verdict(comparison)
-    return Row(
-        (
-            comparison.comparison_type,
-            comparison.task,
-            comparison.label_count,
-            format_system(comparison.first),
-            format_system(comparison.second),
-            format_comparison(comparison),
-            Cell(verdict, css=css_class(verdict)),
-            _format_detectable(comparison),
-            str(comparison.num_examples),
-            str(comparison.repetitions),
-        )
-    )
+    return [
+        comparison.comparison_type,
+        comparison.task,
+        comparison.label_count,
+        format_system(comparison.first),
+        format_system(comparison.second),
+        format_comparison(comparison),
+        Cell(verdict, css=css_class(verdict)),
+        _format_detectable(comparison),
+        str(comparison.num_examples),
+        str(comparison.repetitions),
+    ]
 
 
 def _format_detectable(comparison: Comparison) -> str:

@@ -3,27 +3,10 @@
 from collections.abc import Iterator
 
 from lineage.analysis.crossover import CrossoverLine, CrossoverTable, build_crossover_tables
-from lineage.analysis.records import Analysis, Comparison
-from lineage.report.formatting import (
-    css_class,
-    format_comparison,
-    format_label_count,
-    format_system,
-    format_verdict,
-    join_with_and,
-)
-from lineage.report.section import (
-    Block,
-    Cell,
-    Column,
-    Paragraph,
-    Piece,
-    ReportData,
-    Row,
-    Section,
-    Table,
-    small,
-)
+from lineage.analysis.records import Analysis
+from lineage.report.cells import verdict_cell
+from lineage.report.formatting import format_label_count, format_system, join_with_and
+from lineage.report.section import Paragraph, ReportData, Section, Table
 
 NOTE = (
     "Differences in points from TF-IDF with logistic regression on the same labels. They count "
@@ -38,8 +21,7 @@ def build(report: ReportData) -> Section | None:
     tables = build_tables(report.analysis)
     if not tables:
         return None
-    blocks: tuple[Block, ...] = (Paragraph(NOTE, "note"), *tables)
-    return Section("Crossover points with TF-IDF", blocks, only="markdown")
+    return Section("Crossover points with TF-IDF", [Paragraph(NOTE), *tables], only="markdown")
 
 
 def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
@@ -47,8 +29,7 @@ def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
     tables = build_tables(analysis)
     if tables:
         title = "Tests against TF-IDF at each number of labels"
-        blocks: tuple[Block, ...] = (Paragraph(NOTE, "note"), *tables)
-        yield Section(title, blocks, is_folded=True, only="html")
+        yield Section(title, [Paragraph(NOTE, "note"), *tables], is_folded=True, only="html")
 
 
 def build_tables(analysis: Analysis) -> list[Table]:
@@ -64,17 +45,9 @@ def _crossover_table(table: CrossoverTable) -> Table:
     largest = table.label_counts[-1].train_examples
     rows = []
     for line in table.lines:
-        cells = [_crossover_cell(one) if one else "" for one in line.comparisons]
-        crossover = format_crossover(line, largest=largest)
-        rows.append(Row((format_system(line.system), *cells, crossover)))
-    names = ["system", *counts, "crossover point"]
-    return Table(tuple(map(Column, names)), tuple(rows), title=table.task)
-
-
-def _crossover_cell(comparison: Comparison) -> Cell:
-    verdict = format_verdict(comparison)
-    interval = format_comparison(comparison)
-    return Cell(more=(Piece(verdict, css_class(verdict)), *small(interval, "muted")))
+        cells = [verdict_cell(one) if one else "" for one in line.comparisons]
+        rows.append([format_system(line.system), *cells, format_crossover(line, largest=largest)])
+    return Table(["system", *counts, "crossover point"], rows, title=table.task)
 
 
 def format_crossover(line: CrossoverLine, *, largest: int) -> str:

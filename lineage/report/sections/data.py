@@ -26,13 +26,14 @@ from lineage.report.notes import format_note
 from lineage.report.section import (
     Block,
     Cell,
+    Cells,
     Column,
+    Columns,
     Paragraph,
     ReportData,
-    Row,
     Section,
     Table,
-    number_columns,
+    numbers,
 )
 from lineage.report.task_notes import DROP_REASONS, format_folds
 
@@ -44,12 +45,12 @@ def build(report: ReportData) -> Section:
     """Return a line for each task and extra test set, and what is known about its texts."""
     analysis = report.analysis
     clean = (_clean_score_table(one) for one in analysis.clean_scores)
-    blocks: tuple[Block, ...] = (
+    blocks: list[Block] = [
         build_data_table(analysis),
         *clean,
         *_truncation_notes(analysis),
         *build_unknown_token_tables(analysis),
-    )
+    ]
     return Section("Data", blocks, anchor="data", link="Data")
 
 
@@ -57,20 +58,22 @@ def build_data_table(analysis: Analysis) -> Table:
     """Return a line for each task and extra test set."""
     has_unlabelled = any("unlabelled" in task.splits for task in analysis.tasks)
     splits = [name for name in SPLITS if has_unlabelled or name != "unlabelled"]
-    columns = (
-        *map(Column, ("task", "kind", "metric")),
-        *number_columns(splits),
-        Column("test set"),
+    columns: Columns = [
+        "task",
+        "kind",
+        "metric",
+        *numbers(*splits),
+        "test set",
         Column("max length", "wrap"),
         Column("dropped", "wrap"),
-        Column("duplicates in train"),
+        "duplicates in train",
         Column("contaminated", "wrap"),
-    )
-    rows = tuple(_data_row(analysis, task, splits) for task in analysis.tasks)
+    ]
+    rows = [_data_row(analysis, task, splits) for task in analysis.tasks]
     return Table(columns, rows, note=_describe_table(analysis), css="how", is_wide=True)
 
 
-def _data_row(analysis: Analysis, task: TaskSummary, splits: Iterable[str]) -> Row:
+def _data_row(analysis: Analysis, task: TaskSummary, splits: Iterable[str]) -> Cells:
     scored = [one for one in analysis.scores_of_task(task.task) if one.mean is not None]
     folds = format_folds(analysis, task.task)
     counts = _count_items(task, has_folds=bool(folds))
@@ -78,19 +81,17 @@ def _data_row(analysis: Analysis, task: TaskSummary, splits: Iterable[str]) -> R
     cells = {name: Cell(text) for name, text in counts.items()}
     if len(validation) >= LONG_NUMBER:
         cells["validation"] = Cell(validation, css="wrap")
-    return Row(
-        (
-            task.task,
-            format_kind(task.kind),
-            metric_heading(scored[0].metric) if scored else NO_VALUE,
-            *(cells[name] for name in splits),
-            _wrap_if_long(folds or _test_set_source(analysis, task)),
-            _format_truncation(task),
-            _format_dropped(task),
-            _wrap_if_long(format_duplicates(task.splits)),
-            format_contamination(analysis, task.task),
-        )
-    )
+    return [
+        task.task,
+        format_kind(task.kind),
+        metric_heading(scored[0].metric) if scored else NO_VALUE,
+        *(cells[name] for name in splits),
+        _wrap_if_long(folds or _test_set_source(analysis, task)),
+        _format_truncation(task),
+        _format_dropped(task),
+        _wrap_if_long(format_duplicates(task.splits)),
+        format_contamination(analysis, task.task),
+    ]
 
 
 def _count_items(task: TaskSummary, *, has_folds: bool) -> dict[str, str]:
@@ -139,18 +140,12 @@ def _truncation_notes(analysis: Analysis) -> Iterator[Paragraph]:
 def _clean_score_table(scores: CleanScores) -> Table:
     labels = format_label_count(scores.label_count, train_examples=scores.train_examples)
     rows = [
-        Row(
-            (
-                format_system(one.system),
-                format_percent(one.all_items),
-                format_percent(one.clean_items),
-            )
-        )
+        [format_system(one.system), format_percent(one.all_items), format_percent(one.clean_items)]
         for one in scores.systems
     ]
     return Table(
-        (Column("system"), *number_columns(["all items", "clean items"])),
-        tuple(rows),
+        ["system", *numbers("all items", "clean items")],
+        rows,
         title=f"{scores.task} without contaminated items",
         subtitle=f"{labels}, {metric_heading(scores.metric)}, the best system of each model",
     )
@@ -250,16 +245,10 @@ def build_unknown_token_tables(analysis: Analysis) -> list[Table]:
     rows = []
     for task in analysis.tasks:
         cells = [format_percent(shares[name].get(task.task)) for name in shown]
-        rows.append(Row((task.task, *cells)))
-    return [
-        Table(
-            (Column("task"), *number_columns(shown)) if shown else (),
-            tuple(rows) if shown else (),
-            title="Unknown tokens",
-            subtitle=f"% of all tokens of the {analysis.split} texts",
-            note=note,
-        )
-    ]
+        rows.append([task.task, *cells])
+    columns: Columns = ["task", *numbers(*shown)] if shown else []
+    subtitle = f"% of all tokens of the {analysis.split} texts"
+    return [Table(columns, rows, title="Unknown tokens", subtitle=subtitle, note=note)]
 
 
 def _list_unknown_shares(analysis: Analysis) -> dict[str, dict[str, float]]:

@@ -1,11 +1,10 @@
 """Items on which the best two systems of a task disagree."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from lineage.analysis.disagreements import DisagreementItem, Disagreements
 from lineage.report.formatting import format_percent, format_system
-from lineage.report.section import Cell, Column, Paragraph, ReportData, Row, Section, Table
+from lineage.report.section import Block, Cell, Cells, Paragraph, ReportData, Section, Table
 
 TITLE = "Items on which the best two systems disagree"
 
@@ -16,30 +15,39 @@ def build(report: ReportData) -> Section | None:
         return None
     tables = []
     for one in report.disagreements:
-        table = _build_table(one)
+        rows = [_item_row(item) for item in one.items]
+        columns = _list_columns(one)
         if _has_texts(one):
-            rows = [
-                Row((*row.cells, item.text))
-                for row, item in zip(table.rows, one.items, strict=True)
-            ]
-            table = replace(table, columns=(*table.columns, Column("text")), rows=tuple(rows))
-        tables.append(replace(table, title=one.task))
+            columns.append("text")
+            rows = [[*row, item.text] for row, item in zip(rows, one.items, strict=True)]
+        tables.append(Table(columns, rows, title=one.task))
     note = _build_note(report.disagreements[0])
-    return Section(TITLE, (note, *tables), only="markdown")
+    return Section(TITLE, [note, *tables], only="markdown")
 
 
 def fold_disagreements(found: Sequence[Disagreements], task: str) -> Iterator[Section]:
     """Yield the items of a task as a folded part of the page, each text below its item."""
     for one in found:
         if one.task == task:
-            table = _build_table(one)
-            rows: list[Row] = []
-            for row, item in zip(table.rows, one.items, strict=True):
-                rows.append(row)
+            columns = _list_columns(one)
+            rows: list[Cells] = []
+            for item in one.items:
+                rows.append(_item_row(item))
                 if item.text:
-                    rows.append(Row((Cell(item.text, css="muted", span=len(row.cells)),)))
-            blocks = (_build_note(one), replace(table, rows=tuple(rows)))
+                    rows.append([Cell(item.text, css="muted", span=len(columns))])
+            blocks: list[Block] = [_build_note(one), Table(columns, rows)]
             yield Section(TITLE, blocks, is_folded=True, only="html")
+
+
+def _list_columns(disagreements: Disagreements) -> list[str]:
+    return ["item", "label", *map(format_system, disagreements.systems)]
+
+
+def _item_row(item: DisagreementItem) -> list[str]:
+    predictions = [
+        f"{one.prediction} ({format_percent(one.accuracy)} % correct)" for one in item.predictions
+    ]
+    return [item.id, item.label, *predictions]
 
 
 def _has_texts(disagreements: Disagreements) -> bool:
@@ -53,16 +61,3 @@ def _build_note(disagreements: Disagreements) -> Paragraph:
     if not _has_texts(disagreements):
         text += "; `report.show_text: true` shows their texts"
     return Paragraph(f"{text}.", "note", has_markup=True)
-
-
-def _build_table(disagreements: Disagreements) -> Table:
-    systems = [format_system(system) for system in disagreements.systems]
-    columns = tuple(map(Column, ["item", "label", *systems]))
-    return Table(columns, tuple(_item_row(item) for item in disagreements.items))
-
-
-def _item_row(item: DisagreementItem) -> Row:
-    predictions = [
-        f"{one.prediction} ({format_percent(one.accuracy)} % correct)" for one in item.predictions
-    ]
-    return Row((item.id, item.label, *predictions))

@@ -3,7 +3,16 @@
 from lineage.analysis.records import Failure
 from lineage.report.formatting import format_system
 from lineage.report.notes import format_notes
-from lineage.report.section import Cell, Column, Paragraph, ReportData, Row, Section, Table
+from lineage.report.section import (
+    Cell,
+    Cells,
+    Column,
+    Columns,
+    Paragraph,
+    ReportData,
+    Section,
+    Table,
+)
 
 NAMES = ("task", "system", "labels", "seeds", "metric", "status")
 
@@ -16,28 +25,26 @@ def build(report: ReportData) -> Section:
     title = "Failed or not applicable"
     if not rows:
         text = "Every result that the grid asks for has a value."
-        return Section(title, (Paragraph(text, "muted"),), anchor="failed")
-    columns = (*map(Column, NAMES), Column("reason", "wrap"))
-    table = Table(columns, tuple(rows), is_wide=True, has_row_names=False)
-    return Section(title, (table,), anchor="failed")
+        return Section(title, [Paragraph(text, "muted")], anchor="failed")
+    columns: Columns = [*NAMES, Column("reason", "wrap")]
+    table = Table(columns, rows, is_wide=True, has_row_names=False)
+    return Section(title, [table], anchor="failed")
 
 
-def _failure_row(failure: Failure, *, several_pretrainings: bool) -> Row:
+def _failure_row(failure: Failure, *, several_pretrainings: bool) -> Cells:
     task = failure.task
     if failure.group != "all":
         task += f", group {failure.group}"
     status = failure.status.replace("_", " ")
-    return Row(
-        (
-            task,
-            format_system(failure),
-            failure.label_count,
-            _format_failed_seeds(failure, several_pretrainings=several_pretrainings),
-            failure.metric,
-            Cell(status, css="worse" if failure.status == "failed" else ""),
-            format_notes(failure.reason),
-        )
-    )
+    return [
+        task,
+        format_system(failure),
+        failure.label_count,
+        _format_failed_seeds(failure, several_pretrainings=several_pretrainings),
+        failure.metric,
+        Cell(status, css="worse" if failure.status == "failed" else ""),
+        format_notes(failure.reason),
+    ]
 
 
 def _format_failed_seeds(failure: Failure, *, several_pretrainings: bool) -> str:

@@ -13,6 +13,7 @@ from lineage.analysis.gains import (
 )
 from lineage.analysis.records import Analysis
 from lineage.report import figures
+from lineage.report.cells import task_cell
 from lineage.report.figures import EffectRow
 from lineage.report.formatting import (
     NO_VALUE,
@@ -30,17 +31,14 @@ from lineage.report.formatting import (
 from lineage.report.section import (
     Block,
     Cell,
-    Column,
-    Figure,
+    Cells,
     Figures,
     Paragraph,
     Piece,
     ReportData,
-    Row,
     Section,
     Table,
-    number_columns,
-    small,
+    numbers,
 )
 from lineage.report.styles import format_model_name, model_style
 
@@ -87,7 +85,7 @@ def build(report: ReportData) -> Section | None:
         parts.append(build_gain_section(report, summary, is_first=not parts))
     if not parts:
         return None
-    return Section(blocks=tuple(parts), anchor="pretraining", link="Pretraining")
+    return Section(blocks=parts, anchor="pretraining", link="Pretraining")
 
 
 def build_gain_section(report: ReportData, summary: GainSummary, *, is_first: bool) -> Section:
@@ -99,11 +97,10 @@ def build_gain_section(report: ReportData, summary: GainSummary, *, is_first: bo
         aside.insert(0, Paragraph(finding, "strong"))
     if note := " ".join(_describe_marks(analysis, summary, is_first=is_first)):
         aside.append(Paragraph(note, "note", only="html"))
-    details = Section(
-        "Counts and tasks", tuple(_list_details(report, summary)), is_folded=True, css="note"
-    )
-    forest = Figures(tuple(map(Figure, _draw_effects(analysis, summary))), "forest")
-    return Section(f"What {added} adds", (forest, details), aside=tuple(aside))
+    blocks = list(_list_details(report, summary))
+    details = Section("Counts and tasks", blocks, is_folded=True, css="note")
+    forest = Figures(_draw_effects(analysis, summary), "forest")
+    return Section(f"What {added} adds", [forest, details], aside=aside)
 
 
 def _describe_marks(analysis: Analysis, summary: GainSummary, *, is_first: bool) -> Iterator[str]:
@@ -151,15 +148,14 @@ def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
         has_markup=True,
     )
     kinds = [_count_row(one.counts, format_kind(one.kind)) for one in summary.kind_counts]
-    yield Table((Column("kind of task"), *number_columns(COUNT_COLUMNS)), tuple(kinds))
+    yield Table(["kind of task", *numbers(*COUNT_COLUMNS)], kinds)
     models = [
         _count_row(
             one.counts, format_model_name(report.analysis, one.model), format_method(one.method)
         )
         for one in summary.model_counts
     ]
-    columns = (Column("model"), Column("method"), *number_columns(COUNT_COLUMNS))
-    yield Table(columns, tuple(models))
+    yield Table(["model", "method", *numbers(*COUNT_COLUMNS)], models)
     intervals = ""
     if summary.comparison_type not in WITHOUT_INTERVALS:
         intervals = " The tables of the tasks have the intervals."
@@ -172,23 +168,21 @@ def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
         yield _gain_table(report.analysis, table, added)
 
 
-def _count_row(counts: OutcomeCounts, *names: str) -> Row:
-    return Row(
-        (
-            *names,
-            str(counts.num_comparisons),
-            _count_cell(counts.better, "better"),
-            str(counts.baseline_near_chance),
-            str(counts.equivalent),
-            str(counts.no_significant_difference),
-            _count_cell(counts.worse, "worse"),
-            str(counts.both_at_chance),
-        )
-    )
+def _count_row(counts: OutcomeCounts, *names: str) -> Cells:
+    return [
+        *names,
+        str(counts.num_comparisons),
+        _count_cell(counts.better, "better"),
+        str(counts.baseline_near_chance),
+        str(counts.equivalent),
+        str(counts.no_significant_difference),
+        _count_cell(counts.worse, "worse"),
+        str(counts.both_at_chance),
+    ]
 
 
 def _count_cell(count: int, outcome: str) -> Cell:
-    return Cell(more=(Piece(str(count), f"{outcome} mean" if count else ""),))
+    return Cell(more=[Piece(str(count), f"{outcome} mean" if count else "")])
 
 
 def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
@@ -357,11 +351,11 @@ def _gain_table(analysis: Analysis, table: GainTable, added: str) -> Table:
     for line in table.lines:
         labels = format_label_count(line.setting.label_count, train_examples=line.train_examples)
         cells = [_gain_cell(gain) if gain else NO_VALUE for gain in line.gains]
-        name = Cell(line.setting.task, small(labels, "muted", plain=", {}"))
-        rows.append(Row((name, *cells)))
+        rows.append([task_cell(line.setting.task, labels), *cells])
     models = [format_model_name(analysis, model) for model in table.models]
-    columns = (Column("task"), *number_columns(models))
-    return Table(columns, tuple(rows), title=format_method(table.method), subtitle=added)
+    return Table(
+        ["task", *numbers(*models)], rows, title=format_method(table.method), subtitle=added
+    )
 
 
 def _gain_cell(gain: Gain) -> Cell:
@@ -369,7 +363,7 @@ def _gain_cell(gain: Gain) -> Cell:
     points = format_difference(gain.comparison.difference)
     interval = format_comparison(gain.comparison)
     if gain.outcome == "both at chance":
-        return Cell(more=(Piece(f"({points})", "muted", interval),))
+        return Cell(more=[Piece(f"({points})", "muted", interval)])
     text = points + GAIN_MARKS.get(gain.outcome, "")
     text += "°" if gain.baseline_near_chance else ""
-    return Cell(more=(Piece(text, css_class(gain.outcome), interval),))
+    return Cell(more=[Piece(text, css_class(gain.outcome), interval)])

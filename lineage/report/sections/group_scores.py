@@ -10,17 +10,7 @@ from lineage.report.formatting import (
     format_system,
     metric_heading,
 )
-from lineage.report.section import (
-    Cell,
-    Column,
-    Paragraph,
-    Piece,
-    ReportData,
-    Row,
-    Section,
-    Table,
-    number_columns,
-)
+from lineage.report.section import Cell, Paragraph, Piece, ReportData, Rows, Section, Table, numbers
 
 MAX_OPEN_GROUPS = 6  # a longer table is folded
 NOTE = (
@@ -38,7 +28,7 @@ def build(report: ReportData) -> Section | None:
         tables.append(replace(build_group_table(one), title=one.task, subtitle=subtitle))
     if not tables:
         return None
-    return Section("Scores by group", (Paragraph(NOTE, "note"), *tables), only="markdown")
+    return Section("Scores by group", [Paragraph(NOTE, "note"), *tables], only="markdown")
 
 
 def fold_group_scores(analysis: Analysis, task: str) -> Iterator[Section]:
@@ -47,7 +37,7 @@ def fold_group_scores(analysis: Analysis, task: str) -> Iterator[Section]:
         if one.task == task:
             yield Section(
                 f"Scores by group, {_format_labels(one)}",
-                (Paragraph(NOTE, "note"), build_group_table(one)),
+                [Paragraph(NOTE, "note"), build_group_table(one)],
                 is_folded=True,
                 is_open=len(one.groups) <= MAX_OPEN_GROUPS,
                 only="html",
@@ -61,11 +51,8 @@ def _format_labels(scores: GroupScores) -> str:
 def build_group_table(scores: GroupScores) -> Table:
     """Return a line for each group."""
     systems = [format_system(system) for system in scores.systems]
-    columns = (Column("group"), *number_columns(["items", *systems]))
-    rows = [
-        Row((group.group, str(group.num_examples), *_list_cells(group))) for group in scores.groups
-    ]
-    return Table(columns, tuple(rows))
+    rows: Rows = [[one.group, str(one.num_examples), *_list_cells(one)] for one in scores.groups]
+    return Table(["group", *numbers("items", *systems)], rows)
 
 
 def _list_cells(group: GroupScore) -> list[Cell]:
@@ -75,4 +62,4 @@ def _list_cells(group: GroupScore) -> list[Cell]:
     best = None
     if len(known) > 1 and texts.count(format_percent(max(known))) == 1:
         best = group.values.index(max(known))
-    return [Cell(more=(Piece(text, is_strong=place == best),)) for place, text in enumerate(texts)]
+    return [Cell(more=[Piece(text, is_strong=place == best)]) for place, text in enumerate(texts)]

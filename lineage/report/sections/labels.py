@@ -25,7 +25,7 @@ def build(report: ReportData) -> Section | None:
     panels = build_label_panels(report.analysis, report.decisions)
     if not panels:
         return None
-    figures = Figures(tuple(panels), choose_layout(len(panels)), file="label-curves")
+    figures = Figures(panels, choose_layout(len(panels)), file="label-curves")
     reading = Paragraph(
         "Read off the mean scores of each model's best system; the tests are below.",
         only="markdown",
@@ -33,7 +33,7 @@ def build(report: ReportData) -> Section | None:
     has_sentences = any(panel.caption for panel in panels)
     return Section(
         "How many labels does it take?",
-        (*([reading] if has_sentences else []), figures, *fold_crossovers(report.analysis)),
+        [*([reading] if has_sentences else []), figures, *fold_crossovers(report.analysis)],
         aside=_describe_panels(report),
         anchor="labels",
         link="Labels",
@@ -86,10 +86,7 @@ def _build_recommended_curves(
 
 
 def _draw_label_panel(
-    analysis: Analysis,
-    curves: Sequence[LabelCurve],
-    decision: Decision | None,
-    size: PanelSize,
+    analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None, size: PanelSize
 ) -> str:
     best = decision.use.standing.system.model if decision is not None else ""
     uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}

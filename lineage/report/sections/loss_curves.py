@@ -4,7 +4,7 @@ from lineage.analysis.records import Analysis
 from lineage.report import charts
 from lineage.report.figures import LineSeries
 from lineage.report.formatting import format_loss_name, format_model
-from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
+from lineage.report.section import Figures, Paragraph, ReportData, Section
 from lineage.report.styles import model_style
 
 MAX_NAMES_IN_TITLE = 4  # of a chart
@@ -26,7 +26,7 @@ def build(report: ReportData) -> Section | None:
         )
     return Section(
         "Pretraining",
-        (Paragraph(text, "note"), Figures(tuple(map(Figure, drawn)), file="loss-curves")),
+        [Paragraph(text, "note"), Figures(drawn, file="loss-curves")],
         subtitle="loss on held-out text, over the text read",
         only="html",
     )

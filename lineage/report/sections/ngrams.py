@@ -3,14 +3,23 @@
 from collections.abc import Sequence
 
 from lineage.analysis.records import Analysis, NgramComparison
+from lineage.report.cells import model_cell
 from lineage.report.formatting import NO_VALUE, format_model, format_si, join_with_and
-from lineage.report.section import Cell, Column, Paragraph, ReportData, Row, Section, Table
-from lineage.report.styles import model_style
+from lineage.report.section import (
+    Cell,
+    Cells,
+    Column,
+    Columns,
+    Paragraph,
+    ReportData,
+    Section,
+    Table,
+    numbers,
+)
 
-COLUMNS = (
-    Column("model"),
-    Column("bits per byte", "n"),
-    Column("5-gram", "n"),
+COLUMNS: Columns = (
+    "model",
+    *numbers("bits per byte", "5-gram"),
     Column("minimal pairs", short="minimal pairs, against the 5-gram"),
 )
 
@@ -24,25 +33,22 @@ def build(report: ReportData) -> Section | None:
     texts = [Paragraph(text, "worse") for text in describe_ngram_comparisons(comparisons)]
     if weak := describe_weak_pairs(comparisons):
         texts.append(Paragraph(weak))
-    rows = tuple(_ngram_row(analysis, one) for one in comparisons)
+    rows = [_ngram_row(analysis, one) for one in comparisons]
     table = Table(COLUMNS, rows, note=describe_ngram_models(analysis))
-    return Section(
-        "Language models beside a 5-gram model", (*texts, table), subtitle="of the same text"
-    )
+    title = "Language models beside a 5-gram model"
+    return Section(title, [*texts, table], subtitle="of the same text")
 
 
-def _ngram_row(analysis: Analysis, comparison: NgramComparison) -> Row:
+def _ngram_row(analysis: Analysis, comparison: NgramComparison) -> Cells:
     # Minimal pairs alone decide where bits per byte show nothing.
     has_weak_pairs = comparison.learned_less and not comparison.has_more_bits
     bits = format_bits(comparison.bits_per_byte)
-    return Row(
-        (
-            Cell(format_model(comparison.model), svg=model_style(analysis, comparison.model).mark),
-            Cell(bits, css="n worse" if comparison.has_more_bits else ""),
-            format_bits(comparison.ngram_bits_per_byte),
-            Cell(format_minimal_pairs(comparison), css="worse" if has_weak_pairs else ""),
-        )
-    )
+    return [
+        model_cell(analysis, comparison.model),
+        Cell(bits, css="n worse" if comparison.has_more_bits else ""),
+        format_bits(comparison.ngram_bits_per_byte),
+        Cell(format_minimal_pairs(comparison), css="worse" if has_weak_pairs else ""),
+    ]
 
 
 def format_bits(value: float | None) -> str:

@@ -5,22 +5,22 @@ from lineage.report.provenance import StageProvenance
 from lineage.report.section import (
     Block,
     Cell,
-    Column,
+    Cells,
+    Columns,
     Facts,
     Piece,
     ReportData,
-    Row,
     Section,
     Table,
+    numbers,
 )
 
-COLUMNS = (
-    Column("stage"),
-    Column("inputs and outputs, sha256"),
-    Column("time", "n"),
-    Column("peak memory", "n"),
-    Column("host"),
-    Column("device"),
+COLUMNS: Columns = (
+    "stage",
+    "inputs and outputs, sha256",
+    *numbers("time", "peak memory"),
+    "host",
+    "device",
 )
 
 
@@ -31,21 +31,19 @@ def build(report: ReportData) -> Section | None:
         return None
     blocks: list[Block] = [Facts(provenance.facts)]
     if provenance.stages:
-        rows = tuple(map(_stage_row, provenance.stages))
+        rows = [_stage_row(stage) for stage in provenance.stages]
         table = Table(COLUMNS, rows, is_wide=True, has_row_names=False)
         title = f"{len(rows)} stages"
-        blocks.append(Section(title, (table,), is_folded=True, only="html"))
-    return Section("Provenance", tuple(blocks), anchor="provenance", link="Provenance")
+        blocks.append(Section(title, [table], is_folded=True, only="html"))
+    return Section("Provenance", blocks, anchor="provenance", link="Provenance")
 
 
-def _stage_row(stage: StageProvenance) -> Row:
-    return Row(
-        (
-            stage.stage,
-            Cell(more=(Piece(stage.digest[:16], is_code=True),)),
-            format_seconds(stage.seconds),
-            format_si(stage.peak_memory_bytes, "B"),
-            stage.host,
-            stage.device,
-        )
-    )
+def _stage_row(stage: StageProvenance) -> Cells:
+    return [
+        stage.stage,
+        Cell(more=[Piece(stage.digest[:16], is_code=True)]),
+        format_seconds(stage.seconds),
+        format_si(stage.peak_memory_bytes, "B"),
+        stage.host,
+        stage.device,
+    ]

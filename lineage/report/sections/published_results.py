@@ -14,7 +14,9 @@ from lineage.report.formatting import format_system, metric_heading
 from lineage.report.section import (
     Block,
     Cell,
+    Cells,
     Column,
+    Columns,
     Paragraph,
     ReportData,
     Row,
@@ -23,13 +25,13 @@ from lineage.report.section import (
     small,
 )
 
-COLUMNS = (
-    Column("system"),
+COLUMNS: Columns = (
+    "system",
     Column("value", "n"),
-    Column("metric"),
-    Column("split"),
+    "metric",
+    "split",
     Column("training examples", "n"),
-    Column("source"),
+    "source",
 )
 NOTE = (
     "The published models differ from ours in size, in the text they read and often in the number "
@@ -45,7 +47,7 @@ def build(report: ReportData) -> Section | None:
     blocks: list[Block] = [Paragraph(NOTE, "note")]
     for one in scores:
         blocks += _list_blocks(one, split=report.analysis.split)
-    return Section("Published results", tuple(blocks), subtitle="not comparable")
+    return Section("Published results", blocks, subtitle="not comparable")
 
 
 def _list_blocks(score: BenchmarkScore, *, split: str) -> Iterator[Block]:
@@ -58,10 +60,10 @@ def _list_blocks(score: BenchmarkScore, *, split: str) -> Iterator[Block]:
         return
     note = "" if score.ours is not None else "Ours has no score."
     subtitle = f"published as {score.benchmark}"
-    yield Table(COLUMNS, tuple(rows), title=score.task, subtitle=subtitle, lead=note)
+    yield Table(COLUMNS, rows, title=score.task, subtitle=subtitle, lead=note)
 
 
-def list_benchmark_rows(score: BenchmarkScore, *, split: str) -> list[Row]:
+def list_benchmark_rows(score: BenchmarkScore, *, split: str) -> list[Row | Cells]:
     """Return our line or lines, then the published ones; none on another split than the papers'.
 
     Ours has every metric of the papers that we measure, or else our ranking metric.
@@ -73,12 +75,13 @@ def list_benchmark_rows(score: BenchmarkScore, *, split: str) -> list[Row]:
         for one in read_published_results()
         if (one.task, one.split) == (score.benchmark, score.official_split)
     ]
-    rows = []
+    rows: list[Row | Cells] = []
     if score.ours is not None:
         names = dict.fromkeys(one.metric for one in published)
         metrics = [PUBLISHED_METRICS[name] for name in names]
         rows += _our_rows(score.ours, metrics, split=split)
-    return [*rows, *map(_published_row, published)]
+    rows += [_published_row(one) for one in published]
+    return rows
 
 
 def _our_rows(
@@ -91,26 +94,24 @@ def _our_rows(
     rows = []
     for metric in shared:
         value = metric.offset + metric.scale * ours.values[metric.our_metric]
-        cells = (
+        cells: Cells = [
             Cell(format_system(ours.system), small("our best")),
             f"{value:.1f}",
             metric.description,
             f"{split}, {ours.num_examples:,} items",
             f"{ours.train_examples:,}",
             "this report",
-        )
+        ]
         rows.append(Row(cells, css="ours"))
     return rows
 
 
-def _published_row(result: PublishedResult) -> Row:
-    return Row(
-        (
-            result.system,
-            result.value,
-            PUBLISHED_METRICS[result.metric].description,
-            result.split,
-            f"{result.training_examples:,}",
-            Cell(result.source, small(result.note, "muted", plain="; {}")),
-        )
-    )
+def _published_row(result: PublishedResult) -> Cells:
+    return [
+        result.system,
+        result.value,
+        PUBLISHED_METRICS[result.metric].description,
+        result.split,
+        f"{result.training_examples:,}",
+        Cell(result.source, small(result.note, "muted", plain="; {}")),
+    ]

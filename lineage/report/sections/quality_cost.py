@@ -43,11 +43,8 @@ def build(report: ReportData) -> Section | None:
     short = f"With the most labels, the time to pretrain, adapt and train once. {devices}"
     return Section(
         "What quality costs",
-        (Figures(tuple(panels), choose_layout(len(panels)), caption_below=True),),
-        aside=(
-            Paragraph(text.strip(), only="html"),
-            Paragraph(short.strip(), only="markdown"),
-        ),
+        [Figures(panels, choose_layout(len(panels)), caption_below=True)],
+        aside=(Paragraph(text.strip(), only="html"), Paragraph(short.strip(), only="markdown")),
         anchor="cost",
         link="Cost",
     )

@@ -17,11 +17,7 @@ from lineage.analysis.records import (
     System,
     SystemScore,
 )
-from lineage.analysis.settings import (
-    baseline_is_near_chance,
-    chance_level,
-    comparison_outcome,
-)
+from lineage.analysis.settings import baseline_is_near_chance, chance_level, comparison_outcome
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
 from lineage.report.decisions import describe_decision, find_largest_decisions
@@ -48,8 +44,9 @@ from lineage.report.notes import format_notes
 from lineage.report.section import (
     Block,
     Cell,
+    Cells,
     Column,
-    Figure,
+    Columns,
     Figures,
     Paragraph,
     Piece,
@@ -171,7 +168,7 @@ def build(report: ReportData) -> Section:
     parts: list[Section] = []
     for scores in list_task_scores(report.analysis, report.decisions):
         parts.append(build_task_section(report, scores, is_first=not parts))
-    return Section(blocks=tuple(parts), anchor="task-by-task", link="Tasks")
+    return Section(blocks=parts, anchor="task-by-task", link="Tasks")
 
 
 def list_task_scores(analysis: Analysis, decisions: Sequence[Decision]) -> list[TaskScores]:
@@ -197,17 +194,16 @@ def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool
     decision = find_largest_decisions(report.decisions).get(task)
     answers = list_answer_figures(report.analysis, decision) if decision is not None else []
     if answers:
-        blocks.append(Figures(tuple(answers), caption_below=True, only="html"))
+        blocks.append(Figures(answers, caption_below=True, only="html"))
     blocks += fold_group_scores(report.analysis, task)
     blocks += fold_disagreements(report.disagreements, task)
     curves = draw_finetune_curves(report.analysis, task)
     if curves:
         title = "Learning curves of fine-tuning, first seed, most labels; dashed: random init"
-        panels = Figures(tuple(map(Figure, curves)))
-        blocks.append(Section(title, (panels,), is_folded=True, only="html"))
+        blocks.append(Section(title, [Figures(curves)], is_folded=True, only="html"))
     sentences = [Paragraph(one.caption, only="markdown") for one in answers]
-    aside = (*_list_notes(scores, decision), *sentences)
-    return Section(task, tuple(blocks), aside=aside, css="task")
+    aside = [*_list_notes(scores, decision), *sentences]
+    return Section(task, blocks, aside=aside, css="task")
 
 
 def _list_notes(scores: TaskScores, decision: Decision | None) -> Iterator[Paragraph]:
@@ -251,24 +247,24 @@ def build_score_table(report: ReportData, scores: TaskScores) -> Table:
     heading = metric_heading(scores.metric)
     counts = [*scores.train_examples]
     labels = "" if scores.largest == "none" else " with labels"
-    group_columns = (
-        Column(),
+    group_columns: Columns = [
+        "",
         Column(f"{heading}{labels}", "n", span=len(counts)),
         Column(f"{report.confidence} interval", "interval"),
         Column(css="strip", svg=figures.draw_strip_axis(scale, unit=heading)),
-        Column("vs baseline"),
-    )
-    columns = (
-        Column("system"),
+        "vs baseline",
+    ]
+    columns: Columns = [
+        "system",
         *(Column(_short_labels(scores, count), "n") for count in counts),
         Column(scores.format_labels(scores.largest), "interval"),
         Column(css="strip"),
-        Column(),
-    )
+        "",
+    ]
     has_random = any(line.system.init == "random" for line in scores.lines)
     return Table(
         columns,
-        tuple(_score_row(scores, line, scale) for line in scores.lines),
+        [_score_row(scores, line, scale) for line in scores.lines],
         css="main",
         is_wide=True,
         option="show random-init baselines" if has_random else "",
@@ -302,15 +298,15 @@ def _score_row(scores: TaskScores, line: SystemLine, scale: LinearScale) -> Row:
     if last is not None and scores.is_recommended(last):
         css += " used"
     name = Cell(
-        more=(
+        more=[
             Piece(name_model(line.first), is_strong=True),
             Piece(format_usage(scores.analysis, line.first)),
             *small(format_unmatched_reason(scores.analysis, system.model), "muted"),
-        ),
+        ],
         svg=model_style(scores.analysis, system.model).mark,
     )
     means = [_mean_cell(scores, line.scores.get(count)) for count in scores.train_examples]
-    return Row((name, *means, *_last_cells(scores, last, scale)), css=css, title=recipe)
+    return Row([name, *means, *_last_cells(scores, last, scale)], css=css, title=recipe)
 
 
 def _mean_cell(scores: TaskScores, score: SystemScore | None) -> Cell:
@@ -327,23 +323,21 @@ def _mean_cell(scores: TaskScores, score: SystemScore | None) -> Cell:
     if lost := _format_lost_seeds(score.problems):
         reason = format_notes(score.problems[0].reason)
         pieces.append(Piece(lost, "worse", reason, is_small=True))
-    return Cell(more=tuple(pieces), title=f"seeds {_format_seeds(score)}")
+    return Cell(more=pieces, title=f"seeds {_format_seeds(score)}")
 
 
-def _last_cells(
-    scores: TaskScores, score: SystemScore | None, scale: LinearScale
-) -> tuple[Cell, ...]:
+def _last_cells(scores: TaskScores, score: SystemScore | None, scale: LinearScale) -> list[Cell]:
     """Return the interval, the strip and the difference from the baseline, at the most labels."""
     if score is None:
-        return (Cell(), Cell(), Cell())
+        return [Cell(), Cell(), Cell()]
     if score.mean is None:
         css = f"{_problem_css(score.problems[0])} wrap"
-        return (Cell(_format_problem(score.problems[0]), css=css, span=3),)
-    return (
+        return [Cell(_format_problem(score.problems[0]), css=css, span=3)]
+    return [
         Cell(_format_interval(score)),
         Cell(svg=_draw_strip(scores, score, scale)),
         _baseline_cell(scores, score),
-    )
+    ]
 
 
 def _baseline_cell(scores: TaskScores, score: SystemScore) -> Cell:
@@ -360,7 +354,7 @@ def _baseline_cell(scores: TaskScores, score: SystemScore) -> Cell:
     pieces = [Piece(difference, css_class(outcome), format_comparison(comparison))]
     if words:
         pieces.append(Piece(" ".join(words), "word muted"))
-    return Cell(more=tuple(pieces))
+    return Cell(more=pieces)
 
 
 def _describe_outcome(analysis: Analysis, comparison: Comparison) -> str:
@@ -393,21 +387,18 @@ def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> s
 
 def build_label_count_table(scores: TaskScores, label_count: str) -> Table:
     """Return all that is known of the scores at one label count, for Markdown."""
-    columns = (
-        Column("system"),
-        Column(metric_heading(scores.metric), "n"),
-        *map(Column, ("interval", "seeds", "vs. baseline")),
-    )
+    heading = Column(metric_heading(scores.metric), "n")
+    columns: Columns = ["system", heading, "interval", "seeds", "vs. baseline"]
     rows = [
         _label_count_row(scores, line.scores[label_count])
         for line in scores.lines
         if label_count in line.scores
     ]
     title = scores.format_labels(label_count).capitalize()
-    return Table(columns, tuple(rows), title=title, only="markdown")
+    return Table(columns, rows, title=title, only="markdown")
 
 
-def _label_count_row(scores: TaskScores, score: SystemScore) -> Row:
+def _label_count_row(scores: TaskScores, score: SystemScore) -> Cells:
     name = name_model(score)
     if reason := format_unmatched_reason(scores.analysis, score.system.model):
         name += f" ({reason})"
@@ -427,7 +418,7 @@ def _label_count_row(scores: TaskScores, score: SystemScore) -> Row:
             difference += f": {outcome}"
         if baseline_is_near_chance(scores.analysis, comparison):
             difference += " °"
-    return Row((name, Cell(more=(mean,)), interval, _format_seeds(score), difference))
+    return [name, Cell(more=[mean]), interval, _format_seeds(score), difference]
 
 
 def build_mean_tables(analysis: Analysis, decisions: Sequence[Decision]) -> list[Table]:
@@ -453,10 +444,10 @@ def _mean_table(scores: TaskScores, names: Sequence[str]) -> Table:
             css = "used" if scores.is_recommended(score) else ""
             cells[format_system(line.system)][label_count] = Cell(text, css=css)
     counts = [*scores.train_examples]
-    rows = [Row((name, *(cells[name].get(count, "") for count in counts))) for name in names]
-    labels = [Column(scores.format_labels(count)) for count in counts]
+    rows = [[name, *(cells[name].get(count, "") for count in counts)] for name in names]
+    labels = [scores.format_labels(count) for count in counts]
     title = f"{scores.task}{unit}"
-    return Table((Column(), *labels), tuple(rows), title=title, subtitle=heading)
+    return Table(["", *labels], rows, title=title, subtitle=heading)
 
 
 def _model_place(analysis: Analysis, model: str) -> int:

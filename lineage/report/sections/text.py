@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, TextCurve, TextGain
 from lineage.report import charts
+from lineage.report.cells import task_cell
 from lineage.report.decisions import find_largest_decisions
 from lineage.report.figures import LineSeries, PanelSize, choose_layout, choose_panel_size
 from lineage.report.formatting import (
@@ -17,17 +18,15 @@ from lineage.report.formatting import (
     metric_heading,
 )
 from lineage.report.section import (
-    Cell,
-    Column,
+    Cells,
+    Columns,
     Figure,
     Figures,
     Paragraph,
     ReportData,
-    Row,
     Section,
     Table,
-    number_columns,
-    small,
+    numbers,
 )
 from lineage.report.styles import model_style
 
@@ -38,12 +37,12 @@ def build(report: ReportData) -> Section | None:
     if not analysis.text_curves:
         return None
     panels = build_text_panels(analysis, report.decisions)
-    figures = Figures(tuple(panels), choose_layout(len(panels)), file="text-curves")
+    figures = Figures(panels, choose_layout(len(panels)), file="text-curves")
     table = build_text_table(analysis)
     title = "Scores after each share of the text"
     return Section(
         "Would more text help?",
-        (figures, Section(title, (table,), is_folded=True)),
+        [figures, Section(title, [table], is_folded=True)],
         aside=(
             Paragraph(
                 "The score over the text that a model had read: earlier checkpoints of its one "
@@ -155,22 +154,19 @@ def _draw_text_panel(
 def build_text_table(analysis: Analysis) -> Table:
     """Return the scores of all curves."""
     shares = sorted({share for curve in analysis.text_curves for share in curve.shares})
-    numbers = [*map(format_share, shares), "gain", "from"]
-    columns = (Column("task"), Column("system"), *number_columns(numbers))
-    return Table(columns, tuple(_text_row(curve, shares) for curve in analysis.text_curves))
+    columns: Columns = ["task", "system", *numbers(*map(format_share, shares), "gain", "from")]
+    return Table(columns, [_text_row(curve, shares) for curve in analysis.text_curves])
 
 
-def _text_row(curve: TextCurve, shares: Sequence[float]) -> Row:
+def _text_row(curve: TextCurve, shares: Sequence[float]) -> Cells:
     scores = dict(zip(curve.shares, curve.scores, strict=True))
-    return Row(
-        (
-            Cell(curve.task, small(metric_heading(curve.metric), "muted", plain=", {}")),
-            f"{format_model(curve.system.model)}, {format_use(curve.system)}",
-            *(format_percent(scores[one]) if one in scores else NO_VALUE for one in shares),
-            format_gain(curve.last_gain),
-            format_share(curve.last_gain.share),
-        )
-    )
+    return [
+        task_cell(curve.task, metric_heading(curve.metric)),
+        f"{format_model(curve.system.model)}, {format_use(curve.system)}",
+        *(format_percent(scores[one]) if one in scores else NO_VALUE for one in shares),
+        format_gain(curve.last_gain),
+        format_share(curve.last_gain.share),
+    ]
 
 
 def format_share(share: float) -> str:

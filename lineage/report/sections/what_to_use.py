@@ -7,6 +7,7 @@ from lineage.analysis.decision import Choice, Decision, SystemCost
 from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, TrialCounts
 from lineage.analysis.settings import chance_level
 from lineage.report import figures
+from lineage.report.cells import task_cell
 from lineage.report.costs import describe_devices
 from lineage.report.decisions import (
     MAX_NAMES,
@@ -36,7 +37,6 @@ from lineage.report.section import (
     Block,
     Cell,
     Column,
-    Figure,
     Figures,
     Paragraph,
     Piece,
@@ -44,7 +44,6 @@ from lineage.report.section import (
     Row,
     Section,
     Table,
-    small,
 )
 from lineage.report.styles import model_style
 
@@ -76,13 +75,13 @@ def build(report: ReportData) -> Section | None:
     counts = list_shown_label_counts(report.analysis)
     reading = (*_reading_notes(report), *seeds_note)
     return Section(
-        blocks=(
+        blocks=[
             build_decision_table(report),
             *_prediction_note(report.decisions),
             *_main_figures(report, counts),
             Section("How to read this", reading, is_folded=True, css="note"),
-        ),
-        switch=tuple(counts) if len(counts) > 1 else (),
+        ],
+        switch=counts if len(counts) > 1 else (),
     )
 
 
@@ -104,21 +103,16 @@ def build_decision_table(report: ReportData) -> Table:
     for one in ordered:
         is_largest = one.train_examples == most_labels[one.task]
         rows.append(_decision_row(report.analysis, one, most_labels=is_largest))
-    return Table(tuple(columns), tuple(rows), css="use", is_wide=True)
+    return Table(columns, rows, css="use", is_wide=True)
 
 
 def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Row:
     """Return a line; a forecast is for the most labels of a task."""
     use = decision.use.standing
     cells: list[str | Cell] = [
+        task_cell(decision.task, name_labels(decision)),
         Cell(
-            more=(
-                Piece(decision.task, "mean"),
-                *small(name_labels(decision), "muted", plain=", {}"),
-            )
-        ),
-        Cell(
-            more=(_strong(format_model(use.system.model)), Piece(format_use(use.system))),
+            more=[_strong(format_model(use.system.model)), Piece(format_use(use.system))],
             svg=model_style(analysis, use.system.model).mark,
         ),
         _score_cell(use, metric_unit(decision.metric)),
@@ -128,7 +122,7 @@ def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) 
     ]
     if analysis.public_models:
         cells.insert(-1, describe_alternative(analysis, decision) or NO_VALUE)
-    return Row(tuple(cells), title=describe_decision(decision), labels=decision.label_count)
+    return Row(cells, title=describe_decision(decision), labels=decision.label_count)
 
 
 def _strong(text: str) -> Piece:
@@ -143,7 +137,7 @@ def _score_cell(use: Standing, unit: str) -> Cell:
     ]
     if interval:
         pieces.append(Piece(interval, "interval", plain=" ({})"))
-    return Cell(more=tuple(pieces))
+    return Cell(more=pieces)
 
 
 def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Cell:
@@ -153,7 +147,7 @@ def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool
     forecast = describe_forecast(decision) or (NO_FORECAST if lacks_forecast else "")
     sentences = [f"{forecast}."] if forecast else []
     sentences += describe_limits(analysis, decision)
-    return Cell(more=(_strong(f"{step}."), Piece(" ".join(sentences))))
+    return Cell(more=[_strong(f"{step}."), Piece(" ".join(sentences))])
 
 
 def describe_alternative(analysis: Analysis, decision: Decision) -> str:
@@ -238,7 +232,7 @@ def _main_figures(report: ReportData, counts: Sequence[str]) -> Iterator[Block]:
         layout = "few" if len(panels) <= figures.MAX_WIDE_PANELS else "wide"
         deck = _describe_figure(report, count)
         yield Paragraph(deck, "deck", has_markup=True, labels=count, only="html")
-        yield Figures(tuple(map(Figure, panels)), layout, file="scores", labels=count, only="html")
+        yield Figures(panels, layout, file="scores", labels=count, only="html")
 
 
 def _describe_figure(report: ReportData, count: str) -> str:
