@@ -33,3 +33,9 @@ def test_an_interval_that_the_data_cannot_support_is_replaced_by_the_reason() ->
 )
 def test_three_digits_are_rounded_before_their_prefix_is_chosen(value: float, text: str) -> None:
     assert formatting.format_si(value, "B") == text
+
+
+def test_zero_has_no_sign_and_negatives_have_a_minus_sign() -> None:
+    assert formatting.format_percent(-0.0001) == "0.0"
+    assert formatting.format_percent(-0.001) == "−0.1"
+    assert formatting.format_percent(None) == "–"

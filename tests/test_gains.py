@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
@@ -18,12 +17,10 @@ from lineage.analysis.settings import (
     comparison_outcome,
 )
 from lineage.config.params import ReportParams
-from lineage.report import page
 from lineage.report.formatting import (
     format_comparison,
     format_difference,
     format_model,
-    format_percent,
     format_verdict,
 )
 from lineage.report.section import Cell, Section, Table, as_row
@@ -277,47 +274,6 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
         read_cell(cell) for table in gains for row in table.rows for cell in as_row(row).cells[1:]
     ]
     assert cells and all(re.fullmatch(r"\([+−]?\d+\.\d\)", cell) for cell in cells)
-
-
-def test_each_line_of_a_table_has_as_many_cells_as_the_head(study_analysis: Analysis) -> None:
-    text = render_pages(study_analysis)["md"]
-    for title, count in (
-        ("What pretraining adds", 5),
-        ("What adaptation adds", 4),
-    ):
-        section = text.split(f"## {title}")[1].split("\n## ")[0]
-        blocks = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
-        assert len(blocks) == count, title
-        for block in blocks:
-            assert len(block) > 2 and {line.count("|") for line in block} == {block[0].count("|")}
-
-
-@pytest.mark.parametrize(("width", "num_tables"), [(200, 1), (60, 3)])
-def test_a_narrow_terminal_prints_tasks_below_each_other(
-    study_analysis: Analysis, capsys: pytest.CaptureFixture[str], width: int, num_tables: int
-) -> None:
-    """No cell is folded into a column of single digits, and each is in one table."""
-    names = ["sentiment", "sense", "agreement"]
-    page.print_table(study_analysis, [], Console(width=width))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    heads = [line for line in lines if any(name in line for name in names)]
-    assert len(heads) == num_tables
-    shown = re.findall("|".join(names), " ".join(heads))
-    assert shown == ["sentiment", "sentiment", "sense", "sense", "agreement"]
-    (line,) = [line for line in lines if line.startswith("|GPT, zero-shot")]
-    means = [
-        format_percent(one.mean)
-        for one in study_analysis.scores
-        if (one.system.model, one.system.init, one.system.transfer)
-        == ("gpt", "pretrained", "zero_shot")
-    ]
-    assert re.findall(r"\d+\.\d", line) == means
-
-
-def test_zero_has_no_sign_and_negatives_have_a_minus_sign() -> None:
-    assert format_percent(-0.0001) == "0.0"
-    assert format_percent(-0.001) == "−0.1"
-    assert format_percent(None) == "–"
 
 
 def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
