@@ -26,7 +26,7 @@ from lineage.report.section import (
 
 STRONG_MARKUP = re.compile(r"\*\*(.+?)\*\*")
 CODE_MARKUP = re.compile(r"`(.+?)`")
-LINK_MARKUP = re.compile(r"\[(.+?)\]\((#.+?)\)")
+LINK_MARKUP = re.compile(r"\[(.+?)\]\((#[\w-]+)\)")
 FILTER = (
     '<p class="filters" hidden><label>Show lines with <input type="search" '
     'placeholder="words, such as elmo sentiment better" size="40"></label> '
@@ -98,7 +98,7 @@ def _block_lines(block: Block) -> Iterator[str]:
 
 def _section_lines(section: Section) -> Iterator[str]:
     css = f"{'split ' if section.aside else ''}{section.css}".strip()
-    yield f"<section{_attributes(css=css, anchor=section.anchor)}>"
+    yield f"<section{_attributes(css, id=section.anchor, aria_label=section.label)}>"
     if section.aside:
         yield '<div class="side">'
     if section.title:
@@ -117,7 +117,7 @@ def _section_lines(section: Section) -> Iterator[str]:
 
 def _folded_lines(section: Section) -> Iterator[str]:
     opened = " open" if section.is_open else ""
-    yield f"<details{_attributes(css=section.css)}{opened}>"
+    yield f"<details{_attributes(section.css)}{opened}>"
     yield f"<summary>{escape(section.title)}</summary>"
     yield from _lines(section.blocks)
     yield "</details>"
@@ -137,7 +137,7 @@ def _switch(label_counts: Sequence[str]) -> str:
 
 def _paragraph(paragraph: Paragraph) -> str:
     text = _markup(paragraph.text) if paragraph.has_markup else escape(paragraph.text)
-    attributes = _attributes(css=paragraph.css, labels=paragraph.labels)
+    attributes = _attributes(paragraph.css, data_labels=paragraph.labels)
     return f"<p{attributes}>{text}</p>"
 
 
@@ -149,7 +149,7 @@ def _markup(text: str) -> str:
 
 def _figure_lines(figures: Figures) -> Iterator[str]:
     css = f"panels {figures.css}".strip()
-    yield f"<div{_attributes(css=css, labels=figures.labels)}>"
+    yield f"<div{_attributes(css, data_labels=figures.labels)}>"
     for figure in map(as_figure, figures.figures):
         yield _figure(figure, caption_below=figures.caption_below)
     yield "</div>"
@@ -177,7 +177,7 @@ def _table_lines(table: Table) -> Iterator[str]:
         yield FILTER
     if table.columns:
         box = "box" if table.is_wide else "box fit"
-        yield f'<div class="{box}" tabindex="0"><table{_attributes(css=table.css)}>'
+        yield f'<div class="{box}" tabindex="0"><table{_attributes(table.css)}>'
         yield "<thead>"
         for columns in (table.group_columns, table.columns):
             if columns:
@@ -192,12 +192,12 @@ def _table_lines(table: Table) -> Iterator[str]:
 
 
 def _heading(column: Column) -> str:
-    attributes = _attributes(css=column.css.replace("wrap", ""), span=column.span)
+    attributes = _attributes(column.css.replace("wrap", ""), colspan=_format_span(column.span))
     return f"<th{attributes}>{escape(column.name)}{column.svg}{_small(column.note, 'muted')}</th>"
 
 
 def _row(table: Table, row: Row) -> str:
-    attributes = _attributes(css=row.css, title=row.title, labels=row.labels)
+    attributes = _attributes(row.css, title=row.title, data_labels=row.labels)
     cells = []
     for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=False)):
         is_name = place == 0 and table.has_row_names
@@ -210,14 +210,16 @@ def _cell(cell: Cell, column: Column, *, is_name: bool) -> str:
     pieces += [_piece(piece) for piece in cell.more if piece.only != "markdown"]
     content = cell.svg + " ".join(pieces)
     if is_name:
-        return f'<th scope="row"{_attributes(css=cell.css, title=cell.title)}>{content}</th>'
-    attributes = _attributes(css=cell.css or column.css, title=cell.title, span=cell.span)
+        return f'<th scope="row"{_attributes(cell.css, title=cell.title)}>{content}</th>'
+    attributes = _attributes(
+        cell.css or column.css, title=cell.title, colspan=_format_span(cell.span)
+    )
     heading = f' data-head="{escape(column.short)}"' if column.short else ""
     return f"<td{attributes}{heading}>{content}</td>"
 
 
 def _piece(piece: Piece) -> str:
-    attributes = _attributes(css=piece.css, title=piece.title)
+    attributes = _attributes(piece.css, title=piece.title)
     text = escape(piece.text)
     if piece.is_strong:
         return f"<b{attributes}>{text}</b>"
@@ -229,18 +231,14 @@ def _piece(piece: Piece) -> str:
 
 
 def _small(text: str, css: str = "") -> str:
-    return f" <small{_attributes(css=css)}>{escape(text)}</small>" if text else ""
+    return f" <small{_attributes(css)}>{escape(text)}</small>" if text else ""
 
 
-def _attributes(
-    *, css: str = "", title: str = "", labels: str = "", anchor: str = "", span: int = 1
-) -> str:
-    """Return the attributes of a tag that are not empty."""
-    values = {
-        "class": css,
-        "id": anchor,
-        "title": title,
-        "data-labels": labels,
-        "colspan": str(span) if span > 1 else "",
-    }
-    return "".join(f' {name}="{escape(value)}"' for name, value in values.items() if value)
+def _format_span(span: int) -> str:
+    return str(span) if span > 1 else ""
+
+
+def _attributes(css: str = "", **values: str) -> str:
+    """Return the attributes of a tag that are not empty. `aria_label` is `aria-label`."""
+    named = {"class": css} | {name.replace("_", "-"): value for name, value in values.items()}
+    return "".join(f' {name}="{escape(value)}"' for name, value in named.items() if value)

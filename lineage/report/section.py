@@ -144,7 +144,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures beside each other. A text is the SVG of a figure without a sentence."""
+    """Figures next to each other. A text is the SVG of a figure without a sentence."""
 
     figures: Sequence[Figure | str]
     css: str = ""  # few | forest | wide
@@ -169,7 +169,8 @@ class Section:
     title: str = ""
     blocks: Sequence[Block] = ()
     subtitle: str = ""  # in small type
-    aside: Sequence[Paragraph] = ()  # beside the blocks in a wide window
+    aside: Sequence[Paragraph] = ()  # next to the blocks in a wide window
+    label: str = ""  # its name for screen readers, if it has no title
     anchor: str = ""  # the id of its element
     link: str = ""  # its name in the links at the top
     css: str = ""

@@ -1,4 +1,4 @@
-"""What adaptation to the target's text did to the loss of each model."""
+"""Domain-adaptive pretraining: the loss of each model before and after it."""
 
 from lineage.analysis.records import AdaptationEffect, Analysis
 from lineage.report.formatting import format_loss_name, format_seconds, format_si

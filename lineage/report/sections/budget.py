@@ -1,4 +1,4 @@
-"""What pretraining each model took."""
+"""The budget of each model: text, tokens, parameters, time and memory of pretraining."""
 
 from lineage.analysis.records import Analysis, PretrainingBudget
 from lineage.report.cells import model_cell

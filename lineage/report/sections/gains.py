@@ -1,4 +1,4 @@
-"""What pretraining adds, adaptation, general text, and reading on from a public checkpoint."""
+"""The gains of pretraining, adaptation, general text, and continuing a public checkpoint."""
 
 from collections.abc import Iterator, Sequence
 

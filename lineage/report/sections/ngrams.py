@@ -1,4 +1,4 @@
-"""Language models beside a 5-gram model of the same text."""
+"""Language models compared with a 5-gram model of the same text."""
 
 from collections.abc import Sequence
 

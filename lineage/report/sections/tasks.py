@@ -185,7 +185,7 @@ def list_task_scores(analysis: Analysis, decisions: Sequence[Decision]) -> list[
 
 
 def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool) -> Section:
-    """Return the tables and figures of a task, with notes beside them."""
+    """Return the tables and figures of a task, with notes."""
     task = scores.task
     blocks: list[Block] = [build_score_table(report, scores)]
     if is_first:

@@ -1,4 +1,4 @@
-"""What to use for each task: the table of decisions, and the main figure."""
+"""The table of decisions, the main figure, and how to read them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -81,6 +81,7 @@ def build(report: ReportData) -> Section | None:
             *_main_figures(report, counts),
             Section("How to read this", reading, is_folded=True, css="note"),
         ],
+        label="What to use",
         switch=counts if len(counts) > 1 else (),
     )
 
@@ -183,7 +184,7 @@ def format_cost(cost: SystemCost) -> str:
 
 
 def _list_as_good(decision: Decision) -> str:
-    """Name the systems that are as good, and what they cost beside the recommended one."""
+    """Name the systems that are as good, and what they cost."""
     if decision.certainty == "alone":
         return "nothing to compare with"
     names = [_name_with_cost(one) for one in decision.as_good]
