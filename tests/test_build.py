@@ -31,6 +31,16 @@ from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
 from tests.study_rows import GRID, Study, render_pages
 
+THREE_SEEDS_GRID = dataclasses.replace(
+    GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
+)
+FAILED_VALUES = {
+    "status": "failed",
+    "reason": [results.Note("error", "the loss is nan")],
+    "value": None,
+    "num_examples": 0,
+}
+
 
 @pytest.fixture(scope="module")
 def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
@@ -262,19 +272,6 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
         "For every system, random-init baselines too, validation chose among 3 configurations of "
         "fine-tuning and 4 configurations of TF-IDF."
     )
-
-
-THREE_SEEDS_GRID = dataclasses.replace(
-    GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
-)
-
-
-FAILED_VALUES = {
-    "status": "failed",
-    "reason": [results.Note("error", "the loss is nan")],
-    "value": None,
-    "num_examples": 0,
-}
 
 
 def fail_stage(folder: Path, stage: str, *, except_seeds: tuple[int, ...] = ()) -> None:

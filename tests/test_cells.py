@@ -10,6 +10,9 @@ from lineage.analysis import cells, statistics
 from lineage.analysis.records import DuplicateLabelCount, Setting, System
 from lineage.results import ResultRow, results_frame
 
+GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
+
+
 ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="text_classification", metric="accuracy", num_examples=10, transfer="frozen", head="linear",
           label_count="all", train_examples=9, pretrain_seed=0, finetune_seed=0, test_set="x", split="test", value=0.5)  # fmt: skip
 
@@ -70,9 +73,6 @@ def test_the_interval_of_a_score_is_that_of_the_mean_over_its_seeds() -> None:
     expected = statistics.estimate_mean(mean_N, bounds=(0.0, 1.0))
     actual = build_cell("accuracy", scores).summarize()
     assert (actual.ci_low, actual.ci_high) == pytest.approx((expected.low, expected.high))
-
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 
 
 def build_cells(task: str, available: int, label_counts: list[str]) -> list[cells.ResultCell]:

@@ -25,9 +25,9 @@ from lineage.config.params import ReportParams
 from lineage.report import formatting, provenance
 from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
-from lineage.report.sections.what_to_use import describe_ablation_models, describe_intervals
+from lineage.report.sections.what_to_use import describe_intervals
 from lineage.report.styles import loss_did_not_fall
-from tests.study_rows import GRID, Study, build_analysis, build_comparison
+from tests.study_rows import GRID, Study, build_comparison
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -183,12 +183,6 @@ def test_equal_scores_are_not_identical_predictions() -> None:
     other.prediction_hashes = {seeds: n + 1 for seeds, n in other.prediction_hashes.items()}
     (comparison,) = run_comparisons(plan_comparisons([one, other], GRID))
     assert comparison.verdict == "equivalent" and comparison.difference == 0.0
-
-
-def test_ablations_are_named() -> None:
-    with_ablation = build_analysis(grid=dataclasses.replace(GRID, ablation_of={"bare": "gpt"}))
-    assert describe_ablation_models(with_ablation).startswith("bare is an ablation")
-    assert not describe_ablation_models(build_analysis())
 
 
 def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: Path) -> None:

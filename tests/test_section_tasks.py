@@ -25,19 +25,6 @@ def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
     return study_results[1]
 
 
-def test_adaptation_that_did_not_help_is_marked(analysis: Analysis) -> None:
-    improved = {one.model: bool(one.num_improved) for one in analysis.adaptation}
-    assert improved == {"elmo": True, "gpt": True, "bert": False}
-    marked = {
-        (score.system.model, score.system.init)
-        for score in analysis.scores
-        if "†" in format_usage(analysis, score)
-    }
-    assert marked == {("bert", "adapted")}
-    for text in render_pages(analysis).values():
-        assert "† did not fall" in text
-
-
 def small_analysis(folder: Path, **changes: Any) -> Analysis:
     """Return the analysis of a study with 40 items."""
     grid = dataclasses.replace(GRID, **changes)
