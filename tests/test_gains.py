@@ -25,7 +25,8 @@ from lineage.report.formatting import (
 )
 from lineage.report.section import Cell, Section, Table, as_row
 from lineage.report.sections.gains import build, format_method
-from lineage.report.sections.tasks import build_label_count_table, list_task_scores
+from lineage.report.sections.tasks import build_label_count_table
+from lineage.report.task_scores import list_task_scores
 from tests.sections import (
     column_names,
     find_blocks,

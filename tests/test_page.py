@@ -17,6 +17,7 @@ from rich.console import Console
 
 from lineage.analysis.records import Analysis
 from lineage.report import page
+from lineage.runtime.code import imported_names
 from tests.checkout import ROOT, copy_tree, run_command
 from tests.full_report import build_full_report
 
@@ -91,6 +92,16 @@ def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(
 def test_every_section_is_in_the_list_and_has_one_file() -> None:
     files = {path.stem for path in (ROOT / "lineage/report/sections").glob("*.py")} - {"__init__"}
     assert files == {*page.SECTIONS} and len(page.SECTIONS) == len(files)
+
+
+@pytest.mark.parametrize("name", page.SECTIONS)
+def test_a_section_knows_neither_the_page_nor_a_renderer(name: str) -> None:
+    """The page loads sections by their names, so the test of cycles does not see them."""
+    imported = imported_names(ROOT / f"lineage/report/sections/{name}.py")
+    above = {
+        f"lineage.report.{one}" for one in ("page", "html", "markdown", "terminal", "evidence")
+    }
+    assert imported and not imported & above
 
 
 def test_a_section_is_one_file_and_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lineage.analysis.records import Analysis
 from lineage.config.params import ReportParams
 from lineage.report.section import Table
 from lineage.report.sections.adaptation import build
-from lineage.report.sections.tasks import format_usage, list_task_scores
+from lineage.report.task_scores import format_usage, list_task_scores
 from tests.sections import find_blocks, read_table, report_of
 from tests.study_rows import GRID, Study, render_pages
 

@@ -20,9 +20,9 @@ from lineage.report.formatting import format_si
 from lineage.report.provenance import Provenance
 from lineage.report.section import Block, Figures, ReportData, Section, as_figure
 from lineage.report.sections.answer import summarize_ngram_comparisons
-from lineage.report.sections.tasks import build_mean_tables
 from lineage.report.styles import format_model_name
 from lineage.report.task_notes import describe_fold_training
+from lineage.report.task_scores import build_mean_tables
 
 # The files in the folder `sections`, in the order of the page. Each has a function `build`.
 SECTIONS = (
