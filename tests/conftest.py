@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -32,7 +33,7 @@ from tests.checkout import RUN_STUDY, create_own_study, run_command  # noqa: E40
 # demo's own compute, then those that compute for long. Small files come last.
 FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_forkserver.py", "test_training.py",
          "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
-         "test_microworld.py", "test_report.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
+         "test_microworld.py", "test_build.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
          "test_windows.py", "test_bad_input.py")  # fmt: skip
 
 
@@ -94,3 +95,22 @@ def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
             self, device, load_weights=False
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the results of a synthetic study, which no test changes."""
+    # Tests of processes do not need the library, so it is imported here, and below.
+    from tests.study_rows import Study
+
+    return Study(tmp_path_factory.mktemp("study")).write()
+
+
+@pytest.fixture(scope="session")
+def study_results(study_folder: Path) -> Any:
+    """Return the table and the analysis of this study."""
+    from lineage.analysis.build import build_results
+    from lineage.config.params import ReportParams
+    from tests.study_rows import GRID
+
+    return build_results(study_folder, GRID, ReportParams())

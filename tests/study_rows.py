@@ -19,7 +19,7 @@ import pandas as pd
 from lineage import artifacts, results
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.decision import decide
-from lineage.analysis.records import Analysis, TrialCounts
+from lineage.analysis.records import Analysis, Comparison, System, TrialCounts
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.evaluation.evaluate import sort_predictions
@@ -304,6 +304,31 @@ def build_analysis(
         "schema_version": 4,
     }
     return Analysis(**empty | defaults | fields)
+
+
+def build_comparison(**changes: Any) -> Comparison:
+    """Return a comparison of two models without a significant difference, with these fields."""
+    system = System("gpt", "gpt", "pretrained", "none", "finetuned", "last", "linear", "none")
+    values: dict[str, Any] = {
+        "comparison_type": "models",
+        "task": "sense",
+        "label_count": "all",
+        "metric": "accuracy",
+        "first": system,
+        "second": replace(system, model="bert"),
+        "difference": 0.024,
+        "ci_low": -1.0,
+        "ci_high": 1.0,
+        "standard_error": 0.1,
+        "degrees_of_freedom": 1.0,
+        "detectable": None,
+        "pretrain_runs": 1,
+        "repetitions": 2,
+        "num_examples": 400,
+        "num_comparisons": 1,
+        "verdict": "no significant difference",
+    }
+    return Comparison(**values | changes)
 
 
 def render_pages(analysis: Analysis) -> dict[str, str]:

@@ -14,12 +14,13 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import AnswerDetails, ClassScore
 from lineage.config.params import ReportParams
 from lineage.report.answers import (
-    build_answer_findings,
     choose_systems,
     describe_calibration,
     describe_classes,
     describe_confusions,
+    list_answer_figures,
 )
+from lineage.report.decisions import find_largest_decisions
 from tests.study_rows import GRID, Study
 
 LABELS = np.array(["a"] * 6 + ["b"] * 3 + ["c"], dtype=object)
@@ -95,8 +96,9 @@ def test_the_answers_of_a_study_are_those_of_its_predictions(tmp_path: Path) -> 
     scores = score_classes(rows["label"].to_numpy(object), rows["prediction"].to_numpy(object))
     found = {one.label: one.f1[0] for one in own.classes}
     assert found and found == {label: score for label, (_, score) in scores.items()}
-    findings = build_answer_findings(analysis, decide(analysis, {}))
-    assert findings["sense"] and all("<svg" in one.figure for one in findings["sense"])
+    decision = find_largest_decisions(decide(analysis, {}))["sense"]
+    drawn = list_answer_figures(analysis, decision)
+    assert drawn and all("<svg" in one.svg and one.caption for one in drawn)
 
 
 def test_the_figures_show_the_system_to_use_first(tmp_path: Path) -> None:

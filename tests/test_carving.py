@@ -18,7 +18,7 @@ from lineage.data.items import TaskItems, build_items
 from lineage.data.splits import choose_whole_groups
 from lineage.data.task_data import assign_fold_splits
 from lineage.errors import InputError
-from lineage.report.tasks import format_duplicates
+from lineage.report.sections.data import format_duplicates
 from lineage.tasks.base import load_kind
 
 Rows = list[dict[str, Any]]

@@ -1,6 +1,7 @@
 """The planned comparisons are made, with the correct uncertainty."""
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.comparisons import (
     PlannedComparison,
+    best_systems,
     is_above_chance,
     plan_comparisons,
     run_comparisons,
 )
 from lineage.analysis.records import AdaptationEffect, Comparison, System, TaskSummary
 from lineage.config.params import ReportParams
-from lineage.report import formatting, provenance, sentences, tables, task_sections, tasks
-from tests.study_rows import GRID, Study, build_analysis
-from tests.test_report import build_comparison
+from lineage.report import formatting, provenance
+from lineage.report.sections.adaptation import format_adaptation_outcome
+from lineage.report.sections.data import format_overlap_length
+from lineage.report.sections.what_to_use import describe_intervals
+from lineage.report.styles import loss_did_not_fall
+from tests.study_rows import GRID, Study, build_comparison
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -180,12 +185,6 @@ def test_equal_scores_are_not_identical_predictions() -> None:
     assert comparison.verdict == "equivalent" and comparison.difference == 0.0
 
 
-def test_ablations_are_named() -> None:
-    with_ablation = build_analysis(grid=dataclasses.replace(GRID, ablation_of={"bare": "gpt"}))
-    assert sentences.describe_ablation_models(with_ablation).startswith("bare is an ablation")
-    assert not sentences.describe_ablation_models(build_analysis())
-
-
 def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: Path) -> None:
     grid = dataclasses.replace(
         GRID,
@@ -200,17 +199,17 @@ def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: 
     assert {one.repetitions for one in models} == {12}
     scores = [one for one in analysis.scores if one.system.model == "bert"]
     assert {len(one.seeds) for one in scores} == {12}
-    text = sentences.describe_intervals(analysis)
+    text = describe_intervals(analysis)
     assert text.startswith("over items, pretraining seeds and fine-tuning seeds")
     one = dataclasses.replace(grid, pretrain_seeds=(0,), finetune_seeds=(0,))
     alone = build_results(Study(tmp_path / "one", grid=one).write(), one, ReportParams())[1]
-    text = sentences.describe_intervals(alone)
+    text = describe_intervals(alone)
     assert text.startswith("over items only. Nothing was repeated")
     few = dataclasses.replace(grid, finetune_seeds=(0,))
     analysis_of_few = build_results(Study(tmp_path / "few", grid=few).write(), few, ReportParams())[
         1
     ]
-    text = sentences.describe_intervals(analysis_of_few)
+    text = describe_intervals(analysis_of_few)
     assert text.startswith("over items and pretraining seeds")
     assert text.endswith("so they do not cover what another would change.")
 
@@ -261,8 +260,8 @@ def test_only_a_loss_that_did_not_fall_is_marked(
     metric: str, num_improved: int, outcome: str, marked: bool
 ) -> None:
     effect = AdaptationEffect("bert", "mr", metric, num_improved, 2, 2.0, 2.0, (), None)
-    assert tables.format_adaptation_outcome(effect) == outcome
-    assert task_sections.loss_did_not_fall(effect) == marked
+    assert format_adaptation_outcome(effect) == outcome
+    assert loss_did_not_fall(effect) == marked
 
 
 def build_task_summary(language: str) -> TaskSummary:
@@ -279,7 +278,7 @@ def build_task_summary(language: str) -> TaskSummary:
     ],
 )
 def test_two_languages_have_two_overlap_lengths(languages: list[str], text: str) -> None:
-    assert tasks.format_overlap_length([build_task_summary(name) for name in languages]) == text
+    assert format_overlap_length([build_task_summary(name) for name in languages]) == text
 
 
 @pytest.mark.parametrize(
@@ -307,3 +306,28 @@ def test_unknown_compute_times_are_counted(seconds: list[float | None], text: st
 def test_a_verdict_that_is_open_says_why(changes: dict[str, Any], text: str) -> None:
     defaults = {"verdict": "no significant difference", "degrees_of_freedom": 9.0}
     assert formatting.format_verdict(build_comparison(**defaults | changes)) == text
+
+
+def draw_scores(rng: np.random.Generator, share: float) -> np.ndarray:
+    return (rng.random((REPETITIONS, ITEMS)) < share).astype(float)
+
+
+def test_an_ablation_is_compared_with_the_same_probe_only() -> None:
+    rng = np.random.default_rng(11)
+    cells = [build_cell(name, draw_scores(rng, 0.6)) for name in ("gpt", "bare")]
+    cells += [replace(one, system=replace(one.system, head="bilstm")) for one in cells]
+    planned = plan_comparisons(cells, replace(GRID, ablation_of={"bare": "gpt"}))
+    heads = [(p.comparison_type, p.first.system.head, p.second.system.head) for p in planned]
+    assert heads == [("ablation", "linear", "linear"), ("ablation", "bilstm", "bilstm")]
+    counts = [one.num_comparisons for one in run_comparisons(planned)]
+    assert counts == [1, 1], "the tests of each probe are corrected separately"
+
+
+def test_the_best_baseline_is_a_rival_whatever_a_model_is_called() -> None:
+    rng = np.random.default_rng(12)
+    cells = [
+        build_cell("control", draw_scores(rng, 0.7)),
+        build_cell("gpt", draw_scores(rng, 0.8)),
+        build_cell("tfidf", draw_scores(rng, 0.6), init="none"),
+    ]
+    assert [one.system.model for one in best_systems(cells)] == ["gpt", "control", "tfidf"]

@@ -32,8 +32,8 @@ from lineage.evaluation.unigram_control import has_unigram_control, unigram_cont
 from lineage.methods.encoder import EvalContext
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.registry import EvaluateSettings
-from lineage.report.curves import draw_finetune_curves
-from lineage.report.task_sections import describe_collapsed_runs, describe_convergence
+from lineage.report.sections.tasks import draw_finetune_curves
+from lineage.report.task_notes import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from tests import tiny
 from tests.study_rows import GRID, Study, build_analysis, render_pages

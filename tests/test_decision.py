@@ -23,24 +23,36 @@ from lineage.analysis.records import (
 )
 from lineage.analysis.settings import OmittedMethod
 from lineage.data.dataset_stats import SplitStats
-from lineage.report.costs import build_costs
-from lineage.report.curves import describe_devices, describe_front
+from lineage.report.costs import build_costs, describe_devices
 from lineage.report.decisions import (
-    build_decision_lines,
-    build_main_figures,
     describe_decision,
     describe_limits,
-    format_cost,
     summarize_decisions,
 )
 from lineage.report.formatting import format_percent, printed_gap
+from lineage.report.section import ReportData
+from lineage.report.sections.quality_cost import describe_front
+from lineage.report.sections.what_to_use import (
+    build_decision_table,
+    describe_alternative,
+    draw_main_panels,
+    format_cost,
+    list_shown_label_counts,
+)
 from lineage.results import PUBLIC_FAMILY
+from tests.sections import read_table
 from tests.study_rows import GRID, build_analysis
 from tests.test_comparisons import build_cell
 from tests.test_ngram import compare_on
 from tests.test_ranking import build_cells
 
 SETTING = Setting("sense", "100")
+
+
+def read_decision(analysis: Analysis, decision: Decision) -> dict[str, str]:
+    """Return the line of a decision in the table "what to use"."""
+    (line,) = read_table(build_decision_table(ReportData(analysis, [decision])))
+    return line
 
 
 def analyze(cells: list[ResultCell], **fields: Any) -> Analysis:
@@ -189,9 +201,10 @@ def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
     assert summarize_decisions(open_analysis, [decision]) == (
         "For the task sense, no model is shown to be better than a 5-gram model, which only counts."
     )
-    (line,) = build_decision_lines(open_analysis, [decision])
-    assert (line.use, line.next_step) == ("ELMo", "Let models read more text")
-    assert line.sentence.startswith(
+    line = read_decision(open_analysis, decision)
+    assert line["Use"].startswith("**ELMo**")
+    assert line["Next step"].startswith("**Let models read more text.**")
+    assert describe_decision(decision).startswith(
         "No model is shown to be better than a 5-gram model, which only counts; ELMo, fine-tuned: 90.0 % ("
     )
     (better,) = compare_with_counting(analysis, "better")
@@ -257,9 +270,11 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
         "), 20.0 points above the best without public weights; all other models" in public_sentence
     )
     assert own_sentence.startswith("use ELMo, fine-tuned: 70.0 % (")
-    (line,) = build_decision_lines(analyze(cells), [decision])
-    assert (line.use, line.score) == ("minilm", "90.0")
-    assert line.alternative == "without public weights: ELMo (fine-tuned) 70.0"
+    analysis = dataclasses.replace(analyze(cells), public_models=("minilm",))
+    line = read_decision(analysis, decision)
+    assert line["Use"].startswith("**minilm**")
+    assert line["Score, 95 % interval"].startswith("**90.0**")
+    assert line["Alternative"] == "without public weights: ELMo (fine-tuned) 70.0"
 
 
 @pytest.mark.parametrize("verdict", ["better", "no significant difference"])
@@ -277,8 +292,10 @@ def test_a_lead_over_tfidf_that_tests_do_not_show_is_named(verdict: str) -> None
     is_named = verdict != "better"
     for cells in (own, [*own, public]):
         analysis = dataclasses.replace(analyze(with_floor(cells)), comparisons=(comparison,))
-        (line,) = build_decision_lines(analysis, decide(analysis, {}))
-        place = line.alternative if line.use == "minilm" else line.limits
+        (decision,) = decide(analysis, {})
+        place = read_decision(analysis, decision)["Next step"]
+        if decision.use.standing.is_public:
+            place = describe_alternative(analysis, decision)
         assert ("not shown to be better than TF-IDF" in place) is is_named
 
 
@@ -288,8 +305,8 @@ def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
     cells = with_floor([*own, public])
     decision = decide_one(cells)
     assert decision.advice == "pretrain on your text" and decision.overall is not None
-    (line,) = build_decision_lines(analyze(cells), [decision])
-    assert (line.use, line.alternative) == ("ELMo", "with public weights: the same")
+    assert read_decision(analyze(cells), decision)["Use"].startswith("**ELMo**")
+    assert describe_alternative(analyze(cells), decision) == "with public weights: the same"
 
 
 def test_at_chance_nothing_is_recommended() -> None:
@@ -375,7 +392,7 @@ def test_public_models_alone_get_a_decision() -> None:
     assert decision.advice == "use a public model"
     answer = summarize_decisions(analyze(cells), [decision])
     assert answer == "For the task sense, use the public model minilm."
-    assert build_decision_lines(analyze(cells), [decision])[0].alternative == ""
+    assert describe_alternative(analyze(cells), decision) == ""
 
 
 def test_few_items_show_no_system_to_be_as_good() -> None:
@@ -565,9 +582,8 @@ def test_the_figure_marks_what_may_be_the_best() -> None:
     analysis = dataclasses.replace(
         analysis, grid=dataclasses.replace(analysis.grid, label_counts=(100,))
     )
-    (figure,) = build_main_figures(analysis)
-    (panel,) = figure.panels
-    assert figure.label_count == "100"
+    assert list_shown_label_counts(analysis) == ["100"]
+    (panel,) = draw_main_panels(analysis, "100")
     assert "<title>sense: ELMo fine-tuned 90.0; GPT fine-tuned 60.0; TF-IDF" in panel
     assert panel.count('fill="var(--background') == 2, "the marks of gpt and TF-IDF are open"
 
@@ -608,10 +624,9 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
     decision = decide_one(cells, label_forecasts=forecasts)
     assert decision.forecast is None, "75 % is less than there is now"
     assert "more labels" not in describe_decision(decision)
-    (line,) = build_decision_lines(analyze(cells), [decision])
     assert (
-        line.forecast
-        == "To forecast what more labels would bring, run this system with at least three label counts"
+        "To forecast what more labels would bring, run this system with at least three label counts."
+        in read_decision(analyze(cells), decision)["Next step"]
     )
     higher = forecast_for(frozen, scores=(0.8, 0.85, 0.88))
     changed = decide_one(cells, label_forecasts=(*forecasts, higher))

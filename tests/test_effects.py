@@ -11,8 +11,9 @@ from lineage.analysis.effects import build_effects, pool_effects
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis
 from lineage.config.params import ReportParams
-from lineage.report import tables
 from lineage.report.formatting import format_model
+from lineage.report.sections.gains import build
+from tests.sections import find_figures, report_of
 from tests.study_rows import FAMILIES, GRID, Study
 
 
@@ -95,10 +96,17 @@ def test_two_tasks_have_a_mean_without_an_interval(analysis: Analysis) -> None:
         assert effect.pooled.low is None and effect.pooled.high is None
 
 
+def pretraining_figures(analysis: Analysis) -> list[str]:
+    """Return the forest plots of what pretraining adds."""
+    section = build(report_of(analysis))
+    assert section is not None
+    return [figure.svg for figure in find_figures(section.blocks[0])]
+
+
 def test_the_forest_plot_has_a_row_for_each_model_and_method(analysis: Analysis) -> None:
-    section = tables.build_gain_sections(analysis)[0]
-    assert len(section.figures) == 3
-    figure = section.figures[0]
+    figures = pretraining_figures(analysis)
+    assert len(figures) == 3
+    figure = figures[0]
     assert "<title>text classification: " in figure
     for model in FAMILIES:
         for method in ("frozen", "fine-tuned"):
@@ -112,5 +120,5 @@ def test_a_baseline_near_chance_is_marked_in_the_row(tmp_path: Path) -> None:
         dataclasses.replace(one, above_chance=False) if one.system.init == "random" else one
         for one in analysis.scores
     )
-    section = tables.build_gain_sections(dataclasses.replace(analysis, scores=scores))[0]
-    assert all(" °" in figure for figure in section.figures)
+    figures = pretraining_figures(dataclasses.replace(analysis, scores=scores))
+    assert figures and all(" °" in figure for figure in figures)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
@@ -18,14 +17,25 @@ from lineage.analysis.settings import (
     comparison_outcome,
 )
 from lineage.config.params import ReportParams
-from lineage.report import page, tables
 from lineage.report.formatting import (
     format_comparison,
     format_difference,
     format_model,
-    format_percent,
+    format_verdict,
 )
-from lineage.report.task_sections import build_task_tables
+from lineage.report.section import Cell, Section, Table, as_row
+from lineage.report.sections.gains import build, format_method
+from lineage.report.sections.tasks import build_label_count_table
+from lineage.report.task_scores import list_task_scores
+from tests.sections import (
+    column_names,
+    find_blocks,
+    find_figures,
+    find_texts,
+    read_cell,
+    read_table,
+    report_of,
+)
 from tests.study_rows import FAMILIES, GRID, Study, render_pages
 
 OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
@@ -60,6 +70,13 @@ def pretraining_comparison(analysis: Analysis, **changed: Any) -> Comparison:
     return replace(first, **changed)
 
 
+def build_parts(analysis: Analysis) -> list[Section]:
+    """Return a section for each type of gain."""
+    section = build(report_of(analysis))
+    parts = section.blocks if section is not None else ()
+    return [part for part in parts if isinstance(part, Section)]
+
+
 def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analysis) -> None:
     pretraining, adaptation = summarize_gains(study_analysis)
     assert pretraining.comparison_type == "pretraining"
@@ -89,24 +106,25 @@ def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analys
 
 
 def test_a_table_has_the_differences_at_the_largest_label_count(study_analysis: Analysis) -> None:
-    section = tables.build_gain_sections(study_analysis)[0]
-    (table,) = [one for one in section.tables if one.method == "fine-tuned"]
-    assert table.columns == tuple(map(format_model, FAMILIES))
-    assert [line.task for line in table.lines] == ["sentiment", "sense"]
-    for line in table.lines:
-        assert line.labels == "all 600 labels"
-        for model, cell in zip(FAMILIES, line.cells, strict=True):
+    section = build_parts(study_analysis)[0]
+    (table,) = [one for one in find_blocks(section, Table) if one.title == "fine-tuned"]
+    assert column_names(table) == ["task", *map(format_model, FAMILIES)]
+    names = [line["task"] for line in read_table(table)]
+    assert names == ["sentiment, all 600 labels", "sense, all 600 labels"]
+    for task, row in zip(("sentiment", "sense"), table.rows, strict=True):
+        for model, cell in zip(FAMILIES, as_row(row).cells[1:], strict=True):
             (own,) = [
                 one
                 for one in study_analysis.comparisons
                 if one.comparison_type == "pretraining"
-                and one.setting == Setting(line.task, "all")
+                and one.setting == Setting(task, "all")
                 and (one.first.model, one.first.transfer) == (model, "finetuned")
             ]
-            assert cell is not None
-            assert cell.text.startswith(format_difference(own.difference))
-            assert cell.interval == format_comparison(own)
-            assert ("▲" in cell.text) == (own.verdict == "better")
+            assert isinstance(cell, Cell)
+            (piece,) = cell.more
+            assert piece.text.startswith(format_difference(own.difference))
+            assert piece.title == format_comparison(own)
+            assert ("▲" in piece.text) == (own.verdict == "better")
 
 
 def test_a_method_that_was_run_with_fewer_labels_is_named(study_analysis: Analysis) -> None:
@@ -116,10 +134,12 @@ def test_a_method_that_was_run_with_fewer_labels_is_named(study_analysis: Analys
         if one.comparison_type == "pretraining"
         and (one.first.transfer, one.label_count) != ("finetuned", "all")
     ]
-    (section,) = tables.build_gain_sections(with_comparisons(study_analysis, kept))
-    assert section.finding.startswith("With the most labels of each method (fine-tuned: 100), ")
-    assert any("fine-tuned, 100 labels" in figure for figure in section.figures)
-    assert not any("frozen, " in figure for figure in section.figures)
+    (section,) = build_parts(with_comparisons(study_analysis, kept))
+    finding = find_texts(section)[0]
+    assert finding.startswith("With the most labels of each method (fine-tuned: 100), ")
+    figures = [figure.svg for figure in find_figures(section)]
+    assert any("fine-tuned, 100 labels" in figure for figure in figures)
+    assert not any("frozen, " in figure for figure in figures)
 
 
 def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis: Analysis) -> None:
@@ -136,37 +156,43 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
         and (one.first.transfer, one.label_count) == ("frozen", "all")
         and (one.first.model, one.task) in verdicts
     ]
-    (section,) = tables.build_gain_sections(with_comparisons(study_analysis, kept))
+    (section,) = build_parts(with_comparisons(study_analysis, kept))
+    _, model_counts, gains = find_blocks(section, Table)
     marks = {}
-    for line in section.tables[0].lines:
-        texts = [cell.text.lstrip("+−.0123456789") if cell else None for cell in line.cells]
-        marks[line.task] = texts
-    assert marks == {"sentiment": [" =", None], "sense": [" ▼", " ="]}
-    counts = {line.name: line.counts for line in section.model_counts}
-    assert (counts["ELMo"].worse, counts["ELMo"].equivalent, counts["ELMo"].better) == (1, 1, 0)
-    assert (counts["GPT"].worse, counts["GPT"].equivalent, counts["GPT"].better) == (0, 1, 0)
-    assert section.finding == (
+    for row in gains.rows:
+        task, *texts = map(read_cell, as_row(row).cells)
+        marks[task.partition(",")[0]] = [text.lstrip("+−.0123456789") for text in texts]
+    assert marks == {"sentiment": [" =", "–"], "sense": [" ▼", " ="]}
+    counts = {
+        line["model"]: (line["worse"], line["equivalent"], line["better"])
+        for line in read_table(model_counts)
+    }
+    assert counts == {"ELMo": ("1", "1", "0"), "GPT": ("0", "1", "0")}
+    assert find_texts(section)[0] == (
         "With the most labels, no gain is shown for GPT. A loss is shown for ELMo in 1 of 2."
     )
     better = [replace(one, verdict="better") if one.task == "sense" else one for one in kept]
-    (section,) = tables.build_gain_sections(with_comparisons(study_analysis, better))
-    assert section.finding == (
+    (section,) = build_parts(with_comparisons(study_analysis, better))
+    assert find_texts(section)[0] == (
         "With the most labels, a gain is shown for GPT° in 1 of 1 comparisons; ELMo in 1 of 2."
     )
     learned_less = NgramComparison("gpt", 2.1, 2.0, (), ("agreement",))
     analysis = replace(with_comparisons(study_analysis, better), ngram_comparisons=(learned_less,))
-    (section,) = tables.build_gain_sections(analysis)
-    assert section.finding == (
+    (section,) = build_parts(analysis)
+    assert find_texts(section)[0] == (
         "With the most labels, a gain is shown for ELMo in 1 of 2 comparisons. "
         "Nothing follows about GPT: not shown to have learned more than a 5-gram model."
     )
-    assert section.has_weak_models
-    (section,) = tables.build_gain_sections(replace(analysis, public_models=("elmo",)))
-    assert section.finding == "Of public models, a gain is shown for ELMo in 1 of 2 comparisons."
+    assert any("‡: not shown" in text for text in find_texts(section))
+    (section,) = build_parts(replace(analysis, public_models=("elmo",)))
+    assert (
+        find_texts(section)[0]
+        == "Of public models, a gain is shown for ELMo in 1 of 2 comparisons."
+    )
     names = []
     for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True):
         own = replace(one, first=replace(one.first, head=head))
-        names.append(tables.format_method(Method.of(own)))
+        names.append(format_method(Method.of(own)))
     assert names == ["frozen + BiLSTM(-CRF)", "frozen + BiLSTM(-CRF)", "frozen"]
 
 
@@ -177,7 +203,7 @@ def test_without_random_init_baselines_there_is_no_gain_section(study_analysis: 
         if one.comparison_type not in ("pretraining", "adaptation")
     ]
     analysis = with_comparisons(study_analysis, kept)
-    assert tables.build_gain_sections(analysis) == []
+    assert build_parts(analysis) == []
     assert all(
         "## What pretraining" not in text and "<h2>What" not in text
         for text in render_pages(analysis).values()
@@ -195,14 +221,17 @@ def test_a_comparison_has_no_outcome_if_both_systems_are_at_chance(
     expected = verdict if above else "both at chance"
     assert comparison_outcome(study_analysis, comparison) == expected
     analysis = with_comparisons(study_analysis, [comparison])
-    table = next(one for one in build_task_tables(analysis, {}) if one.name == comparison.task)
-    marks = {
-        cell.vs_baseline.verdict
-        for line in table.lines
-        for cell in line.cells
-        if cell is not None and cell.vs_baseline is not None
-    }
-    assert marks == {expected}
+    scores = next(one for one in list_task_scores(analysis, []) if one.task == comparison.task)
+    rows = [
+        line
+        for label_count in scores.train_examples
+        for line in read_table(build_label_count_table(scores, label_count))
+    ]
+    differences = [line["vs. baseline"] for line in rows if line["vs. baseline"]]
+    words = format_verdict(comparison) if above else expected
+    interval = format_comparison(comparison)
+    assert len(differences) == 1
+    assert differences[0].removesuffix(" °") in (f"{interval}: {words}", interval)
 
 
 def test_a_baseline_with_less_than_a_tenth_of_the_lead_is_near_chance(
@@ -237,54 +266,15 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
         for mark in ("better °", "▲°"):
             assert mark in marked[kind] and mark not in unmarked[kind], (kind, mark)
         assert "What pretraining adds" in unmarked[kind]
-    section = tables.build_gain_sections(both)[0]
-    for line in section.model_counts:
-        assert line.counts.both_at_chance == line.counts.num_comparisons
-        assert line.counts.baseline_near_chance == 0
+    section = build_parts(both)[0]
+    _, model_counts, *gains = find_blocks(section, Table)
+    for line in read_table(model_counts):
+        assert line["both at chance"] == line["comparisons"] and line["°"] == "0"
     assert "better °" in render_pages(both)["md"], "the task tables keep their mark"
-    cells = [cell for table in section.tables for line in table.lines for cell in line.cells]
-    assert cells and all(cell and re.fullmatch(r"\([+−]?\d+\.\d\)", cell.text) for cell in cells)
-
-
-def test_each_line_of_a_table_has_as_many_cells_as_the_head(study_analysis: Analysis) -> None:
-    text = render_pages(study_analysis)["md"]
-    for title, count in (
-        ("What pretraining adds", 5),
-        ("What adaptation adds", 4),
-    ):
-        section = text.split(f"## {title}")[1].split("\n## ")[0]
-        blocks = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
-        assert len(blocks) == count, title
-        for block in blocks:
-            assert len(block) > 2 and {line.count("|") for line in block} == {block[0].count("|")}
-
-
-@pytest.mark.parametrize(("width", "num_tables"), [(200, 1), (60, 3)])
-def test_a_narrow_terminal_prints_tasks_below_each_other(
-    study_analysis: Analysis, capsys: pytest.CaptureFixture[str], width: int, num_tables: int
-) -> None:
-    """No cell is folded into a column of single digits, and each is in one table."""
-    names = ["sentiment", "sense", "agreement"]
-    page.print_table(study_analysis, [], Console(width=width))
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    heads = [line for line in lines if any(name in line for name in names)]
-    assert len(heads) == num_tables
-    shown = re.findall("|".join(names), " ".join(heads))
-    assert shown == ["sentiment", "sentiment", "sense", "sense", "agreement"]
-    (line,) = [line for line in lines if line.startswith("|GPT, zero-shot")]
-    means = [
-        format_percent(one.mean)
-        for one in study_analysis.scores
-        if (one.system.model, one.system.init, one.system.transfer)
-        == ("gpt", "pretrained", "zero_shot")
+    cells = [
+        read_cell(cell) for table in gains for row in table.rows for cell in as_row(row).cells[1:]
     ]
-    assert re.findall(r"\d+\.\d", line) == means
-
-
-def test_zero_has_no_sign_and_negatives_have_a_minus_sign() -> None:
-    assert format_percent(-0.0001) == "0.0"
-    assert format_percent(-0.001) == "−0.1"
-    assert format_percent(None) == "–"
+    assert cells and all(re.fullmatch(r"\([+−]?\d+\.\d\)", cell) for cell in cells)
 
 
 def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
@@ -300,8 +290,9 @@ def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
     assert {one.first.model for one in comparisons} == {"gpt"}
     assert {one.setting.task for one in comparisons} == {*grid.adapt_tasks}
     assert {one.verdict for one in comparisons} == {"better"}
-    section = tables.build_gain_sections(analysis)[-1]
-    assert (section.added, section.model) == ("the general text", "an adapted model")
+    section = build_parts(analysis)[-1]
+    assert section.title == "What the general text adds"
+    assert any(text.startswith("How often an adapted model is") for text in find_texts(section))
     text = render_pages(analysis)["md"]
     assert "## What the general text adds" in text
     assert "| GPT, target text only, frozen |" in text
@@ -323,9 +314,10 @@ def test_a_public_model_that_read_the_corpus_is_compared_with_itself_before(
     assert {(one.first.model, one.second.model) for one in found} == {(continued, plain)}
     verdicts = {one.verdict for one in found} - {"no significant difference"}
     assert verdicts == {"better" if continued == "bert" else "worse"}
-    section = tables.build_gain_sections(analysis)[-1]
+    section = build_parts(analysis)[-1]
     word = "gain" if continued == "bert" else "loss"
     name = format_model(continued)
-    assert section.added == "continued pretraining"
-    assert section.finding.startswith(f"With the most labels, a {word} is shown for {name} in ")
-    assert section.finding.endswith(" comparisons.")
+    assert section.title == "What continued pretraining adds"
+    finding = find_texts(section)[0]
+    assert finding.startswith(f"With the most labels, a {word} is shown for {name} in ")
+    assert finding.endswith(" comparisons.")

@@ -25,10 +25,11 @@ from lineage.config.data import Task, extra_test_task
 from lineage.config.params import ReportParams, parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
-from lineage.report import tables
 from lineage.report.formatting import format_model
-from lineage.report.tables import BenchmarkLine
+from lineage.report.section import Table
+from lineage.report.sections import published_results
 from tests import tiny
+from tests.sections import read_table
 from tests.study_rows import GRID, KINDS, Study, render_pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,14 +73,15 @@ def build_analysis(folder: Path, **fields: dict[str, Any]) -> Analysis:
     return build_results(folder, SMALL, ReportParams(), study_tasks(**fields))[1]
 
 
-def benchmark_lines(analysis: Analysis) -> list[BenchmarkLine]:
-    return tables.build_benchmark_lines(analysis.published_benchmarks[0], split="test")
+def benchmark_lines(analysis: Analysis) -> list[dict[str, str]]:
+    rows = published_results.list_benchmark_rows(analysis.published_benchmarks[0], split="test")
+    return read_table(Table(published_results.COLUMNS, tuple(rows)))
 
 
 def test_every_published_result_is_complete() -> None:
-    published_results = read_published_results()
-    assert len(published_results) > 120
-    for published in published_results:
+    all_results = read_published_results()
+    assert len(all_results) > 120
+    for published in all_results:
         assert all(
             text and text == text.strip()
             for text in (
@@ -97,7 +99,7 @@ def test_every_published_result_is_complete() -> None:
             published.source,
         ), published
         assert 0 < float(published.value) < 100 and published.training_examples > 1000, published
-    assert {published.task for published in published_results} >= {
+    assert {published.task for published in all_results} >= {
         "SST-2",
         "CoLA",
         "IMDb",
@@ -106,7 +108,7 @@ def test_every_published_result_is_complete() -> None:
         "CoNLL-2003 NER",
         "SQuAD 1.1",
     }
-    assert {published.source.split(" 2018")[0] for published in published_results} == {
+    assert {published.source.split(" 2018")[0] for published in all_results} == {
         "Peters et al.",
         "Howard and Ruder",
         "Radford et al.",
@@ -242,14 +244,16 @@ def test_an_official_split_shows_our_result_next_to_the_published_ones(folder: P
         (ranking.best for ranking in analysis.rankings if ranking.task == "sense"),
         key=lambda standing: standing.mean,
     )
-    assert ours.is_ours
-    assert (ours.value, ours.metric) == (f"{100 * best.mean:.1f}", "% correct")
-    assert ours.system.startswith(format_model(best.system.model))
-    assert (ours.train_examples, ours.split) == ("600", "test, 120 items")
-    printed = {record.system: record.value for record in published}
+    assert (ours["value"], ours["metric"]) == (f"{100 * best.mean:.1f}", "% correct")
+    assert ours["system"].startswith(format_model(best.system.model))
+    assert ours["system"].endswith(" (our best)")
+    assert (ours["training examples"], ours["split"]) == ("600", "test, 120 items")
+    printed = {record["system"]: record["value"] for record in published}
     assert printed["BERT large"] == "94.9" and printed["OpenAI GPT"] == "91.3"
     assert printed["OpenAI GPT without pretraining"] == "84.0"
-    assert {record.train_examples for record in published} == {"67,000"} and len(published) == 9
+    assert {record["training examples"] for record in published} == {"67,000"} and len(
+        published
+    ) == 9
     pages = render_pages(analysis)
     for text in pages.values():
         assert text.count(TITLE) == 1 and "not comparable" in text
@@ -257,8 +261,7 @@ def test_an_official_split_shows_our_result_next_to_the_published_ones(folder: P
     data = pages["md"].partition("## Data")[2].splitlines()
     (line,) = [line for line in data if line.startswith("| sense |")]
     assert "| SST-2's own |" in line
-    line = f"| our best: {ours.system} | {ours.value} | % correct | test, 120 items | 600 | this report |"
-    assert line in pages["md"]
+    assert f"| {' | '.join(ours.values())} |" in pages["md"]
 
 
 @pytest.mark.parametrize(
@@ -271,8 +274,8 @@ def test_published_results_on_other_splits_are_not_shown(
     published = benchmark_lines(
         build_analysis(folder, sense={"benchmark": name, "official_split": split})
     )[1:]
-    assert {line.split for line in published} == {split}
-    assert systems <= {line.system for line in published}
+    assert {line["split"] for line in published} == {split}
+    assert systems <= {line["system"] for line in published}
     assert len(published) < sum(line.task == name for line in read_published_results()), (
         "there are results on other splits"
     )
@@ -298,20 +301,20 @@ def test_a_split_without_published_results_is_refused_with_those_that_have_some(
 
 
 def test_our_result_uses_the_metric_of_the_paper_if_it_was_measured(folder: Path) -> None:
-    def our_line(task: str, benchmark: str, official_split: str) -> BenchmarkLine:
+    def our_line(task: str, benchmark: str, official_split: str) -> dict[str, str]:
         fields = {"benchmark": benchmark, "official_split": official_split}
         return benchmark_lines(build_analysis(folder, **{task: fields}))[0]
 
     matthews = our_line("sentiment", "CoLA", "GLUE test")
-    assert matthews.metric == "Matthews' r x 100"
-    assert our_line("sense", "CoLA", "GLUE test").metric == "% correct", (
+    assert matthews["metric"] == "Matthews' r x 100"
+    assert our_line("sense", "CoLA", "GLUE test")["metric"] == "% correct", (
         "this task has no Matthews correlation"
     )
     error_rate = our_line("sentiment", "IMDb", "test")
     accuracy = our_line("sentiment", "SST-2", "GLUE test")
-    assert error_rate.metric == "% wrong"
-    assert float(error_rate.value) == pytest.approx(100 - float(accuracy.value), abs=0.11)
-    assert float(matthews.value) == pytest.approx(2 * float(accuracy.value) - 100, abs=0.21)
+    assert error_rate["metric"] == "% wrong"
+    assert float(error_rate["value"]) == pytest.approx(100 - float(accuracy["value"]), abs=0.11)
+    assert float(matthews["value"]) == pytest.approx(2 * float(accuracy["value"]) - 100, abs=0.21)
 
 
 def test_the_analysis_does_not_depend_on_the_published_results(
@@ -320,7 +323,7 @@ def test_the_analysis_does_not_depend_on_the_published_results(
     """A corrected number in literature.csv changes the page but no result."""
     fields = {"benchmark": "IMDb", "official_split": "test"}
     before = build_analysis(folder, sense=fields)
-    monkeypatch.setattr(tables, "read_published_results", lambda: ())
+    monkeypatch.setattr(published_results, "read_published_results", lambda: ())
     assert build_analysis(folder, sense=fields) == before and "Howard" not in str(before)
 
 

@@ -19,18 +19,19 @@ from lineage.evaluation.evaluate import evaluate_untrained
 from lineage.evaluation.kneser_ney import KneserNey
 from lineage.evaluation.ngram_bits import NgramBits, read_ngram_bits, write_ngram_bits
 from lineage.models.base import LanguageModelFamily
-from lineage.report.sentences import (
+from lineage.report.section import Cell, Table, as_row
+from lineage.report.sections import ngrams
+from lineage.report.sections.answer import summarize_ngram_comparisons
+from lineage.report.sections.ngrams import (
     describe_ngram_comparisons,
-    describe_ngram_models,
     describe_weak_pairs,
-    summarize_ngram_comparisons,
 )
-from lineage.report.tables import build_ngram_table
 from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import to_validation_settings
 from lineage.training.train_run import VALIDATION_BATCHES
 from tests import tiny
+from tests.sections import column_names, find_blocks, report_of
 from tests.study_rows import build_analysis
 
 PREDICT_NEXT_TOKEN = ("elmo", "gpt", "taglm", "ulmfit")
@@ -245,6 +246,18 @@ def test_a_model_that_is_better_on_no_minimal_pairs_has_learned_less() -> None:
     assert found["gpt"].bits_per_byte is None, "its pretraining has failed"
 
 
+def find_worse_columns(comparison: NgramComparison) -> list[str]:
+    """Return the columns in which the table shows a model as worse than the 5-gram model."""
+    section = ngrams.build(report_of(build_analysis(ngram_comparisons=(comparison,))))
+    (table,) = find_blocks(section, Table)
+    (row,) = table.rows
+    return [
+        name
+        for name, cell in zip(column_names(table), as_row(row).cells, strict=True)
+        if isinstance(cell, Cell) and "worse" in cell.css
+    ]
+
+
 def test_bits_per_byte_decide_where_both_models_have_them() -> None:
     """Minimal pairs are few: no significant difference there is no evidence of equality."""
     one = NgramComparison("elmo", 1.45, 1.49, (), ("blimp",))
@@ -256,32 +269,6 @@ def test_bits_per_byte_decide_where_both_models_have_them() -> None:
     )
     less = NgramComparison("gpt", 2.1, 2.0, (), ("blimp",))
     assert describe_weak_pairs([less]) == "", "it is among those that have learned less"
-    (line, worse) = build_ngram_table(build_analysis(ngram_comparisons=(one, less)))
-    assert not line.has_more_bits and not line.has_weak_pairs
-    assert worse.has_more_bits and not worse.has_weak_pairs
-    (bert,) = build_ngram_table(
-        build_analysis(ngram_comparisons=(NgramComparison("bert", None, None, (), ("blimp",)),))
-    )
-    assert bert.has_weak_pairs and not bert.has_more_bits
-
-
-def test_the_report_draws_no_conclusion_from_a_model_that_has_learned_less() -> None:
-    less = NgramComparison("gpt", 2.1, 2.0, (), ("blimp",))
-    more = NgramComparison("elmo", 1.7, 1.8, ("blimp",), ())
-    assert summarize_ngram_comparisons([more]) == ""
-    warning = summarize_ngram_comparisons([less, more])
-    assert warning.endswith(
-        "GPT is not shown to have learned more than a 5-gram model of the same text, so nothing "
-        "follows about pretraining it."
-    )
-    (sentence,) = describe_ngram_comparisons([less, more])
-    assert sentence == (
-        "GPT is not shown to have learned more than a 5-gram model of the same text. It needs 2.100 "
-        "bits per byte of held-out text, the 5-gram model 2.000. On blimp it is not significantly "
-        "better. No conclusion about pretraining GPT follows from this study."
-    )
-    own = NgramBits("kneser_ney", "bits_per_byte", 1.95, 9000, 5_000_000)
-    analysis = build_analysis(ngram_comparisons=(less, more), ngram_bits=(own, *BITS))
-    note = describe_ngram_models(analysis)
-    assert "counted on 5 MB of the text" in note and "has 1.950 bits per byte" in note
-    assert "BERT does not predict every next token" in note
+    bert = NgramComparison("bert", None, None, (), ("blimp",))
+    marked = {comparison.model: find_worse_columns(comparison) for comparison in (one, less, bert)}
+    assert marked == {"elmo": [], "gpt": ["bits per byte"], "bert": ["minimal pairs"]}

@@ -11,10 +11,10 @@ from lineage.analysis.cells import ResultCell
 from lineage.analysis.crossover import LabelCurve, find_overtaking, labels_needed
 from lineage.analysis.records import Analysis, System
 from lineage.config.params import ReportParams
-from lineage.report.curves import describe_label_curves
-from lineage.report.tables import build_crossover_views
-from tests.study_rows import GRID, Study, build_analysis
-from tests.test_report import build_comparison
+from lineage.report.sections.crossovers import build_tables
+from lineage.report.sections.labels import describe_label_curves
+from tests.sections import read_table
+from tests.study_rows import GRID, Study, build_analysis, build_comparison
 
 TFIDF = System("tfidf", "tfidf", "none", "none", "none", "none", "none", "none")
 
@@ -57,29 +57,31 @@ def test_the_crossover_point_is_where_a_system_stays_better(
 ) -> None:
     counts = {"30": 30, "all": 216, "100": 100}  # not sorted
     by_count = dict(zip(("30", "100", "all"), verdicts, strict=True))
-    (table,) = build_crossover_views(analysis_with(by_count, counts))
-    assert table.columns == ("30 labels", "100 labels", "all 216 labels")
-    (line,) = table.lines
-    assert tuple(cell.verdict for cell in line.cells if cell) == verdicts
-    assert (line.system, line.crossover) == ("GPT, fine-tuned", text)
+    (table,) = build_tables(analysis_with(by_count, counts))
+    (line,) = read_table(table)
+    counts_shown = ("30 labels", "100 labels", "all 216 labels")
+    assert [*line] == ["system", *counts_shown, "crossover point"]
+    assert tuple(line[count].partition(" (")[0] for count in counts_shown) == verdicts
+    assert line["system"] == "GPT, fine-tuned"
+    assert line["crossover point"] == text
 
 
 def test_one_label_count_has_no_crossover_point() -> None:
-    assert build_crossover_views(analysis_with({"all": "better"}, {"all": 216})) == []
+    assert build_tables(analysis_with({"all": "better"}, {"all": 216})) == []
 
 
 def test_label_counts_without_a_comparison_are_ignored() -> None:
-    (table,) = build_crossover_views(analysis_with({"30": "better"}, {"30": 30, "all": 216}))
-    (line,) = table.lines
-    assert line.crossover == "at 30 labels, the largest number compared"
-    assert line.cells[1] is None
+    (table,) = build_tables(analysis_with({"30": "better"}, {"30": 30, "all": 216}))
+    (line,) = read_table(table)
+    assert line["crossover point"] == "at 30 labels, the largest number compared"
+    assert line["all 216 labels"] == ""
     counts = {"100": 100, "1000": 1000, "all": 2000}
-    (table,) = build_crossover_views(analysis_with({"100": "better", "all": "better"}, counts))
-    (line,) = table.lines
-    assert line.crossover == "from 100 labels" and line.cells[1] is None
-    (table,) = build_crossover_views(analysis_with({"100": "better", "1000": "better"}, counts))
-    (line,) = table.lines
-    assert line.crossover == "from 100 to 1000 labels, the largest number compared"
+    (table,) = build_tables(analysis_with({"100": "better", "all": "better"}, counts))
+    (line,) = read_table(table)
+    assert line["crossover point"] == "from 100 labels" and line["1,000 labels"] == ""
+    (table,) = build_tables(analysis_with({"100": "better", "1000": "better"}, counts))
+    (line,) = read_table(table)
+    assert line["crossover point"] == "from 100 to 1000 labels, the largest number compared"
 
 
 def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path: Path) -> None:
@@ -90,12 +92,13 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
         for path in folder.glob(f"{kind}/evaluate*-bert-*"):
             artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
     analysis = build_results(folder, GRID, ReportParams())[1]
-    (table,) = (record for record in build_crossover_views(analysis) if record.task == "sense")
-    assert [line.system for line in table.lines if line.system.startswith("BERT")] == [
+    (table,) = (one for one in build_tables(analysis) if one.title == "sense")
+    lines = read_table(table)
+    assert [line["system"] for line in lines if line["system"].startswith("BERT")] == [
         "BERT (public), frozen",
         "BERT (public), fine-tuned",
     ]
-    assert all(cell for line in table.lines for cell in line.cells)
+    assert all(cell for line in lines for cell in line.values())
     other_comparisons = [
         record
         for record in analysis.comparisons

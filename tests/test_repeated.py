@@ -12,8 +12,8 @@ from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.report import tasks
 from lineage.report.notes import format_notes
+from lineage.report.sections.data import format_duplicates
 from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import sort_labels
@@ -129,7 +129,7 @@ def test_duplicates_that_a_fold_could_separate_are_counted(
     assert task_items.info["duplicates_of_train"] == {}
     train = compute_split_stats(task_items.info, "train")
     assert (train.duplicates_in_folds, train.items) == (36, 40)
-    assert tasks.format_duplicates({"train": train}) == "36 within train"
+    assert format_duplicates({"train": train}) == "36 within train"
     assert build_task_in_folds(tmp_path, table, group="author").info["duplicates_in_folds"] == {
         "train": 0
     }, "groups keep both copies on one side, since they have the same author"

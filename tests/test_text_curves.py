@@ -25,7 +25,7 @@ from lineage.methods.encoder import EvalRun
 from lineage.models.checkpoint import Checkpoint
 from lineage.report import page
 from lineage.report.evidence import write_evidence
-from lineage.report.text_curves import choose_described_curve, describe_text_gain
+from lineage.report.sections.text import choose_described_curve, describe_text_gain
 from lineage.results import INTERMEDIATE_TRIAL
 from lineage.serving.export import _copy_model
 from lineage.training.intermediate import IntermediateCheckpoints

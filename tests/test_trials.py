@@ -21,8 +21,8 @@ from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
-from lineage.report import sentences
 from lineage.report.notes import format_notes, format_reason
+from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from tests import tiny, user_project
@@ -239,7 +239,7 @@ def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data
     ]
     counts = build.count_trials(rows)
     assert counts == (TrialCounts("tfidf", 3, 3),)
-    assert "3 configurations of TF-IDF" in sentences.describe_trials(counts)
+    assert "3 configurations of TF-IDF" in describe_trials(counts)
     assert build.count_trials(results_frame(single_rows)) == (TrialCounts("tfidf", 1, 1),)
 
 

@@ -1,14 +1,14 @@
 """The answers of a task by label: F1 of each class, confusions and calibration, as figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, AnswerDetails, Calibration, ClassScore
 from lineage.report import charts
 from lineage.report.charts import ClassRow, NamedStyle
-from lineage.report.curves import Finding, find_largest_decisions
 from lineage.report.figures import LineSeries
 from lineage.report.formatting import format_model, format_percent
+from lineage.report.section import Figure
 from lineage.report.styles import model_style
 
 MIN_CLASSES_FOR_FINDING = 2
@@ -18,67 +18,68 @@ SMALL_SPREAD = 0.02  # of F1 over the labels
 SMALLEST_CONFUSION = 0.005  # it would be printed as 0 %
 
 
-def build_answer_findings(
-    analysis: Analysis, decisions: Sequence[Decision]
-) -> dict[str, list[Finding]]:
-    """Return the figures of each task: classes, confusions and calibration, where known."""
-    largest = find_largest_decisions(decisions)
-    return {
-        details.task: _describe_task(analysis, details, largest[details.task])
-        for details in analysis.answer_details
-        if details.task in largest
-    }
-
-
-def _describe_task(analysis: Analysis, details: AnswerDetails, decision: Decision) -> list[Finding]:
-    places = choose_systems(details, decision)
-    if not places:
-        return []
-    styles = [_name_style(analysis, details, place) for place in places]
-    first = styles[0].name
-    found = []
-    if len(details.classes) >= MIN_CLASSES_FOR_FINDING:
-        classes = details.classes[:MAX_SHOWN_CLASSES]
-        rows = [
-            ClassRow(
-                charts.shorten(one.label, 15),
-                f"{one.count:,.0f}",
-                [one.f1[place] for place in places],
-            )
-            for one in classes
-        ]
-        figure = charts.draw_class_scores(
-            rows, styles, title="F1 by label", subtitle=f"{details.counted} in test"
-        )
-        found.append(
-            Finding(details.task, describe_classes(classes, place=places[0], name=first), figure)
-        )
-    if details.confusion_labels:
-        shares = details.confusions[places[0]]
-        figure = charts.draw_confusion(
-            details.confusion_labels,
-            shares,
-            title=f"Answers of {first}",
-            subtitle="% of each label (rows)",
-        )
-        found.append(
-            Finding(details.task, describe_confusions(details.confusion_labels, shares), figure)
-        )
-    calibrated = [
-        (style, calibration)
-        for style, place in zip(styles, places, strict=True)
-        if (calibration := details.calibrations[place]) is not None
-    ]
-    if calibrated and calibrated[0][0] == styles[0]:
-        figure = charts.draw_calibration(
-            [_calibration_series(*pair, is_first=pair[0] == styles[0]) for pair in calibrated],
-            title="Calibration",
-            subtitle="% right over confidence, %",
-        )
-        found.append(
-            Finding(details.task, describe_calibration(calibrated[0][1], name=first), figure)
-        )
+def list_answer_figures(analysis: Analysis, decision: Decision) -> list[Figure]:
+    """Return the figures of a task, at its most labels: classes, confusions and calibration."""
+    found: list[Figure] = []
+    for details in analysis.answer_details:
+        places = choose_systems(details, decision)
+        if details.task == decision.task and places:
+            found = [
+                *_draw_classes(analysis, details, places),
+                *_draw_confusions(details, places[0]),
+                *_draw_calibrations(analysis, details, places),
+            ]
     return found
+
+
+def _draw_classes(
+    analysis: Analysis, details: AnswerDetails, places: Sequence[int]
+) -> Iterator[Figure]:
+    if len(details.classes) < MIN_CLASSES_FOR_FINDING:
+        return
+    styles = [_name_style(analysis, details, place) for place in places]
+    classes = details.classes[:MAX_SHOWN_CLASSES]
+    rows = [
+        ClassRow(
+            charts.shorten(one.label, 15), f"{one.count:,.0f}", [one.f1[place] for place in places]
+        )
+        for one in classes
+    ]
+    svg = charts.draw_class_scores(
+        rows, styles, title="F1 by label", subtitle=f"{details.counted} in test"
+    )
+    sentence = describe_classes(classes, place=places[0], name=styles[0].name)
+    yield Figure(svg, sentence, details.task)
+
+
+def _draw_confusions(details: AnswerDetails, place: int) -> Iterator[Figure]:
+    labels = details.confusion_labels
+    if labels:
+        shares = details.confusions[place]
+        name = format_model(details.systems[place].model)
+        svg = charts.draw_confusion(
+            labels, shares, title=f"Answers of {name}", subtitle="% of each label (rows)"
+        )
+        yield Figure(svg, describe_confusions(labels, shares), details.task)
+
+
+def _draw_calibrations(
+    analysis: Analysis, details: AnswerDetails, places: Sequence[int]
+) -> Iterator[Figure]:
+    first = details.calibrations[places[0]]
+    if first is None:
+        return
+    series = []
+    for place in places:
+        calibration = details.calibrations[place]
+        if calibration is not None:
+            style = _name_style(analysis, details, place)
+            series.append(_calibration_series(style, calibration, is_first=place == places[0]))
+    svg = charts.draw_calibration(
+        series, title="Calibration", subtitle="% right over confidence, %"
+    )
+    name = format_model(details.systems[places[0]].model)
+    yield Figure(svg, describe_calibration(first, name=name), details.task)
 
 
 def choose_systems(details: AnswerDetails, decision: Decision) -> list[int]:

@@ -412,12 +412,7 @@ def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str)
 
 
 def draw_line_chart(
-    series: Sequence[LineSeries],
-    *,
-    title: str,
-    x_label: str,
-    y_label: str,
-    percent: bool = False,
+    series: Sequence[LineSeries], *, title: str, x_label: str, y_label: str, percent: bool = False
 ) -> str:
     """Draw a small chart of curves, 360 x 230 pixels."""
     right_edge = CHART_WIDTH - CHART_RIGHT

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.decision import SystemCost
+from lineage.analysis.decision import Costs, SystemCost
 from lineage.analysis.records import Analysis, Ranking, Setting, System
 from lineage.report.provenance import StageMetadata
 
@@ -108,3 +108,20 @@ def _sum_if_known(parts: list[float | None]) -> float | None:
 def _median_if_known(rates: list[float | None]) -> float | None:
     known = [rate for rate in rates if rate is not None]
     return median(known) if known else None
+
+
+def describe_devices(costs: Costs) -> str:
+    """Say that times on a GPU and on a CPU were mixed; empty if they were not.
+
+    TF-IDF is always built on a CPU.
+    """
+    devices = {
+        cost.on_gpu
+        for (system, _), cost in costs.items()
+        if cost.seconds is not None and system.family != "tfidf"
+    }
+    if len(devices) < 2:
+        return ""
+    return (
+        "Some models were built on a GPU and others on a CPU, so their times differ by machine too."
+    )

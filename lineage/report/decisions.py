@@ -1,19 +1,9 @@
-"""The first screen of the report: the answer in a sentence, what to use, and the main figure."""
+"""The decisions in sentences, the same on the page, in MLflow, in Prefect and on screen."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from lineage.analysis.decision import Choice, Decision, SystemCost
-from lineage.analysis.records import (
-    MEAN_TOLERANCE,
-    Analysis,
-    Ranking,
-    Standing,
-    System,
-)
-from lineage.analysis.settings import chance_level
-from lineage.report import figures
-from lineage.report.figures import IntervalRow
+from lineage.analysis.decision import Choice, Decision
+from lineage.analysis.records import Analysis, Standing, System
 from lineage.report.formatting import (
     TRANSFER_NAMES,
     format_build_time,
@@ -22,60 +12,14 @@ from lineage.report.formatting import (
     format_label_count,
     format_model,
     format_percent,
-    format_si,
     format_use,
     join_with_and,
-    metric_heading,
     metric_unit,
-    plural,
     printed_gap,
 )
-from lineage.report.styles import model_style
 
 SMALLEST_GAIN = 0.0005  # it would be printed as 0.0 points
-NO_FORECAST = (
-    "To forecast what more labels would bring, run this system with at least three label counts"
-)
 MAX_NAMES = 3  # of systems that are as good, in a cell
-NEXT_STEPS = {
-    "nothing above chance": "Label more, or let models read more text",
-    "nothing above a 5-gram model": "Let models read more text",
-    "use a public model": "Use the public model",
-    "label more first": "Label more before you choose a model",
-    "use TF-IDF": "Use TF-IDF",
-    "pretrain on your text": "Use {model}",
-}
-
-
-@dataclass(frozen=True)
-class DecisionLine:
-    """One line of the table "what to use"."""
-
-    task: str
-    labels: str
-    label_count: str  # that the switch of the table shows; "none" is always shown
-    use: str
-    detail: str  # how the model is used
-    mark: str  # SVG
-    score: str
-    interval: str
-    unit: str
-    as_good: str
-    cost: str
-    # The best without public weights, if a public model is to be used, or else the best with them.
-    alternative: str
-    next_step: str
-    forecast: str
-    limits: str  # tests that show no gain, labels that are available, methods that were not run
-    sentence: str
-
-
-@dataclass(frozen=True)
-class MainFigure:
-    """The best system of each model on every task, at one number of labels."""
-
-    label_count: str
-    panels: tuple[str, ...]  # SVG
 
 
 def name_system(system: System) -> str:
@@ -85,67 +29,35 @@ def name_system(system: System) -> str:
     return f"{name} ({detail})" if detail else name
 
 
-def build_decision_lines(analysis: Analysis, decisions: Sequence[Decision]) -> list[DecisionLine]:
-    """Return a line for each setting, tasks in their order and the most labels first."""
+def order_decisions(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions with tasks in their order, and the most labels of a task first."""
     tasks = list(dict.fromkeys(one.task for one in decisions))
-    ordered = sorted(decisions, key=lambda one: (tasks.index(one.task), -one.train_examples))
-    most_labels = {one.task: one.train_examples for one in reversed(ordered)}
+    return sorted(decisions, key=lambda one: (tasks.index(one.task), -one.train_examples))
+
+
+def list_decisions(decisions: Sequence[Decision]) -> list[str]:
+    """Return each decision as an item of a list in Markdown: `- **sentiment, 100 labels**: ...`."""
     return [
-        _decision_line(analysis, one, most_labels=one.train_examples == most_labels[one.task])
-        for one in ordered
+        f"- **{one.task}, {name_labels(one)}**: {describe_decision(one)}"
+        for one in order_decisions(decisions)
     ]
 
 
-def _decision_line(analysis: Analysis, decision: Decision, *, most_labels: bool) -> DecisionLine:
-    """Return a line; a forecast is for the most labels of a task."""
-    lacks_forecast = most_labels and decision.train_examples > 0
-    use = decision.use.standing
-    style = model_style(analysis, use.system.model)
-    return DecisionLine(
-        task=decision.task,
-        labels=_name_label_count(decision),
-        label_count=decision.label_count,
-        use=format_model(use.system.model),
-        detail=format_use(use.system),
-        mark=style.mark,
-        score=format_percent(use.mean),
-        interval=format_interval(use),
-        unit=metric_unit(decision.metric),
-        as_good=_list_as_good(decision),
-        cost=format_cost(decision.use.cost),
-        alternative=_describe_alternative(analysis, decision),
-        next_step=NEXT_STEPS[decision.advice].format(model=format_model(use.system.model)),
-        forecast=describe_forecast(decision) or (NO_FORECAST if lacks_forecast else ""),
-        limits=" ".join(describe_limits(analysis, decision)),
-        sentence=describe_decision(decision),
-    )
+def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]:
+    """Return the decision of each task at its most labels."""
+    found: dict[str, Decision] = {}
+    for one in decisions:
+        known = found.get(one.task)
+        if known is None or one.train_examples > known.train_examples:
+            found[one.task] = one
+    return found
 
 
-def _name_label_count(decision: Decision) -> str:
+def name_labels(decision: Decision) -> str:
     """Name a number of labels: `all 600 labels`; `2,000 labels` where a limit leaves others out."""
     if decision.unused_labels:
         return f"{decision.train_examples:,} labels"
     return format_label_count(decision.label_count, train_examples=decision.train_examples)
-
-
-def _describe_alternative(analysis: Analysis, decision: Decision) -> str:
-    """Name the best of the other group, with or without public models; empty without one."""
-    if decision.overall is None:
-        return ""
-    if decision.advice == "use a public model":
-        own = decision.under_budget
-        if own is None:
-            return ""
-        text = f"without public weights: {_name_with_cost(own)}"
-        if _lacks_gain(analysis, decision, own):
-            text += ", not shown to be better than TF-IDF if trained again"
-        return text
-    if decision.overall.standing.system == decision.use.standing.system:
-        return "with public weights: the same"
-    gain = ""
-    if decision.overall_gain is not None:
-        gain = f" ({format_difference(decision.overall_gain)})"
-    return f"with public weights: {_name_with_cost(decision.overall)}{gain}"
 
 
 def format_interval(standing: Standing) -> str:
@@ -153,40 +65,6 @@ def format_interval(standing: Standing) -> str:
     if standing.ci_low is None:
         return ""
     return f"{format_percent(standing.ci_low)} to {format_percent(standing.ci_high)}"
-
-
-def format_cost(cost: SystemCost) -> str:
-    """Format what is known of a cost: `12 min to build · 16 MB · 340 items/s`."""
-    parts = []
-    if cost.seconds is not None:
-        parts.append(format_build_time(cost, " to build"))
-    if cost.model_bytes is not None:
-        parts.append(format_si(cost.model_bytes, "B"))
-    if cost.items_per_second is not None:
-        parts.append(f"{float(f'{cost.items_per_second:.2g}'):,g} items/s")
-    return " · ".join(parts)
-
-
-def _list_as_good(decision: Decision) -> str:
-    """Name the systems that are as good, and what they cost beside the recommended one."""
-    if decision.certainty == "alone":
-        return "nothing to compare with"
-    names = [_name_with_cost(one) for one in decision.as_good]
-    if decision.counting_score is not None:
-        names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
-    if not names:
-        return "none"
-    if len(names) > MAX_NAMES:
-        return f"{len(names)} others, such as {names[0]}"
-    return join_with_and(names)
-
-
-def _name_with_cost(choice: Choice) -> str:
-    """Name a system with its score and the time it takes: `BERT (fine-tuned) 100.0 in 69 s`."""
-    text = f"{name_system(choice.standing.system)} {format_percent(choice.standing.mean)}"
-    if choice.cost.seconds is not None:
-        text += f" in {format_build_time(choice.cost)}"
-    return text
 
 
 def describe_forecast(decision: Decision) -> str:
@@ -211,7 +89,7 @@ def describe_forecast(decision: Decision) -> str:
     return f"{text} {gain} points ({low} to {high}), to {reached}"
 
 
-def _lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
+def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
     """Return whether tests over seeds do not show a choice to be better than TF-IDF.
 
     The choice itself is about the systems that were trained, so the two can differ.
@@ -229,7 +107,7 @@ def _lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
 def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
     """Tell what tests do not show, where more labels are, and which methods were not run."""
     limits = []
-    if decision.use.standing.above_chance and _lacks_gain(analysis, decision, decision.use):
+    if decision.use.standing.above_chance and lacks_gain(analysis, decision, decision.use):
         limits.append("Trained again, it is not shown to be better than TF-IDF.")
     if decision.unused_labels:
         limits.append(
@@ -341,11 +219,7 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
 
     It says so where another model is to be used with fewer labels.
     """
-    largest: dict[str, Decision] = {}
-    for one in decisions:
-        known = largest.get(one.task)
-        if known is None or one.train_examples > known.train_examples:
-            largest[one.task] = one
+    largest = find_largest_decisions(decisions)
     if not largest:
         return "No system has a score. The reasons are listed under the failures."
     groups: dict[tuple[str, str], list[Decision]] = {}
@@ -454,128 +328,3 @@ def _find_tfidf(analysis: Analysis, decision: Decision) -> Standing | None:
                 if standing.system.family == "tfidf":
                     return standing
     return None
-
-
-def describe_runs(analysis: Analysis) -> str:
-    """Tell what the statements rest on, and what their intervals do not cover."""
-    grid = analysis.grid
-    pretrainings = plural(len(grid.pretrain_seeds), "pretraining run")
-    finetunings = plural(len(grid.finetune_seeds), "fine-tuning seed")
-    text = (
-        f"{pretrainings} of each model and {finetunings}. Intervals are for other {analysis.split} "
-        "items; they do not cover how another pretraining would turn out."
-    )
-    if analysis.public_models:
-        text += " What public checkpoints have read is unknown, and may include these items."
-    generated = [one.task for one in analysis.tasks if one.generated]
-    if generated and len(generated) == len(analysis.tasks):
-        text = f"All tasks are generated: their scores say nothing about real text. {text}"
-    elif generated:
-        text += f" Generated, not real: {join_with_and(generated)}."
-    return text
-
-
-def build_main_figures(analysis: Analysis) -> list[MainFigure]:
-    """Return a figure for each number of labels, with a panel per task."""
-    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
-    counts = [str(count) for count in analysis.grid.label_counts]
-    present = {one.label_count for one in widest.values()}
-    label_counts = [count for count in counts if count in present] or ["none"]
-    found = []
-    for count in label_counts:
-        rankings = [one for one in widest.values() if one.label_count in (count, "none")]
-        width = figures.choose_panel_size(len(rankings)).width
-        panels = [_draw_panel(analysis, ranking, width) for ranking in rankings]
-        found.append(MainFigure(count, tuple(panels)))
-    return found
-
-
-def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
-    rows = []
-    band = None
-    reference = None
-    for standing in _in_grid_order(analysis, ranking.standings):
-        if standing.system.family == "tfidf":
-            reference = standing.mean
-            band = _interval(standing)
-        style = model_style(analysis, standing.system.model)
-        rows.append(
-            IntervalRow(
-                name=format_model(standing.system.model),
-                detail=format_use(standing.system),
-                value=standing.mean,
-                others=_other_scores(analysis, ranking, standing),
-                interval=_interval(standing),
-                color=style.color,
-                marker=style.marker,
-                filled=standing.may_be_best,
-                text=format_percent(standing.mean),
-                is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
-            )
-        )
-    counting = _counting_row(analysis, ranking)
-    if counting is not None:
-        rows.append(counting)
-        reference = counting.value
-        band = counting.interval
-    return figures.draw_interval_panel(
-        rows,
-        title=ranking.task,
-        subtitle=metric_heading(ranking.metric),
-        band=band,
-        reference=reference,
-        chance=chance_level(analysis, ranking.setting),
-        width=width,
-    )
-
-
-def _counting_row(analysis: Analysis, ranking: Ranking) -> IntervalRow | None:
-    """Return the row of the 5-gram model, the reference on minimal pairs; None on other tasks."""
-    for score in analysis.scores_of(ranking.setting):
-        if score.system.model != "kneser_ney" or score.mean is None:
-            continue
-        style = model_style(analysis, score.system.model)
-        interval = None
-        if score.ci_low is not None and score.ci_high is not None:
-            interval = (score.ci_low, score.ci_high)
-        return IntervalRow(
-            name=format_model(score.system.model),
-            detail="",
-            value=score.mean,
-            others=(),
-            interval=interval,
-            color=style.color,
-            marker=style.marker,
-            filled=True,
-            text=format_percent(score.mean),
-            is_best=False,
-        )
-    return None
-
-
-def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> list[float]:
-    """Return the scores of the other trained systems of a model in the same setting."""
-    return [
-        score.mean
-        for score in analysis.scores_of(ranking.setting)
-        if score.system.model == standing.system.model
-        and score.system != standing.system
-        and score.system.init != "random"
-        and score.mean is not None
-    ]
-
-
-def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[Standing]:
-    names = list(analysis.model_names)
-
-    def place(standing: Standing) -> int:
-        model = standing.system.model
-        return names.index(model) if model in names else len(names)
-
-    return sorted(standings, key=place)
-
-
-def _interval(standing: Standing) -> tuple[float, float] | None:
-    if standing.ci_low is None or standing.ci_high is None:
-        return None
-    return standing.ci_low, standing.ci_high

@@ -71,6 +71,11 @@ def choose_panel_size(num_panels: int) -> PanelSize:
     return WIDE_PANEL if num_panels <= MAX_WIDE_PANELS else NARROW_PANEL
 
 
+def choose_layout(num_panels: int) -> str:
+    """Return the class of a group of panels on the page."""
+    return "few" if num_panels <= MAX_WIDE_PANELS else ""
+
+
 @dataclass(frozen=True)
 class LinearScale:
     """A linear map from values to pixels."""

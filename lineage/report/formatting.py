@@ -29,11 +29,7 @@ UNMATCHED_NOTES = {
     JOINED_FAMILY: " (two budgets)",
     PUBLIC_FAMILY: f" ({PUBLIC_MARK})",
 }
-INIT_NAMES = {
-    "adapted": "adapted",
-    "target_only": "target text only",
-    "random": "random init",
-}
+INIT_NAMES = {"adapted": "adapted", "target_only": "target text only", "random": "random init"}
 TRANSFER_NAMES = {
     "frozen": "frozen",
     "finetuned": "fine-tuned",
@@ -59,6 +55,20 @@ MODEL_NAMES = {
 HEAD_NAMES = {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
 SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+LOSS_NAMES = {
+    "bits_per_byte": "bits per byte, left to right",
+    "bits_per_byte_forward": "bits per byte, forward",
+    "bits_per_byte_backward": "bits per byte, backward",
+    "masked_nats": "nats per masked token",
+    "next_sentence_nats": "nats per next-sentence prediction",
+    "next_sentence_accuracy": "accuracy of next-sentence prediction",
+    "sampled_nats": "nats per word, sampled softmax",
+    "rebuilt_nats": "nats per reconstructed token",
+    "word_nats": "nats per word",
+    "source_nats": "nats per source token",
+    "target_nats": "nats per target token",
+}
 
 
 class NamedSystem(Protocol):
@@ -232,3 +242,13 @@ def join_with_and(items: Sequence[str]) -> str:
 def plural(count: int, noun: str) -> str:
     """Count things: `1 seed`, `2 seeds`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_loss_name(metric: str) -> str:
+    """Name a loss, with the unit it counts."""
+    return LOSS_NAMES.get(metric, metric.replace("_", " "))
+
+
+def css_class(verdict: str) -> str:
+    """Return the class of a verdict on the page: `no-significant-difference`."""
+    return verdict.replace(" ", "-")

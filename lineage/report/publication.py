@@ -12,16 +12,11 @@ from urllib.parse import quote, urlencode
 from lineage import artifacts
 from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import (
-    AdaptationEffect,
-    Analysis,
-    PretrainingBudget,
-    record_to_json,
-)
+from lineage.analysis.records import AdaptationEffect, Analysis, PretrainingBudget, record_to_json
 from lineage.config.params import Grid
 from lineage.data.language import is_spaceless
 from lineage.report.champions import describe_champion
-from lineage.report.decisions import build_decision_lines, summarize_decisions
+from lineage.report.decisions import list_decisions, summarize_decisions
 from lineage.report.provenance import StageMetadata
 
 WORDS_PATTERN = re.compile(r"\bwords\b,?")
@@ -140,10 +135,7 @@ def format_run_note(
     lines = [summarize_decisions(analysis, decisions), ""]
     # Before the settings, which may be so many that the end is cut off.
     lines += [f"- **{one.task}**: {describe_champion(one)}" for one in outcomes]
-    lines += [
-        f"- **{line.task}, {line.labels}**: {line.sentence}"
-        for line in build_decision_lines(analysis, decisions)
-    ]
+    lines += list_decisions(decisions)
     lines += ["", f"Since the last run: {'; '.join(changes)}"]
     lines += ["", "The full report is among the artifacts: `comparison.html`."]
     if training_runs:

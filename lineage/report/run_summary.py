@@ -15,8 +15,8 @@ from lineage.analysis.records import Analysis, Setting, Standing, System, record
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.report.decisions import (
-    build_decision_lines,
     format_interval,
+    list_decisions,
     name_system,
     summarize_decisions,
 )
@@ -146,10 +146,7 @@ def build_run_summary(
 ) -> RunSummary:
     """Return the summary of a run."""
     lines = [f"**{summarize_decisions(analysis, decisions)}**", ""]
-    lines += [
-        f"- **{line.task}, {line.labels}**: {line.sentence}"
-        for line in build_decision_lines(analysis, decisions)
-    ]
+    lines += list_decisions(decisions)
     lines += ["", "### Since the last run", ""]
     lines += [f"- {sentence}" for sentence in changes.sentences]
     lines += ["", f"Report: `{report}`"]

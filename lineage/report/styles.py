@@ -6,13 +6,9 @@ a triangle for Transformers, a square for static vectors, a diamond for public c
 
 from dataclasses import dataclass
 
-from lineage.analysis.records import TWO_BUDGET_FAMILIES, Analysis
+from lineage.analysis.records import TWO_BUDGET_FAMILIES, AdaptationEffect, Analysis
 from lineage.report import figures
-from lineage.report.formatting import (
-    CONTINUED_MARK,
-    PUBLIC_MARK,
-    format_model,
-)
+from lineage.report.formatting import CONTINUED_MARK, PUBLIC_MARK, format_model
 from lineage.results import PUBLIC_FAMILY
 
 # family -> the place of its colour in figures.PALETTE. Other families, and further models of a
@@ -100,3 +96,13 @@ def format_model_name(analysis: Analysis, model: str) -> str:
     reason = format_unmatched_reason(analysis, model)
     name = format_model(model)
     return f"{name} ({reason})" if reason else name
+
+
+def loss_did_not_fall(effect: AdaptationEffect) -> bool:
+    """Return whether the language model's loss did not fall in every pretraining seed.
+
+    Next-sentence prediction is another matter.
+    """
+    return effect.num_improved < effect.num_pretrainings and not effect.metric.startswith(
+        "next_sentence_"
+    )

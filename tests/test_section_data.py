@@ -1,6 +1,5 @@
-"""The page shows the data of the tasks: items used, truncated and dropped, and the test sets."""
+"""The data of the tasks on the page: items used, truncated, dropped, and unknown tokens."""
 
-import dataclasses
 import html
 import io
 import re
@@ -16,7 +15,7 @@ from rich.console import Console
 from lineage import results
 from lineage.analysis import build, cells
 from lineage.analysis.build import build_results, count_trials
-from lineage.analysis.records import Analysis, GroupScore, GroupScores, System
+from lineage.analysis.records import Analysis
 from lineage.analysis.tasks import build_task_summaries
 from lineage.config.data import Task
 from lineage.config.params import ReportParams
@@ -25,13 +24,14 @@ from lineage.data.dataset_stats import compute_dataset_stats
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.evaluation.result_rows import unknown_token_rows
 from lineage.methods.encoder import EvalContext, EvalRun
-from lineage.models.registry import load_family
-from lineage.report import page, publication, tasks
+from lineage.report import page
+from lineage.report.sections.data import build_data_table, build_unknown_token_tables
+from lineage.report.task_notes import describe_task_data, format_folds
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.sections import column_names, read_table
 from tests.study_rows import GRID, Study, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
@@ -150,7 +150,7 @@ def test_the_folds_and_groups_of_a_task_are_shown(analysis: Analysis, tmp_path: 
     line, md, text = render_task(analysis, tmp_path, files=files, folds=4, group="author")
     folds += ", its 8 groups kept whole"
     assert line["test set"] == folds
-    assert f"; scored by {folds}." in md.partition("## small")[2].partition("\n|")[0]
+    assert f"; scored by {folds}" in md.partition("## small")[2].partition("\n|")[0]
     assert f"; scored by {folds}" in text
 
 
@@ -167,14 +167,14 @@ def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
         "Each fold trains on about 48 of the 90 labelled items, since one part is tested and "
         "another is validation."
     )
-    assert tasks.describe_task_data(changed, "small")[0] == note
+    assert describe_task_data(changed, "small")[0] == note
     for text in render_pages(changed).values():
         assert note in text
     stream = io.StringIO()
     page.print_table(changed, [], Console(file=stream, width=200))
     assert f"\nsmall: {note}\n" in stream.getvalue()
     without_folds = tuple(replace(one, cross_validation=None) for one in changed.tasks)
-    assert note not in tasks.describe_task_data(replace(changed, tasks=without_folds), "small")
+    assert note not in describe_task_data(replace(changed, tasks=without_folds), "small")
 
 
 def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
@@ -194,20 +194,17 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
         report_progress=lambda *_: None,
     )
     changed = with_task(analysis, task, data, results.results_frame(scored))
-    (line,) = tasks.build_task_data_table(changed)
-    assert [re.sub(r"\d+", "N", note) for note in line.notes] == [
-        "BERT: N% of the texts were longer than N tokens, and cut"
-    ]
+    note = r"small, within its maximum length: BERT: \d+% of the texts were longer than \d+ tokens, and cut\."
     for text in render_pages(changed).values():
-        assert f"small, within its maximum length: {line.notes[0]}." in text
+        assert len(re.findall(note, text)) == 1
 
 
 def test_tasks_without_truncation_or_folds_have_a_line_too(analysis: Analysis) -> None:
     assert [one.task for one in analysis.tasks] == ["sentiment", "sense", "agreement"]
-    lines = {line.task: line for line in tasks.build_task_data_table(analysis)}
-    assert lines["agreement"].max_length == "never truncated"
-    assert lines["agreement"].metric == "% correct"
-    assert not tasks.format_folds(analysis, "sense")
+    lines = {line["task"]: line for line in read_table(build_data_table(analysis))}
+    assert lines["agreement"]["max length"] == "never truncated"
+    assert lines["agreement"]["metric"] == "% correct"
+    assert not format_folds(analysis, "sense")
     assert "scored by" not in render_pages(analysis)["md"]
 
 
@@ -220,78 +217,12 @@ def test_an_extra_test_set_has_its_own_line(analysis: Analysis, tmp_path: Path) 
         files={"train": "train.csv", "test": "test.csv"},
         extra_test_sets={"products": other},
     )
-    own, extra = tasks.build_task_data_table(with_task(analysis, task, data))
-    assert (own.task, extra.task) == ("small", "small on products")
-    assert (own.max_length, extra.max_length) == ("128 words: none", "5 words: none")
-    assert own.num_items["train"] == "27" and extra.num_items["train"] == "–"
-    assert (extra.num_items["test"], extra.test_set) == ("30", "extra")
-    assert extra.duplicates == "27 of test"
-
-
-def build_context(
-    name: str, *, kind: str = "text_classification", folds: int | None = None, **columns: list[Any]
-) -> EvalContext:
-    """Return the context of a tiny model and six items in which a third of the words is unknown."""
-    info = {
-        "name": "small",
-        "kind": kind,
-        "language": "en",
-        "folds": folds,
-        "grouped": False,
-        "validation_share": 0.2,
-    }
-    table = pd.DataFrame(
-        {"label": [0, 1] * 3, "group": "all"}
-        | (columns or {"text": ["kenfes qqq zzz", "kenfes kenfes kenfes"] * 3})
-    )
-    data = TaskData(info, {"train": table} if folds else {"train": table, "test": table})
-    return EvalContext(
-        tiny.checkpoint(name), data, tiny.model_config(name).evaluate, 0, 1000, "fp32", tiny.CPU
-    )
-
-
-@pytest.mark.parametrize(("name", "share"), [("word2vec", 1 / 3), ("ulmfit", 1 / 3), ("glove", 1 / 3), ("taglm", 1 / 3), ("fasttext", 0.0),
-                                             ("elmo", 0.0), ("gpt", 0.0)])  # fmt: skip
-def test_only_closed_vocabularies_have_unknown_tokens(name: str, share: float) -> None:
-    assert tiny.tokenizer(name).backend_tokenizer.token_to_id("kenfes") is not None or name == "gpt"
-    for folds in (None, 2):
-        (row,) = unknown_token_rows(build_context(name, folds=folds), "pretrained")
-        assert row.value == pytest.approx(share)
-        assert (
-            row.metric,
-            row.split,
-            row.test_set,
-            row.num_examples,
-        ) == (UNKNOWN_TOKEN_METRIC, "test", "small", 6)
-        assert (row.model, row.init, row.transfer, row.label_count) == (
-            name,
-            "pretrained",
-            "none",
-            "none",
-        )
-
-
-def test_added_words_are_known_and_inapplicable_models_have_no_unknown_share() -> None:
-    context = build_context("ulmfit")
-    tokenizer = context.checkpoint.tokenizer.with_added_words(["qqq"])
-    (row,) = unknown_token_rows(
-        dataclasses.replace(
-            context, checkpoint=dataclasses.replace(context.checkpoint, tokenizer=tokenizer)
-        ),
-        "adapted",
-    )
-    assert row.value == pytest.approx(1 / 6) and (row.init, row.adapt_text) == ("adapted", "task")
-    pairs = {"kind": "minimal_pairs", "good": ["kenfes zzz"] * 6, "bad": ["zzz kenfes"] * 6}
-    assert not [*unknown_token_rows(build_context("word2vec", **pairs), "pretrained")], (
-        "word2vec gives sentences no probability"
-    )
-    (row,) = unknown_token_rows(build_context("ulmfit", **pairs), "pretrained")
-    assert row.value == pytest.approx(1 / 2)
-    (row,) = unknown_token_rows(
-        build_context("word2vec", kind="word_similarity", words=[["kenfes", "zzz"]] * 6),
-        "pretrained",
-    )
-    assert row.value == pytest.approx(1 / 2)
+    own, extra = read_table(build_data_table(with_task(analysis, task, data)))
+    assert (own["task"], extra["task"]) == ("small", "small on products")
+    assert (own["max length"], extra["max length"]) == ("128 words: none", "5 words: none")
+    assert own["train"] == "27" and extra["train"] == "–"
+    assert (extra["test"], extra["test set"]) == ("30", "extra")
+    assert extra["duplicates in train"] == "27 of test"
 
 
 def unknown_rows() -> pd.DataFrame:
@@ -325,9 +256,9 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     assert count_trials(table) == ()
     shares = tuple(build.unknown_token_shares(table, "test"))
     changed = replace(analysis, unknown_token_shares=shares)
-    unknown_table = tasks.build_unknown_token_table(changed)
-    assert unknown_table.columns == ("GPT", "GPT adapted", "BERT")
-    assert unknown_table.models_without_unknown == ("ELMo",)
+    (unknown_table,) = build_unknown_token_tables(changed)
+    assert column_names(unknown_table) == ["task", "GPT", "GPT adapted", "BERT"]
+    assert unknown_table.note.endswith("No unknown tokens: ELMo.")
     pages = render_pages(changed)
     assert "| task | GPT | GPT adapted | BERT |\n|---|---:|---:|---:|\n" in pages["md"]
     assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
@@ -339,38 +270,3 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     assert all("No unknown tokens: ELMo." in text for text in pages.values())
     assert "| task | ELMo |\n" not in pages["md"]
     assert "Unknown tokens" not in render_pages(analysis)["html"], "no shares were measured"
-
-
-def test_word_models_read_characters_in_languages_without_spaces() -> None:
-    units = {
-        name: load_family(name).input_unit for name in ("glove", "elmo", "fasttext", "gpt", "bert")
-    }
-    lines = {
-        name: publication.adjust_unit_for_language({"unit": unit, "direction": "x"}, "zh-Hant")
-        for name, unit in units.items()
-    }
-    assert {name: line["unit"] for name, line in lines.items()} == {
-        "glove": "characters, each a word", "elmo": "characters, each a word, read as bytes",
-        "fasttext": "characters, each a word, and their character n-grams", "gpt": units["gpt"], "bert": units["bert"]}  # fmt: skip
-    assert all(
-        publication.adjust_unit_for_language({"unit": unit}, "en") == {"unit": unit}
-        for unit in units.values()
-    )
-
-
-def test_a_mean_over_groups_and_the_training_task_of_an_extra_test_set_are_named(
-    analysis: Analysis,
-) -> None:
-    groups = tuple(GroupScore(name, 10, (0.5,)) for name in "abc")
-    system = System("gpt", "gpt", "pretrained", *["none"] * 5)
-    scores = GroupScores("sense", "none", 0, "spearman", (system,), groups)
-    summaries = tuple(replace(one, averages_groups=True) for one in analysis.tasks)
-    changed = replace(analysis, tasks=summaries, group_scores=(scores,))
-    assert tasks.describe_task_data(changed, "sense") == [
-        "The score is the mean over 3 groups, each with its own correlation."
-    ]
-    for other in (replace(changed, tasks=analysis.tasks), replace(changed, group_scores=())):
-        assert tasks.describe_task_data(other, "sense") == []
-    assert tasks.describe_task_data(analysis, "sentiment on films") == [
-        "Trained on sentiment and scored on films. The majority class is that of sentiment."
-    ]

@@ -1,32 +1,18 @@
-"""The data of the tasks: items used, truncated, dropped and repeated, for the page."""
+"""Notes on a task: its data, its settings, and how its scores are to be read."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.records import (
-    TRAINED_INITS,
-    Analysis,
-    ContaminationCounts,
-    SwapConsistency,
-    TaskSummary,
-)
-from lineage.analysis.settings import find_omitted_methods
-from lineage.config.data import SPLITS
-from lineage.data.dataset_stats import SplitStats
+from lineage.analysis.records import Analysis, SwapConsistency, TaskSummary
+from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
 from lineage.report.formatting import (
-    INIT_NAMES,
-    NO_VALUE,
     TRANSFER_NAMES,
     format_head,
-    format_kind,
     format_label_count,
-    format_model,
     format_percent,
     format_system,
-    metric_heading,
+    metric_unit,
 )
-from lineage.report.notes import format_note
 from lineage.results import JOINED_FAMILY
 
 # A statistic of a split -> the note on its task, with the count and the items of the split.
@@ -70,89 +56,6 @@ DROP_REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class TaskDataLine:
-    """A task in the table of the data."""
-
-    task: str
-    kind: str
-    metric: str
-    num_items: dict[str, str]  # by split
-    test_set: str  # its origin
-    max_length: str
-    dropped: str
-    duplicates: str
-    contamination: str
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class UnknownTokenLine:
-    """Shares of unknown tokens of one task."""
-
-    task: str
-    cells: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class UnknownTokenTable:
-    """Shares of unknown tokens by task and model, and the models without any."""
-
-    columns: tuple[str, ...]
-    lines: tuple[UnknownTokenLine, ...]
-    models_without_unknown: tuple[str, ...]
-
-
-def build_task_data_table(analysis: Analysis) -> list[TaskDataLine]:
-    """Return a line per task and extra test set."""
-    return [_task_data_line(analysis, task) for task in analysis.tasks]
-
-
-def _task_data_line(analysis: Analysis, task: TaskSummary) -> TaskDataLine:
-    scored = [one for one in analysis.scores_of_task(task.task) if one.mean is not None]
-    folds = format_folds(analysis, task.task)
-    num_items = dict.fromkeys(SPLITS, NO_VALUE)
-    for name, stats in task.splits.items():
-        num_items[name] = f"{stats.items:,}"
-        if stats.held_out_from_train:
-            num_items[name] += ", from train"
-    if folds:
-        num_items |= {"validation": "part of the other folds", "test": "each item once"}
-    return TaskDataLine(
-        task=task.task,
-        kind=format_kind(task.kind),
-        metric=metric_heading(scored[0].metric) if scored else NO_VALUE,
-        num_items=num_items,
-        test_set=folds or _test_set_source(analysis, task),
-        max_length=_format_truncation(task),
-        dropped=_format_dropped(task),
-        duplicates=format_duplicates(task.splits),
-        contamination=format_contamination(analysis, task.task),
-        notes=_format_truncation_notes(task),
-    )
-
-
-def _format_truncation_notes(task: TaskSummary) -> tuple[str, ...]:
-    """Return `bert, gpt: 12% of the texts were longer than 128 tokens, and cut`, ..."""
-    models_by_text: dict[str, list[str]] = {}
-    for one in task.truncation_notes:
-        models_by_text.setdefault(format_note(one.note), []).extend(one.models)
-    return tuple(
-        f"{', '.join(dict.fromkeys(map(format_model, models)))}: {text}"
-        for text, models in models_by_text.items()
-    )
-
-
-def _test_set_source(analysis: Analysis, task: TaskSummary) -> str:
-    for one in analysis.published_benchmarks:
-        if one.task == task.task and one.official_split:
-            return f"{one.benchmark}'s own"
-    _, extra_test_set = split_test_set(task.task)
-    if extra_test_set:
-        return "extra"
-    return "generated" if task.generated else "given"
-
-
 def format_folds(analysis: Analysis, task: str) -> str:
     """Describe cross-validation; empty if the task has a test set.
 
@@ -183,102 +86,6 @@ def describe_fold_training(analysis: Analysis, task: str) -> str:
         f"Each fold trains on about {most:,} of the {folded[0].splits['train'].items:,} labelled "
         "items, since one part is tested and another is validation."
     )
-
-
-def format_duplicates(splits: Mapping[str, SplitStats]) -> str:
-    """Count duplicates: `3 of test`; `3 of test; by group 40 of test`; `3 within train`."""
-    repeated = sum(one.duplicates_in_folds for one in splits.values())
-    if repeated:
-        return f"{repeated:,} within train"
-    text = _format_split_counts(splits, "duplicates_of_train")
-    if any(one.groups_in_train for one in splits.values()):
-        text += f"; by group {_format_split_counts(splits, 'groups_in_train')}"
-    return text
-
-
-def _format_truncation(task: TaskSummary) -> str:
-    """Tell the maximum length and how many items exceed it: `128 words: 12 of train`."""
-    if not task.may_truncate:
-        return "never truncated"
-    truncated = _format_split_counts(task.splits, "truncated")
-    return f"{task.max_words} {task.unit}: {truncated}" if task.max_words else truncated
-
-
-def _format_dropped(task: TaskSummary) -> str:
-    """Count dropped items: `train: 4,000 left out by the limit, 3 blank`."""
-    parts = []
-    for split in SPLITS:
-        stats = task.splits.get(split)
-        if stats and stats.dropped:
-            counts = [
-                f"{stats.dropped[r]:,} {name}"
-                for r, name in DROP_REASONS.items()
-                if r in stats.dropped
-            ]
-            parts.append(f"{split}: {', '.join(counts)}")
-    return "; ".join(parts) or "none"
-
-
-def _format_split_counts(splits: Mapping[str, SplitStats], name: str) -> str:
-    counts = {split: getattr(splits[split], name) for split in SPLITS if split in splits}
-    return ", ".join(f"{count:,} of {split}" for split, count in counts.items() if count) or "none"
-
-
-def format_contamination(analysis: Analysis, task: str) -> str:
-    """Count contaminated items; a dash if nothing is scored.
-
-    Such as `3 of 1,000 in the corpus, 1 in its unlabelled text; 240 are too short to tell`.
-    """
-    for one in analysis.contamination:
-        if one.task == task:
-            return _format_contamination(one)
-    return NO_VALUE
-
-
-def _format_contamination(counts: ContaminationCounts) -> str:
-    searched = counts.items - counts.too_short
-    if not searched:
-        return "all are too short to tell"
-    text = f"{counts.in_corpus:,} of {searched:,} in the corpus"
-    if counts.in_unlabelled is not None:
-        text += f", {counts.in_unlabelled:,} in its unlabelled text"
-    if counts.too_short:
-        verb = "is" if counts.too_short == 1 else "are"
-        text += f"; {counts.too_short:,} {verb} too short to tell"
-    return text
-
-
-def format_overlap_length(tasks: Iterable[TaskSummary]) -> str:
-    """Tell how long a shared passage must be for an item to count as contaminated."""
-    units = {task.unit for task in tasks}
-    if len(units) > 1:
-        return "13 words (20 characters of Chinese or Japanese)"
-    return "20 characters" if units == {"characters"} else "13 words"
-
-
-def build_unknown_token_table(analysis: Analysis) -> UnknownTokenTable:
-    """Return the shares of unknown tokens by task.
-
-    Adapted models, and those that are pretrained on the target's text alone, have columns of their
-    own where their shares differ, because they have other words.
-    """
-    shares: dict[str, dict[str, float]] = {}
-    for model in analysis.grid.models:
-        own: dict[str, dict[str, float]] = {init: {} for init in TRAINED_INITS}
-        for one in analysis.unknown_token_shares:
-            if one.model == model and one.init in own:
-                own[one.init][one.task] = one.value
-        shares[format_model(model)] = own["pretrained"]
-        for init in TRAINED_INITS[1:]:
-            if not own[init].items() <= own["pretrained"].items():
-                shares[f"{format_model(model)} {INIT_NAMES[init]}"] = own[init]
-    columns = [name for name, values in shares.items() if any(values.values())]
-    lines = []
-    for task in analysis.tasks:
-        cells = tuple(format_percent(shares[name].get(task.task)) for name in columns)
-        lines.append(UnknownTokenLine(task.task, cells))
-    without = [name for name, values in shares.items() if values and name not in columns]
-    return UnknownTokenTable(tuple(columns), tuple(lines), tuple(without))
 
 
 def describe_task_data(analysis: Analysis, task: str) -> list[str]:
@@ -392,3 +199,39 @@ def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
     if bilstm_tasks and task not in bilstm_tasks and has_linear:
         missing.append("a BiLSTM probe")
     return [f"Not run: {', '.join(missing)}."] if missing else []
+
+
+def describe_convergence(analysis: Analysis, task: str) -> Iterator[str]:
+    """Tell where a bag of words learned less than logistic regression on the same words."""
+    for control in analysis.convergence_controls:
+        if control.task == task and not control.has_converged:
+            unit = metric_unit(control.metric)
+            labels = format_label_count(control.label_count)
+            yield (
+                f"Fine-tuning did not converge here with {labels}, or it overfits: {control.model} "
+                f"with random init has {format_percent(control.fine_tuned)} {unit}, and logistic "
+                f"regression on the same tokens {format_percent(control.unigrams)}. Look at the "
+                "learning curves before you trust fine-tuned scores. If the training loss still "
+                "falls, try more steps or other learning rates; if it is near zero, add labels."
+            )
+
+
+def describe_collapsed_runs(analysis: Analysis, task: str) -> Iterator[str]:
+    """Tell which fine-tuned runs are at chance while other seeds of the same system are not."""
+    collapsed = find_collapsed_runs(analysis, task)
+    if not collapsed:
+        return
+    num_runs = sum(len(score.seeds) for score in fine_tuned_scores(analysis, task))
+    named = []
+    for one in collapsed:
+        seeds = f"fine-tuning seed {one.run.finetune_seed}"
+        if len(analysis.grid.pretrain_seeds) > 1:
+            seeds += f", pretraining seed {one.run.pretrain_seed}"
+        named.append(
+            f"{format_system(one.system)}, {format_label_count(one.setting.label_count)}, {seeds} "
+            f"({format_percent(one.run.value)}, the others {format_percent(one.siblings_mean)})"
+        )
+    yield (
+        f"{len(collapsed)} of {num_runs} fine-tuned runs collapsed: at chance, unlike other seeds of "
+        f"the same system. {'; '.join(named)}. Their means and intervals say little."
+    )

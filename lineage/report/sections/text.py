@@ -1,14 +1,15 @@
-"""Scores over the text read, in figures, sentences and a table: would more text help?"""
+"""Scores over the text read: would more text help?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, TextCurve, TextGain
 from lineage.report import charts
-from lineage.report.curves import Finding, find_largest_decisions
-from lineage.report.figures import LineSeries, PanelSize, choose_panel_size
+from lineage.report.cells import task_cell
+from lineage.report.decisions import find_largest_decisions
+from lineage.report.figures import LineSeries, PanelSize, choose_layout, choose_panel_size
 from lineage.report.formatting import (
+    NO_VALUE,
     format_difference,
     format_model,
     format_percent,
@@ -16,31 +17,52 @@ from lineage.report.formatting import (
     format_use,
     metric_heading,
 )
+from lineage.report.section import (
+    Cells,
+    Columns,
+    Figure,
+    Figures,
+    Paragraph,
+    ReportData,
+    Section,
+    Table,
+    numbers,
+)
 from lineage.report.styles import model_style
 
 
-@dataclass(frozen=True)
-class TextLine:
-    """A model's scores on a task after each share of its text, and its last gain."""
+def build(report: ReportData) -> Section | None:
+    """Return a panel for each task with curves, and a table of all scores."""
+    analysis = report.analysis
+    if not analysis.text_curves:
+        return None
+    panels = build_text_panels(analysis, report.decisions)
+    figures = Figures(panels, choose_layout(len(panels)), file="text-curves")
+    table = build_text_table(analysis)
+    title = "Scores after each share of the text"
+    return Section(
+        "Would more text help?",
+        [figures, Section(title, [table], is_folded=True)],
+        aside=(
+            Paragraph(
+                "The score over the text that a model had read: earlier checkpoints of its one "
+                "pretraining, frozen with the most labels, or zero-shot."
+            ),
+            Paragraph(
+                "At the earlier checkpoints the learning rate has not come down yet. A training "
+                "that ended there would probably score higher, so a rise is the most that the text "
+                f"has added. Intervals are over {analysis.split} items, for these trained models "
+                "alone.",
+                "note",
+            ),
+        ),
+        anchor="text",
+        link="Text",
+    )
 
-    task: str
-    heading: str  # of the scores
-    system: str
-    scores: tuple[str, ...]  # empty where a share was not scored
-    gain: str
-    start: str  # of the gain, such as 50 %
 
-
-@dataclass(frozen=True)
-class TextTable:
-    """The scores of all curves."""
-
-    shares: tuple[str, ...]
-    lines: tuple[TextLine, ...]
-
-
-def build_text_findings(analysis: Analysis, decisions: Sequence[Decision]) -> list[Finding]:
-    """Return a panel for each task with curves, and what its last text has brought."""
+def build_text_panels(analysis: Analysis, decisions: Sequence[Decision]) -> list[Figure]:
+    """Return a panel for each task, and what its last text has brought."""
     recommended = find_largest_decisions(decisions)
     curves_by_task = _group_by_task(analysis)
     size = choose_panel_size(len(curves_by_task))
@@ -50,7 +72,7 @@ def build_text_findings(analysis: Analysis, decisions: Sequence[Decision]) -> li
         best = decision.use.standing.system.model if decision is not None else ""
         shown = choose_described_curve(curves, best=best)
         sentence = describe_text_gain(shown, margin=analysis.equivalence_margin)
-        found.append(Finding(task, sentence, _draw_text_panel(analysis, curves, shown, size)))
+        found.append(Figure(_draw_text_panel(analysis, curves, shown, size), sentence, task))
     return found
 
 
@@ -129,29 +151,22 @@ def _draw_text_panel(
     )
 
 
-def build_text_table(analysis: Analysis) -> TextTable | None:
-    """Return the scores of all curves; None without any."""
-    curves = analysis.text_curves
-    if not curves:
-        return None
-    shares = sorted({share for curve in curves for share in curve.shares})
-    return TextTable(
-        tuple(format_share(share) for share in shares),
-        tuple(_build_line(curve, shares) for curve in curves),
-    )
+def build_text_table(analysis: Analysis) -> Table:
+    """Return the scores of all curves."""
+    shares = sorted({share for curve in analysis.text_curves for share in curve.shares})
+    columns: Columns = ["task", "system", *numbers(*map(format_share, shares), "gain", "from")]
+    return Table(columns, [_text_row(curve, shares) for curve in analysis.text_curves])
 
 
-def _build_line(curve: TextCurve, shares: Sequence[float]) -> TextLine:
+def _text_row(curve: TextCurve, shares: Sequence[float]) -> Cells:
     scores = dict(zip(curve.shares, curve.scores, strict=True))
-    name = format_model(curve.system.model)
-    return TextLine(
-        task=curve.task,
-        heading=metric_heading(curve.metric),
-        system=f"{name}, {format_use(curve.system)}",
-        scores=tuple(format_percent(scores[share]) if share in scores else "" for share in shares),
-        gain=format_gain(curve.last_gain),
-        start=format_share(curve.last_gain.share),
-    )
+    return [
+        task_cell(curve.task, metric_heading(curve.metric)),
+        f"{format_model(curve.system.model)}, {format_use(curve.system)}",
+        *(format_percent(scores[one]) if one in scores else NO_VALUE for one in shares),
+        format_gain(curve.last_gain),
+        format_share(curve.last_gain.share),
+    ]
 
 
 def format_share(share: float) -> str:

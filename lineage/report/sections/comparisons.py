@@ -1,0 +1,63 @@
+"""Every comparison, in a table that can be searched."""
+
+from lineage.analysis.records import Comparison
+from lineage.report.formatting import (
+    css_class,
+    format_comparison,
+    format_percent,
+    format_system,
+    format_verdict,
+)
+from lineage.report.section import (
+    Cell,
+    Cells,
+    Columns,
+    Paragraph,
+    ReportData,
+    Section,
+    Table,
+    numbers,
+)
+
+NAMES = ("type", "task", "labels", "first", "second", "difference", "verdict")
+COLUMNS: Columns = (*NAMES, *numbers("could find", "items", "repetitions"))
+NOTE = (
+    "Could find: where there is no significant difference, the smallest one that these items and "
+    "seeds would have shown in 80 of 100 studies, in points."
+)
+
+
+def build(report: ReportData) -> Section:
+    """Return a line for each comparison."""
+    rows = [_comparison_row(one) for one in report.analysis.comparisons]
+    table = Table(COLUMNS, rows, css="filtered", is_wide=True, has_row_names=False, has_filter=True)
+    return Section(
+        "All comparisons",
+        [Section("Show the table", [Paragraph(NOTE, "note"), table], is_folded=True)],
+        subtitle=str(len(rows)),
+        anchor="comparisons",
+        link="Comparisons",
+        only="html",
+    )
+
+
+def _comparison_row(comparison: Comparison) -> Cells:
+    verdict = format_verdict(comparison)
+    return [
+        comparison.comparison_type,
+        comparison.task,
+        comparison.label_count,
+        format_system(comparison.first),
+        format_system(comparison.second),
+        format_comparison(comparison),
+        Cell(verdict, css=css_class(verdict)),
+        _format_detectable(comparison),
+        str(comparison.num_examples),
+        str(comparison.repetitions),
+    ]
+
+
+def _format_detectable(comparison: Comparison) -> str:
+    if comparison.verdict != "no significant difference" or comparison.detectable is None:
+        return ""
+    return format_percent(comparison.detectable)

@@ -1,0 +1,369 @@
+"""The gains of pretraining, adaptation, general text, and continuing a public checkpoint."""
+
+from collections.abc import Iterator, Sequence
+
+from lineage.analysis.effects import Effect, build_effects
+from lineage.analysis.gains import (
+    Gain,
+    GainSummary,
+    GainTable,
+    Method,
+    OutcomeCounts,
+    summarize_gains,
+)
+from lineage.analysis.records import Analysis
+from lineage.report import figures
+from lineage.report.cells import task_cell
+from lineage.report.figures import EffectRow
+from lineage.report.formatting import (
+    NO_VALUE,
+    TRANSFER_NAMES,
+    css_class,
+    format_comparison,
+    format_difference,
+    format_kind,
+    format_label_count,
+    format_model,
+    join_with_and,
+    metric_heading,
+    plural,
+)
+from lineage.report.section import (
+    Block,
+    Cell,
+    Cells,
+    Figures,
+    Paragraph,
+    Piece,
+    ReportData,
+    Section,
+    Table,
+    numbers,
+)
+from lineage.report.styles import format_model_name, model_style
+
+GAIN_MARKS = {"better": " ▲", "worse": " ▼", "equivalent": " =", "identical predictions": " ="}
+GAIN_DEFINITIONS = {
+    "pretraining": "The baseline is the same network with random weights, trained on the same "
+    "labels, if there are any.",
+    "adaptation": "Adaptation goes on with pretraining on the task's own text, without its labels.",
+    "general_text": "The baseline has read the task's text alone, and no general text before.",
+    "continuation": "The baseline is the same public checkpoint before it went on with the corpus.",
+}
+# For each type of gain: what was added, the model that has it, and its baseline.
+GAIN_NAMES = {
+    "pretraining": ("pretraining", "a pretrained model", "random init"),
+    "adaptation": ("adaptation", "an adapted model", "the same model before adaptation"),
+    "general_text": (
+        "the general text",
+        "an adapted model",
+        "the same model pretrained on the target's text alone",
+    ),
+    "continuation": (
+        "continued pretraining",
+        "a public checkpoint that continued on the corpus",
+        "the same checkpoint as it is",
+    ),
+}
+COUNT_COLUMNS = (
+    "comparisons",
+    "better",
+    "°",
+    "equivalent",
+    "no significant difference",
+    "worse",
+    "both at chance",
+)
+# A line of a task's table has one baseline: that of an adapted model is the same before.
+WITHOUT_INTERVALS = ("general_text", "continuation")
+
+
+def build(report: ReportData) -> Section | None:
+    """Return a part for each type of gain that was measured."""
+    parts: list[Section] = []
+    for summary in summarize_gains(report.analysis):
+        parts.append(build_gain_section(report, summary, is_first=not parts))
+    if not parts:
+        return None
+    return Section(blocks=parts, anchor="pretraining", link="Pretraining")
+
+
+def build_gain_section(report: ReportData, summary: GainSummary, *, is_first: bool) -> Section:
+    """Return the gains of one type: forest plots, counts of outcomes, and the gain on each task."""
+    analysis = report.analysis
+    added = GAIN_NAMES[summary.comparison_type][0]
+    aside = [Paragraph(GAIN_DEFINITIONS[summary.comparison_type])]
+    if finding := describe_gains(analysis, summary):
+        aside.insert(0, Paragraph(finding, "strong"))
+    if note := " ".join(_describe_marks(analysis, summary, is_first=is_first)):
+        aside.append(Paragraph(note, "note", only="html"))
+    blocks = list(_list_details(report, summary))
+    details = Section("Counts and tasks", blocks, is_folded=True, css="note")
+    forest = Figures(_draw_effects(analysis, summary), "forest")
+    return Section(f"What {added} adds", [forest, details], aside=aside)
+
+
+def _describe_marks(analysis: Analysis, summary: GainSummary, *, is_first: bool) -> Iterator[str]:
+    """Explain the marks of the forest plots."""
+    effects = build_effects(analysis, summary)
+    if is_first:
+        if any(len(effect.tasks) > 1 for effect in effects):
+            yield (
+                "A mark is the mean over the tasks of a kind, at the most labels of the method; a "
+                "small dot is one task. With three or more tasks, the line is the 95 % interval of "
+                "the mean; with two there is none."
+            )
+        else:
+            yield ("A mark is the gain at the most labels of the method, a line its 95 % interval.")
+        num_pretrainings = len(analysis.grid.pretrain_seeds)
+        if num_pretrainings < 3:
+            runs = "was one pretraining run"
+            if num_pretrainings != 1:
+                runs = "were two pretraining runs"
+            yield (
+                f"There {runs} of each model, so this is about these runs, and not about "
+                "pretraining in general."
+            )
+    if any(task.baseline_near_chance for effect in effects for task in effect.tasks):
+        yield (
+            "°: a gain over a baseline that is not shown to be above chance, or hardly is. The "
+            "baseline has learned next to nothing, so the gain does not say what pretraining is "
+            "worth where it can learn."
+        )
+    weak = find_weak_models(analysis)
+    if any(effect.model in weak for effect in effects):
+        yield "‡: not shown to have learned more than a 5-gram model."
+
+
+def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
+    added, model, baseline = GAIN_NAMES[summary.comparison_type]
+    yield Paragraph(
+        f"How often {model} is better than {baseline}, equivalent (within ±{report.margin} points, "
+        "or with identical predictions), or worse. **Both at chance**: neither is significantly "
+        "above chance, so their difference says nothing. °: of those that are better, the ones "
+        "over a baseline that is not shown to be above chance, or has less than a tenth of the "
+        "other's lead over chance. Each verdict holds within its own setting and method, not for "
+        "all of these at once: a few of many are chance.",
+        "note",
+        has_markup=True,
+    )
+    kinds = [_count_row(one.counts, format_kind(one.kind)) for one in summary.kind_counts]
+    yield Table(["kind of task", *numbers(*COUNT_COLUMNS)], kinds)
+    models = [
+        _count_row(
+            one.counts, format_model_name(report.analysis, one.model), format_method(one.method)
+        )
+        for one in summary.model_counts
+    ]
+    yield Table(["model", "method", *numbers(*COUNT_COLUMNS)], models)
+    intervals = ""
+    if summary.comparison_type not in WITHOUT_INTERVALS:
+        intervals = " The tables of the tasks have the intervals."
+    yield Paragraph(
+        "Below: points at the largest label count of each task. ▲ better, ▼ worse, = equivalent, "
+        f"in brackets: both at chance, ° as above.{intervals}",
+        "note",
+    )
+    for table in summary.tables:
+        yield _gain_table(report.analysis, table, added)
+
+
+def _count_row(counts: OutcomeCounts, *names: str) -> Cells:
+    return [
+        *names,
+        str(counts.num_comparisons),
+        _count_cell(counts.better, "better"),
+        str(counts.baseline_near_chance),
+        str(counts.equivalent),
+        str(counts.no_significant_difference),
+        _count_cell(counts.worse, "worse"),
+        str(counts.both_at_chance),
+    ]
+
+
+def _count_cell(count: int, outcome: str) -> Cell:
+    return Cell(more=[Piece(str(count), f"{outcome} mean" if count else "")])
+
+
+def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
+    """Tell for which models a gain is shown at the most labels, and in how many comparisons.
+
+    The models that others have pretrained come last. Nothing is said about own models that are not
+    shown to have learned more than a 5-gram model.
+    """
+    compared = {model for table in summary.tables for model in table.models}
+    weak = [model for model in find_weak_models(analysis) if model in compared]
+    own = [
+        model
+        for model in analysis.grid.models
+        if model not in analysis.public_models and model not in weak
+    ]
+    most_labels = _describe_most_labels(summary)
+    sentences = _describe_model_gains(own, summary, most_labels)
+    if weak and sentences:
+        names = join_with_and([format_model(model) for model in weak])
+        sentences.append(
+            f"Nothing follows about {names}: not shown to have learned more than a 5-gram model."
+        )
+    is_continuation = summary.comparison_type == "continuation"  # of public models only
+    start = most_labels if is_continuation else "Of public models"
+    sentences += _describe_model_gains(analysis.public_models, summary, start)
+    return " ".join(sentences)
+
+
+def find_weak_models(analysis: Analysis) -> list[str]:
+    """Return own models that are not shown to have learned more than a 5-gram model."""
+    return [
+        one.model
+        for one in analysis.ngram_comparisons
+        if one.learned_less and one.model not in analysis.public_models
+    ]
+
+
+def _describe_most_labels(summary: GainSummary) -> str:
+    """Tell with how many labels the comparisons are: `With the most labels (fine-tuned: 100)`.
+
+    Methods are named that were not run with as many labels as the first one.
+    """
+    own: dict[str, list[str]] = {}
+    most: dict[str, int] = {}
+    for table in summary.tables:
+        for line in table.lines:
+            most[line.setting.task] = max(most.get(line.setting.task, 0), line.train_examples)
+    for table in summary.tables:
+        for line in table.lines:
+            if line.train_examples < most[line.setting.task] and line.train_examples:
+                own.setdefault(format_method(table.method), []).append(f"{line.train_examples:,}")
+    if not own:
+        return "With the most labels"
+    parts = [f"{name}: {join_with_and([*dict.fromkeys(counts)])}" for name, counts in own.items()]
+    return f"With the most labels of each method ({'; '.join(parts)})"
+
+
+def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: str) -> list[str]:
+    helped: dict[tuple[int, int], list[str]] = {}
+    not_shown: list[str] = []
+    worse: list[str] = []
+    for model in models:
+        gains = [
+            gain
+            for table in summary.tables
+            for line in table.lines
+            for name, gain in zip(table.models, line.gains, strict=True)
+            if name == model and gain is not None
+        ]
+        if not gains:
+            continue
+        outcomes = [gain.outcome for gain in gains]
+        better = [gain for gain in gains if gain.outcome == "better"]
+        num_better = outcomes.count("better")
+        num_worse = outcomes.count("worse")
+        name = format_model(model)
+        if num_better:
+            if all(gain.baseline_near_chance for gain in better):
+                name += "°"
+            helped.setdefault((num_better, len(outcomes)), []).append(name)
+        elif not num_worse:
+            not_shown.append(name)
+        if num_worse:
+            worse.append(f"{name} in {num_worse} of {len(outcomes)}")
+    sentences = []
+    if helped:
+        groups: list[str] = []
+        for (count, total), names in sorted(helped.items(), key=lambda one: -one[0][0] / one[0][1]):
+            noun = " comparisons" if not groups else ""
+            each = " each" if len(names) > 1 else ""
+            groups.append(f"{join_with_and(names)} in {count} of {total}{noun}{each}")
+        sentences.append(f"{start}, a gain is shown for {'; '.join(groups)}.")
+    if not_shown:
+        lead = "No gain is shown" if helped else f"{start}, no gain is shown"
+        sentences.append(f"{lead} for {join_with_and(not_shown)}.")
+    if worse:
+        if not sentences:
+            worse[0] += " comparisons"
+        lead = "A loss is shown" if sentences else f"{start}, a loss is shown"
+        sentences.append(f"{lead} for {join_with_and(worse)}.")
+    return sentences
+
+
+def _draw_effects(analysis: Analysis, summary: GainSummary) -> list[str]:
+    """Draw a forest plot for each kind of task, without systems of two models."""
+    by_kind: dict[tuple[str, str], list[Effect]] = {}
+    for effect in build_effects(analysis, summary):
+        if effect.model in analysis.grid.models:
+            by_kind.setdefault((effect.kind, effect.metric), []).append(effect)
+    drawn = []
+    for (kind, metric), effects in by_kind.items():
+        effects.sort(key=lambda effect: effect.method.order)
+        num_tasks = len({task.task for effect in effects for task in effect.tasks})
+        drawn.append(
+            figures.draw_forest(
+                [_effect_row(analysis, effect) for effect in effects],
+                title=format_kind(kind),
+                subtitle=f"{metric_heading(metric)}, {plural(num_tasks, 'task')}",
+            )
+        )
+    return drawn
+
+
+def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
+    pooled = effect.pooled
+    style = model_style(analysis, effect.model)
+    is_weak = effect.model in find_weak_models(analysis)
+    text = format_difference(pooled.mean)
+    interval = None
+    if pooled.low is not None and pooled.high is not None:
+        interval = (pooled.low, pooled.high)
+        low, high = (format_difference(edge) for edge in interval)
+        text += f" ({low} to {high})"
+    if any(task.baseline_near_chance for task in effect.tasks):
+        text += " °"
+    return EffectRow(
+        group=_name_effect_group(effect),
+        name=format_model(effect.model) + (" ‡" if is_weak else ""),
+        mean=pooled.mean,
+        interval=interval,
+        dots=[task.difference for task in effect.tasks],
+        color=style.color,
+        marker=style.marker,
+        text=text,
+    )
+
+
+def _name_effect_group(effect: Effect) -> str:
+    """Name the method, with its number of labels if that is not all: `fine-tuned, 100 labels`."""
+    name = format_method(effect.method)
+    counts = {one.label_count for one in effect.tasks} - {"all", "none"}
+    return f"{name}, {join_with_and(sorted(counts))} labels" if counts else name
+
+
+def format_method(method: Method) -> str:
+    """Name a method: `frozen`; `frozen + BiLSTM(-CRF)`; `fine-tuned`.
+
+    Whether a BiLSTM has a CRF follows from the kind of task.
+    """
+    head = " + BiLSTM(-CRF)" if method.has_bilstm else ""
+    return TRANSFER_NAMES[method.transfer] + head
+
+
+def _gain_table(analysis: Analysis, table: GainTable, added: str) -> Table:
+    rows = []
+    for line in table.lines:
+        labels = format_label_count(line.setting.label_count, train_examples=line.train_examples)
+        cells = [_gain_cell(gain) if gain else NO_VALUE for gain in line.gains]
+        rows.append([task_cell(line.setting.task, labels), *cells])
+    models = [format_model_name(analysis, model) for model in table.models]
+    return Table(
+        ["task", *numbers(*models)], rows, title=format_method(table.method), subtitle=added
+    )
+
+
+def _gain_cell(gain: Gain) -> Cell:
+    """Format a gain: `+1.2 ▲`; with ° if the baseline is near chance; `(+1.2)` at chance."""
+    points = format_difference(gain.comparison.difference)
+    interval = format_comparison(gain.comparison)
+    if gain.outcome == "both at chance":
+        return Cell(more=[Piece(f"({points})", "muted", interval)])
+    text = points + GAIN_MARKS.get(gain.outcome, "")
+    text += "°" if gain.baseline_near_chance else ""
+    return Cell(more=[Piece(text, css_class(gain.outcome), interval)])

@@ -1,0 +1,183 @@
+"""Scores over the number of labels."""
+
+from collections.abc import Sequence
+
+from lineage.analysis.crossover import (
+    LabelCurve,
+    build_label_curves,
+    build_system_curve,
+    find_overtaking,
+    labels_needed,
+)
+from lineage.analysis.decision import Decision
+from lineage.analysis.records import Analysis
+from lineage.report import charts
+from lineage.report.decisions import find_largest_decisions
+from lineage.report.figures import LineSeries, PanelSize, choose_layout, choose_panel_size
+from lineage.report.formatting import format_model, format_use, join_with_and, metric_heading
+from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
+from lineage.report.sections.crossovers import fold_crossovers
+from lineage.report.styles import model_style
+
+
+def build(report: ReportData) -> Section | None:
+    """Return a panel for each task that has several numbers of labels, and the tests."""
+    panels = build_label_panels(report.analysis, report.decisions)
+    if not panels:
+        return None
+    figures = Figures(panels, choose_layout(len(panels)), file="label-curves")
+    reading = Paragraph(
+        "Read off the mean scores of each model's best system; the tests are below.",
+        only="markdown",
+    )
+    has_sentences = any(panel.caption for panel in panels)
+    return Section(
+        "How many labels does it take?",
+        [*([reading] if has_sentences else []), figures, *fold_crossovers(report.analysis)],
+        aside=_describe_panels(report),
+        anchor="labels",
+        link="Labels",
+    )
+
+
+def _describe_panels(report: ReportData) -> tuple[Paragraph, ...]:
+    text = (
+        "The score of one system of each model over the number of labels. It is one that was run "
+        "with the most numbers of labels: the best on validation if that one was, or else the "
+        "highest at its end. Systems to use are always shown."
+    )
+    tasks = build_label_curves(report.analysis)
+    largest = find_largest_decisions(report.decisions)
+    if any(task in largest and largest[task].forecast is not None for task in tasks):
+        text += " A bold dotted end is the forecast."
+    note = "Sentences are read off the mean scores; the table has the tests."
+    return (Paragraph(text, only="html"), Paragraph(note, "note", only="html"))
+
+
+def build_label_panels(analysis: Analysis, decisions: Sequence[Decision]) -> list[Figure]:
+    """Return a panel with its sentence for each task."""
+    recommended = find_largest_decisions(decisions)
+    curves_by_task = build_label_curves(analysis)
+    size = choose_panel_size(len(curves_by_task))
+    found = []
+    for task, curves in curves_by_task.items():
+        decision = recommended.get(task)
+        best = decision.use.standing.system.model if decision is not None else ""
+        shown = [*curves, *_build_recommended_curves(analysis, task, curves, decisions)]
+        sentence = describe_label_curves(shown, best=best)
+        found.append(Figure(_draw_label_panel(analysis, shown, decision, size), sentence, task))
+    return found
+
+
+def _build_recommended_curves(
+    analysis: Analysis, task: str, curves: Sequence[LabelCurve], decisions: Sequence[Decision]
+) -> list[LabelCurve]:
+    """Return the curves of recommended systems that no curve shows, such as SetFit."""
+    shown = {curve.system.line_key for curve in curves}
+    found = []
+    for decision in decisions:
+        system = decision.use.standing.system
+        if decision.task == task and system.line_key not in shown:
+            shown.add(system.line_key)
+            curve = build_system_curve(analysis, task, system)
+            if curve is not None:
+                found.append(curve)
+    return found
+
+
+def _draw_label_panel(
+    analysis: Analysis, curves: Sequence[LabelCurve], decision: Decision | None, size: PanelSize
+) -> str:
+    best = decision.use.standing.system.model if decision is not None else ""
+    uses = {format_use(curve.system) for curve in curves if curve.system.family != "tfidf"}
+    most_labels = max(curve.train_examples[-1] for curve in curves)
+    series: list[LineSeries] = []
+    seen: set[str] = set()
+    for curve in curves:
+        style = model_style(analysis, curve.system.model)
+        name = format_model(curve.system.model)
+        if len(uses) > 1:
+            name = f"{name} {format_use(curve.system)}".strip()
+        if curve.train_examples[-1] < most_labels:
+            name += f", {curve.train_examples[-1]:,}"
+        series.append(
+            LineSeries(
+                name,
+                style.color,
+                curve.train_examples,
+                curve.scores,
+                dashed=curve.system.model in seen,
+                marker=style.marker,
+                bold=curve.system.model in (best, "tfidf"),
+            )
+        )
+        seen.add(curve.system.model)
+    forecast = None
+    if decision is not None and decision.forecast is not None:
+        end = decision.forecast
+        for curve, one in zip(curves, series, strict=True):
+            if curve.system == end.system:
+                forecast = (one.name, end.doubled, end.scores[-1] + end.gain)
+    heading = metric_heading(curves[0].metric)
+    return charts.draw_label_panel(
+        series,
+        title=curves[0].task,
+        subtitle=heading if len(uses) != 1 else f"{heading}, {uses.pop()}",
+        size=size,
+        forecast=forecast,
+    )
+
+
+def describe_label_curves(curves: Sequence[LabelCurve], *, best: str) -> str:
+    """Tell how many labels the recommended model saves, read off the means; empty without TF-IDF.
+
+    With TF-IDF recommended, tell with how many labels it leads. A model may have several curves,
+    one for each of its systems; the first with most numbers of labels is compared.
+    """
+    tfidf = next((curve for curve in curves if curve.system.model == "tfidf"), None)
+    if tfidf is None or len(tfidf.scores) < 2:
+        return ""
+    own = [curve for curve in curves if curve.system.model == best]
+    if best == "tfidf" or not own:
+        return _describe_tfidf_lead(tfidf, [curve for curve in curves if curve is not tfidf])
+    curve = max(own, key=lambda one: len(one.scores))
+    name = f"{format_model(best)}, {format_use(curve.system)},"
+    crossing = find_overtaking(curve, tfidf)
+    if crossing is None:
+        return f"TF-IDF scores higher than {name} with {tfidf.train_examples[-1]:,} labels."
+    first = curve.train_examples[0]
+    if crossing > first:
+        return f"{name} passes TF-IDF at about {round_labels(crossing)} labels."
+    needed = labels_needed(tfidf, curve.scores[0])
+    if needed is None:
+        return (
+            f"{name} with {first:,} labels is above TF-IDF with {tfidf.train_examples[-1]:,} "
+            "labels."
+        )
+    if needed <= first:
+        return f"{name} is above TF-IDF at every number of labels."
+    return f"{name} with {first:,} labels equals TF-IDF with about {round_labels(needed)} labels."
+
+
+def _describe_tfidf_lead(tfidf: LabelCurve, others: Sequence[LabelCurve]) -> str:
+    """Tell at which of the numbers of labels TF-IDF scores at least as high as all that is shown."""
+    highest: dict[int, float] = {}
+    for curve in others:
+        for count, score in zip(curve.train_examples, curve.scores, strict=True):
+            highest[count] = max(highest.get(count, score), score)
+    leads: list[str] = []
+    trails: list[str] = []
+    for count, score in zip(tfidf.train_examples, tfidf.scores, strict=True):
+        if count in highest:
+            own = leads if score >= highest[count] else trails
+            own.append(f"{count:,}")
+    if not leads:
+        return ""
+    if not trails:
+        return "TF-IDF leads at every number of labels."
+    return f"TF-IDF leads with {join_with_and(leads)} labels, but not with {join_with_and(trails)}."
+
+
+def round_labels(count: float) -> str:
+    """Round a number that was read off a curve to two digits: `about 440`."""
+    return f"{float(f'{count:.2g}'):,.0f}"

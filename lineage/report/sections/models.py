@@ -1,0 +1,37 @@
+"""The models: what they read, how they learn, and what a byte of text costs them."""
+
+from collections.abc import Mapping
+
+from lineage.analysis.records import PretrainingBudget
+from lineage.report.formatting import format_si
+from lineage.report.section import Cells, Column, ReportData, Section, Table
+from lineage.report.styles import format_model_name
+
+NOTE = (
+    "Cost: floating-point operations of pretraining for each byte of text read; n/a if they are "
+    "not counted, as for static vectors."
+)
+
+
+def build(report: ReportData) -> Section | None:
+    """Return a line for each model, with the keys of its description as headings."""
+    if not report.model_descriptions:
+        return None
+    names = [name.replace("_", " ") for name in report.model_descriptions[0]]
+    columns = [*(Column(name, "wrap") for name in names), Column("cost", "n")]
+    rows = [_model_row(report, one) for one in report.model_descriptions]
+    return Section("Models", [Table(columns, rows, note=NOTE, css="how", is_wide=True)])
+
+
+def _model_row(report: ReportData, description: Mapping[str, str]) -> Cells:
+    budgets = {one.model: one for one in report.analysis.budget}
+    model = description["model"]
+    shown = dict(description) | {"model": format_model_name(report.analysis, model)}
+    return [*shown.values(), format_training_cost(budgets.get(model))]
+
+
+def format_training_cost(budget: PretrainingBudget | None) -> str:
+    """Format FLOPs per byte of text: `775 k FLOPs a byte`; `n/a` if FLOPs are not counted."""
+    if budget is None or budget.train_flops is None or not budget.text_bytes:
+        return "n/a"
+    return f"{format_si(budget.train_flops / budget.text_bytes)} FLOPs a byte"

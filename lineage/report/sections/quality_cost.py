@@ -1,0 +1,124 @@
+"""Scores over the time that it takes to build a system."""
+
+from collections.abc import Sequence
+
+from lineage.analysis.decision import (
+    Choice,
+    Costs,
+    Decision,
+    SystemCost,
+    largest_label_counts,
+    pareto_front,
+    widest_ranking,
+)
+from lineage.analysis.records import Analysis, Ranking
+from lineage.report import charts
+from lineage.report.charts import CostPoint
+from lineage.report.costs import describe_devices
+from lineage.report.figures import PanelSize, choose_layout, choose_panel_size
+from lineage.report.formatting import (
+    format_build_time,
+    format_difference,
+    format_model,
+    join_with_and,
+    metric_heading,
+    printed_gap,
+)
+from lineage.report.section import Figure, Figures, Paragraph, ReportData, Section
+from lineage.report.styles import model_style
+
+
+def build(report: ReportData) -> Section | None:
+    """Return a panel for each task with at least two systems whose times are known."""
+    panels = build_cost_panels(report.analysis, report.decisions, report.costs)
+    if not panels:
+        return None
+    devices = describe_devices(report.costs)
+    text = (
+        "The score of each model's best system by validation with the most labels, over the time to "
+        "pretrain, adapt and train it here (on a logarithmic scale). The line joins the systems "
+        "that no cheaper one beats; their names are bold. Sentences are read off the mean scores. "
+        f"{devices}"
+    )
+    short = f"With the most labels, the time to pretrain, adapt and train once. {devices}"
+    return Section(
+        "What quality costs",
+        [Figures(panels, choose_layout(len(panels)), caption_below=True)],
+        aside=(Paragraph(text.strip(), only="html"), Paragraph(short.strip(), only="markdown")),
+        anchor="cost",
+        link="Cost",
+    )
+
+
+def build_cost_panels(
+    analysis: Analysis, decisions: Sequence[Decision], costs: Costs
+) -> list[Figure]:
+    """Return a panel for each task: the score of each model over the time it takes to build.
+
+    A task in which nothing is better than counting 5-grams has nothing to buy, and no panel.
+    """
+    drawn = []
+    nothing = {one.setting for one in decisions if one.advice == "nothing above a 5-gram model"}
+    for ranking in largest_label_counts(analysis.rankings).values():
+        if ranking.setting in nothing:
+            continue
+        widest = widest_ranking(analysis.rankings, ranking)
+        choices = [
+            Choice(one, costs.get((one.system, ranking.setting), SystemCost()))
+            for one in widest.standings
+        ]
+        timed = [one for one in choices if one.cost.seconds]
+        if len(timed) > 1:
+            drawn.append((ranking, timed))
+    size = choose_panel_size(len(drawn))
+    found = []
+    for ranking, timed in drawn:
+        sentence = describe_front(pareto_front(timed), margin=analysis.equivalence_margin)
+        panel = _draw_cost_panel(analysis, ranking, timed, size)
+        found.append(Figure(panel, sentence, ranking.task))
+    return found
+
+
+def describe_front(front: Sequence[Choice], *, margin: float) -> str:
+    """Tell what more time buys: `TF-IDF is the cheapest; ELMo takes 107 s for +19.8 points.`
+
+    Steps of less than `margin` are left out.
+    """
+    last = front[0]
+    steps = []
+    for one in front[1:]:
+        gain = one.standing.mean - last.standing.mean
+        if gain >= margin:
+            name = format_model(one.standing.system.model)
+            points = format_difference(printed_gap(one.standing.mean, last.standing.mean))
+            steps.append(f"{name} takes {format_build_time(one.cost)} for {points} points")
+            last = one
+    cheapest = f"{format_model(front[0].standing.system.model)} is the cheapest"
+    if len(front) == 1:
+        return f"{cheapest}, and no other scores higher."
+    if not steps:
+        return f"{cheapest}; no other scores {100 * margin:g} points more."
+    return f"{cheapest}; {join_with_and(steps)}."
+
+
+def _draw_cost_panel(
+    analysis: Analysis, ranking: Ranking, choices: Sequence[Choice], size: PanelSize
+) -> str:
+    front = pareto_front(choices)
+    points = []
+    for one in choices:
+        assert one.cost.seconds is not None
+        style = model_style(analysis, one.standing.system.model)
+        points.append(
+            CostPoint(
+                format_model(one.standing.system.model),
+                one.cost.seconds,
+                one.standing.mean,
+                style.color,
+                style.marker,
+                on_front=one in front,
+            )
+        )
+    return charts.draw_cost_panel(
+        points, title=ranking.task, subtitle=metric_heading(ranking.metric), size=size
+    )

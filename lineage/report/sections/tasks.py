@@ -1,0 +1,390 @@
+"""A part for each task: all systems with their scores, and what went wrong."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from lineage.analysis.convergence import FinetuneCurve
+from lineage.analysis.decision import Decision
+from lineage.analysis.records import Analysis, Comparison, SeedProblem, SystemScore
+from lineage.analysis.settings import baseline_is_near_chance, chance_level, comparison_outcome
+from lineage.report import charts, figures
+from lineage.report.answers import list_answer_figures
+from lineage.report.decisions import describe_decision, find_largest_decisions
+from lineage.report.figures import LinearScale, LineSeries
+from lineage.report.formatting import (
+    NO_VALUE,
+    css_class,
+    format_comparison,
+    format_difference,
+    format_kind,
+    format_model,
+    format_percent,
+    format_verdict,
+    metric_heading,
+    metric_unit,
+    plural,
+)
+from lineage.report.notes import format_notes
+from lineage.report.section import (
+    Block,
+    Cell,
+    Cells,
+    Column,
+    Columns,
+    Figures,
+    Paragraph,
+    Piece,
+    ReportData,
+    Row,
+    Section,
+    Table,
+    small,
+)
+from lineage.report.sections.disagreements import fold_disagreements
+from lineage.report.sections.group_scores import fold_group_scores
+from lineage.report.styles import format_unmatched_reason, model_style
+from lineage.report.task_notes import (
+    describe_collapsed_runs,
+    describe_convergence,
+    describe_task_data,
+    format_folds,
+)
+from lineage.report.task_scores import (
+    SystemLine,
+    TaskScores,
+    format_problem_status,
+    format_usage,
+    list_task_scores,
+    name_model,
+)
+
+FEATURE_NAMES = {
+    "static": "without order or context",
+    "left": "with left context",
+    "both": "with both sides",
+}
+TABLE_NOTE = (
+    "The line in the strips is TF-IDF, the dotted one chance. A difference from the baseline "
+    "without a word is not significant. Baseline: for a pretrained model the same network with "
+    "random init, for an adapted one the same model before adaptation. °: a gain over a baseline "
+    "that is not shown to be above chance, or hardly is. Underlined: the system to use. Validation "
+    "chooses among the systems of a model, so another one may score higher here."
+)
+BLEU_NOTE = (
+    "TF-IDF: the translation of the nearest training source. BLEU by sacrebleu; its signature is in "
+    "each row's reason."
+)
+
+
+def build(report: ReportData) -> Section:
+    """Return a part for each task with a score."""
+    parts: list[Section] = []
+    for scores in list_task_scores(report.analysis, report.decisions):
+        parts.append(build_task_section(report, scores, is_first=not parts))
+    return Section(blocks=parts, anchor="task-by-task", link="Tasks")
+
+
+def build_task_section(report: ReportData, scores: TaskScores, *, is_first: bool) -> Section:
+    """Return the tables and figures of a task, with notes."""
+    task = scores.task
+    blocks: list[Block] = [build_score_table(report, scores)]
+    if is_first:
+        blocks.append(Paragraph(TABLE_NOTE, "note", only="html"))
+    blocks += [build_label_count_table(scores, count) for count in scores.train_examples]
+    decision = find_largest_decisions(report.decisions).get(task)
+    answers = list_answer_figures(report.analysis, decision) if decision is not None else []
+    if answers:
+        blocks.append(Figures(answers, caption_below=True, only="html"))
+    blocks += fold_group_scores(report.analysis, task)
+    blocks += fold_disagreements(report.disagreements, task)
+    curves = draw_finetune_curves(report.analysis, task)
+    if curves:
+        title = "Learning curves of fine-tuning, first seed, most labels; dashed: random init"
+        blocks.append(Section(title, [Figures(curves)], is_folded=True, only="html"))
+    sentences = [Paragraph(one.caption, only="markdown") for one in answers]
+    aside = [*_list_notes(scores, decision), *sentences]
+    return Section(task, blocks, aside=aside, css="task")
+
+
+def _list_notes(scores: TaskScores, decision: Decision | None) -> Iterator[Paragraph]:
+    analysis = scores.analysis
+    task = scores.task
+    yield Paragraph(describe_items(scores), "muted")
+    if decision is not None:
+        yield Paragraph(describe_decision(decision), only="html")
+    for text in describe_convergence(analysis, task):
+        yield Paragraph(text, "worse")
+    for text in describe_collapsed_runs(analysis, task):
+        yield Paragraph(text, "worse")
+    ceilings = [
+        f"{FEATURE_NAMES[one.features]} {format_percent(one.value)} {metric_unit(scores.metric)}"
+        for one in sorted(analysis.ceilings, key=lambda one: one.value)
+        if one.task == task
+    ]
+    if ceilings:
+        yield Paragraph(f"The best possible here: {', '.join(ceilings)}.", "note")
+    for text in describe_task_data(analysis, task):
+        yield Paragraph(text, "note")
+    if scores.metric == "bleu":
+        yield Paragraph(BLEU_NOTE, "note")
+
+
+def describe_items(scores: TaskScores) -> str:
+    """Tell what is scored: `word sense, 400 test items in 40 groups; intervals are over groups`."""
+    num_examples = max(one.num_examples for one in scores.scores)
+    num_clusters = max(one.num_clusters for one in scores.scores)
+    text = f"{format_kind(scores.scores[0].kind)}, {num_examples:,} {scores.analysis.split} items"
+    if 0 < num_clusters < num_examples:
+        text += f" in {num_clusters} groups; intervals are over groups"
+    if folds := format_folds(scores.analysis, scores.task):
+        text += f"; scored by {folds}"
+    return text
+
+
+def build_score_table(report: ReportData, scores: TaskScores) -> Table:
+    """Return a line for each system with its mean at each label count, and a strip."""
+    scale = _fit_scale(scores)
+    heading = metric_heading(scores.metric)
+    counts = [*scores.train_examples]
+    labels = "" if scores.largest == "none" else " with labels"
+    group_columns: Columns = [
+        "",
+        Column(f"{heading}{labels}", "n", span=len(counts)),
+        Column(f"{report.confidence} interval", "interval"),
+        Column(css="strip", svg=figures.draw_strip_axis(scale, unit=heading)),
+        "vs baseline",
+    ]
+    columns: Columns = [
+        "system",
+        *(Column(_short_labels(scores, count), "n") for count in counts),
+        Column(scores.format_labels(scores.largest), "interval"),
+        Column(css="strip"),
+        "",
+    ]
+    has_random = any(line.system.init == "random" for line in scores.lines)
+    return Table(
+        columns,
+        [_score_row(scores, line, scale) for line in scores.lines],
+        css="main",
+        is_wide=True,
+        option="show random-init baselines" if has_random else "",
+        group_columns=group_columns,
+        only="html",
+    )
+
+
+def _short_labels(scores: TaskScores, label_count: str) -> str:
+    """Return the number of labels alone."""
+    if label_count == "none":
+        return "score"
+    return f"{scores.train_examples[label_count]:,}" if label_count == "all" else label_count
+
+
+def _fit_scale(scores: TaskScores) -> LinearScale:
+    """Return the scale of the strips, from the scores at the most labels."""
+    values = []
+    for one in scores.scores:
+        if one.label_count == scores.largest:
+            known = (one.mean, one.ci_low, one.ci_high)
+            values += [value for value in known if value is not None]
+    return figures.fit_strip_scale(values or [0.0, 1.0])
+
+
+def _score_row(scores: TaskScores, line: SystemLine, scale: LinearScale) -> Row:
+    system = line.system
+    last = line.scores.get(scores.largest)
+    recipe = "" if system.recipe == "none" else system.recipe.replace("+", " + ")
+    css = system.init
+    if last is not None and scores.is_recommended(last):
+        css += " used"
+    name = Cell(
+        more=[
+            Piece(name_model(line.first), is_strong=True),
+            Piece(format_usage(scores.analysis, line.first)),
+            *small(format_unmatched_reason(scores.analysis, system.model), "muted"),
+        ],
+        svg=model_style(scores.analysis, system.model).mark,
+    )
+    means = [_mean_cell(scores, line.scores.get(count)) for count in scores.train_examples]
+    return Row([name, *means, *_last_cells(scores, last, scale)], css=css, title=recipe)
+
+
+def _mean_cell(scores: TaskScores, score: SystemScore | None) -> Cell:
+    """Return a mean over seeds, in bold at the most labels, underlined for the system to use."""
+    if score is None:
+        return Cell(NO_VALUE, css="n muted")
+    if score.mean is None:
+        css = f"n {_problem_css(score.problems[0])}"
+        return Cell(
+            format_problem_status(score), css=css, title=format_notes(score.problems[0].reason)
+        )
+    css = "mean" if score.label_count == scores.largest else ""
+    if scores.is_recommended(score):
+        css = "mean best-cell"
+    pieces = [Piece(format_percent(score.mean), css)]
+    if lost := _format_lost_seeds(score.problems):
+        reason = format_notes(score.problems[0].reason)
+        pieces.append(Piece(lost, "worse", reason, is_small=True))
+    return Cell(more=pieces, title=f"seeds {_format_seeds(score)}")
+
+
+def _last_cells(scores: TaskScores, score: SystemScore | None, scale: LinearScale) -> list[Cell]:
+    """Return the interval, the strip and the difference from the baseline, at the most labels."""
+    if score is None:
+        return [Cell(), Cell(), Cell()]
+    if score.mean is None:
+        css = f"{_problem_css(score.problems[0])} wrap"
+        return [Cell(_format_problem(score.problems[0]), css=css, span=3)]
+    return [
+        Cell(_format_interval(score)),
+        Cell(svg=_draw_strip(scores, score, scale)),
+        _baseline_cell(scores, score),
+    ]
+
+
+def _baseline_cell(scores: TaskScores, score: SystemScore) -> Cell:
+    comparison = scores.baselines.get((score.system, score.setting))
+    if comparison is None:
+        return Cell()
+    outcome = comparison_outcome(scores.analysis, comparison)
+    words = []
+    if outcome != "no significant difference":
+        words.append(_describe_outcome(scores.analysis, comparison))
+    if baseline_is_near_chance(scores.analysis, comparison):
+        words.append("°")
+    difference = format_difference(comparison.difference)
+    pieces = [Piece(difference, css_class(outcome), format_comparison(comparison))]
+    if words:
+        pieces.append(Piece(" ".join(words), "word muted"))
+    return Cell(more=pieces)
+
+
+def _describe_outcome(analysis: Analysis, comparison: Comparison) -> str:
+    outcome = comparison_outcome(analysis, comparison)
+    return outcome if outcome == "both at chance" else format_verdict(comparison)
+
+
+def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> str:
+    assert score.mean is not None
+    interval = None
+    if score.ci_low is not None and score.ci_high is not None:
+        interval = (score.ci_low, score.ci_high)
+    tfidf = [
+        one.mean
+        for one in scores.scores
+        if one.system.family == "tfidf" and one.label_count == scores.largest
+    ]
+    style = model_style(scores.analysis, score.system.model)
+    return figures.draw_strip(
+        scale,
+        value=score.mean,
+        interval=interval,
+        reference=tfidf[0] if tfidf else None,
+        chance=chance_level(scores.analysis, score.setting),
+        color=style.color,
+        marker=style.marker,
+        faint=score.system.init == "random",
+    )
+
+
+def build_label_count_table(scores: TaskScores, label_count: str) -> Table:
+    """Return all that is known of the scores at one label count, for Markdown."""
+    heading = Column(metric_heading(scores.metric), "n")
+    columns: Columns = ["system", heading, "interval", "seeds", "vs. baseline"]
+    rows = [
+        _label_count_row(scores, line.scores[label_count])
+        for line in scores.lines
+        if label_count in line.scores
+    ]
+    title = scores.format_labels(label_count).capitalize()
+    return Table(columns, rows, title=title, only="markdown")
+
+
+def _label_count_row(scores: TaskScores, score: SystemScore) -> Cells:
+    name = name_model(score)
+    if reason := format_unmatched_reason(scores.analysis, score.system.model):
+        name += f" ({reason})"
+    if usage := format_usage(scores.analysis, score):
+        name += f", {usage}"
+    interval = _format_problem(score.problems[0]) if score.mean is None else _format_interval(score)
+    lost = _format_lost_seeds(score.problems)
+    if lost and score.mean is not None:
+        interval += f"; {lost}"
+    mean = Piece(format_percent(score.mean), is_strong=scores.is_recommended(score))
+    comparison = scores.baselines.get((score.system, score.setting))
+    difference = ""
+    if comparison is not None:
+        difference = format_comparison(comparison)
+        outcome = _describe_outcome(scores.analysis, comparison)
+        if "too few seeds" not in outcome:
+            difference += f": {outcome}"
+        if baseline_is_near_chance(scores.analysis, comparison):
+            difference += " °"
+    return [name, Cell(more=[mean]), interval, _format_seeds(score), difference]
+
+
+def _format_interval(score: SystemScore) -> str:
+    return f"{format_percent(score.ci_low)} to {format_percent(score.ci_high)}"
+
+
+def _format_seeds(score: SystemScore) -> str:
+    return ", ".join(format_percent(seed.value) for seed in score.seeds)
+
+
+def _format_problem(problem: SeedProblem) -> str:
+    return f"{problem.status.replace('_', ' ')}: {format_notes(problem.reason)}"
+
+
+def _problem_css(problem: SeedProblem) -> str:
+    return "worse" if problem.status == "failed" else "muted"
+
+
+def _format_lost_seeds(problems: Sequence[SeedProblem]) -> str:
+    """Count the repetitions without a score: `1 seed failed`, `2 seeds not applicable`."""
+    lost = {(one.pretrain_seed, one.finetune_seed, one.status) for one in problems}
+    counts = Counter(status for *_, status in lost)
+    parts = [
+        f"{plural(count, 'seed')} {status.replace('_', ' ')}"
+        for status, count in sorted(counts.items())
+    ]
+    return ", ".join(parts)
+
+
+def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
+    """Draw the training loss and the validation score of a task's fine-tuned models by epoch."""
+    curves = [one for one in analysis.finetune_curves if one.task == task]
+    if not curves:
+        return []
+    measures = (
+        ("training", "loss", "train_loss"),
+        ("validation", metric_heading(curves[0].metric), "validation_score"),
+    )
+    drawn = []
+    for title, y_label, field in measures:
+        series = [_finetune_series(analysis, curve, field) for curve in curves]
+        measured = [one for one in series if one.x]
+        if measured:
+            drawn.append(
+                charts.draw_line_chart(
+                    measured,
+                    title=f"{task}, {title}",
+                    x_label="epoch",
+                    y_label=y_label,
+                    percent=field == "validation_score",
+                )
+            )
+    return drawn
+
+
+def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
+    style = model_style(analysis, curve.model)
+    points = zip(curve.epoch, getattr(curve, field), strict=True)
+    finite = [(epoch, value) for epoch, value in points if value is not None]
+    return LineSeries(
+        format_model(curve.model),
+        style.color,
+        [epoch for epoch, _ in finite],
+        [value for _, value in finite],
+        hollow=curve.init == "random",
+        marker=style.marker,
+    )

@@ -1,0 +1,469 @@
+"""The table of decisions, the main figure, and how to read them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from lineage.analysis.cells import split_test_set
+from lineage.analysis.decision import Choice, Decision, SystemCost
+from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, TrialCounts
+from lineage.analysis.settings import chance_level
+from lineage.report import figures
+from lineage.report.cells import task_cell
+from lineage.report.costs import describe_devices
+from lineage.report.decisions import (
+    MAX_NAMES,
+    describe_decision,
+    describe_forecast,
+    describe_limits,
+    format_interval,
+    lacks_gain,
+    name_labels,
+    name_system,
+    order_decisions,
+)
+from lineage.report.figures import IntervalRow
+from lineage.report.formatting import (
+    NO_VALUE,
+    format_build_time,
+    format_difference,
+    format_model,
+    format_percent,
+    format_si,
+    format_use,
+    join_with_and,
+    metric_heading,
+    metric_unit,
+)
+from lineage.report.section import (
+    Block,
+    Cell,
+    Column,
+    Figures,
+    Paragraph,
+    Piece,
+    ReportData,
+    Row,
+    Section,
+    Table,
+)
+from lineage.report.styles import model_style
+
+NEXT_STEPS = {
+    "nothing above chance": "Label more, or let models read more text",
+    "nothing above a 5-gram model": "Let models read more text",
+    "use a public model": "Use the public model",
+    "label more first": "Label more before you choose a model",
+    "use TF-IDF": "Use TF-IDF",
+    "pretrain on your text": "Use {model}",
+}
+NO_FORECAST = (
+    "To forecast what more labels would bring, run this system with at least three label counts"
+)
+METHOD_NAMES = {
+    "linear_probe": "a linear probe",
+    "bilstm_probe": "a BiLSTM probe",
+    "finetune": "fine-tuning",
+    "setfit": "SetFit",
+    "tfidf": "TF-IDF",
+}
+
+
+def build(report: ReportData) -> Section | None:
+    """Return the decisions with their figure, and how to read them."""
+    seeds_note = describe_single_pretraining(report.analysis)
+    if not report.decisions:
+        return Section(blocks=seeds_note, only="markdown") if seeds_note else None
+    counts = list_shown_label_counts(report.analysis)
+    reading = (*_reading_notes(report), *seeds_note)
+    return Section(
+        blocks=[
+            build_decision_table(report),
+            *_prediction_note(report.decisions),
+            *_main_figures(report, counts),
+            Section("How to read this", reading, is_folded=True, css="note"),
+        ],
+        label="What to use",
+        switch=counts if len(counts) > 1 else (),
+    )
+
+
+def build_decision_table(report: ReportData) -> Table:
+    """Return a line for each setting, tasks in their order and the most labels first."""
+    ordered = order_decisions(report.decisions)
+    most_labels = {one.task: one.train_examples for one in reversed(ordered)}
+    columns = [
+        Column("Task", short="Task"),
+        Column("Use", short="Use"),
+        Column(f"Score, {report.confidence} interval", "n", short="Score"),
+        Column("As good", "wrap", short="As good"),
+        Column("Cost", note="time, size of the weights, speed", short="Cost"),
+        Column("Next step", "wrap next", short="Next step"),
+    ]
+    if report.analysis.public_models:
+        columns.insert(-1, Column("Alternative", "wrap", short="Alternative"))
+    rows = []
+    for one in ordered:
+        is_largest = one.train_examples == most_labels[one.task]
+        rows.append(_decision_row(report.analysis, one, most_labels=is_largest))
+    return Table(columns, rows, css="use", is_wide=True)
+
+
+def _decision_row(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Row:
+    """Return a line; a forecast is for the most labels of a task."""
+    use = decision.use.standing
+    cells: list[str | Cell] = [
+        task_cell(decision.task, name_labels(decision)),
+        Cell(
+            more=[_strong(format_model(use.system.model)), Piece(format_use(use.system))],
+            svg=model_style(analysis, use.system.model).mark,
+        ),
+        _score_cell(use, metric_unit(decision.metric)),
+        _list_as_good(decision),
+        format_cost(decision.use.cost) or NO_VALUE,
+        _next_step_cell(analysis, decision, most_labels=most_labels),
+    ]
+    if analysis.public_models:
+        cells.insert(-1, describe_alternative(analysis, decision) or NO_VALUE)
+    return Row(cells, title=describe_decision(decision), labels=decision.label_count)
+
+
+def _strong(text: str) -> Piece:
+    return Piece(text, is_strong=True)
+
+
+def _score_cell(use: Standing, unit: str) -> Cell:
+    interval = format_interval(use)
+    pieces = [
+        _strong(format_percent(use.mean)),
+        Piece(unit, only="markdown" if unit == "%" else ""),
+    ]
+    if interval:
+        pieces.append(Piece(interval, "interval", plain=" ({})"))
+    return Cell(more=pieces)
+
+
+def _next_step_cell(analysis: Analysis, decision: Decision, *, most_labels: bool) -> Cell:
+    model = format_model(decision.use.standing.system.model)
+    step = NEXT_STEPS[decision.advice].format(model=model)
+    lacks_forecast = most_labels and decision.train_examples > 0
+    forecast = describe_forecast(decision) or (NO_FORECAST if lacks_forecast else "")
+    sentences = [f"{forecast}."] if forecast else []
+    sentences += describe_limits(analysis, decision)
+    return Cell(more=[_strong(f"{step}."), Piece(" ".join(sentences))])
+
+
+def describe_alternative(analysis: Analysis, decision: Decision) -> str:
+    """Name the best of the other group, with or without public models; empty without one."""
+    if decision.overall is None:
+        return ""
+    if decision.advice == "use a public model":
+        own = decision.under_budget
+        if own is None:
+            return ""
+        text = f"without public weights: {_name_with_cost(own)}"
+        if lacks_gain(analysis, decision, own):
+            text += ", not shown to be better than TF-IDF if trained again"
+        return text
+    if decision.overall.standing.system == decision.use.standing.system:
+        return "with public weights: the same"
+    gain = ""
+    if decision.overall_gain is not None:
+        gain = f" ({format_difference(decision.overall_gain)})"
+    return f"with public weights: {_name_with_cost(decision.overall)}{gain}"
+
+
+def format_cost(cost: SystemCost) -> str:
+    """Format what is known of a cost: `12 min to build · 16 MB · 340 items/s`."""
+    parts = []
+    if cost.seconds is not None:
+        parts.append(format_build_time(cost, " to build"))
+    if cost.model_bytes is not None:
+        parts.append(format_si(cost.model_bytes, "B"))
+    if cost.items_per_second is not None:
+        parts.append(f"{float(f'{cost.items_per_second:.2g}'):,g} items/s")
+    return " · ".join(parts)
+
+
+def _list_as_good(decision: Decision) -> str:
+    """Name the systems that are as good, and what they cost."""
+    if decision.certainty == "alone":
+        return "nothing to compare with"
+    names = [_name_with_cost(one) for one in decision.as_good]
+    if decision.counting_score is not None:
+        names.insert(0, f"a 5-gram model {format_percent(decision.counting_score)}")
+    if not names:
+        return "none"
+    if len(names) > MAX_NAMES:
+        return f"{len(names)} others, such as {names[0]}"
+    return join_with_and(names)
+
+
+def _name_with_cost(choice: Choice) -> str:
+    """Name a system with its score and the time it takes: `BERT (fine-tuned) 100.0 in 69 s`."""
+    text = f"{name_system(choice.standing.system)} {format_percent(choice.standing.mean)}"
+    if choice.cost.seconds is not None:
+        text += f" in {format_build_time(choice.cost)}"
+    return text
+
+
+def _prediction_note(decisions: Sequence[Decision]) -> tuple[Paragraph, ...]:
+    """Tell how `lineage predict` uses these systems: for tasks with labels, not extra test sets."""
+    names = [split_test_set(one.task)[0] for one in decisions if one.label_count != "none"]
+    tasks = list(dict.fromkeys(names))
+    if not tasks:
+        return ()
+    others = f"; likewise for {', '.join(tasks[1:])}" if len(tasks) > 1 else ""
+    text = (
+        "Label a file with the system to use for the most labels (`--labels` chooses another "
+        "number), in the folder of the study: "
+        f"`lineage predict FILE -o OUT.csv --task {tasks[0]}`{others}."
+    )
+    return (Paragraph(text, "note", has_markup=True),)
+
+
+def list_shown_label_counts(analysis: Analysis) -> list[str]:
+    """Return the numbers of labels that have a figure of their own; "none" without any labels."""
+    present = {one.label_count for one in analysis.rankings}
+    counts = [str(count) for count in analysis.grid.label_counts]
+    return [count for count in counts if count in present] or ["none"]
+
+
+def _main_figures(report: ReportData, counts: Sequence[str]) -> Iterator[Block]:
+    for count in counts:
+        panels = draw_main_panels(report.analysis, count)
+        layout = "few" if len(panels) <= figures.MAX_WIDE_PANELS else "wide"
+        deck = _describe_figure(report, count)
+        yield Paragraph(deck, "deck", has_markup=True, labels=count, only="html")
+        yield Figures(panels, layout, file="scores", labels=count, only="html")
+
+
+def _describe_figure(report: ReportData, count: str) -> str:
+    title = "Each model's best system by validation"
+    if count != "none":
+        title += ", all labels" if count == "all" else f", {count} labels"
+    reference = "TF-IDF"
+    if any(one.system.model == "kneser_ney" for one in report.analysis.scores):
+        reference += ", on minimal pairs a 5-gram model"
+    return (
+        f"**{title}.** Further right is better; lines are {report.confidence} intervals. Filled "
+        "marks may be the best, open ones are significantly worse than the best. The grey band is "
+        f"{reference}, the dotted line chance. Small dots are the model's other systems: "
+        "validation chose among them, so some may score higher here."
+    )
+
+
+def draw_main_panels(analysis: Analysis, count: str) -> list[str]:
+    """Draw each model's best system at one number of labels, a panel per task."""
+    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
+    rankings = [one for one in widest.values() if one.label_count in (count, "none")]
+    width = figures.choose_panel_size(len(rankings)).width
+    return [_draw_panel(analysis, ranking, width) for ranking in rankings]
+
+
+def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
+    rows = []
+    band = None
+    reference = None
+    for standing in _in_grid_order(analysis, ranking.standings):
+        if standing.system.family == "tfidf":
+            reference = standing.mean
+            band = _interval(standing)
+        style = model_style(analysis, standing.system.model)
+        rows.append(
+            IntervalRow(
+                name=format_model(standing.system.model),
+                detail=format_use(standing.system),
+                value=standing.mean,
+                others=_other_scores(analysis, ranking, standing),
+                interval=_interval(standing),
+                color=style.color,
+                marker=style.marker,
+                filled=standing.may_be_best,
+                text=format_percent(standing.mean),
+                is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
+            )
+        )
+    counting = _counting_row(analysis, ranking)
+    if counting is not None:
+        rows.append(counting)
+        reference = counting.value
+        band = counting.interval
+    return figures.draw_interval_panel(
+        rows,
+        title=ranking.task,
+        subtitle=metric_heading(ranking.metric),
+        band=band,
+        reference=reference,
+        chance=chance_level(analysis, ranking.setting),
+        width=width,
+    )
+
+
+def _counting_row(analysis: Analysis, ranking: Ranking) -> IntervalRow | None:
+    """Return the row of the 5-gram model, the reference on minimal pairs; None on other tasks."""
+    for score in analysis.scores_of(ranking.setting):
+        if score.system.model != "kneser_ney" or score.mean is None:
+            continue
+        style = model_style(analysis, score.system.model)
+        interval = None
+        if score.ci_low is not None and score.ci_high is not None:
+            interval = (score.ci_low, score.ci_high)
+        return IntervalRow(
+            name=format_model(score.system.model),
+            detail="",
+            value=score.mean,
+            others=(),
+            interval=interval,
+            color=style.color,
+            marker=style.marker,
+            filled=True,
+            text=format_percent(score.mean),
+            is_best=False,
+        )
+    return None
+
+
+def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> list[float]:
+    """Return the scores of the other trained systems of a model in the same setting."""
+    return [
+        score.mean
+        for score in analysis.scores_of(ranking.setting)
+        if score.system.model == standing.system.model
+        and score.system != standing.system
+        and score.system.init != "random"
+        and score.mean is not None
+    ]
+
+
+def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[Standing]:
+    names = list(analysis.model_names)
+
+    def place(standing: Standing) -> int:
+        model = standing.system.model
+        return names.index(model) if model in names else len(names)
+
+    return sorted(standings, key=place)
+
+
+def _interval(standing: Standing) -> tuple[float, float] | None:
+    if standing.ci_low is None or standing.ci_high is None:
+        return None
+    return standing.ci_low, standing.ci_high
+
+
+def _reading_notes(report: ReportData) -> list[Paragraph]:
+    """Tell how the decisions and the comparisons are to be read."""
+    return [
+        Paragraph(text, "note", has_markup=True)
+        for text in (_explain_decisions(report), _explain_comparisons(report))
+    ]
+
+
+def _explain_decisions(report: ReportData) -> str:
+    analysis = report.analysis
+    chosen = ", or on the scored items if it has no validation score"
+    if analysis.split == "validation":
+        chosen = (
+            "; here validation is also what is scored, so these systems were chosen on the scored "
+            "items: `--final` scores the test split"
+        )
+    public = ""
+    if analysis.public_models:
+        public = (
+            "It is a public model if that is better than your own by more than the margin, and not "
+            "by accident; then **Alternative** has the best without public weights, trained here "
+            "on your text and labels alone. "
+        )
+    return (
+        "These are statements about the models trained here: other test items could have been "
+        "drawn, and the intervals cover that. A score is the mean over seeds. Each model is "
+        "represented by its system (pretrained or adapted) that is best on "
+        f"validation{chosen}. **Use** is the system that is cheapest to build among those shown to "
+        f"be at most {report.margin} points below the best; if none is shown to be, it is the "
+        "highest score. Times below 10 s, or within a factor of 1.5, count as equal, and then the "
+        f"higher score decides. {public}**As good**: systems that may be the best, or are within "
+        f"{report.margin} points of it. These two statements hold together with "
+        f"{report.confidence} confidence in each row; the interval of a score is for that score "
+        "alone. **Cost**: time to pretrain, adapt and train once, the size of the weights, and the "
+        "test items that it answers in a second on the machine of this run. "
+        f"{describe_devices(report.costs)}"
+    ).strip()
+
+
+def _explain_comparisons(report: ReportData) -> str:
+    return (
+        "Below, comparisons of methods are paired by item and by seed; their intervals are "
+        f"{report.confidence}, {describe_intervals(report.analysis)} Verdicts on those that are "
+        "read together are corrected (Holm), and their seed variances are moderated. **Better**, "
+        "**worse**: the interval excludes zero. **Equivalent**: an equivalence test puts the "
+        f"difference within ±{report.margin} points. **Identical predictions**: the same for every "
+        "item and seed. **No significant difference** is anything else, and no evidence of "
+        f"equality. {describe_trials(report.analysis.trials)} "
+        f"{describe_ablation_models(report.analysis)}"
+    ).strip()
+
+
+def describe_single_pretraining(analysis: Analysis) -> tuple[Paragraph, ...]:
+    """Warn if each model was pretrained once."""
+    if len(analysis.grid.pretrain_seeds) != 1:
+        return ()
+    text = (
+        "There was one pretraining run of each model: these are findings about these models, and "
+        "not yet about the methods."
+    )
+    return (Paragraph(text, "note"),)
+
+
+def describe_intervals(analysis: Analysis) -> str:
+    """Return the sources of variation in intervals: the words behind `Intervals are 95 %, `."""
+    if max((one.repetitions for one in analysis.comparisons), default=0) <= 1:
+        return "over items only. Nothing was repeated with another seed, which may change verdicts."
+    num_pretrain_seeds = 0
+    num_finetune_seeds = 0
+    for score in analysis.scores:
+        pretrain_seeds = {seed.pretrain_seed for seed in score.seeds} - {None}
+        finetune_seeds = {seed.finetune_seed for seed in score.seeds} - {None}
+        num_pretrain_seeds = max(num_pretrain_seeds, len(pretrain_seeds))
+        num_finetune_seeds = max(num_finetune_seeds, len(finetune_seeds))
+    sources = ["items"]
+    if num_pretrain_seeds > 1:
+        sources.append("pretraining seeds")
+    if num_finetune_seeds > 1:
+        sources.append("fine-tuning seeds")
+    if sources == ["items"]:
+        sources.append("seeds")
+    text = f"over {join_with_and(sources)}."
+    if num_finetune_seeds == 1:
+        text += " There was one fine-tuning seed, so they do not cover what another would change."
+    return text
+
+
+def describe_ablation_models(analysis: Analysis) -> str:
+    """Name the models that are compared with one other model only; empty without any."""
+    names = list(analysis.grid.ablation_of)
+    if not names:
+        return ""
+    if len(names) == 1:
+        return f"{names[0]} is an ablation, so it is compared only with its original."
+    return f"{join_with_and(names)} are ablations, so each is compared only with its original."
+
+
+def describe_trials(trials: Sequence[TrialCounts]) -> str:
+    """Tell how many configurations were tried, and warn if tuning is not matched."""
+    unmatched = [one for one in trials if one.min != one.max]
+    if unmatched:
+        parts = [
+            f"{one.min} to {one.max} configurations of {METHOD_NAMES[one.method]}"
+            for one in unmatched
+        ]
+        return (
+            f"Validation chose among {join_with_and(parts)}, depending on the system: tuning is "
+            "not matched."
+        )
+    tuned = [one for one in trials if one.max > 1]
+    if not tuned:
+        return "Each system had one configuration: nothing was tuned on validation."
+    parts = [f"{one.max} configurations of {METHOD_NAMES[one.method]}" for one in tuned]
+    return (
+        "For every system, random-init baselines too, validation chose among "
+        f"{join_with_and(parts)}."
+    )

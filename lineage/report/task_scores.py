@@ -1,0 +1,180 @@
+"""The scores of a task by system and label count, for its tables on the page and on screen."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lineage.analysis.cells import INIT_ORDER, split_test_set
+from lineage.analysis.decision import Decision
+from lineage.analysis.records import BASELINES, Analysis, Comparison, Setting, System, SystemScore
+from lineage.report.formatting import (
+    INIT_NAMES,
+    TRANSFER_NAMES,
+    format_head,
+    format_label_count,
+    format_model,
+    format_percent,
+    format_system,
+    metric_heading,
+)
+from lineage.report.section import Cell, Table
+from lineage.report.styles import loss_did_not_fall
+from lineage.tasks.base import load_kind
+
+
+@dataclass(frozen=True)
+class SystemLine:
+    """The scores of one system, by label count."""
+
+    scores: Mapping[str, SystemScore]
+
+    @property
+    def first(self) -> SystemScore:
+        """Return any of the scores."""
+        return next(iter(self.scores.values()))
+
+    @property
+    def system(self) -> System:
+        """Return the system."""
+        return self.first.system
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """All scores of a task, and what its tables need to know."""
+
+    analysis: Analysis
+    task: str
+    recommended: Mapping[Setting, System]
+    # The comparison with random init, or with the model before adaptation.
+    baselines: Mapping[tuple[System, Setting], Comparison]
+
+    @cached_property
+    def scores(self) -> list[SystemScore]:
+        """Return the scores of all systems at all label counts."""
+        return self.analysis.scores_of_task(self.task)
+
+    @property
+    def metric(self) -> str:
+        """Return the metric that systems are ranked by."""
+        return self.scores[0].metric
+
+    @cached_property
+    def train_examples(self) -> dict[str, int]:
+        """Return the label counts in the order of their numbers of training items."""
+        found: dict[str, int] = {}
+        for one in self.scores:
+            found[one.label_count] = max(found.get(one.label_count, 0), one.train_examples)
+        return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+    @property
+    def largest(self) -> str:
+        """Return the label count with the most training items."""
+        return [*self.train_examples][-1]
+
+    @cached_property
+    def lines(self) -> list[SystemLine]:
+        """Return the systems: those with the most labels first, and the best of them first."""
+        by_system: dict[tuple[str, ...], dict[str, SystemScore]] = {}
+        for one in self.scores:
+            system = one.system
+            key = (*system.line_key, system.features, system.recipe)
+            by_system.setdefault(key, {})[one.label_count] = one
+        return [SystemLine(own) for own in sorted(by_system.values(), key=self._line_order)]
+
+    def _line_order(self, own: Mapping[str, SystemScore]) -> tuple[int, float, int, int]:
+        """Sort by the most labels that a system was run with, and then by its score with them."""
+        label_counts = [*reversed(self.train_examples)]
+        most = next(place for place, count in enumerate(label_counts) if count in own)
+        score = own[label_counts[most]]
+        place = _model_place(self.analysis, score.system.model)
+        mean = score.mean if score.mean is not None else -2.0
+        return most, -mean, place, INIT_ORDER.index(score.system.init)
+
+    def format_labels(self, label_count: str) -> str:
+        """Name a label count: `all 600 labels`."""
+        return format_label_count(label_count, train_examples=self.train_examples[label_count])
+
+    def is_recommended(self, score: SystemScore) -> bool:
+        """Return whether a system is the one to use in its setting."""
+        return self.recommended.get(score.setting) == score.system
+
+
+def list_task_scores(analysis: Analysis, decisions: Sequence[Decision]) -> list[TaskScores]:
+    """Return the scores of each task that has any."""
+    recommended = {
+        one.setting: one.use.standing.system for one in decisions if one.use.standing.above_chance
+    }
+    baselines: dict[tuple[System, Setting], Comparison] = {}
+    for one in analysis.comparisons:
+        if one.comparison_type in ("pretraining", "adaptation"):
+            baselines.setdefault((one.first, one.setting), one)
+    tasks = dict.fromkeys(one.task for one in analysis.scores if one.mean is not None)
+    return [TaskScores(analysis, task, recommended, baselines) for task in tasks]
+
+
+def name_model(score: SystemScore) -> str:
+    """Name a model, or the simplest answer to tasks that have no classes."""
+    answer = load_kind(score.kind).answer
+    if score.system.model == "majority" and answer.majority_name:
+        return answer.majority_name
+    return format_model(score.system.model)
+
+
+def format_usage(analysis: Analysis, score: SystemScore) -> str:
+    """Tell how a system uses its model: `adapted, fine-tuned`.
+
+    A dagger marks an adaptation that did not lower its loss.
+    """
+    system = score.system
+    parts = []
+    if system.init in INIT_NAMES:
+        task, _ = split_test_set(score.task)
+        effects = [one for one in analysis.adaptation if one.model == system.model]
+        failed = any(loss_did_not_fall(one) for one in effects if one.task == task)
+        dagger = " †" if system.init == "adapted" and failed else ""
+        parts.append(INIT_NAMES[system.init] + dagger)
+    if system.transfer in TRANSFER_NAMES:
+        parts.append(TRANSFER_NAMES[system.transfer] + format_head(system.head))
+    return ", ".join(parts)
+
+
+def format_problem_status(score: SystemScore) -> str:
+    """Name the reason of a missing score in a word: `failed`; `n/a`."""
+    return "failed" if score.problems[0].status == "failed" else "n/a"
+
+
+def build_mean_tables(analysis: Analysis, decisions: Sequence[Decision]) -> list[Table]:
+    """Return the means of each task for the terminal. All tables have the same rows."""
+    tasks = list_task_scores(analysis, decisions)
+    order = list(dict.fromkeys(format_system(score.system) for score in analysis.scores))
+    models = {
+        format_system(line.system): line.system.model for task in tasks for line in task.lines
+    }
+    names = sorted(
+        models, key=lambda name: (_model_place(analysis, models[name]), order.index(name))
+    )
+    return [_mean_table(task, names) for task in tasks]
+
+
+def _mean_table(scores: TaskScores, names: Sequence[str]) -> Table:
+    heading = metric_heading(scores.metric)
+    unit = "" if heading == "% correct" else f", {heading}"
+    cells: dict[str, dict[str, Cell]] = {name: {} for name in names}
+    for line in scores.lines:
+        for label_count, score in line.scores.items():
+            text = (
+                format_problem_status(score) if score.mean is None else format_percent(score.mean)
+            )
+            css = "used" if scores.is_recommended(score) else ""
+            cells[format_system(line.system)][label_count] = Cell(text, css=css)
+    counts = [*scores.train_examples]
+    rows = [[name, *(cells[name].get(count, "") for count in counts)] for name in names]
+    labels = [scores.format_labels(count) for count in counts]
+    title = f"{scores.task}{unit}"
+    return Table(["", *labels], rows, title=title, subtitle=heading)
+
+
+def _model_place(analysis: Analysis, model: str) -> int:
+    names = [*analysis.model_names, *BASELINES]
+    return names.index(model) if model in names else len(names)
