@@ -42,6 +42,7 @@ class StudyRepository:
         self._stages: dict[str, PipelineStage] = {
             stage.name: stage for stage in self._repo.index.stages if stage.cmd
         }
+        self._begun: set[str] = set()  # stages whose objects hold new inputs, and old outputs
         self._turn = threading.Lock()
         self._cache_lock = Path(self._repo.cache.legacy.path) / CACHE_LOCK
 
@@ -55,13 +56,14 @@ class StudyRepository:
         Otherwise its outputs are removed, and its inputs are noted. With `pull`, results may come
         from the DVC remote. Raises RepositoryError and StoppedError.
         """
-        stage = self._stages[name]
         with self._use_dvc(alone=not pull):
+            stage = self._load_stage(name)
             if pull:
                 with contextlib.suppress(RunCacheNotSupported):  # by a remote with HTTP
                     self._repo.stage_cache.pull(None)
             if not stage.changed():
                 return "fresh"
+            self._begun.add(name)
             stage.remove_outs(ignore_remove=False, force=False)
             try:
                 self._repo.stage_cache.restore(stage, pull=pull)
@@ -98,12 +100,23 @@ class StudyRepository:
             with self._turn, _as_repository_errors():
                 exit_stack.close()
 
+    def _load_stage(self, name: str) -> PipelineStage:
+        """Return a stage with the inputs and outputs that dvc.lock has.
+
+        DVC would take a stage that was begun before, and not kept, for one whose outputs are known.
+        """
+        if name in self._begun:
+            self._stages[name] = self._stages[name].reload()
+            self._begun.remove(name)
+        return self._stages[name]
+
     def _keep(self, stage: PipelineStage) -> None:
         stage.save()
         stage.commit()
         if not write_lock_entry(self._root, stage.name, to_single_stage_lockfile(stage)):
             stage.dump(update_pipeline=False)
         self._repo.scm_context.track_file(LOCK_FILE)
+        self._begun.discard(stage.name)
 
     @contextlib.contextmanager
     def _use_dvc(self, *, alone: bool = True) -> Iterator[None]:

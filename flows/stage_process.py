@@ -68,10 +68,10 @@ class Command:
     lock: Path  # shared by all stages of a study that are alive
 
 
-def start_server(environment: Mapping[str, str]) -> None:
+def start_server(environment: Mapping[str, str], further_modules: Sequence[str] = ()) -> None:
     """Let the server start and import its modules, which takes seconds, in the background."""
     if sys.platform == "linux":
-        _context.set_forkserver_preload(list(PRELOADED_MODULES))
+        _context.set_forkserver_preload([*PRELOADED_MODULES, *further_modules])
         with environment_variables(environment):  # torch reads the number of threads
             forkserver.ensure_running()
 

@@ -72,6 +72,8 @@ POLL_SECONDS = 1.0
 # How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
 NO_SERVER_SECONDS = 60.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
+# What the processes of a worker import besides: DVC's commands, and Prefect's start of a flow run.
+MODULES_OF_WORKERS = ("dvc.cli.parser", "dvc.repo", "prefect.logging.loggers")
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
 
 
@@ -398,7 +400,7 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport
     if database.startswith("/") and not Path(database).is_file():  # a file of another machine
         del environment["LINEAGE_TRACKING_URI"]
     context = StageContext(root, environment, remote_stage.threads)
-    start_server(context.child_environment("server"))
+    start_server(context.child_environment("server"), MODULES_OF_WORKERS)
     run_dvc("pull", *remote_stage.upstream, context=context, name=name)
     resume_points = ResumePoints(root, name, study=environment["LINEAGE_STUDY"])
     resume_points.restore()

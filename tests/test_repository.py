@@ -224,6 +224,18 @@ def test_what_was_computed_once_comes_from_the_cache(tmp_path: Path) -> None:
     assert (first / "out" / "file").read_text() == "some bytes"
 
 
+def test_a_stage_that_was_begun_and_not_kept_is_begun_again(tmp_path: Path) -> None:
+    """Its object holds the new inputs by then, and still the old outputs."""
+    study = make_study(tmp_path / "study")
+    run_all(study)
+    (study / "in").write_text("others")
+    opened = open_study(study)
+    for _ in range(3):
+        assert opened.take_known_result("copy") == ""
+        assert not (study / "out").exists()
+    assert run_all(study) == ["ran", "ran", "ran"]
+
+
 def test_two_studies_can_store_the_same_results_in_one_cache_at_once(tmp_path: Path) -> None:
     """DVC's clones and drafts in the cache are seen by nobody else."""
     cache = tmp_path / "cache"
