@@ -135,7 +135,7 @@ def read_stale_reasons(root: Path) -> dict[str, Reasons]:
     """Return why each stage would run by itself."""
     with open_repo(root) as repo, repo.lock:
         return {
-            stage.name: tuple(_stale_reasons(stage)) for stage in repo.index.stages if stage.cmd
+            stage.name: tuple(list_stale_reasons(stage)) for stage in repo.index.stages if stage.cmd
         }
 
 
@@ -351,7 +351,8 @@ def _upstream_depths(order: list[str], upstream: Mapping[str, tuple[str, ...]]) 
     return depths
 
 
-def _stale_reasons(stage: PipelineStage) -> Iterator[str]:
+def list_stale_reasons(stage: PipelineStage) -> Iterator[str]:
+    """Yield why a stage would run by itself. DVC's lock must be held."""
     if stage.always_changed:
         yield ALWAYS_RUNS
         return

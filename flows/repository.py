@@ -18,7 +18,7 @@ from dvc.stage.cache import RunCacheNotFoundError, RunCacheNotSupported
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from flows.lock_file import LOCK_FILE, write_lock_entry
-from flows.plan import full_message, open_repo
+from flows.plan import Reasons, full_message, list_stale_reasons, open_repo
 
 CACHE_LOCK = "lineage.lock"  # in the folder of the cache, which studies may share
 POLL_SECONDS = 0.1
@@ -49,6 +49,11 @@ class StudyRepository:
     def command_of(self, name: str) -> str:
         """Return the command of a stage."""
         return str(self._stages[name].cmd)
+
+    def read_stale_reasons(self) -> dict[str, Reasons]:
+        """Return why each stage would run by itself."""
+        with self._use_dvc(alone=False):
+            return {name: tuple(list_stale_reasons(one)) for name, one in self._stages.items()}
 
     def take_known_result(self, name: str, *, pull: bool = False) -> Literal["fresh", "cached", ""]:
         """Return "fresh" if a stage need not run, or "cached" if its result came from the cache.

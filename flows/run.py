@@ -223,12 +223,12 @@ def _check_outputs(
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
     remove_cut_records(cache)
-    reasons = read_stale_reasons(context.root)
+    reasons = context.repository.read_stale_reasons()
     damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():
         display.on_damage(describe_damage(name, outputs))
         fetch_result(name, context)
-    return read_stale_reasons(context.root) if damaged else reasons
+    return context.repository.read_stale_reasons() if damaged else reasons
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:
