@@ -17,6 +17,7 @@ from dvc.stage import PipelineStage
 from dvc.stage.cache import RunCacheNotFoundError, RunCacheNotSupported
 from dvc.stage.serialize import to_single_stage_lockfile
 
+from flows.integrity import remove_cut_records
 from flows.lock_file import LOCK_FILE, write_lock_entry
 from flows.plan import Reasons, full_message, list_stale_reasons, open_repo
 
@@ -33,7 +34,11 @@ class StoppedError(RuntimeError):
 
 
 class StudyRepository:
-    """The DVC repository of a study. Threads may share it, and use it in turns."""
+    """The DVC repository of a study. Threads may share it, and use it in turns.
+
+    Opening it removes what a power cut or a kill has left in the cache. Raises RepositoryError and
+    StoppedError.
+    """
 
     def __init__(self, root: Path, stop_event: threading.Event) -> None:
         self._root = root.absolute()
@@ -45,6 +50,8 @@ class StudyRepository:
         self._begun: set[str] = set()  # stages whose objects hold new inputs, and old outputs
         self._turn = threading.Lock()
         self._cache_lock = Path(self._repo.cache.legacy.path) / CACHE_LOCK
+        with self._use_dvc():
+            remove_cut_records(Path(self._repo.cache.local.path))
 
     def command_of(self, name: str) -> str:
         """Return the command of a stage."""

@@ -21,7 +21,7 @@ from flows.execute import (
     log_path,
     stages_lock_path,
 )
-from flows.integrity import describe_damage, remove_cut_records, remove_damaged_outputs
+from flows.integrity import describe_damage, remove_damaged_outputs
 from flows.machine import default_jobs, read_threads, start_stage_server
 from flows.parameters import params_have_changed, refresh_records
 from flows.plan import (
@@ -222,7 +222,6 @@ def _check_outputs(
     context: StageContext, cache: Path, display: ProgressDisplay, *, check_cache: bool
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
-    remove_cut_records(cache)
     reasons = context.repository.read_stale_reasons()
     damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():

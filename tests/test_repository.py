@@ -236,6 +236,15 @@ def test_a_stage_that_was_begun_and_not_kept_is_begun_again(tmp_path: Path) -> N
     assert run_all(study) == ["ran", "ran", "ran"]
 
 
+def test_a_folder_of_records_that_a_kill_left_empty_is_no_obstacle(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "study")
+    run_all(study)
+    for record in (study / ".dvc/cache/runs").glob("*/*/*"):
+        record.unlink()
+    (study / "dvc.lock").unlink()
+    assert run_all(study) == ["ran", "ran", "ran"]
+
+
 def test_two_studies_can_store_the_same_results_in_one_cache_at_once(tmp_path: Path) -> None:
     """DVC's clones and drafts in the cache are seen by nobody else."""
     cache = tmp_path / "cache"
