@@ -455,18 +455,18 @@ def _run_with_prefect(options: "RunOptions") -> int:
             "--workers: no Prefect server is up; run `lineage up`, or set PREFECT_API_URL"
         )
     is_temporary = start_temporary_prefect(root)
-    from flows.machine import start_helpers
+    from flows.machine import start_stage_server
     from flows.parameters import check_parameters
 
-    with start_helpers(root):  # they import what stages need while the server starts
-        check_parameters(root)
-        from flows.flow import run_with_prefect
+    start_stage_server(root)  # it imports what stages need while Prefect starts
+    check_parameters(root)
+    from flows.flow import run_with_prefect
 
-        wait_for_prefect(root)
-        address = os.environ["PREFECT_API_URL"].removesuffix("/api")
-        lifetime = ", for this run only" if is_temporary else ""
-        print(f"Prefect: {address}{lifetime}", flush=True)
-        return run_with_prefect(options)
+    wait_for_prefect(root)
+    address = os.environ["PREFECT_API_URL"].removesuffix("/api")
+    lifetime = ", for this run only" if is_temporary else ""
+    print(f"Prefect: {address}{lifetime}", flush=True)
+    return run_with_prefect(options)
 
 
 @contextlib.contextmanager

@@ -1,28 +1,26 @@
 """Run one stage, for the local scheduler, the Prefect flow and every worker.
 
-A stage is `dvc repro -s NAME` in a process group of its own. Killing DVC alone would leave the
-training behind as an orphan, so the whole group is signalled: TERM, time for a last checkpoint,
-then KILL. It is not a session, since the children of a fork server can join a group only within
-their own session.
+A stage's command runs in a process group of its own. All of it is signalled when it has to end:
+TERM, time for a last checkpoint, then KILL.
 """
 
-import contextlib
-import json
 import os
-import re
+import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from flows.guard import Guard
-from flows.processes import terminate_process_group
+from flows.stage_process import Command, CommandEnd, run_command
 from lineage.runtime.settings import STATE_DIR
+
+if TYPE_CHECKING:
+    from flows.repository import StudyRepository
 
 TELEMETRY_OFF = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -32,7 +30,6 @@ TELEMETRY_OFF = {
 }
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LAST_STAGE = "publish"  # prints the table, and always runs
-POLL_SECONDS = 0.2
 DVC_TIMEOUT_SECONDS = 86_400.0  # of DVC commands such as push
 EXIT_BAD_INPUT = 2
 EXIT_RESULTS_FAILED = 3  # of a run that finished, but in which some results failed
@@ -77,7 +74,14 @@ class StageContext:
     environment: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     stop_event: threading.Event = field(default_factory=threading.Event)
-    guard: Guard = field(default_factory=Guard)
+
+    @cached_property
+    def repository(self) -> "StudyRepository":
+        """The study's DVC repository, opened once."""
+        # Imported here: DVC takes half a second, which other commands do without.
+        from flows.repository import StudyRepository
+
+        return StudyRepository(self.root, self.stop_event)
 
     def child_environment(self, name: str) -> dict[str, str]:
         """Return the environment of a stage's process."""
@@ -87,11 +91,15 @@ class StageContext:
             **TELEMETRY_OFF,
             **dict.fromkeys(THREAD_VARIABLES, str(self.threads)),
             "PATH": f"{python_folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "SHELL": "/bin/sh",  # runs DVC's commands; start-up files of the user's may do anything
             "PYTHONUNBUFFERED": "1",
             "LINEAGE_STAGE": name,
             **self.environment,
         }
+
+
+def stages_lock_path(root: Path) -> Path:
+    """Return the file that each stage of a study keeps locked for as long as it lives."""
+    return root / STATE_DIR / "locks" / "stages.lock"
 
 
 def log_path(root: Path, name: str) -> Path:
@@ -104,28 +112,36 @@ def stage_file_name(name: str) -> str:
     return name.replace("@", "-")
 
 
-def run_stage(
-    name: str, *, context: StageContext, timeout_seconds: float, pull: bool = False
-) -> StageResult:
+def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> StageResult:
     """Bring one stage up to date. The stages that it depends on must be up to date already.
 
-    With `pull`, inputs and cached results come from the DVC remote. If the stage fails, the result
-    says so, and nothing is raised. When interrupted, or when `context.stop_event` is set, the whole
-    process group has ended on return.
+    If the stage fails, the result says so, and nothing is raised. When interrupted, or when
+    `context.stop_event` is set, the whole process group has ended on return.
     """
+    from flows.repository import RepositoryError, StoppedError  # imported here, as above
+
     start_time = time.monotonic()
-    # The stage writes its own exit code here.
-    exit_path = context.root / STATE_DIR / "exits" / f"{stage_file_name(name)}.json"
-    exit_path.unlink(missing_ok=True)
-    command = ["--wait-for-lock", "repro", "-s"]
-    if pull:
-        command.append("--pull")
-    ended = _run_dvc_command(
-        [*command, name], context=context, name=name, timeout_seconds=timeout_seconds
-    )
-    seconds = time.monotonic() - start_time
     log_file = log_path(context.root, name)
-    log = log_file.read_text(errors="replace")
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    log_file.write_text("")
+    ended: CommandEnd
+    try:
+        known = context.repository.take_known_result(name)
+        if known:
+            return StageResult(name, known, time.monotonic() - start_time)
+        with context.repository.reserve(name):
+            ended = _run_stage_command(name, context, timeout_seconds)
+        if ended == 0:
+            context.repository.keep_result(name)
+    except StoppedError:
+        ended = "stopped"
+    except RepositoryError as error:
+        with log_file.open("a") as stream:
+            stream.write(f"ERROR: {error}\n")
+        ended = 1
+    seconds = time.monotonic() - start_time
+    if ended == 0:
+        return StageResult(name, "ran", seconds)
     if ended == "stopped":
         return StageResult(name, "stopped", seconds, 1, f"{name}: stopped")
     if ended == "timeout":
@@ -134,98 +150,52 @@ def run_stage(
             "raise timeout_s in dvc.yaml"
         )
         return StageResult(name, "failed", seconds, 1, message)
-    if ended == 0:
-        _flush_lock_file(context.root)
-        return StageResult(name, _success_outcome(log, name), seconds)
-    exit_status = ended if ended < 0 else _stage_exit_status(exit_path, log)
-    message = _failure_message(name, exit_status, log, log_file)
-    return StageResult(name, "failed", seconds, exit_status, message)
+    message = _failure_message(name, ended, log_file.read_text(errors="replace"), log_file)
+    return StageResult(name, "failed", seconds, ended, message)
 
 
-def _flush_lock_file(root: Path) -> None:
-    """Wait until dvc.lock is on the disk. A power cut could leave it empty."""
-    with contextlib.suppress(FileNotFoundError), (root / "dvc.lock").open("rb") as stream:
-        os.fsync(stream.fileno())
+def _run_stage_command(name: str, context: StageContext, timeout_seconds: float) -> CommandEnd:
+    command = context.repository.command_of(name)
+    return _run(command, name, context=context, log_name=name, timeout_seconds=timeout_seconds)
 
 
 def run_dvc(*arguments: str, context: StageContext, name: str) -> None:
-    """Run another DVC command, such as push, for a stage. Raises DvcError with DVC's own words."""
-    log_name = f"{name}.{arguments[0]}"
-    ended = _run_dvc_command(
-        ["--wait-for-lock", *arguments],
+    """Run a DVC command, such as push, for a stage. Raises DvcError with DVC's own words."""
+    run_module("dvc", "--wait-for-lock", *arguments, context=context, name=name)
+
+
+def run_module(module: str, *arguments: str, context: StageContext, name: str) -> None:
+    """Run a module that works with the DVC remote for a stage. Raises DvcError."""
+    words = shlex.join(arguments).removeprefix("--wait-for-lock ")
+    log_name = f"{name}.{words.split()[0]}"
+    ended = _run(
+        f"python -m {module} {shlex.join(arguments)}",
+        name,
         context=context,
-        name=log_name,
+        log_name=log_name,
         timeout_seconds=DVC_TIMEOUT_SECONDS,
     )
     if ended != 0:
         log = log_path(context.root, log_name).read_text(errors="replace")
         raise DvcError(
-            f"{name}: `dvc {' '.join(arguments)}` failed ({ended}): {' '.join(log.split())[-500:]}"
+            f"{name}: `{module} {words}` failed ({ended}): {' '.join(log.split())[-500:]}"
         )
 
 
-def _run_dvc_command(
-    arguments: list[str], *, context: StageContext, name: str, timeout_seconds: float
-) -> int | Literal["stopped", "timeout"]:
-    """Run a DVC command in a process group of its own, and log what it prints.
-
-    Return its exit code, or why it was ended.
-    """
-    path = log_path(context.root, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if context.stop_event.is_set():
-        path.write_text("")
-        return "stopped"
-    command = [sys.executable, "-m", "lineage.runtime.forkserver", "run", "flows.quick_dvc"]
-    deadline = time.monotonic() + timeout_seconds
-    with path.open("wb") as stream:
-        child = subprocess.Popen(
-            [*command, *arguments],
-            cwd=context.root,
-            env=context.child_environment(name),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        with context.guard.watch(child.pid):
-            try:
-                while child.poll() is None:
-                    if context.stop_event.is_set():
-                        return "stopped"
-                    if time.monotonic() > deadline:
-                        return "timeout"
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        child.wait(POLL_SECONDS)
-                return child.returncode
-            finally:
-                terminate_process_group(child.pid)
-                child.wait()
-
-
-def _success_outcome(log: str, name: str) -> Outcome:
-    """Tell from what DVC printed whether the stage ran."""
-    if f"Stage '{name}' is cached - skipping run" in log:
-        return "cached"
-    if f"Stage '{name}' didn't change, skipping" in log:
-        return "fresh"
-    return "ran"
-
-
-def _stage_exit_status(exit_path: Path, log: str) -> int:
-    """Return the stage's own exit code, since DVC turns every failure into 255.
-
-    It is 1 if the stage never began, or if DVC failed after it. If a process between DVC and the
-    stage was killed, it is the code that DVC was told, since the stage is then ended, or ends well.
-    """
-    own_status = 0
-    if exit_path.is_file():
-        own_status = int(json.loads(exit_path.read_text())["code"])
-    if own_status == EXIT_BAD_INPUT:
-        return own_status
-    found = re.findall(r"exited with (-?\d+)", log)
-    reported = int(found[-1]) if found else 1
-    return reported if _is_signal(reported) or not own_status else own_status
+def _run(
+    command: str, name: str, *, context: StageContext, log_name: str, timeout_seconds: float
+) -> CommandEnd:
+    return run_command(
+        Command(
+            command,
+            context.root.absolute(),
+            context.child_environment(name),
+            log=log_path(context.root, log_name).absolute(),
+            lock=stages_lock_path(context.root).absolute(),
+        ),
+        stop_event=context.stop_event,
+        timeout_seconds=timeout_seconds,
+    )
 
 
 def _is_signal(exit_status: int) -> bool:
@@ -253,17 +223,8 @@ def _failure_message(name: str, exit_status: int, log: str, log_file: Path) -> s
 
 
 def _error_line(lines: list[str]) -> str:
-    """Return the line of a log that says what went wrong: DVC's error, or else the last line."""
-    candidates = [
-        line for line in lines if line.startswith("ERROR: ") and "exited with" not in line
-    ]
-    if not candidates:
-        candidates = [line for line in lines if not line.startswith("ERROR: failed to reproduce")]
-    if not candidates:
-        candidates = lines or ["no output"]
-    error = candidates[-1]
-    if error.endswith("is being blocked by:"):  # the process is named on the next lines
-        start = lines.index(error)
-        blocked_by = " ".join(lines[start : start + 4])
-        return f"{blocked_by}: a run that was killed left it behind; wait for it, or end it"
+    """Return the last line of a log, in which an error of DVC is one line."""
+    error = lines[-1] if lines else "no output"
+    if "is being blocked by:" in error:
+        return f"{error}: a run that was killed left it behind; wait for it, or end it"
     return error

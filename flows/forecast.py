@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from flows.execute import StageContext, run_stage
-from flows.machine import default_jobs, start_helpers
+from flows.machine import default_jobs, start_stage_server
 from flows.plan import (
     FIRST_STAGE,
     StageNode,
@@ -128,26 +128,26 @@ def _choose_stages(
 def measure_overhead(num_stages: int, *, jobs: int, threads: int = 1) -> float:
     """Return the seconds that a stage takes besides its work, in a study of so many stages.
 
-    Stages without work run as stages do: through DVC, with the helpers of a run, `jobs` at a time,
+    Stages without work run as stages do: through DVC, with the server of a run, `jobs` at a time,
     since they wait for DVC's lock. They take longer where dvc.lock is long.
     """
     with scratch_folder() as root:
         names = _write_empty_study(root, num_stages, num_empty=1 + EMPTY_STAGES_PER_JOB * jobs)
         context = StageContext(root, {"PYTHONPATH": str(PROJECT_ROOT)}, threads)
-        with start_helpers(root):
+        start_stage_server(root)
 
-            def run(name: str) -> float:
-                result = run_stage(name, context=context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
-                if not result.succeeded:
-                    raise InputError(
-                        "the forecast cannot be made, since a stage without work did not end well; if "
-                        f"the machine is busy, try again later: {result.message}"
-                    )
-                return result.seconds
+        def run(name: str) -> float:
+            result = run_stage(name, context=context, timeout_seconds=EMPTY_STAGE_TIMEOUT)
+            if not result.succeeded:
+                raise InputError(
+                    "the forecast cannot be made, since a stage without work did not end well; if "
+                    f"the machine is busy, try again later: {result.message}"
+                )
+            return result.seconds
 
-            run(names[0])  # creates MLflow's store
-            with ThreadPoolExecutor(jobs) as pool:
-                return min(pool.map(run, names[1:]))  # other programs may slow down the rest
+        run(names[0])  # creates MLflow's store
+        with ThreadPoolExecutor(jobs) as pool:
+            return min(pool.map(run, names[1:]))  # other programs may slow down the rest
 
 
 def _write_empty_study(root: Path, num_stages: int, *, num_empty: int) -> list[str]:
@@ -159,7 +159,7 @@ def _write_empty_study(root: Path, num_stages: int, *, num_empty: int) -> list[s
     (root / ".dvc" / "config").write_text("[core]\n    no_scm = True\n    analytics = false\n")
     (root / "params.yaml").write_text("{}\n")
     numbers = ", ".join(str(number) for number in range(num_empty))
-    command = "python -m lineage.runtime.forkserver run lineage.forecast.empty_stage"
+    command = "python -m lineage.forecast.empty_stage"
     (root / "dvc.yaml").write_text(
         "stages:\n"
         "  empty:\n"

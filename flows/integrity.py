@@ -63,12 +63,16 @@ def remove_damaged_outputs(
 def remove_cut_records(cache: Path) -> None:
     """Remove records of finished stages that a power cut has left empty, or without their outputs.
 
-    DVC finds them by the inputs of a stage, and the stage would fail each time.
+    DVC finds them by the inputs of a stage, and the stage would fail each time; also if their
+    folder is empty. The lock of the cache must be held.
     """
-    for path in (cache.parent.parent / RUN_CACHE).glob("*/*/*"):
-        content = path.read_bytes()
-        if OUTPUTS_LINE not in content or not content.endswith(b"\n"):
-            path.unlink(missing_ok=True)
+    for folder in (cache.parent.parent / RUN_CACHE).glob("*/*"):
+        for path in folder.iterdir():
+            content = path.read_bytes()
+            if OUTPUTS_LINE not in content or not content.endswith(b"\n"):
+                path.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def remove_damaged_result(root: Path, cache: Path, entry: LockEntry) -> list[str]:

@@ -1,18 +1,21 @@
 """Read dvc.yaml into typed stages, and find out which would run and why.
 
-Only this file and quick_dvc.py use DVC's Python interface. DVC makes no promise about it:
-tests/test_flows.py checks what is used of it here.
+Only this file, repository.py and lock_file.py use DVC's Python interface. DVC makes no promise
+about it: tests/test_flows.py checks what is used of it here.
 """
 
 import contextlib
 import json
 import logging
 import re
+import shutil
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from configobj import ConfigObj
 from dvc.config import Config
 from dvc.data_cloud import Remote
 from dvc.exceptions import DvcException
@@ -21,7 +24,6 @@ from dvc.stage import PipelineStage
 from rich.console import Console
 from rich.table import Table
 
-from flows import quick_dvc
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 
@@ -46,7 +48,8 @@ ALWAYS_RUNS = "always runs"
 
 Reasons = tuple[str, ...]  # why a stage would run; empty if it is fresh
 
-quick_dvc.patch_dvc()
+# Its progress bars and messages would stand between our lines.
+logging.getLogger("dvc").setLevel(logging.CRITICAL)
 
 
 # DVC reads the lists of the grid in params.yaml, where a default does not help.
@@ -74,14 +77,14 @@ class GraphError(InputError):
 def read_graph(root: Path) -> list[StageNode]:
     """Return the stages, each after the stages that it depends on. Raises InputError."""
     device_pool = "gpu" if uses_cuda(root) else "cpu"  # read before DVC, which aliases can hold
-    with _open_repo(root) as repo:
+    with open_repo(root) as repo:
         try:
             graph = repo.index.graph
         except UnicodeDecodeError as error:  # the other files are read before
             raise GraphError(f"{root / 'dvc.lock'}: {error}; {LOCK_FILE_HINT}") from error
         # DVC itself raises the latter two for odd values in params.yaml.
         except (DvcException, TypeError, AssertionError) as error:
-            message = _full_message(error)
+            message = full_message(error)
             if "dvc.lock'" in message:
                 raise GraphError(f"{message}; {LOCK_FILE_HINT}") from error
             missing = MISSING_LIST_PATTERN.search(message)
@@ -130,9 +133,9 @@ def uses_cuda(root: Path) -> bool:
 
 def read_stale_reasons(root: Path) -> dict[str, Reasons]:
     """Return why each stage would run by itself."""
-    with _open_repo(root) as repo, repo.lock:
+    with open_repo(root) as repo, repo.lock:
         return {
-            stage.name: tuple(_stale_reasons(stage)) for stage in repo.index.stages if stage.cmd
+            stage.name: tuple(list_stale_reasons(stage)) for stage in repo.index.stages if stage.cmd
         }
 
 
@@ -161,9 +164,9 @@ def read_lock_entries(root: Path, stages: Collection[str]) -> dict[str, Any]:
 
 def init_dvc(root: Path) -> None:
     """Make a folder a DVC project without git."""
-    logging.getLogger("dvc.repo.init").setLevel(logging.WARNING)  # it announces what it does
-    with Repo.init(str(root), no_scm=True) as repo, repo.config.edit("repo") as config:
-        config["core"] |= {"analytics": False, "check_update": False}
+    Repo.init(str(root), no_scm=True).close()
+    with _edit_settings(root, "config") as settings:
+        settings["core"] |= {"analytics": False, "check_update": False}
 
 
 def let_dvc_use_git(root: Path, *, has_git: bool) -> None:
@@ -173,17 +176,38 @@ def let_dvc_use_git(root: Path, *, has_git: bool) -> None:
     """
     try:
         config = Config(str(root / Repo.DVC_DIR))
-        if config["core"].get("no_scm", False) == has_git:
-            with config.edit("repo") as settings:
-                settings["core"]["no_scm"] = not has_git
     except DvcException as error:
-        raise GraphError(f"{root}: {_full_message(error)}; correct the file") from error
+        raise GraphError(f"{root}: {full_message(error)}; correct the file") from error
+    if config["core"].get("no_scm", False) == has_git:
+        with _edit_settings(root, "config") as settings:
+            settings["core"]["no_scm"] = not has_git
 
 
 def set_cache_folder(root: Path, folder: Path) -> None:
     """Make a folder the DVC cache of a study, which others may share."""
-    with _open_repo(root) as repo, repo.config.edit("local") as config:
-        config["cache"]["dir"] = str(folder)
+    with _edit_settings(root, "config.local") as settings:
+        settings["cache"]["dir"] = str(folder)
+
+
+@contextlib.contextmanager
+def _edit_settings(root: Path, name: str) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the sections of a file of DVC's settings, and write it when the block has ended.
+
+    DVC itself writes ASCII only, into a file that it has emptied: a path with other letters lost
+    the passwords in it.
+    """
+    path = (root / Repo.DVC_DIR / name).resolve()
+    settings = ConfigObj(str(path), encoding="utf-8")
+    sections = defaultdict(dict, settings.dict())
+    yield sections
+    draft = path.parent / "tmp" / name  # git ignores this folder
+    draft.parent.mkdir(exist_ok=True)
+    with draft.open("wb") as stream:
+        if path.exists():
+            shutil.copymode(path, draft)  # before a password is in it
+        written = {section: values for section, values in sections.items() if values}
+        ConfigObj(written, encoding="utf-8").write(stream)
+    draft.replace(path)
 
 
 @dataclass(frozen=True)
@@ -196,7 +220,7 @@ class RemoteStore:
 
 def read_default_remote(root: Path) -> RemoteStore | None:
     """Return the DVC remote that is configured as the default, or None. Raises InputError."""
-    with _open_repo(root) as repo:
+    with open_repo(root) as repo:
         name = repo.config["core"].get("remote")
         if not name:
             return None
@@ -213,23 +237,23 @@ def read_default_remote(root: Path) -> RemoteStore | None:
 
 def set_default_remote(root: Path, remote: RemoteStore) -> None:
     """Make this the default remote in the local settings of a study, which git does not see."""
-    with _open_repo(root) as repo, repo.config.edit("local") as config:
-        config["core"]["remote"] = remote.name
-        config["remote"][remote.name] = remote.settings
+    with _edit_settings(root, "config.local") as settings:
+        settings["core"]["remote"] = remote.name
+        settings[f'remote "{remote.name}"'] = remote.settings
 
 
 def drop_default_remote(root: Path, name: str) -> None:
     """Undo `set_default_remote` for this name, so that the user's default counts again."""
-    with _open_repo(root) as repo, repo.config.edit("local") as config:
-        config["remote"].pop(name, None)
-        if config["core"].get("remote") == name:
-            del config["core"]["remote"]
+    with _edit_settings(root, "config.local") as settings:
+        settings.pop(f'remote "{name}"', None)
+        if settings["core"].get("remote") == name:
+            del settings["core"]["remote"]
 
 
 @contextlib.contextmanager
 def open_remote(root: Path) -> Iterator[Remote]:
     """Yield the default remote: `fs` reads and writes its files, and `path` is its folder."""
-    with _open_repo(root) as repo:
+    with open_repo(root) as repo:
         yield repo.cloud.get_remote()
 
 
@@ -247,23 +271,24 @@ def check_remote_access(root: Path) -> None:
     # Each kind of storage has errors of its own.
     except Exception as error:
         raise InputError(
-            f"{address}: the DVC remote cannot be written to: {_full_message(error)}; check "
+            f"{address}: the DVC remote cannot be written to: {full_message(error)}; check "
             "its settings (`dvc remote list`) and your access rights"
         ) from error
 
 
 def read_cache_folder(root: Path) -> Path:
     """Return the folder of DVC's cache, in which files lie by their digest."""
-    with _open_repo(root) as repo:
+    with open_repo(root) as repo:
         return Path(repo.cache.local.path)
 
 
-def _open_repo(root: Path) -> Repo:
+def open_repo(root: Path, *, waits_for_lock: bool = True) -> Repo:
+    """Open the DVC repository of a study. Raises GraphError."""
     try:
-        return Repo(str(root), _wait_for_lock=True)
+        return Repo(str(root), _wait_for_lock=waits_for_lock)
     except DvcException as error:
         raise GraphError(
-            f"{root}: {_full_message(error)}; change into the folder of a study"
+            f"{root}: {full_message(error)}; change into the folder of a study"
         ) from error
 
 
@@ -326,7 +351,8 @@ def _upstream_depths(order: list[str], upstream: Mapping[str, tuple[str, ...]]) 
     return depths
 
 
-def _stale_reasons(stage: PipelineStage) -> Iterator[str]:
+def list_stale_reasons(stage: PipelineStage) -> Iterator[str]:
+    """Yield why a stage would run by itself. DVC's lock must be held."""
     if stage.always_changed:
         yield ALWAYS_RUNS
         return
@@ -373,7 +399,7 @@ def _tuple_to_list(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _full_message(error: BaseException) -> str:
+def full_message(error: BaseException) -> str:
     """Return DVC's message on one line, with the error that caused it."""
     cause = f": {error.__cause__}" if error.__cause__ else ""
     return " ".join(f"{error}{cause}".split())

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -18,6 +18,18 @@ MARKER_VARIABLE = "LINEAGE_SERVERS"  # holds the folder of the processes' ids
 TERMINATE_SECONDS = 30.0
 GRACE_SECONDS = 20.0  # for a last checkpoint; less than the 30 s that Prefect gives a cancelled run
 KILL_SECONDS = 5.0  # to wait for processes that were sent KILL
+
+
+@contextlib.contextmanager
+def environment_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment while the block lasts, for processes that it starts."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def read_server_entry(path: Path) -> tuple[int, int] | None:

@@ -19,10 +19,10 @@ from flows.execute import (
     StageContext,
     StageResult,
     log_path,
+    stages_lock_path,
 )
-from flows.guard import Guard, guard_stages
-from flows.integrity import describe_damage, remove_cut_records, remove_damaged_outputs
-from flows.machine import default_jobs, read_threads, start_helpers
+from flows.integrity import describe_damage, remove_damaged_outputs
+from flows.machine import default_jobs, read_threads, start_stage_server
 from flows.parameters import params_have_changed, refresh_records
 from flows.plan import (
     ALWAYS_RUNS,
@@ -38,18 +38,18 @@ from flows.plan import (
 )
 from flows.runner import RemoteRunner, fetch_result, make_runner
 from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_status, run_stages
+from flows.stage_process import wait_for_stages
 from flows.study import (
     Study,
     check_can_commit,
     check_places,
     commit_results,
-    guard_lock_path,
     hold_run_lock,
     is_running,
     open_study,
     prepare_remote,
 )
-from flows.view import ProgressDisplay, read_stage_output
+from flows.view import ProgressDisplay
 from lineage.errors import InputError
 from lineage.runtime.database import check_database
 from lineage.runtime.provenance import compute_pipeline_id
@@ -93,7 +93,9 @@ def run_study(
     study = open_study(root)
     if options.commit:
         check_can_commit(root)
-    with hold_run_lock(root), guard_stages(root, guard_lock_path(root)) as guard:
+    with hold_run_lock(root):
+        start_stage_server(root)
+        wait_for_stages(stages_lock_path(root))
         _remove_broken_locks(root)
         check_places(root)
         warning = check_database()
@@ -101,22 +103,20 @@ def run_study(
             print(warning, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
-        context = _stage_context(study, flow_run_id=flow_run_id, guard=guard)
+        context = _stage_context(study, flow_run_id=flow_run_id)
         nodes = _read_valid_graph(context)
         cache = read_cache_folder(root)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
-            with start_helpers(root):
-                run = make_runner(context, jobs, cache, run_remotely)
-                results = _run_graph(
-                    nodes,
-                    run=wrap_runner(run),
-                    context=context,
-                    jobs=MAX_REMOTE_STAGES if options.workers else jobs,
-                    exclusive_gpu=not options.workers and uses_cuda(root),
-                    cache=cache,
-                    exports_cache=options.workers,
-                )
+            results = _run_graph(
+                nodes,
+                run=wrap_runner(make_runner(context, jobs, cache, run_remotely)),
+                context=context,
+                jobs=MAX_REMOTE_STAGES if options.workers else jobs,
+                exclusive_gpu=not options.workers and uses_cuda(root),
+                cache=cache,
+                exports_cache=options.workers,
+            )
         except BaseException:
             _end_mlflow_run(context, None)
             raise
@@ -139,9 +139,7 @@ def _remove_broken_locks(root: Path) -> None:
         path.unlink()
 
 
-def _stage_context(
-    study: Study, *, flow_run_id: str = "", guard: Guard | None = None
-) -> StageContext:
+def _stage_context(study: Study, *, flow_run_id: str = "") -> StageContext:
     """Return the context of the study's stages, which record the version of the study."""
     environment = {
         "LINEAGE_STUDY_COMMIT": study.version.commit,
@@ -149,7 +147,7 @@ def _stage_context(
     }
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, read_threads(study.root), guard=guard or Guard())
+    return StageContext(study.root, environment, read_threads(study.root))
 
 
 def _read_valid_graph(context: StageContext) -> list[StageNode]:
@@ -224,13 +222,12 @@ def _check_outputs(
     context: StageContext, cache: Path, display: ProgressDisplay, *, check_cache: bool
 ) -> dict[str, Reasons]:
     """Remove damaged outputs, and return why each stage would run by itself."""
-    remove_cut_records(cache)
-    reasons = read_stale_reasons(context.root)
+    reasons = context.repository.read_stale_reasons()
     damaged = remove_damaged_outputs(context.root, cache, reasons, check_cache=check_cache)
     for name, outputs in damaged.items():
         display.on_damage(describe_damage(name, outputs))
         fetch_result(name, context)
-    return read_stale_reasons(context.root) if damaged else reasons
+    return context.repository.read_stale_reasons() if damaged else reasons
 
 
 def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | None) -> None:
@@ -247,7 +244,7 @@ def _end_mlflow_run(context: StageContext, results: dict[str, StageResult] | Non
             return
     status = "KILLED" if results is None else "FAILED"
     subprocess.run(
-        [sys.executable, "-m", "lineage.runtime.tracking", status],
+        [sys.executable, "-m", "lineage.runtime.sender", status],
         cwd=context.root,
         env=context.child_environment("helper"),
         capture_output=True,
@@ -261,7 +258,7 @@ def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResu
     """Print the table of results, how many stages ended how, and how many results failed."""
     publish = results.get(LAST_STAGE)
     if publish is not None and publish.succeeded:
-        print(read_stage_output(log_path(root, LAST_STAGE)))
+        print(log_path(root, LAST_STAGE).read_text(errors="replace").strip())
     counts = []
     for outcome in get_args(Outcome):
         count = sum(result.outcome == outcome for result in results.values())

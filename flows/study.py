@@ -211,11 +211,6 @@ def run_lock_path(root: Path) -> Path:
     return root / STATE_DIR / "locks" / "run.lock"
 
 
-def guard_lock_path(root: Path) -> Path:
-    """Return the file that is locked until all stages of a run have ended, also of a killed one."""
-    return root / STATE_DIR / "locks" / "guard.lock"
-
-
 def is_running(root: Path) -> bool:
     """Return whether a run of the study is under way."""
     path = run_lock_path(root)

@@ -29,14 +29,6 @@ from lineage.runtime.settings import STATE_DIR
 RUN_RECORD = STATE_DIR / "run.json"
 RUNNING = "running"  # the outcome of a stage that has begun
 TAIL_BYTES = 2000  # of a log, in which its last line is looked for
-DVC_MESSAGES = (
-    "Updating lock file",
-    "Generating lock file",
-    "To track the changes",
-    "Use `dvc push`",
-    "Running stage",
-    "Verifying",
-)
 
 
 @dataclass(frozen=True)
@@ -136,25 +128,7 @@ def read_last_line(path: Path) -> str:
             text = stream.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = re.split(r"[\r\n]+", text.strip())
-    own_lines = [line for line in lines if not line.strip().startswith((*DVC_MESSAGES, "> "))]
-    return own_lines[-1] if own_lines else ""
-
-
-def read_stage_output(path: Path) -> str:
-    """Return what a stage itself printed: its log without what DVC says before and after."""
-    if not path.is_file():
-        return ""
-    output = []
-    has_begun = False
-    for line in path.read_text(errors="replace").splitlines():
-        if not has_begun:
-            has_begun = line.startswith("> ")  # DVC shows the command
-        elif line.startswith(DVC_MESSAGES):
-            break
-        else:
-            output.append(line)
-    return "\n".join(output).strip()
+    return re.split(r"[\r\n]+", text.strip())[-1]
 
 
 def _has_record(path: Path, root: Path) -> bool:

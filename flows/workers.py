@@ -38,10 +38,11 @@ from flows.execute import (
     WorkersUnreachableError,
     log_path,
     run_dvc,
+    run_module,
     run_stage,
     stage_file_name,
+    stages_lock_path,
 )
-from flows.guard import Guard, guard_stages
 from flows.plan import (
     RemoteStore,
     StageNode,
@@ -50,7 +51,9 @@ from flows.plan import (
     read_lock_entries,
     set_default_remote,
 )
+from flows.repository import RepositoryError, StoppedError
 from flows.resume_points import ResumePoints
+from flows.stage_process import start_server, wait_for_stages
 from flows.waiting import WaitReports, WorkerWait
 from lineage import __version__
 from lineage.errors import InputError
@@ -69,6 +72,8 @@ POLL_SECONDS = 1.0
 # How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
 NO_SERVER_SECONDS = 60.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
+# What the processes of a worker import besides: DVC's commands, and Prefect's start of a flow run.
+MODULES_OF_WORKERS = ("dvc.cli.parser", "dvc.repo", "prefect.logging.loggers")
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
 
 
@@ -211,16 +216,17 @@ def _worker_environment(context: StageContext) -> dict[str, str]:
 
 
 def _pull_result(node: StageNode, *, context: StageContext) -> StageResult:
-    """Bring a stage's outputs and lock entry here from the cache or the remote.
-
-    The name of another stage in LINEAGE_STAGE keeps this machine from computing them instead.
-    """
-    guarded = replace(context, environment={**context.environment, "LINEAGE_STAGE": "a worker's"})
-    pulled = run_stage(node.name, context=guarded, timeout_seconds=node.timeout_seconds, pull=True)
-    if pulled.outcome == "ran":
-        message = "its stage has no guard and ran here"
-        return replace(pulled, outcome="failed", exit_status=1, message=message)
-    return pulled
+    """Bring a stage's outputs and lock entry here from the cache or the remote."""
+    start_time = time.monotonic()
+    message = f"{node.name}: the DVC remote has no result of it"
+    try:
+        run_module("flows.fetch", node.name, context=context, name=node.name)
+        known = context.repository.take_known_result(node.name)
+        if known:
+            return StageResult(node.name, known, time.monotonic() - start_time)
+    except (DvcError, RepositoryError, StoppedError) as error:
+        message = str(error)
+    return StageResult(node.name, "failed", time.monotonic() - start_time, 1, message)
 
 
 def _await_worker(
@@ -361,8 +367,8 @@ def run_remote_stage(remote_stage: RemoteStage) -> StageResult:
     name = remote_stage.stage
     try:
         _check_package(remote_stage)
-        with _prepare_scratch_study(remote_stage) as (root, guard):
-            report = _run_in_scratch_study(remote_stage, root, guard)
+        with _prepare_scratch_study(remote_stage) as root:
+            report = _run_in_scratch_study(remote_stage, root)
     except InputError as error:
         report = _failed_report(name, error, EXIT_BAD_INPUT)
     except (DvcError, OSError) as error:
@@ -385,7 +391,7 @@ def _check_package(remote_stage: RemoteStage) -> None:
         )
 
 
-def _run_in_scratch_study(remote_stage: RemoteStage, root: Path, guard: Guard) -> WorkerReport:
+def _run_in_scratch_study(remote_stage: RemoteStage, root: Path) -> WorkerReport:
     name = remote_stage.stage
     environment = dict(remote_stage.environment)
     if "LINEAGE_TRACKING_URI" in os.environ:  # the worker's own address, perhaps with a password
@@ -393,16 +399,13 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path, guard: Guard) -
     database = environment.get("LINEAGE_TRACKING_URI", "").removeprefix(SQLITE_PREFIX)
     if database.startswith("/") and not Path(database).is_file():  # a file of another machine
         del environment["LINEAGE_TRACKING_URI"]
-    context = StageContext(root, environment, remote_stage.threads, guard=guard)
-    # Fetched whole, and first: `repro --pull` fetches the part of a folder that a stage reads, and
-    # then takes the rest for present.
-    run_dvc("fetch", *remote_stage.upstream, context=context, name=name)
+    context = StageContext(root, environment, remote_stage.threads)
+    start_server(context.child_environment("server"), MODULES_OF_WORKERS)
+    run_dvc("pull", *remote_stage.upstream, context=context, name=name)
     resume_points = ResumePoints(root, name, study=environment["LINEAGE_STUDY"])
     resume_points.restore()
     with resume_points.copy_in_background():
-        result = run_stage(
-            name, context=context, timeout_seconds=remote_stage.timeout_seconds, pull=True
-        )
+        result = run_stage(name, context=context, timeout_seconds=remote_stage.timeout_seconds)
     if result.succeeded:
         run_dvc("push", "--run-cache", name, context=context, name=name)
         if resume_points.is_in_remote:
@@ -415,14 +418,15 @@ def _run_in_scratch_study(remote_stage: RemoteStage, root: Path, guard: Guard) -
 
 
 @contextlib.contextmanager
-def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[tuple[Path, Guard]]:
-    """Yield a free folder of this worker, made a study by the files of the request, and its guard.
+def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
+    """Yield a free folder of this worker, made a study by the files of the request.
 
     Of earlier stages it holds only DVC's cache and resume state.
     """
     home = Path(os.environ.get("LINEAGE_WORKER_HOME") or Path.home() / ".cache" / "lineage")
-    with _claim_slot(home) as folder, guard_stages(folder, folder / "guard.lock") as guard:
+    with _claim_slot(home) as folder:
         root = folder / "study"
+        wait_for_stages(stages_lock_path(root))
         root.mkdir(exist_ok=True)
         for path in root.iterdir():
             if path.name not in KEPT_ON_WORKERS:
@@ -436,7 +440,8 @@ def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[tuple[Path, Gu
         lock = {"schema": "2.0", "stages": remote_stage.lock_entries}
         with (root / "dvc.lock").open("w", encoding="utf-8") as stream:
             YAML().dump(lock, stream)
-        yield root, guard
+        with contextlib.chdir(root):  # DVC looks there
+            yield root
 
 
 def _remove(path: Path) -> None:

@@ -11,6 +11,7 @@ from lineage.data.prepare_corpus import (
 )
 from lineage.data.prepared import Measures
 from lineage.errors import InputError
+from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 
@@ -22,7 +23,7 @@ def work(stage: Stage) -> None:
     root = resolve_data_root()
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
-    record = artifacts.read_json(Path(f"artifacts/sources/corpora/{name}.json"))
+    record = artifacts.read_json(SOURCES_DIR / "corpora" / f"{name}.json")
     fingerprint = corpus_fingerprint(corpus, root, where)
     if fingerprint != record["sources"]:
         raise InputError(
@@ -35,7 +36,10 @@ def work(stage: Stage) -> None:
                 corpus, folder, seed=params.seed, root=root, where=where, report_progress=report
             )
 
-    prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=params.seed)
+    code_digests = artifacts.read_json(SOURCES_DIR / "code" / "corpus.json")
+    prepared = locate_prepared_corpus(
+        name, corpus, fingerprint, seed=params.seed, code_digests=code_digests
+    )
     with artifacts.create_artifact(Path("artifacts/corpora") / name, "corpus", name=name) as folder:
         prepared.take(folder, build)
 

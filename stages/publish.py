@@ -6,7 +6,7 @@ It also shows them in MLflow, registers the recommended systems there, and print
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from lineage.report.provenance import (
 from lineage.results import NGRAM_STAGE
 from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
-from lineage.runtime.server_time import limit_server_time
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
 
@@ -39,6 +38,7 @@ try:
     from lineage.report import ranked_systems
     from lineage.runtime import tracking
     from lineage.runtime.sender import send_waiting
+    from lineage.runtime.server_time import ServerTime
     from lineage.serving.registry import publish_champions
 except ImportError as error:
     print(
@@ -69,21 +69,19 @@ def work(stage: Stage) -> None:
     known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
     provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
     facts = collect_facts(params, analysis, stage_metadata, provenance)
-    decisions = write_report(REPORTS_DIR, analysis, facts)
-    write_evidence(
-        REPORTS_DIR,
-        facts,
-        params,
-        params_file=recorded_params_file(),
-        results_dir=RESULTS_DIR,
-        stages=[name.replace("@", "-") for name in stage_names],
-    )
-    parent = tracking.open_parent_run(pipeline)
+    decisions = write_pages(analysis, facts, params, stage_names)
+    server_time = ServerTime()
+    parent = tracking.open_parent_run(pipeline, server_time)
     changes = run_summary.find_changes(known_uses, decisions)
     pipeline_changes = run_summary.keep_pipeline_changes(SUMMARY_FILE, pipeline, changes)
     with send_waiting(parent):
         outcomes = publish_champions(
-            params, decisions, run_id=parent.run_id, results_dir=RESULTS_DIR, tasks_dir=TASKS_DIR
+            params,
+            decisions,
+            run_id=parent.run_id,
+            results_dir=RESULTS_DIR,
+            tasks_dir=TASKS_DIR,
+            server_time=server_time,
         )
         log_candidates(parent, analysis, decisions, outcomes)
         log_report(
@@ -115,6 +113,22 @@ def work(stage: Stage) -> None:
     if parent.run_id:
         name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
+
+
+def write_pages(
+    analysis: Analysis, facts: ReportFacts, params: Params, stage_names: Collection[str]
+) -> list[Decision]:
+    """Write the report and what it rests on, and return its decisions."""
+    decisions = write_report(REPORTS_DIR, analysis, facts)
+    write_evidence(
+        REPORTS_DIR,
+        facts,
+        params,
+        params_file=recorded_params_file(),
+        results_dir=RESULTS_DIR,
+        stages=[name.replace("@", "-") for name in stage_names],
+    )
+    return decisions
 
 
 def collect_facts(
@@ -244,7 +258,6 @@ def log_report(
 
 def main() -> None:
     """Run the stage."""
-    limit_server_time()
     run_stage("publish", work)
 
 

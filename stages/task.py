@@ -8,6 +8,7 @@ from lineage.data.items import task_fingerprint
 from lineage.data.prepare_task import locate_prepared_task, prepare_task
 from lineage.data.prepared import Measures
 from lineage.errors import InputError
+from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
 
@@ -19,7 +20,7 @@ def work(stage: Stage) -> None:
     root = resolve_data_root()
     task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"
-    record = artifacts.read_json(Path(f"artifacts/sources/tasks/{name}.json"))
+    record = artifacts.read_json(SOURCES_DIR / "tasks" / f"{name}.json")
     fingerprint = task_fingerprint(task, root, where)
     if fingerprint != record["data"]:
         raise InputError(
@@ -29,7 +30,10 @@ def work(stage: Stage) -> None:
     def build(folder: Path) -> Measures:
         return prepare_task(name, task, folder, seed=params.seed, root=root, where=where)
 
-    prepared = locate_prepared_task(name, task, fingerprint, seed=params.seed)
+    code_digests = artifacts.read_json(SOURCES_DIR / "code" / "task.json")
+    prepared = locate_prepared_task(
+        name, task, fingerprint, seed=params.seed, code_digests=code_digests
+    )
     with artifacts.create_artifact(Path("artifacts/tasks") / name, "task", name=name) as folder:
         prepared.take(folder, build)
 

@@ -79,11 +79,14 @@ class Study:
         return found
 
     def stages(self) -> list[psutil.Process]:
-        """Return the processes that are stages, or wait for a fork that is one."""
+        """Return the processes that are stages: children of a server of processes."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                if any(word.startswith("stages.") for word in process.cmdline()[:3]):
+                command = " ".join(process.cmdline())
+                if "multiprocessing.forkserver" in command and process.parent().cmdline() == (
+                    process.cmdline()
+                ):
                     found.append(process)
         return found
 
@@ -124,7 +127,7 @@ def kill_one(
     command = "it had just ended"
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
-        command = " ".join(words[words.index("-m") + 1 :][:4])
+        command = " ".join(words[words.index("-m") + 1 :][:4]) if "-m" in words else "a stage"
         process.kill()
     return kind, command
 

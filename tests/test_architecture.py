@@ -7,6 +7,7 @@ import ast
 import re
 import shutil
 import subprocess
+import sys
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -63,13 +64,14 @@ COMMANDS_MAY_IMPORT = {
 ALLOWED_USERS = {
     "mlflow": {
         "lineage/runtime/sender.py",
+        "lineage/runtime/server_time.py",
         "lineage/runtime/tracking.py",
         "lineage/serving/mlflow_model.py",
         "lineage/serving/model_script.py",
         "lineage/serving/registry.py",
         "lineage/serving/server.py",
     },
-    "dvc": {"flows/plan.py", "flows/quick_dvc.py"},
+    "dvc": {"flows/lock_file.py", "flows/plan.py", "flows/repository.py"},
     "prefect": {
         "flows/announce.py",
         "flows/flow.py",
@@ -159,10 +161,81 @@ def test_packages_do_not_re_export_names() -> None:
         assert not path.read_text().strip(), f"{path} is not empty"
     _, *lines = ast.parse((ROOT / "lineage/__init__.py").read_text()).body
     assert [ast.unparse(line).split(" = ")[0] for line in lines] == ["__version__"]
-    _, *lines = ast.parse((ROOT / "stages/__init__.py").read_text()).body
-    assert [ast.unparse(line) for line in lines] == [
-        "from lineage.runtime.forkserver import run_in_forkserver",
-        "run_in_forkserver()",
+    (docstring,) = ast.parse((ROOT / "stages/__init__.py").read_text()).body
+    assert isinstance(docstring, ast.Expr)
+
+
+def find_assignments_to_libraries(path: Path) -> list[str]:
+    """Return where a file sets an attribute of something that it imports from a library."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.asname or alias.name.split(".")[0] for alias in node.names]
+            packages = [alias.name.split(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [alias.asname or alias.name for alias in node.names]
+            packages = [str(node.module).split(".")[0]] * len(names)
+        else:
+            continue
+        imported.update(
+            name for name, package in zip(names, packages, strict=True) if package not in OWN
+        )
+    targets: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets += node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets.append(node.target)
+        elif isinstance(node, ast.Delete):
+            targets += node.targets
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            targets.append(ast.Attribute(node.args[0], "..."))
+    flat = [one for target in targets for one in getattr(target, "elts", [target])]
+    return [
+        ast.unparse(target)
+        for target in flat
+        if isinstance(target, ast.Attribute)
+        and _root_name(target) in imported
+        and ast.unparse(target) not in DOCUMENTED_SETTINGS
+    ]
+
+
+def _root_name(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# Variables whose documentation says to assign to them.
+DOCUMENTED_SETTINGS = {"torch.utils.deterministic.fill_uninitialized_memory"}
+OWN = ("lineage", "flows", "stages", *sys.stdlib_module_names)
+
+
+def test_no_name_of_a_library_is_assigned_to(tmp_path: Path) -> None:
+    """A library whose functions are replaced at run time does something else than it says."""
+    found = {
+        path.relative_to(ROOT).as_posix(): names
+        for path in MODULES.values()
+        if (names := find_assignments_to_libraries(path))
+    }
+    assert found == {}
+    patching = tmp_path / "patching.py"
+    patching.write_text(
+        "import dvc.fs\nimport requests as web\nfrom dvc.stage.cache import StageCache\n"
+        "from lineage import own\n"
+        "def patch(self):\n"
+        "    dvc.fs.system.reflink = None\n"
+        "    web.Session.send, self.kept = None, None\n"
+        "    StageCache._load = None\n"
+        "    own.thing = None\n"
+        "    setattr(web, 'get', None)\n"
+    )
+    assert find_assignments_to_libraries(patching) == [
+        "dvc.fs.system.reflink",
+        "web.Session.send",
+        "StageCache._load",
+        "web....",
     ]
 
 

@@ -19,7 +19,6 @@ from flows.execute import (
     StageContext,
     StageResult,
     WorkersUnreachableError,
-    _stage_exit_status,
 )
 from flows.plan import StageNode, init_dvc
 from flows.waiting import WaitReports
@@ -110,18 +109,6 @@ def test_a_result_that_a_lost_worker_has_pushed_is_taken(
     assert requests == ["make@a"]
 
 
-@pytest.mark.parametrize(("own", "status"), [(0, 137), (2, 2), (None, 137), (143, 137), (1, 137)])
-def test_a_stage_whose_parent_was_killed_counts_as_killed(
-    own: int | None, status: int, tmp_path: Path
-) -> None:
-    """The stage itself may have ended well meanwhile, or was ended by TERM afterwards."""
-    exits = tmp_path / "exits.json"
-    if own is not None:
-        exits.write_text(json.dumps({"code": own}))
-    log = "Killed\nERROR: failed to reproduce 'ngram': failed to run: python -m x, exited with 137"
-    assert _stage_exit_status(exits, log) == status
-
-
 def test_a_question_to_the_server_is_repeated_until_it_has_been_away_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,9 +150,7 @@ def test_stages_run_here_from_the_first_one_on_that_finds_no_server(
         sent.append(node.name)
         raise WorkersUnreachableError("the Prefect server has not answered for 60 s")
 
-    def run_stage(
-        name: str, *, context: StageContext, timeout_seconds: float, pull: bool = False
-    ) -> StageResult:
+    def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> StageResult:
         return StageResult(name, "cached")
 
     monkeypatch.setattr(runner, "run_stage", run_stage)

@@ -3,15 +3,12 @@
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -352,30 +349,8 @@ def test_a_tracker_without_a_store_does_nothing() -> None:
     assert tracker.run_id == tracker.experiment_id == ""
 
 
-@pytest.fixture
-def recorder_process(
-    in_study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a recorder process and set the variable with its address."""
-    address = tmp_path / "recorder"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "lineage.runtime.recorder", str(address), str(os.getpid())],
-        cwd=REPOSITORY,
-    )
-    while not address.exists():
-        assert child.poll() is None
-        time.sleep(0.05)
-    monkeypatch.setenv("LINEAGE_RECORDER", str(address))
-    yield child
-    child.terminate()
-    child.wait()
-
-
-def test_stages_log_through_a_recorder_without_importing_mlflow(
-    in_study: Path, recorder_process: subprocess.Popen[bytes]
-) -> None:
-    """Two stages run at once, each with its own environment variables."""
-    script = WRITER_SCRIPT + "assert 'mlflow' not in sys.modules\n"
+def test_two_stages_that_run_at_once_log_to_one_new_store(in_study: Path) -> None:
+    """Each has its own environment variables."""
     stages = {"pretrain@gpt": "flow-1", "pretrain@bert-elm": "flow-2"}
     by_flow = {
         stage: os.environ | {"PYTHONPATH": str(REPOSITORY), "LINEAGE_FLOW_RUN": flow}
@@ -383,7 +358,7 @@ def test_stages_log_through_a_recorder_without_importing_mlflow(
     }
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", script, stage_name],
+            [sys.executable, "-c", WRITER_SCRIPT, stage_name],
             cwd=in_study,
             stderr=subprocess.PIPE,
             env=environment,
@@ -414,9 +389,7 @@ def test_stages_log_through_a_recorder_without_importing_mlflow(
         assert child.inputs.dataset_inputs[0].dataset.digest == "ab" * 8
 
 
-def test_a_recorder_logs_how_a_stage_ended(
-    in_study: Path, recorder_process: subprocess.Popen[bytes]
-) -> None:
+def test_a_run_tells_how_its_stage_ended(in_study: Path, without_time_limit: None) -> None:
     for number, error in enumerate((ValueError, KeyboardInterrupt)):
         with (
             pytest.raises(error),
@@ -443,8 +416,9 @@ def test_a_recorder_logs_how_a_stage_ended(
 
 
 def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
-    in_study: Path, recorder_process: subprocess.Popen[bytes]
+    in_study: Path, without_time_limit: None
 ) -> None:
+    """The end of the run sends what it has logged."""
     script = (
         "import os, signal\n"
         + WRITER_SCRIPT.split("    for step")[0]
@@ -457,12 +431,13 @@ def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
         check=False,
     )
     assert process.returncode == -9
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        runs = pipeline_runs()
-        if len(runs) == 2 and runs[1].info.status != "RUNNING":
-            break
-        time.sleep(0.1)
+    subprocess.run(
+        [sys.executable, "-m", "lineage.runtime.sender", "FAILED"],
+        cwd=in_study,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        check=True,
+    )
+    assert [one.info.status for one in pipeline_runs()] == ["FAILED", "KILLED"]
     mlflow_run = pipeline_runs()[1]
     assert mlflow_run.info.status == "KILLED" and logged_steps(mlflow_run, "loss") == [3], (
         "logged values are kept"
@@ -473,55 +448,3 @@ def test_a_stage_that_dies_is_marked_killed_and_can_be_continued(
         tags={"family": mlflow_run.data.tags["family"]},
     ) as run:
         assert run.run_id == mlflow_run.info.run_id, "the next attempt continues this run"
-
-
-def test_a_recorder_that_dies_prints_one_line(
-    in_study: Path,
-    recorder_process: subprocess.Popen[bytes],
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}) as run:
-        assert run.run_id
-        (recorder_child,) = [
-            process
-            for process in psutil.Process(recorder_process.pid).children()
-            if process.cmdline()[1:3] == ["-m", "lineage.runtime.recorder"]
-        ]
-        recorder_child.kill()
-        recorder_child.wait(10)
-        for step in range(10):
-            run.log_metrics({"loss": 1.0}, step=step)
-            time.sleep(0.01)
-    message = capfd.readouterr().err
-    assert message.count("\n") == 1 and "the recorder is gone" in message
-    recorder_process.kill()
-    recorder_process.wait()
-    with recorder.track_stage("pretrain@gpt-1", parameters={}, tags={}) as run:
-        assert run.run_id, "without a recorder a thread sends the values"
-    assert logged_steps(pipeline_runs()[1], "loss") == list(range(10)), "also those of before"
-
-
-RUN_SCRIPT = """
-import os, pathlib, sys, time
-from flows.machine import start_helpers
-with start_helpers(pathlib.Path(sys.argv[1])):
-    print(os.environ["LINEAGE_RECORDER"], flush=True)
-    time.sleep(600)
-"""
-
-
-def test_a_recorder_ends_with_the_run_that_started_it() -> None:
-    run = subprocess.Popen(
-        [sys.executable, "-c", RUN_SCRIPT, str(REPOSITORY)], cwd=REPOSITORY, stdout=subprocess.PIPE
-    )
-    address = Path(run.stdout.readline().decode().strip())  # type: ignore[union-attr]
-    (recorder_child,) = [
-        process
-        for process in psutil.Process(run.pid).children()
-        if "lineage.runtime.recorder" in process.cmdline()
-    ]
-    run.kill()
-    run.wait()
-    still_running = psutil.wait_procs([recorder_child], timeout=60)[1]
-    shutil.rmtree(address.parent, ignore_errors=True)  # another run may have removed it
-    assert not [process.kill() for process in still_running]

@@ -242,17 +242,15 @@ def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
 # Each prints how long MLflow has kept it.
 END_STOPPED_RUN = """
 import sys, time
-from lineage.runtime import tracking
-sys.argv = ["tracking", "KILLED"]
+from lineage.runtime import sender
+sys.argv = ["sender", "KILLED"]
 start_time = time.monotonic()
-tracking.main()
+sender.main()
 print(time.monotonic() - start_time)
 """
 PUBLISH = """
 import time
 from lineage.runtime import sender, tracking
-from lineage.runtime.server_time import limit_server_time
-limit_server_time()
 start_time = time.monotonic()
 parent = tracking.open_parent_run("a-pipeline")
 if parent.run_id:

@@ -310,10 +310,11 @@ def make_project(folder: Path) -> Project:
         "def refresh_parameter_records(params):\n    pass\n"
     )
     # Toy stages do not need torch.
-    forkserver = (REPOSITORY / "lineage" / "runtime" / "forkserver.py").read_text()
-    for lists in (r'("stages": )\(.*?\)', r"(MODULES_FOR_LATER = )\(.*?\)"):
-        forkserver = re.sub(lists, r'\1("json",)', forkserver, flags=re.DOTALL)
-    (root / "lineage" / "runtime" / "forkserver.py").write_text(forkserver)
+    path = root / "flows" / "stage_process.py"
+    pattern = r"(PRELOADED_MODULES = )\(.*?\n\)"
+    text, num_found = re.subn(pattern, r'\1("psutil",)', path.read_text(), flags=re.DOTALL)
+    assert num_found == 1
+    path.write_text(text)
     shutil.copy(REPOSITORY / "stages" / "__init__.py", root / "stages")
     for name in (".dvc/config", ".dvc/.gitignore", ".gitignore", ".dvcignore"):
         (root / name).parent.mkdir(exist_ok=True)

@@ -1,5 +1,6 @@
 """Read, validate and measure a corpus, and write the files of its artifact."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,21 @@ def corpus_fingerprint(corpus: Corpus, root: Path, where: str) -> list[dict[str,
 
 
 def locate_prepared_corpus(
-    name: str, corpus: Corpus, fingerprint: list[dict[str, Any]], *, seed: int
+    name: str,
+    corpus: Corpus,
+    fingerprint: list[dict[str, Any]],
+    *,
+    seed: int,
+    code_digests: Mapping[str, str] | None = None,
 ) -> PreparedData:
     """Return the place where the sources stage keeps a corpus."""
     return locate_prepared(
-        "corpus", name, fingerprint=fingerprint, parameters=asdict(corpus), seed=seed
+        "corpus",
+        name,
+        fingerprint=fingerprint,
+        parameters=asdict(corpus),
+        seed=seed,
+        code_digests=code_digests,
     )
 
 

@@ -1,6 +1,7 @@
 """Read, validate and measure a task, and write the files of its artifact."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,12 @@ def kind_digest(kind: Kind) -> str:
 
 
 def locate_prepared_task(
-    name: str, task: Task, fingerprint: dict[str, Any], *, seed: int
+    name: str,
+    task: Task,
+    fingerprint: dict[str, Any],
+    *,
+    seed: int,
+    code_digests: Mapping[str, str] | None = None,
 ) -> PreparedData:
     """Return the place where the sources stage keeps a task."""
     return locate_prepared(
@@ -52,6 +58,7 @@ def locate_prepared_task(
         parameters=asdict(task),
         seed=seed,
         kind_digest=kind_digest(load_kind(task.kind)),
+        code_digests=code_digests,
     )
 
 

@@ -60,10 +60,19 @@ class PreparedData:
     def take(self, target: Path, build: Callable[[Path], Measures]) -> None:
         """Move the prepared files to an artifact's folder; build them there if they are gone."""
         if self.folder.is_dir():
-            shutil.copytree(self.folder, target, dirs_exist_ok=True)  # perhaps another disk
+            # Removed at the end only: this process may be killed in between.
+            shutil.copytree(self.folder, target, copy_function=_link_or_copy, dirs_exist_ok=True)
             shutil.rmtree(self.folder.parent)
         else:
             build(target)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name, or copy it to another disk."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def locate_prepared(
@@ -74,9 +83,15 @@ def locate_prepared(
     parameters: Mapping[str, Any],
     seed: int,
     kind_digest: str = "",
+    code_digests: Mapping[str, str] | None = None,
 ) -> PreparedData:
-    """Return the place of a corpus or task with this data, these parameters and this code."""
-    content = [name, fingerprint, parameters, seed, kind_digest, _code_digests(stage)]
+    """Return the place of a corpus or task with this data, these parameters and this code.
+
+    `code_digests` are those of the stage's code, if they are known.
+    """
+    if code_digests is None:
+        code_digests = _code_digests(stage)
+    content = [name, fingerprint, parameters, seed, kind_digest, code_digests]
     key = text_digest(json.dumps(content, sort_keys=True, default=str))[:24]
     return PreparedData(stage, name, key)
 

@@ -43,6 +43,11 @@ from lineage.data.tables import (
 from lineage.errors import InputError, shorten_value
 from lineage.tasks.columns import TableColumns
 
+# `datasets` reads these when it is imported. It would import torch, which takes a second, to share
+# a stream between loaders; and reading a local file asks nothing of the network.
+os.environ.setdefault("USE_TORCH", "0")
+os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
+
 SAMPLE_BY = {"file": "document", "line": "line"}  # document_unit -> option of `datasets`
 # Messages of libraries may quote a cell. Only these parts are shown: numbers, and names of
 # configurations and splits.
@@ -355,10 +360,6 @@ def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iter
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    # It would import torch, which takes a second, to share a stream between loaders.
-    datasets.config.TORCH_AVAILABLE = False
-    # Reading a local file asks nothing of the network.
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     if isinstance(table.data, DataFiles):
         yield datasets.load_dataset(
             table.data.format,

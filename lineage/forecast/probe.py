@@ -2,7 +2,7 @@
 
 `python -m lineage.forecast.probe` reads a line of JSON for each measurement and answers with one.
 Several at a time, because a core is slower while its neighbors compute. On Linux each measurement
-is a fork, as a stage is (`lineage.runtime.forkserver`), so its peak of memory is its own.
+is a fork, as a stage is (`flows.stage_process`), so its peak of memory is its own.
 """
 
 import contextlib

@@ -21,6 +21,8 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
 from lineage.runtime.journal import Claim, JournalError, StageRun
+from lineage.runtime.provenance import common_tags, get_pipeline_id
+from lineage.runtime.server_time import ServerTime, limit_client
 from lineage.runtime.settings import resolve_tracking_uri
 from lineage.runtime.tracking import (
     STORE_ERRORS,
@@ -28,6 +30,7 @@ from lineage.runtime.tracking import (
     RunStatus,
     Store,
     connect,
+    find_parent,
     get_or_create_parent,
     log_inputs,
     name_tags,
@@ -235,3 +238,30 @@ def _find_or_create_run(
         datasets=stage_run.list_datasets(),
     )
     return run
+
+
+def main() -> None:
+    """Send what waits, and end the pipeline's run: `python -m lineage.runtime.sender STATUS`.
+
+    A run in which a stage failed is never published, which would end its parent; stages that went
+    on have opened it again.
+    """
+    server_time = ServerTime()
+    status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"
+    with contextlib.suppress(*STORE_ERRORS):
+        with server_time.limit():
+            store = connect(get_pipeline_id())
+            parent = find_parent(store)
+            if parent is None and journal.list_waiting():
+                parent = get_or_create_parent(store, common_tags(store.pipeline))
+        if parent is None:
+            return
+        tracker = MlflowTracker(limit_client(store.client, server_time), run=parent)
+        with send_waiting(tracker):
+            # A run that was stopped may have had nothing to do: its parent has ended well before.
+            if status == "FAILED" or parent.info.status == "RUNNING":
+                tracker.end(status)
+
+
+if __name__ == "__main__":
+    main()

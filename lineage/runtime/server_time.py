@@ -1,68 +1,100 @@
 """Limit how long this process waits for an MLflow server, however slowly the server answers.
 
 The time limits of HTTP libraries count from one byte to the next, so a server that sends a byte a
-second could hold a run for an hour.
+second could hold a run for an hour. Here a timer of the system interrupts the main thread.
 """
 
-import os
-import socket
-import threading
+import functools
+import math
+import signal
 import time
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
 
-import psutil
-import requests
+from mlflow import MlflowClient
 
-REQUEST_SECONDS = 4.0  # that a request may take from its first byte to the last
-TOTAL_SECONDS = 5.0  # that all requests together may take longer than FREE_SECONDS each
+from lineage.runtime.database import find_database
+
+REQUEST_SECONDS = 4.0  # that the main thread waits for one answer
+TOTAL_SECONDS = 5.0  # that all answers together may take longer than FREE_SECONDS each
 FREE_SECONDS = 0.5  # a server that answers as fast as this is not slow
 UPLOAD_BYTES_PER_SECOND = 1_000_000  # a file that is sent may take so much longer
 
-_send = requests.Session.send
 
-
-class _ServerTime:
-    """The seconds that are left. Requests of several threads share them."""
+class ServerTime:
+    """The seconds that the main thread may still wait for a slow server; a file is not slow."""
 
     def __init__(self) -> None:
-        self.seconds_left = TOTAL_SECONDS
-        self._lock = threading.Lock()
+        self._seconds_left = TOTAL_SECONDS if find_database() is None else math.inf
 
-    def send(self, session: Any, request: Any, **options: Any) -> Any:
-        """Send a request, as `Session.send` does, and cut it off if it takes too long."""
-        if self.seconds_left <= 0:
-            raise requests.Timeout("the server is too slow; it is not asked again")
-        free_seconds = FREE_SECONDS
-        if request.body:
-            free_seconds += requests.utils.super_len(request.body) / UPLOAD_BYTES_PER_SECOND
-        limit_seconds = free_seconds + min(self.seconds_left, REQUEST_SECONDS - FREE_SECONDS)
-        timer = threading.Timer(limit_seconds, _shut_connections)
-        timer.daemon = True
-        start_time = time.monotonic()
-        timer.start()
+    @contextmanager
+    def limit(self, *, upload: Path | None = None, num_requests: int = 1) -> Iterator[None]:
+        """Raise TimeoutError in the block if its requests make this process wait too long.
+
+        What the process itself computes does not count. `upload` is what is sent: a file, or a
+        folder, each file of which is a request.
+        """
+        if self._seconds_left == math.inf:
+            yield
+            return
+        if self._seconds_left <= 0:
+            raise TimeoutError("the server is too slow; it is not asked again")
+        files = _list_files(upload)
+        free_seconds = FREE_SECONDS * max(num_requests, len(files))
+        free_seconds += sum(path.stat().st_size for path in files) / UPLOAD_BYTES_PER_SECOND
+        limit_seconds = free_seconds + min(self._seconds_left, REQUEST_SECONDS - FREE_SECONDS)
+        start = _waited_seconds()
+
+        def check(number: int, frame: FrameType | None) -> None:
+            seconds_left = limit_seconds - (_waited_seconds() - start)
+            if seconds_left <= 0:
+                raise TimeoutError("the server is too slow")
+            signal.setitimer(signal.ITIMER_REAL, max(seconds_left, 0.01))
+
+        handler_before = signal.signal(signal.SIGALRM, check)
+        signal.setitimer(signal.ITIMER_REAL, limit_seconds)
         try:
-            return _send(session, request, **options)
+            yield
         finally:
-            timer.cancel()
-            with self._lock:
-                self.seconds_left -= max(0.0, time.monotonic() - start_time - free_seconds)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler_before)
+            self._seconds_left -= max(0.0, _waited_seconds() - start - free_seconds)
 
 
-def limit_server_time() -> None:
-    """Let requests of this process that take too long fail from now on."""
-    server_time = _ServerTime()
-
-    def send(session: Any, request: Any, **options: Any) -> Any:
-        return server_time.send(session, request, **options)
-
-    requests.Session.send = send
+def limit_client(client: MlflowClient, server_time: ServerTime) -> MlflowClient:
+    """Return a client each of whose calls waits no longer than it may."""
+    return cast(MlflowClient, _LimitedClient(client, server_time))
 
 
-def _shut_connections() -> None:
-    """End all TCP connections of this process: whoever reads from one gets its end at once."""
-    for connection in psutil.Process().net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN:
-            continue
-        with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as duplicate:
-            duplicate.shutdown(socket.SHUT_RDWR)
+class _LimitedClient:
+    """Calls the methods of an MlflowClient."""
+
+    def __init__(self, client: MlflowClient, server_time: ServerTime) -> None:
+        self._client = client
+        self._server_time = server_time
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        @functools.wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            is_upload = name in ("log_artifact", "log_artifacts")
+            upload = Path(arguments[1]) if is_upload else None
+            with self._server_time.limit(upload=upload):
+                return method(*arguments, **options)
+
+        return call
+
+
+def _waited_seconds() -> float:
+    """Return a time that stands still while the main thread computes."""
+    return time.monotonic() - time.thread_time()
+
+
+def _list_files(upload: Path | None) -> list[Path]:
+    if upload is None:
+        return []
+    return [upload] if upload.is_file() else [path for path in upload.rglob("*") if path.is_file()]

@@ -6,7 +6,6 @@ killed goes on in the child run that it had, and no step of a curve is logged tw
 """
 
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -43,9 +42,8 @@ from lineage.runtime.journal import current_ms
 from lineage.runtime.provenance import (
     Dataset,
     common_tags,
-    get_pipeline_id,
 )
-from lineage.runtime.server_time import limit_server_time
+from lineage.runtime.server_time import ServerTime, limit_client
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
     SQLITE_PREFIX,
@@ -345,38 +343,20 @@ def log_model_score(client: MlflowClient, run_id: str, model_id: str, score: Mod
     )
 
 
-def preload_mlflow() -> None:
-    """Import everything that opening a store would import."""
-    importlib.import_module("mlflow.store.tracking.sqlalchemy_store")
-    importlib.import_module("lineage.runtime.sender")
+def open_parent_run(pipeline: str, server_time: ServerTime | None = None) -> MlflowTracker:
+    """Find or create the run of a whole pipeline. It stays open until its publish stage ends it.
 
-
-def open_parent_run(pipeline: str) -> MlflowTracker:
-    """Find or create the run of a whole pipeline. It stays open until its publish stage ends it."""
+    A server that is slow is waited for no longer than `server_time` allows.
+    """
+    server_time = server_time or ServerTime()
     try:
-        store = connect(pipeline)
-        return MlflowTracker(store.client, run=get_or_create_parent(store, common_tags(pipeline)))
+        with server_time.limit():
+            store = connect(pipeline)
+            run = get_or_create_parent(store, common_tags(pipeline))
+        return MlflowTracker(limit_client(store.client, server_time), run=run)
     except STORE_ERRORS as error:
         warn("goes on without MLflow", error)
         return MlflowTracker(None)
-
-
-def main() -> None:
-    """End the pipeline's parent run: `python -m lineage.runtime.tracking STATUS`.
-
-    A run in which a stage failed is never published, which would end its parent; stages that went
-    on have opened it again.
-    """
-    limit_server_time()
-    status: RunStatus = "KILLED" if sys.argv[1] == "KILLED" else "FAILED"
-    with contextlib.suppress(*STORE_ERRORS):
-        store = connect(get_pipeline_id())
-        parent = _find_parent(store)
-        if parent is None:
-            return
-        # A run that was stopped may have had nothing to do: its parent has ended well before.
-        if status == "FAILED" or parent.info.status == "RUNNING":
-            MlflowTracker(store.client, run=parent).end(status)
 
 
 def log_inputs(
@@ -480,7 +460,7 @@ def get_or_create_parent(
     opened again, unless the stage has ended too.
     """
     with lock_store():
-        parent = _find_parent(store)
+        parent = find_parent(store)
         if parent is None:
             names = name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
             parent = store.client.create_run(
@@ -493,7 +473,7 @@ def get_or_create_parent(
         return parent
 
 
-def _find_parent(store: Store) -> entities.Run | None:
+def find_parent(store: Store) -> entities.Run | None:
     return store.find_run("tags.stage = 'pipeline'", newest_first=False)
 
 
@@ -555,7 +535,3 @@ def _hide_secrets(text: str, uri: str) -> str:
         if secret:
             text = text.replace(secret, "")
     return text
-
-
-if __name__ == "__main__":
-    main()

@@ -36,6 +36,7 @@ from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
 from lineage.randomness import generator
 from lineage.report.champions import describe_champion, describe_version
+from lineage.runtime.server_time import ServerTime, limit_client
 from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
 from lineage.runtime.tracking import (
     NOTE_TAG,
@@ -80,6 +81,7 @@ VERSION_TAGS = {
     "run_id": "The run that published it.",
     "lineage_version": "The version of the package that it needs.",
 }
+LOG_MODEL_REQUESTS = 10  # that MLflow sends to log a model, at least
 
 
 def study_name() -> str:
@@ -99,19 +101,22 @@ def publish_champions(
     run_id: str,
     results_dir: Path,
     tasks_dir: Path,
+    server_time: ServerTime | None = None,
 ) -> list[ChampionOutcome]:
     """Register the recommended system of each task, and decide which are the new champions.
 
     Tasks for which no system is trained are left out; if a system is not kept, a line says so.
     Where the store does not answer, a warning is printed, and nothing more is tried. `run_id` is
-    that of the parent run; without one nothing is done.
+    that of the parent run; without one nothing is done. A server that is slow is waited for no
+    longer than `server_time` allows.
     """
+    server_time = server_time or ServerTime()
     outcomes: list[ChampionOutcome] = []
     if not run_id:
         return outcomes
     try:
         mlflow.set_tracking_uri(resolve_tracking_uri())
-        client = MlflowClient()
+        client = limit_client(MlflowClient(), server_time)
         STATE_DIR.mkdir(exist_ok=True)
         for task in params.grid.tasks:
             if not load_kind(params.tasks[task].kind).has_train_split:
@@ -129,7 +134,7 @@ def publish_champions(
                 except InputError as error:
                     print(f"{task}: no system is registered: {error}", file=sys.stderr)
                     continue
-                outcomes.append(enter_candidate(client, candidate, run_id))
+                outcomes.append(enter_candidate(client, candidate, run_id, server_time))
     except STORE_ERRORS as error:
         warn("could not register the recommended systems", error)
     return outcomes
@@ -191,11 +196,17 @@ def _is_missing(error: Exception) -> bool:
     return getattr(error, "error_code", None) == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST)
 
 
-def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> ChampionOutcome:
+def enter_candidate(
+    client: MlflowClient,
+    candidate: Candidate,
+    run_id: str,
+    server_time: ServerTime | None = None,
+) -> ChampionOutcome:
     """Register a candidate, unless it is there already, and set the aliases.
 
     `run_id` is that of the run which logs its model.
     """
+    server_time = server_time or ServerTime()
     name = registered_name(candidate.task)
     model = _get_or_create_model(client, name, candidate.task)
     champion = _find_alias(client, model, CHAMPION)
@@ -204,7 +215,7 @@ def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> 
         return _outcome(candidate, champion, champion, None)
     decision = decide_champion(
         candidate.contender,
-        None if champion is None else _read_contender(champion),
+        None if champion is None else _read_contender(champion, server_time),
         generator("champion", name),
         margin=EQUIVALENCE_MARGIN,
         max_difference=max_difference(candidate.decision.metric),
@@ -212,7 +223,7 @@ def enter_candidate(client: MlflowClient, candidate: Candidate, run_id: str) -> 
     tags = _version_tags(candidate, decision, champion, run_id)
     version = _find_same(client, name, candidate.contender)
     if version is None:
-        version = _create_version(client, candidate, name, tags)
+        version = _create_version(client, candidate, name, tags, server_time)
     else:
         for key, value in tags.items():
             client.set_model_version_tag(name, version.version, key, value)
@@ -282,12 +293,12 @@ def _is_same(version: ModelVersion, contender: Contender) -> bool:
     )
 
 
-def _read_contender(version: ModelVersion) -> Contender:
+def _read_contender(version: ModelVersion, server_time: ServerTime) -> Contender:
     """Read what a comparison with a version needs: its tags, and the scores of its items."""
     tags = version.tags
     scores_N: Scores | None = None
     if tags.get("has_item_scores") == "true":
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, server_time.limit():
             table = artifacts.read_table(_download(version, SCORES_FILE, Path(folder)))
             scores_N = table["score"].to_numpy(dtype=np.float64)
     seconds = tags.get("cost_seconds")
@@ -301,7 +312,11 @@ def _read_contender(version: ModelVersion) -> Contender:
 
 
 def _create_version(
-    client: MlflowClient, candidate: Candidate, name: str, tags: dict[str, str]
+    client: MlflowClient,
+    candidate: Candidate,
+    name: str,
+    tags: dict[str, str],
+    server_time: ServerTime,
 ) -> ModelVersion:
     """Log a candidate as a model of the parent run, and register it."""
     run_id = tags["run_id"]
@@ -312,7 +327,8 @@ def _create_version(
             path = Path(folder) / SCORES_FILE
             artifacts.write_table(path, pd.DataFrame({"score": scores_N}))
             further_artifacts[SCORES_FILE] = path
-        with mlflow.start_run(run_id=run_id):
+        limit = server_time.limit(upload=candidate.folder, num_requests=LOG_MODEL_REQUESTS)
+        with limit, mlflow.start_run(run_id=run_id):
             model_id = log_system(candidate.folder, name, further_artifacts)
     source = f"{MODEL_ADDRESS}{model_id}"
     return client.create_model_version(name, source, run_id=run_id, model_id=model_id, tags=tags)
