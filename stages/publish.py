@@ -1,4 +1,4 @@
-"""Stage publish: results, costs and provenance -> reports/comparison.{html,md,csv,json}.
+"""Stage publish: results, costs and provenance -> reports/comparison.{html,md,json}.
 
 It also shows them in MLflow, registers the recommended systems there, and prints a table.
 """

@@ -303,7 +303,7 @@ def test_adaptation_lowers_the_loss_on_held_out_target_text(demo: Demo) -> None:
 def test_the_report_has_all_results_and_needs_no_network(demo: Demo, rows: pd.DataFrame) -> None:
     comparison = json.loads((demo.folder / "reports/comparison.json").read_text())
     assert len(comparison["results"]) == len(rows)
-    with (demo.folder / "reports/comparison.csv").open() as stream:
+    with (demo.folder / "reports/results.csv").open() as stream:
         assert sum(1 for _ in csv.reader(stream)) == len(rows) + 1
     page = (demo.folder / "reports/comparison.html").read_text()
     assert not re.search(r"""(src|href)=["']?https?:""", page)

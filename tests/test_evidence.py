@@ -25,7 +25,6 @@ from tests.study_rows import GRID, KINDS, Study
 FILES = (
     "comparison.html",
     "comparison.md",
-    "comparison.csv",
     "comparison.json",
     "decisions.json",
     "metrics.json",

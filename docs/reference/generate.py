@@ -139,7 +139,7 @@ STUDY_FILES = (
         "git, if you write one",
         "This machine: `jobs`, `data_root`, `tracking_uri`, ...",
     ),
-    ("reports/comparison.html", "git", "The report. Also `.md`, `.csv` and `.json`."),
+    ("reports/comparison.html", "git", "The report. Also `.md` and `.json`."),
     ("reports/metrics.json", "git", "Scores and the end of each pretraining, for `dvc metrics`."),
     ("reports/plots/", "git", "Curves, for `dvc plots`."),
     ("reports/results.csv", "DVC", "All result rows, and the analysis in `results.json`."),
@@ -246,7 +246,7 @@ def write_results() -> str:
         "# Results and predictions",
         "",
         (
-            "`reports/comparison.csv` has one row per measured value, "
+            "`reports/results.csv` has one row per measured value, "
             "`artifacts/results/predictions/*.parquet` one row per scored item. "
             f"{GENERATED}"
         ),

@@ -83,7 +83,6 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
     )
     for kind, text in pages.items():
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")
-    shutil.copyfile(folder / "results.csv", folder / "comparison.csv")
     artifacts.write_json(folder / "decisions.json", publication.decision_records(decisions))
     versions.write_metrics(folder / "metrics.json", analysis, decisions)
     versions.write_plots(folder / "plots", analysis)
