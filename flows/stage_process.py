@@ -9,6 +9,7 @@ started it, and ends itself if that one is gone, as it would be ended by it: TER
 checkpoint, then KILL.
 """
 
+import contextlib
 import fcntl
 import gc
 import multiprocessing
@@ -45,6 +46,7 @@ PRELOADED_MODULES = (
     "mlflow",
     "mlflow.store.tracking.sqlalchemy_store",
 )
+FILES_OF_SERVER = 16  # that its start may open
 POLL_SECONDS = 0.2
 SERVER_IS_GONE = 255  # multiprocessing's exit code of a process whose server was killed
 KILLED = -9
@@ -69,7 +71,13 @@ class Command:
 
 
 def start_server(environment: Mapping[str, str], further_modules: Sequence[str] = ()) -> None:
-    """Let the server start and import its modules, which takes seconds, in the background."""
+    """Let the server start and import its modules, which takes seconds, in the background.
+
+    Raises OSError if too many files are open: multiprocessing could not tidy up then.
+    """
+    with contextlib.ExitStack() as exit_stack:
+        for _ in range(FILES_OF_SERVER):
+            exit_stack.enter_context(Path(os.devnull).open("rb"))
     if sys.platform == "linux":
         _context.set_forkserver_preload([*PRELOADED_MODULES, *further_modules])
         with environment_variables(environment):  # torch reads the number of threads

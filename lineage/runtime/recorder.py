@@ -175,7 +175,12 @@ class _Sender:
         self._run_id = ""
         self._run_is_known = threading.Event()
         self._has_ended = threading.Event()
-        threading.Thread(target=self._send, name="MLflow", daemon=True).start()
+        try:
+            threading.Thread(target=self._send, name="MLflow", daemon=True).start()
+        except RuntimeError as error:  # the machine allows no further thread
+            print(f"tracking: MLflow gets the values of this stage later: {error}", file=sys.stderr)
+            self._run_is_known.set()
+            self._has_ended.set()
 
     def wait_for_run(self, seconds: float) -> str:
         """Return MLflow's id of the run; empty if it is not known after so many seconds."""
