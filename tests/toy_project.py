@@ -295,7 +295,6 @@ def make_project(folder: Path) -> Project:
         "errors",
         "config/__init__",
         "config/records",
-        "config/renamed",
         "runtime/__init__",
         "runtime/code",
         "runtime/database",
