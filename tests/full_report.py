@@ -200,7 +200,7 @@ def _invent_scores() -> list[SystemScore]:
         JOINED, "sense", "all", "word_sense", "accuracy", 600, seeds, (), 0.77, 0.7, 0.84, 0.03, 60, 20, True
     )  # fmt: skip
     collapsed = replace(
-        joined, system=replace(GPT, transfer="finetuned", features="last", recipe="gradual+slanted", head="bilstm_crf")
+        joined, system=replace(GPT, transfer="setfit", features="last", head="linear")
     )  # fmt: skip
     copied = System("copy", "copy", "none", "none", "none", "none", "none", "none")
     translation = SystemScore(

@@ -448,6 +448,7 @@ def trial_rows(trials: list[str], **changes: Any) -> list[results.ResultRow]:
         "family": "gpt",
         "init": "pretrained",
         "transfer": "finetuned",
+        "head": "linear",
         "task": "mr",
         "kind": "text_classification",
         "metric": "accuracy",
@@ -467,7 +468,13 @@ def trial_rows(trials: list[str], **changes: Any) -> list[results.ResultRow]:
 
 def test_systems_without_trials_do_not_count_as_tuned_less() -> None:
     trials = ["0", "1", "chosen"]
-    tfidf = {"model": "tfidf", "family": "tfidf", "init": "none", "transfer": "none"}
+    tfidf = {
+        "model": "tfidf",
+        "family": "tfidf",
+        "init": "none",
+        "transfer": "none",
+        "head": "none",
+    }
     matched = [*trial_rows(trials), *trial_rows(trials, **tfidf)]
     without_choice = [
         *trial_rows(["chosen"], model="duet", family=results.ENSEMBLE_FAMILY),

@@ -9,7 +9,7 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis.build import build_results
-from lineage.analysis.gains import Method, summarize_gains
+from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis, Comparison, NgramComparison, Setting
 from lineage.analysis.settings import (
     baseline_is_near_chance,
@@ -17,6 +17,7 @@ from lineage.analysis.settings import (
     comparison_outcome,
 )
 from lineage.config.params import ReportParams
+from lineage.methods.registry import name_use
 from lineage.report.formatting import (
     format_comparison,
     format_difference,
@@ -24,7 +25,7 @@ from lineage.report.formatting import (
     format_verdict,
 )
 from lineage.report.section import Cell, Section, Table, as_row
-from lineage.report.sections.gains import build, format_method
+from lineage.report.sections.gains import build
 from lineage.report.sections.tasks import build_label_count_table
 from lineage.report.task_scores import list_task_scores
 from tests.sections import (
@@ -94,10 +95,10 @@ def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analys
             assert sum(one.worse for one in counts) == num_worse
             for one in counts:
                 assert one.num_comparisons == sum(getattr(one, name) for name in OUTCOMES)
-    methods = {("frozen", 4), ("finetuned", 4), ("zero_shot", 1)}
+    methods = {("frozen", 4), ("fine-tuned", 4), ("zero-shot", 1)}
     assert {
         (line.model, line.method, line.counts.num_comparisons) for line in pretraining.model_counts
-    } == {(model, Method(name, False), n) for model in FAMILIES for name, n in methods}, (
+    } == {(model, name, n) for model in FAMILIES for name, n in methods}, (
         "two tasks have two label counts"
     )
     kinds = {line.kind: line.counts.num_comparisons for line in pretraining.kind_counts}
@@ -192,7 +193,7 @@ def test_missing_comparisons_are_empty_and_marks_follow_verdicts(study_analysis:
     names = []
     for one, head in zip(kept, ("bilstm", "bilstm_crf", "linear"), strict=True):
         own = replace(one, first=replace(one.first, head=head))
-        names.append(format_method(Method.of(own)))
+        names.append(name_use(own.first.transfer, own.first.head))
     assert names == ["frozen + BiLSTM(-CRF)", "frozen + BiLSTM(-CRF)", "frozen"]
 
 

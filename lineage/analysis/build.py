@@ -61,6 +61,8 @@ from lineage.analysis.text_curves import build_text_curves
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.evaluation.ngram_bits import read_ngram_bits
+from lineage.methods.registry import find_method_type, list_method_types
+from lineage.methods.tfidf import TfidfMethod
 from lineage.results import (
     ENSEMBLE_FAMILY,
     HELDOUT_TEST_SET,
@@ -246,19 +248,18 @@ def count_trials(table: pd.DataFrame) -> tuple[TrialCounts, ...]:
     is_translated = [load_kind(kind).answer.answered_by == "translator" for kind in table["kind"]]
     has_no_trials = pd.Series(is_translated, table.index, dtype=bool)
     has_no_trials |= table["family"] == ENSEMBLE_FAMILY
-    is_frozen = table["transfer"] == "frozen"
-    is_linear = table["head"] == "linear"
-    rows_by_method: dict[Any, pd.Series] = {
-        "linear_probe": is_frozen & is_linear,
-        "bilstm_probe": is_frozen & ~is_linear,
-        "finetune": table["transfer"] == "finetuned",
-        "setfit": table["transfer"] == "setfit",
-        "tfidf": (table["model"] == "tfidf") & (table["train_examples"] > 0),
-    }
+    methods = [
+        _name_method(*columns)
+        for columns in table[["model", "transfer", "head", "train_examples"]].itertuples(
+            index=False
+        )
+    ]
+    method_of_row = pd.Series(methods, table.index, dtype="str")
+    names = [*(method.name for method in list_method_types()), TfidfMethod.name]
     columns = ["model", "init", "transfer", "head", "task", "label_count"]
     counts = []
-    for method, is_method in rows_by_method.items():
-        tried = table[is_method & ~has_no_trials]
+    for method in names:
+        tried = table[(method_of_row == method) & ~has_no_trials]
         has_score = (tried["status"] == "ok").groupby([tried[name] for name in columns])
         tried = tried[has_score.transform("any")]
         numbers = [
@@ -267,6 +268,16 @@ def count_trials(table: pd.DataFrame) -> tuple[TrialCounts, ...]:
         if numbers:
             counts.append(TrialCounts(method, min(numbers), max(numbers)))
     return tuple(counts)
+
+
+def _name_method(model: str, transfer: str, head: str, train_examples: int) -> str:
+    """Return the name of the method that learned from labels; empty if none did."""
+    if not train_examples:
+        return ""
+    method = find_method_type(transfer, head)
+    if method is None:
+        return TfidfMethod.name if model == TfidfMethod.name else ""
+    return method.name
 
 
 def _list_ceilings(table: pd.DataFrame) -> list[Ceiling]:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import stdtrit
 
-from lineage.analysis.gains import GainSummary, Method
+from lineage.analysis.gains import GainSummary
 from lineage.analysis.records import TEST_SET_SEPARATOR, Analysis, Comparison
 from lineage.analysis.settings import baseline_is_near_chance
 from lineage.analysis.statistics import CONFIDENCE_LEVEL, MIN_DEGREES_OF_FREEDOM
@@ -41,7 +41,7 @@ class Effect:
     """The effect on one model with one method, over the tasks of one kind."""
 
     model: str
-    method: Method
+    method: str
     kind: str
     metric: str
     tasks: tuple[TaskEffect, ...]
@@ -85,7 +85,7 @@ def build_effects(analysis: Analysis, summary: GainSummary) -> list[Effect]:
     left out.
     """
     kind_of_task = {score.task: score.kind for score in analysis.scores}
-    groups: dict[tuple[str, Method, str, str], list[Comparison]] = {}
+    groups: dict[tuple[str, str, str, str], list[Comparison]] = {}
     for table in summary.tables:
         for line in table.lines:
             for model, gain in zip(table.models, line.gains, strict=True):

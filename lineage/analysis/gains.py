@@ -8,27 +8,9 @@ from typing import Literal, get_args
 
 from lineage.analysis.records import Analysis, Comparison, Outcome, Setting
 from lineage.analysis.settings import baseline_is_near_chance, comparison_outcome
+from lineage.methods.registry import list_uses, name_use
 
 GainType = Literal["pretraining", "adaptation", "general_text", "continuation"]
-TRANSFER_ORDER = ("frozen", "finetuned", "setfit", "zero_shot")
-BILSTM_HEADS = ("bilstm", "bilstm_crf")
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a model is used, whatever the kind of task and the layers that are read."""
-
-    transfer: str
-    has_bilstm: bool
-
-    @classmethod
-    def of(cls, comparison: Comparison) -> "Method":
-        """Return the method of the first system."""
-        return cls(comparison.first.transfer, comparison.first.head in BILSTM_HEADS)
-
-    @property
-    def order(self) -> tuple[int, bool]:
-        return TRANSFER_ORDER.index(self.transfer), self.has_bilstm
 
 
 @dataclass(frozen=True)
@@ -57,7 +39,7 @@ class ModelCounts:
     """Outcomes of one model with one method."""
 
     model: str
-    method: Method
+    method: str
     counts: OutcomeCounts
 
 
@@ -83,7 +65,7 @@ class GainLine:
 class GainTable:
     """The gains of one method, by task and model."""
 
-    method: Method
+    method: str
     models: tuple[str, ...]
     lines: tuple[GainLine, ...]
 
@@ -120,17 +102,17 @@ def _summarize(
 ) -> GainSummary:
     kind_of_task = {score.task: score.kind for score in analysis.scores}
     by_kind: dict[str, list[Comparison]] = {}
-    by_method: dict[Method, list[Comparison]] = {}
-    by_use: dict[tuple[str, Method], list[Comparison]] = {}
+    by_method: dict[str, list[Comparison]] = {}
+    by_use: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
         model = comparison.first.model
-        method = Method.of(comparison)
+        method = name_use(comparison.first.transfer, comparison.first.head)
         by_kind.setdefault(kind_of_task[comparison.task], []).append(comparison)
         by_method.setdefault(method, []).append(comparison)
         by_use.setdefault((model, method), []).append(comparison)
     compared = {model for model, _ in by_use}
     models = tuple(name for name in analysis.model_names if name in compared)
-    methods = sorted(by_method, key=lambda method: method.order)
+    methods = sorted(by_method, key=list_uses().index)
     kind_counts = [
         KindCounts(kind, _count_outcomes(analysis, group)) for kind, group in by_kind.items()
     ]

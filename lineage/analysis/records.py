@@ -285,7 +285,7 @@ class TextCurve:
 class TrialCounts:
     """The fewest and the most configurations of one method that systems were tried with."""
 
-    method: Literal["linear_probe", "bilstm_probe", "finetune", "setfit", "tfidf"]
+    method: str  # its name
     min: int
     max: int
 

@@ -5,7 +5,7 @@ and resumed, what it predicts, which tensors are kept of it, and the names that 
 The class of a method is the record of its block. `lineage.methods.registry` lists all of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -67,6 +67,12 @@ class Method(Checked):
     name: ClassVar[str]  # of the block
     transfer: ClassVar[Transfer]  # this and `head` are columns of the results
     head: ClassVar[str] = "linear"
+    # How the report calls a model that is used so, by the values of the column `head`.
+    titles: ClassVar[Mapping[str, str]] = {}
+    group_title: ClassVar[str] = ""  # of several heads together
+    # What a kept system is, by the values of the column `head`.
+    descriptions: ClassVar[Mapping[str, str]] = {}
+    noun: ClassVar[str] = ""  # of what is tried: `a linear probe`
     answered_by: ClassVar[AnsweredBy] = "head"
     is_baseline: ClassVar[bool] = False  # it uses no model, and is named in its place
     reads_frozen_features: ClassVar[bool] = False

@@ -17,7 +17,7 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -70,6 +70,16 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
     name: ClassVar[str] = "bilstm_probe"
     transfer: ClassVar[Transfer] = "frozen"
     head: ClassVar[str] = "bilstm"
+    titles: ClassVar[Mapping[str, str]] = {
+        "bilstm": "frozen + BiLSTM",
+        "bilstm_crf": "frozen + BiLSTM-CRF",
+    }
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "bilstm": "A BiLSTM on frozen features of {model}.",
+        "bilstm_crf": "A BiLSTM-CRF on frozen features of {model}.",
+    }
+    group_title: ClassVar[str] = "frozen + BiLSTM(-CRF)"
+    noun: ClassVar[str] = "a BiLSTM probe"
     keeps_network: ClassVar[bool] = False
     reads_frozen_features: ClassVar[bool] = True
 

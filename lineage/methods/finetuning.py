@@ -5,7 +5,7 @@ D width, K outputs.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -61,6 +61,11 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
 
     name: ClassVar[str] = "finetune"
     transfer: ClassVar[Transfer] = "finetuned"
+    titles: ClassVar[Mapping[str, str]] = {"linear": "fine-tuned"}
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "linear": "The whole network of {model}, fine-tuned."
+    }
+    noun: ClassVar[str] = "fine-tuning"
 
     # Share of all steps over which the layers are unfrozen one by one from the top.
     gradual_unfreezing: float = 0.0

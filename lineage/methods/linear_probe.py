@@ -53,6 +53,11 @@ class LinearProbeMethod(HeadMethod):
 
     name: ClassVar[str] = "linear_probe"
     transfer: ClassVar[Transfer] = "frozen"
+    titles: ClassVar[Mapping[str, str]] = {"linear": "frozen"}
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "linear": "A linear probe on frozen features of {model}."
+    }
+    noun: ClassVar[str] = "a linear probe"
     keeps_network: ClassVar[bool] = False
     reads_frozen_features: ClassVar[bool] = True
 

@@ -7,6 +7,7 @@ To add a method, write its file and give it a field here; to add a baseline, an 
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -78,6 +79,41 @@ class EvaluateSettings:
         return "; ".join(parts)
 
 
+@cache
+def list_method_types() -> tuple[type[Method], ...]:
+    """Return the methods of using a model, in the order in which they are run and shown."""
+    hints = typing.get_type_hints(EvaluateSettings).values()
+    types: list[type[Method]] = [
+        (typing.get_args(hint) or (hint,))[0]  # a block may be missing
+        for hint in hints
+    ]
+    return (*types, *(type(method) for method in UNTRAINED_METHODS))
+
+
+def find_method_type(transfer: str, head: str) -> type[Method] | None:
+    """Return the method whose results have these columns; None for baselines."""
+    for method in list_method_types():
+        if method.transfer == transfer and head in method.titles:
+            return method
+    return None
+
+
+def name_use(transfer: str, head: str) -> str:
+    """Return how a model is used, whatever the kind of task: `frozen + BiLSTM(-CRF)`."""
+    method = find_method_type(transfer, head)
+    if method is None:
+        return ""
+    return method.group_title or method.titles[head]
+
+
+def list_uses() -> list[str]:
+    """Return the names of all uses of a model, in their order."""
+    uses = [
+        name_use(method.transfer, head) for method in list_method_types() for head in method.titles
+    ]
+    return [*dict.fromkeys(uses)]
+
+
 @dataclass(frozen=True)
 class Baselines:
     """Methods without a model, by name."""
@@ -103,9 +139,9 @@ def load_system(folder: Path, device: torch.device) -> AnswerItems:
     finite.
     """
     record = read_record(folder)
-    method_type: type[Method] = TfidfMethod
-    if record.settings_block != TfidfMethod.name:
-        hint = typing.get_type_hints(EvaluateSettings)[record.settings_block]
-        method_type = (typing.get_args(hint) or (hint,))[0]  # a block may be missing
-    method = parse_record(method_type, record.settings, f"{folder / RECORD_FILE}: settings")
+    types: dict[str, type[Method]] = {TfidfMethod.name: TfidfMethod}
+    types |= {method.name: method for method in list_method_types()}
+    method = parse_record(
+        types[record.settings_block], record.settings, f"{folder / RECORD_FILE}: settings"
+    )
     return method.load(SavedSystem(folder, record, device))

@@ -1,5 +1,6 @@
 """The probabilities that a language model gives to two sentences answer an item, without training."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ class SentenceProbabilityMethod(Method):
 
     name: ClassVar[str] = "sentence_probability"
     transfer: ClassVar[Transfer] = "zero_shot"
+    titles: ClassVar[Mapping[str, str]] = {"none": "zero-shot"}
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
 
     def head_name(self, context: TaskContext) -> str:

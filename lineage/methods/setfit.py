@@ -10,7 +10,7 @@ B pairs or texts of a batch, M texts, D width, K labels.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -69,6 +69,11 @@ class SetfitMethod(HeadMethod):
 
     name: ClassVar[str] = "setfit"
     transfer: ClassVar[Transfer] = "setfit"
+    titles: ClassVar[Mapping[str, str]] = {"linear": "SetFit"}
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "linear": "A linear probe on vectors of {model}, fine-tuned on pairs of texts (SetFit)."
+    }
+    noun: ClassVar[str] = "SetFit"
 
     # Not used if the block sets l2. Trials that differ in l2 alone share one fine-tuning.
     trials: tuple[Trial, ...] = DEFAULT_L2_TRIALS

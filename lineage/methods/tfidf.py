@@ -56,6 +56,7 @@ class TfidfMethod(BaselineMethod):
     """TF-IDF and a linear model, with the inverse strength C of its L2."""
 
     name: ClassVar[str] = "tfidf"
+    noun: ClassVar[str] = "TF-IDF"
 
     C: float = 1.0
 

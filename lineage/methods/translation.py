@@ -7,7 +7,7 @@ V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, Self
@@ -73,6 +73,10 @@ class TranslationMethod(TranslationSettings, Method):
 
     name: ClassVar[str] = "translation"
     transfer: ClassVar[Transfer] = "finetuned"
+    titles: ClassVar[Mapping[str, str]] = {"decoder": "fine-tuned"}
+    descriptions: ClassVar[Mapping[str, str]] = {
+        "decoder": "The whole network of {model}, fine-tuned."
+    }
     answered_by: ClassVar[AnsweredBy] = "translator"
 
     # The label counts of the grid to use this method with. Empty: those of `finetune`.

@@ -5,7 +5,7 @@ direction, so their cosines would all be near 1 (Mu and Viswanath 2018; Ethayara
 Shapes: V distinct words of the task, L layers, D width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,6 +49,7 @@ class WordVectorMethod(Method):
 
     name: ClassVar[str] = "word_vectors"
     transfer: ClassVar[Transfer] = "zero_shot"
+    titles: ClassVar[Mapping[str, str]] = {"none": "zero-shot"}
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
 
     def head_name(self, context: TaskContext) -> str:

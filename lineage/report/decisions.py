@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from lineage.analysis.decision import Choice, Decision
 from lineage.analysis.records import Analysis, Standing, System
 from lineage.report.formatting import (
-    TRANSFER_NAMES,
     format_build_time,
     format_difference,
-    format_head,
     format_label_count,
     format_model,
     format_percent,
+    format_transfer,
     format_use,
     join_with_and,
     metric_unit,
@@ -114,7 +113,7 @@ def describe_limits(analysis: Analysis, decision: Decision) -> list[str]:
             f"{decision.unused_labels:,} more labelled items are available: raise the task's limit."
         )
     if decision.omitted:
-        methods = [TRANSFER_NAMES[one.transfer] + format_head(one.head) for one in decision.omitted]
+        methods = [format_transfer(one.transfer, one.head) for one in decision.omitted]
         limits.append(f"Not run with {decision.train_examples:,} labels: {join_with_and(methods)}.")
     return limits
 

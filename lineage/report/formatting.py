@@ -6,6 +6,7 @@ from typing import Protocol
 from lineage.analysis.decision import SystemCost
 from lineage.analysis.records import Comparison, Setting
 from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
+from lineage.methods.registry import find_method_type
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
 
 PUBLIC_MARK = "public"
@@ -30,12 +31,6 @@ UNMATCHED_NOTES = {
     PUBLIC_FAMILY: f" ({PUBLIC_MARK})",
 }
 INIT_NAMES = {"adapted": "adapted", "target_only": "target text only", "random": "random init"}
-TRANSFER_NAMES = {
-    "frozen": "frozen",
-    "finetuned": "fine-tuned",
-    "setfit": "SetFit",
-    "zero_shot": "zero-shot",
-}
 # Names of papers for models that are called as their family; other names are the user's.
 MODEL_NAMES = {
     "elmo": "ELMo",
@@ -52,7 +47,6 @@ MODEL_NAMES = {
     "majority": "majority class",
     "copy": "copied source",
 }
-HEAD_NAMES = {"bilstm": " + BiLSTM", "bilstm_crf": " + BiLSTM-CRF"}
 MIN_ITEMS_FOR_INTERVAL = 10  # with fewer, the number of items is why an interval is too wide
 SI_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -91,9 +85,9 @@ def format_system(system: NamedSystem) -> str:
     parts = [format_model(system.model) + UNMATCHED_NOTES.get(system.family, "")]
     if system.init in INIT_NAMES:
         parts.append(f" {INIT_NAMES[system.init]}")
-    if system.transfer in TRANSFER_NAMES:
-        parts.append(f", {TRANSFER_NAMES[system.transfer]}")
-    return "".join(parts) + format_head(system.head)
+    if title := format_transfer(system.transfer, system.head):
+        parts.append(f", {title}")
+    return "".join(parts)
 
 
 def format_model(model: str) -> str:
@@ -101,9 +95,10 @@ def format_model(model: str) -> str:
     return MODEL_NAMES.get(model, model)
 
 
-def format_head(head: str) -> str:
-    """Name the probe of frozen features, unless it is linear: ` + BiLSTM-CRF`."""
-    return HEAD_NAMES.get(head, "")
+def format_transfer(transfer: str, head: str) -> str:
+    """Name the way of using a model: `frozen + BiLSTM-CRF`; nothing for a baseline."""
+    method = find_method_type(transfer, head)
+    return "" if method is None else method.titles[head]
 
 
 def format_use(system: NamedSystem) -> str:
@@ -111,9 +106,9 @@ def format_use(system: NamedSystem) -> str:
     parts = []
     if system.init in INIT_NAMES:
         parts.append(INIT_NAMES[system.init])
-    if system.transfer in TRANSFER_NAMES:
-        parts.append(TRANSFER_NAMES[system.transfer])
-    return ", ".join(parts) + format_head(system.head)
+    if title := format_transfer(system.transfer, system.head):
+        parts.append(title)
+    return ", ".join(parts)
 
 
 def format_kind(kind: str) -> str:

@@ -6,11 +6,10 @@ from lineage.analysis.cells import split_test_set
 from lineage.analysis.records import Analysis, SwapConsistency, TaskSummary
 from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
 from lineage.report.formatting import (
-    TRANSFER_NAMES,
-    format_head,
     format_label_count,
     format_percent,
     format_system,
+    format_transfer,
     metric_unit,
 )
 from lineage.results import JOINED_FAMILY
@@ -187,8 +186,7 @@ def _omitted_settings_note(analysis: Analysis, task: str) -> list[str]:
     them.
     """
     missing = [
-        f"{TRANSFER_NAMES[one.transfer]}{format_head(one.head)} with "
-        f"{format_label_count(one.label_count)}"
+        f"{format_transfer(one.transfer, one.head)} with {format_label_count(one.label_count)}"
         for one in find_omitted_methods(analysis, task)
     ]
     bilstm_tasks = {one.task for one in analysis.scores if one.system.head.startswith("bilstm")}

@@ -9,12 +9,11 @@ from lineage.analysis.decision import Decision
 from lineage.analysis.records import BASELINES, Analysis, Comparison, Setting, System, SystemScore
 from lineage.report.formatting import (
     INIT_NAMES,
-    TRANSFER_NAMES,
-    format_head,
     format_label_count,
     format_model,
     format_percent,
     format_system,
+    format_transfer,
     metric_heading,
 )
 from lineage.report.section import Cell, Table
@@ -134,8 +133,8 @@ def format_usage(analysis: Analysis, score: SystemScore) -> str:
         failed = any(loss_did_not_fall(one) for one in effects if one.task == task)
         dagger = " †" if system.init == "adapted" and failed else ""
         parts.append(INIT_NAMES[system.init] + dagger)
-    if system.transfer in TRANSFER_NAMES:
-        parts.append(TRANSFER_NAMES[system.transfer] + format_head(system.head))
+    if title := format_transfer(system.transfer, system.head):
+        parts.append(title)
     return ", ".join(parts)
 
 

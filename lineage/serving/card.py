@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lineage.methods.registry import find_method_type
 from lineage.methods.saved import SystemRecord
 
 CARD_FILE = "README.md"
@@ -67,9 +68,6 @@ def _describe_system(record: SystemRecord) -> str:
         model = f"{record.model}, a public checkpoint"
         if record.init == "adapted":
             model += " adapted to the task's texts"
-    if record.transfer == "finetuned":
-        return f"The whole network of {model}, fine-tuned."
-    if record.transfer == "setfit":
-        return f"A linear probe on vectors of {model}, fine-tuned on pairs of texts (SetFit)."
-    head = {"linear": "A linear probe", "bilstm": "A BiLSTM", "bilstm_crf": "A BiLSTM-CRF"}
-    return f"{head[record.head]} on frozen features of {model}."
+    method = find_method_type(record.transfer, record.head)
+    assert method is not None, record.name
+    return method.descriptions[record.head].format(model=model)

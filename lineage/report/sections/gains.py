@@ -7,17 +7,16 @@ from lineage.analysis.gains import (
     Gain,
     GainSummary,
     GainTable,
-    Method,
     OutcomeCounts,
     summarize_gains,
 )
 from lineage.analysis.records import Analysis
+from lineage.methods.registry import list_uses
 from lineage.report import figures
 from lineage.report.cells import task_cell
 from lineage.report.figures import EffectRow
 from lineage.report.formatting import (
     NO_VALUE,
-    TRANSFER_NAMES,
     css_class,
     format_comparison,
     format_difference,
@@ -150,9 +149,7 @@ def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
     kinds = [_count_row(one.counts, format_kind(one.kind)) for one in summary.kind_counts]
     yield Table(["kind of task", *numbers(*COUNT_COLUMNS)], kinds)
     models = [
-        _count_row(
-            one.counts, format_model_name(report.analysis, one.model), format_method(one.method)
-        )
+        _count_row(one.counts, format_model_name(report.analysis, one.model), one.method)
         for one in summary.model_counts
     ]
     yield Table(["model", "method", *numbers(*COUNT_COLUMNS)], models)
@@ -233,7 +230,7 @@ def _describe_most_labels(summary: GainSummary) -> str:
     for table in summary.tables:
         for line in table.lines:
             if line.train_examples < most[line.setting.task] and line.train_examples:
-                own.setdefault(format_method(table.method), []).append(f"{line.train_examples:,}")
+                own.setdefault(table.method, []).append(f"{line.train_examples:,}")
     if not own:
         return "With the most labels"
     parts = [f"{name}: {join_with_and([*dict.fromkeys(counts)])}" for name, counts in own.items()]
@@ -294,7 +291,7 @@ def _draw_effects(analysis: Analysis, summary: GainSummary) -> list[str]:
             by_kind.setdefault((effect.kind, effect.metric), []).append(effect)
     drawn = []
     for (kind, metric), effects in by_kind.items():
-        effects.sort(key=lambda effect: effect.method.order)
+        effects.sort(key=lambda effect: list_uses().index(effect.method))
         num_tasks = len({task.task for effect in effects for task in effect.tasks})
         drawn.append(
             figures.draw_forest(
@@ -332,18 +329,9 @@ def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
 
 def _name_effect_group(effect: Effect) -> str:
     """Name the method, with its number of labels if that is not all: `fine-tuned, 100 labels`."""
-    name = format_method(effect.method)
+    name = effect.method
     counts = {one.label_count for one in effect.tasks} - {"all", "none"}
     return f"{name}, {join_with_and(sorted(counts))} labels" if counts else name
-
-
-def format_method(method: Method) -> str:
-    """Name a method: `frozen`; `frozen + BiLSTM(-CRF)`; `fine-tuned`.
-
-    Whether a BiLSTM has a CRF follows from the kind of task.
-    """
-    head = " + BiLSTM(-CRF)" if method.has_bilstm else ""
-    return TRANSFER_NAMES[method.transfer] + head
 
 
 def _gain_table(analysis: Analysis, table: GainTable, added: str) -> Table:
@@ -353,9 +341,7 @@ def _gain_table(analysis: Analysis, table: GainTable, added: str) -> Table:
         cells = [_gain_cell(gain) if gain else NO_VALUE for gain in line.gains]
         rows.append([task_cell(line.setting.task, labels), *cells])
     models = [format_model_name(analysis, model) for model in table.models]
-    return Table(
-        ["task", *numbers(*models)], rows, title=format_method(table.method), subtitle=added
-    )
+    return Table(["task", *numbers(*models)], rows, title=table.method, subtitle=added)
 
 
 def _gain_cell(gain: Gain) -> Cell:

@@ -6,6 +6,8 @@ from lineage.analysis.cells import split_test_set
 from lineage.analysis.decision import Choice, Decision, SystemCost
 from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, TrialCounts
 from lineage.analysis.settings import chance_level
+from lineage.methods.registry import list_method_types
+from lineage.methods.tfidf import TfidfMethod
 from lineage.report import figures
 from lineage.report.cells import task_cell
 from lineage.report.costs import describe_devices
@@ -58,13 +60,6 @@ NEXT_STEPS = {
 NO_FORECAST = (
     "To forecast what more labels would bring, run this system with at least three label counts"
 )
-METHOD_NAMES = {
-    "linear_probe": "a linear probe",
-    "bilstm_probe": "a BiLSTM probe",
-    "finetune": "fine-tuning",
-    "setfit": "SetFit",
-    "tfidf": "TF-IDF",
-}
 
 
 def build(report: ReportData) -> Section | None:
@@ -449,11 +444,12 @@ def describe_ablation_models(analysis: Analysis) -> str:
 
 def describe_trials(trials: Sequence[TrialCounts]) -> str:
     """Tell how many configurations were tried, and warn if tuning is not matched."""
+    nouns = {TfidfMethod.name: TfidfMethod.noun}
+    nouns |= {method.name: method.noun for method in list_method_types()}
     unmatched = [one for one in trials if one.min != one.max]
     if unmatched:
         parts = [
-            f"{one.min} to {one.max} configurations of {METHOD_NAMES[one.method]}"
-            for one in unmatched
+            f"{one.min} to {one.max} configurations of {nouns[one.method]}" for one in unmatched
         ]
         return (
             f"Validation chose among {join_with_and(parts)}, depending on the system: tuning is "
@@ -462,7 +458,7 @@ def describe_trials(trials: Sequence[TrialCounts]) -> str:
     tuned = [one for one in trials if one.max > 1]
     if not tuned:
         return "Each system had one configuration: nothing was tuned on validation."
-    parts = [f"{one.max} configurations of {METHOD_NAMES[one.method]}" for one in tuned]
+    parts = [f"{one.max} configurations of {nouns[one.method]}" for one in tuned]
     return (
         "For every system, random-init baselines too, validation chose among "
         f"{join_with_and(parts)}."
