@@ -33,7 +33,6 @@ import torch
 
 from lineage.answers.base import HeadAnswer
 from lineage.config.params import read_params
-from lineage.config.study import load_model_config
 from lineage.data.task_data import SplitItems, TaskData
 from lineage.errors import EvaluationError
 from lineage.methods.early_stopping import EarlyStopper, EarlyStopping, Validation
@@ -44,8 +43,9 @@ from lineage.methods.finetuning import (
     score_finetuned,
     start_finetuning,
 )
-from lineage.models.base import Trained
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.base import Trained
+from lineage.networks.checkpoint import Checkpoint
+from lineage.study.models import load_model_config
 from lineage.training.devices import configure_torch, select_device
 
 RESULTS = Path(__file__).parent / "results" / "convergence.jsonl"

@@ -20,7 +20,7 @@ from benchmarks.gpu_models import (
     toy_size,
     with_dropout,
 )
-from lineage.models.base import Encoder
+from lineage.networks.base import Encoder
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 

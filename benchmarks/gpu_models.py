@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lineage.models import bert, elmo, gpt, ulmfit
-from lineage.models.base import Encoder, Family
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.layers.awd_lstm import AwdDropouts
+from lineage.families import bert, elmo, gpt, ulmfit
+from lineage.networks.base import Encoder, Family
+from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.layers.awd_lstm import AwdDropouts
 from lineage.tokenizers.word_bytes import BEGIN_WORD, END_WORD, PAD_BYTE
 from lineage.training.budget import count_train_flops
 from lineage.training.optimizers import build_adamw, build_param_groups

@@ -49,9 +49,9 @@ from lineage.artifacts import (  # noqa: E402
 )
 from lineage.config.records import parse_record  # noqa: E402
 from lineage.errors import EvaluationError, InputError  # noqa: E402
-from lineage.models.base import Encoder  # noqa: E402
-from lineage.models.checkpoint import Checkpoint  # noqa: E402
-from lineage.models.registry import load_family  # noqa: E402
+from lineage.networks.base import Encoder  # noqa: E402
+from lineage.networks.checkpoint import Checkpoint  # noqa: E402
+from lineage.networks.registry import load_family  # noqa: E402
 from lineage.runtime.settings import STATE_DIR  # noqa: E402
 from lineage.tokenizers.token_ids import TokenizedCorpus  # noqa: E402
 from lineage.tokenizers.tokenizer import Tokenizer  # noqa: E402

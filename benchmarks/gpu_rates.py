@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from benchmarks.gpu_models import Workload, build_model, build_train_state, random_batches
-from lineage.models.base import Encoder
-from lineage.models.batch import Batch
+from lineage.networks.base import Encoder
+from lineage.networks.batch import Batch
 from lineage.training import objectives
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train

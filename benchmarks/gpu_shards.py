@@ -25,9 +25,9 @@ from lineage.artifacts import (
 )
 from lineage.config.records import parse_record
 from lineage.config.resolve import fill_in_defaults, merge_trees
-from lineage.data.language import byte_count, normalize_text
 from lineage.errors import InputError
-from lineage.models.registry import load_family
+from lineage.language import byte_count, normalize_text
+from lineage.networks.registry import load_family
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings

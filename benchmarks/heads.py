@@ -33,7 +33,7 @@ from lineage.methods.bilstm_probe import BilstmProbe, BilstmProbeMethod, bilstm_
 from lineage.methods.cached_features import CachedFeatures
 from lineage.methods.encoding import EncodedItem, pool_words
 from lineage.methods.feature_store import split_rows, store_features
-from lineage.models.batch import Batch, gather_positions, reversed_positions
+from lineage.networks.batch import Batch, gather_positions, reversed_positions
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training.devices import configure_torch
 from lineage.training.optimizers import build_adamw, build_param_groups

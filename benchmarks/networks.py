@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.contest import Contest, SpeedTarget, TimedCall
+from lineage.families import ulmfit
 from lineage.formats import huggingface
-from lineage.models import ulmfit
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.layers.awd_lstm import AwdDropouts
+from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.layers.awd_lstm import AwdDropouts
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss, regularized_lm_loss

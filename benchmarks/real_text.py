@@ -28,9 +28,9 @@ from benchmarks.cache import ContinuousCache, sum_nats_with_cache
 from benchmarks.contest import describe_machine
 from lineage.artifacts import read_json, read_manifest, read_table, write_json
 from lineage.config.params import read_params
-from lineage.data.language import normalize_text
 from lineage.errors import InputError
-from lineage.models.checkpoint import Checkpoint
+from lineage.language import normalize_text
+from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import resolve_data_root
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from benchmarks.contest import Contest, SpeedTarget, TimedCall
 from benchmarks.text import sample_words
-from lineage.models import elmo
-from lineage.models.batch import Batch
-from lineage.models.layers.lstm import ProjectedLSTM
-from lineage.models.layers.softmax import SoftmaxInputs
+from lineage.families import elmo
+from lineage.networks.batch import Batch
+from lineage.networks.layers.lstm import ProjectedLSTM
+from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.word_bytes import trim_padding, word_byte_table
 from lineage.training.objectives import (
     cross_entropy_nats,

@@ -35,16 +35,16 @@ from benchmarks.contest import describe_machine
 from lineage.answers.label import LabelAnswer
 from lineage.artifacts import write_json
 from lineage.config.resolve import fill_in_defaults, merge_trees
-from lineage.config.study import parse_model_config
 from lineage.methods.encoding import EncodedItem
 from lineage.methods.finetuning import FinetunedModel, FinetuneMethod
 from lineage.methods.saved import MODEL_FOLDER, SystemRecord
 from lineage.methods.saved import save_system as save_network
-from lineage.models.batch import Batch
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.batch import Batch
+from lineage.networks.checkpoint import Checkpoint
 from lineage.serving.mlflow_model import LoadedSystem, save_system
 from lineage.serving.predict import TASK_FILE
 from lineage.serving.server import HOST, configure_server, listen
+from lineage.study.models import parse_model_config
 from lineage.synthetic import grammar
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.devices import configure_torch

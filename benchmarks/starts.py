@@ -31,8 +31,8 @@ from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.base import is_requested
 from lineage.methods.encoder import EvalContext, EvalRun
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import Checkpoint
 from lineage.randomness import generator
 from lineage.results import ResultRow
 from lineage.training.devices import configure_torch

@@ -15,10 +15,10 @@ import torch
 from gensim.models import Word2Vec
 
 from benchmarks.contest import Contest, SpeedTarget, TimedCall
-from lineage.data.language import normalize_text, split_words
-from lineage.models import word2vec
-from lineage.models.gensim_training import NegativeSamplingSettings, gensim_options
-from lineage.models.static import (
+from lineage.families import word2vec
+from lineage.families.gensim_training import NegativeSamplingSettings, gensim_options
+from lineage.language import normalize_text, split_words
+from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
     StaticConfig,
     StaticTrainingText,

@@ -428,7 +428,7 @@ def params(
 ) -> None:
     """Print every parameter of this study with its value, defaults included."""
     with _input_errors_exit():
-        from lineage.config.resolved import format_params, format_schema
+        from lineage.study.resolved import format_params, format_schema
 
         print(format_schema() if schema else format_params(Path("params.yaml")))
 

@@ -24,9 +24,7 @@ from flows.plan import (
     read_stale_reasons,
 )
 from flows.study import check_places, is_running, open_study
-from lineage.config.checks import check_study
 from lineage.config.params import read_params
-from lineage.config.source_records import collect_records, refresh_parameter_records
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.study import forecast_study
@@ -37,6 +35,8 @@ from lineage.runtime.settings import (
     read_runtime_settings,
     resolve_data_root,
 )
+from lineage.study.checks import check_study
+from lineage.study.source_records import collect_records, refresh_parameter_records
 
 EMPTY_STAGES_PER_JOB = 2
 EMPTY_STAGE_TIMEOUT = 120.0

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lineage.config.data import NAME_PATTERN, SPLITS
-from lineage.config.draft import StudyDraft, draft_params
-from lineage.config.public_proposal import PublicProposal, find_cached_model, propose_folder
 from lineage.config.records import suggest_nearest
+from lineage.data.column_guesses import RequestedColumns
 from lineage.data.files import data_suffix, join_pattern, match_data_files
 from lineage.data.inspect_corpus import inspect_corpus
 from lineage.data.inspect_task import TaskFindings, inspect_task
 from lineage.errors import InputError, shorten_value
 from lineage.runtime.scratch import scratch_folder
-from lineage.tasks.column_guesses import RequestedColumns
+from lineage.study.draft import StudyDraft, draft_params
+from lineage.study.public_proposal import PublicProposal, find_cached_model, propose_folder
 
 TASK_KEYS = ("validation", "test", "unlabelled", "kind", "text", "label")
 GLOB_CHARACTERS = set("*?[")

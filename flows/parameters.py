@@ -47,7 +47,7 @@ def refresh_records() -> None:
     """Check params.yaml, and write its records again. Raises InputError."""
     # Imported here: it imports torch, and is seldom needed.
     from lineage.config.params import read_params
-    from lineage.config.source_records import refresh_parameter_records
+    from lineage.study.source_records import refresh_parameter_records
 
     refresh_parameter_records(read_params())
 

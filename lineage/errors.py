@@ -4,7 +4,7 @@ import errno
 import re
 import traceback
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 OUT_OF_MEMORY = re.compile("out of memory|can't allocate memory|bad_alloc", re.IGNORECASE)
 NO_THREAD = "can't start new thread"  # Python's words, in a RuntimeError
@@ -120,3 +120,33 @@ def display_width(text: str) -> int:
     """Measure how much a text can say, in characters: a wide one counts as five."""
     num_wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + 4 * num_wide
+
+
+class RowError(InputError):
+    """The same error in some rows. Its arguments: the place, the rows from 0, and the problem."""
+
+    def __str__(self) -> str:
+        where, rows, problem = self.args
+        if len(rows) == 1:
+            return f"{where}: row {rows[0] + 1}: {problem}; correct the data, or remove the row"
+        shown = list_numbers([row + 1 for row in rows])
+        return (
+            f"{where}: {len(rows):,} rows ({shown}): {problem}; correct the data, or remove these "
+            "rows"
+        )
+
+    def renumber(self, number: Callable[[int], int]) -> "RowError":
+        """Return the error with other numbers of its rows."""
+        where, rows, problem = self.args
+        return RowError(where, [number(row) for row in rows], problem)
+
+
+def row_error(row: int, where: str, problem: str) -> RowError:
+    """Return an error that names a row of the user's data; the message counts rows from 1."""
+    return RowError(where, [row], problem)
+
+
+def check_rows(valid: Sequence[bool], where: str, problem: str) -> None:
+    """Raise one InputError that names all rows that are not valid."""
+    if not all(valid):
+        raise RowError(where, [row for row, is_valid in enumerate(valid) if not is_valid], problem)

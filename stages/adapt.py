@@ -13,10 +13,10 @@ from lineage.artifacts import (
     read_manifest,
 )
 from lineage.config.params import read_recorded_params
-from lineage.config.study import load_model_config
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
+from lineage.study.models import load_model_config
 from lineage.training.adapt import adapt, find_new_words, split_target_texts
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training

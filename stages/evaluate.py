@@ -21,7 +21,6 @@ from lineage.artifacts import (
     write_table,
 )
 from lineage.config.params import Params, read_recorded_params
-from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import (
     EvaluationOutput,
@@ -42,12 +41,13 @@ from lineage.evaluation.unigram_control import has_unigram_control, unigram_cont
 from lineage.methods.base import is_requested
 from lineage.methods.encoder import EvalContext, EvalRun, Init
 from lineage.methods.registry import EvaluateSettings
-from lineage.models.base import Public
-from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
+from lineage.networks.base import Public
+from lineage.networks.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.results import ResultRow, results_frame
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems
+from lineage.study.models import load_model_config
 from lineage.training.devices import configure_torch, select_device
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from lineage.artifacts import check_intact, read_table, write_table
 from lineage.config.params import Params, read_recorded_params
-from lineage.config.study import ModelConfig, load_model_config
-from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import (
     EvaluationOutput,
@@ -31,9 +29,11 @@ from lineage.evaluation.ngram import (
 )
 from lineage.evaluation.ngram_bits import NgramBits, write_ngram_bits
 from lineage.evaluation.result_rows import empty_curves
+from lineage.language import byte_count
 from lineage.methods.base import Method, empty_predictions
 from lineage.results import NGRAM_STAGE, results_frame
 from lineage.runtime.stage import Stage, run_stage
+from lineage.study.models import ModelConfig, load_model_config
 from lineage.tasks.base import list_sentence_tasks
 
 RESULTS_DIR = Path("artifacts/results")

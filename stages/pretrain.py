@@ -10,9 +10,9 @@ from typing import Any
 
 from lineage.artifacts import artifact_digest, check_intact, read_json, write_json
 from lineage.config.params import read_recorded_params
-from lineage.config.study import ModelConfig, load_model_config
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
+from lineage.study.models import ModelConfig, load_model_config
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training

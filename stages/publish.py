@@ -18,7 +18,6 @@ from lineage.analysis.disagreements import find_disagreements
 from lineage.analysis.records import Analysis, read_analysis
 from lineage.artifacts import read_json
 from lineage.config.params import Grid, Params, read_recorded_params, recorded_params_file
-from lineage.config.study import load_model_config
 from lineage.report import champions, page, publication, run_summary
 from lineage.report.costs import build_costs
 from lineage.report.evidence import ReportFacts, list_costs, write_evidence, write_report
@@ -33,6 +32,7 @@ from lineage.runtime.integrity import check_outputs
 from lineage.runtime.provenance import get_pipeline_id, read_stage_metadata
 from lineage.runtime.settings import METADATA_DIR, SUMMARY_FILE
 from lineage.runtime.stage import Stage, run_stage
+from lineage.study.models import load_model_config
 
 try:
     from lineage.report import ranked_systems

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from lineage.artifacts import create_artifact, write_json
 from lineage.config.params import PARAMS_FILE, Params, read_params
-from lineage.config.source_records import collect_records
 from lineage.results import NGRAM_STAGE
 from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
+from lineage.study.source_records import collect_records
 
 RESULTS_DIR = Path("artifacts/results")
 

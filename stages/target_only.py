@@ -9,9 +9,9 @@ from typing import Any
 
 from lineage.artifacts import artifact_digest, read_json
 from lineage.config.params import read_recorded_params
-from lineage.config.study import load_model_config
 from lineage.runtime.settings import read_runtime_settings
 from lineage.runtime.stage import Stage, run_stage
+from lineage.study.models import load_model_config
 from lineage.training.adapt import split_target_texts
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training

@@ -8,8 +8,8 @@ import pandas as pd
 from lineage.artifacts import check_intact, create_artifact, read_json, read_table
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.records import parse_record
-from lineage.models.public_folders import parse_checkpoint_source
-from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.networks.public_folders import parse_checkpoint_source
+from lineage.networks.public_tokenizer import load_public_tokenizer
 from lineage.results import PUBLIC_FAMILY
 from lineage.runtime.recorder import Tracker
 from lineage.runtime.settings import resolve_data_root
@@ -29,7 +29,7 @@ def work(stage: Stage) -> None:
     if model_record["family"] == PUBLIC_FAMILY:
         import_public_tokenizer(stage, name, model_record)
         return
-    # Not read by lineage.config.study: a change of how models train must not re-run the tokenizers.
+    # Not read by lineage.study.models: a change of how models train must not re-run the tokenizers.
     settings = parse_record(
         TokenizerSettings,
         params.models[name].get("tokenizer", {}),

@@ -85,7 +85,7 @@ def without_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build every checkpoint with initial weights, as if they were trained ones."""
     # Tests of processes do not need torch, so it is imported here.
-    from lineage.models.checkpoint import Checkpoint
+    from lineage.networks.checkpoint import Checkpoint
 
     build = Checkpoint.build
     monkeypatch.setattr(

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
 from lineage.config.params import AdaptationBudget, Params, read_params
-from lineage.config.stage_records import stage_records
-from lineage.config.study import load_model_config
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker
+from lineage.study.models import load_model_config
+from lineage.study.stage_records import stage_records
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training.adapt import (
     HeldOutMetrics,

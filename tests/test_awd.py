@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.models.batch import Batch
-from lineage.models.layers import awd_lstm
-from lineage.models.layers.awd_lstm import AwdDropouts, AwdLSTM, WeightDropLSTM
-from lineage.models.ulmfit import ULMFiTConfig, ULMFiTModel
+from lineage.families.ulmfit import ULMFiTConfig, ULMFiTModel
+from lineage.networks.batch import Batch
+from lineage.networks.layers import awd_lstm
+from lineage.networks.layers.awd_lstm import AwdDropouts, AwdLSTM, WeightDropLSTM
 from lineage.training.budget import count_parameters_by_role
 from lineage.training.objectives import regularized_lm_loss
 from tests import tiny

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lineage.config.records import read_yaml
-from lineage.config.source_records import WATCHED_VERBS
+from lineage.study.source_records import WATCHED_VERBS
 from lineage.training.devices import measure_bf16_speedup
 from tests import spoiled, spoiled_files
 from tests.spoiled import CASES
@@ -83,7 +83,7 @@ def test_sources_warns_if_bf16_is_slower_than_fp32_on_this_cpu(
 ):
     tree = make_project(tmp_path)
     write_params(tmp_path, tree | {"precision": "bf16"})
-    monkeypatch.setattr("lineage.config.source_records.measure_bf16_speedup", lambda: speedup)
+    monkeypatch.setattr("lineage.study.source_records.measure_bf16_speedup", lambda: speedup)
     code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
     assert code == 0
     assert (

@@ -12,7 +12,7 @@ import pytest
 from lineage.methods import encoding
 from lineage.methods.encoding import EncodedItem, batch_by_length
 from lineage.methods.item_batches import ItemBatches
-from lineage.models.batch import bucket_by_length
+from lineage.networks.batch import bucket_by_length
 from lineage.tokenizers.tokenizer import Encoding
 
 

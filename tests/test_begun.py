@@ -21,8 +21,8 @@ from lineage.methods.bilstm_probe import fit_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoding import encode_items
 from lineage.methods.finetuning import finetune
-from lineage.models.base import Encoder
-from lineage.models.layers.awd_lstm import WeightDropLSTM
+from lineage.networks.base import Encoder
+from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training import adapt, pretrain, train_run
 from lineage.training.budget import TrainCounters

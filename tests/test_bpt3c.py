@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import torch
 
+from lineage.families.ulmfit import ULMFiTModel
 from lineage.methods.encoding import encode_items
 from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
-from lineage.models.batch import Batch
-from lineage.models.ulmfit import ULMFiTModel
+from lineage.networks.batch import Batch
 from tests import tiny
 
 SETTINGS = FinetuneMethod(

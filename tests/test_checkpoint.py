@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lineage.errors import InputError
-from lineage.models import weights
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks import weights
+from lineage.networks.checkpoint import Checkpoint
 from lineage.training.budget import match_parameter_budget
 from tests import tiny
 

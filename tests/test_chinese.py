@@ -16,20 +16,20 @@ from ruamel.yaml import YAML
 
 from lineage.answers.spans import split_tags
 from lineage.artifacts import create_artifact, file_digest
-from lineage.config.checks import check_study
 from lineage.config.data import Task
 from lineage.config.params import Params, read_params
 from lineage.config.records import parse_record
-from lineage.config.study import ModelConfig
 from lineage.data.items import TaskItems, build_items, task_fingerprint
-from lineage.data.language import is_mostly_cjk, join_words, sentence_spans, split_words
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
+from lineage.language import is_mostly_cjk, join_words, sentence_spans, split_words
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import encode_sentence
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.tracking import MlflowTracker
+from lineage.study.checks import check_study
+from lineage.study.models import ModelConfig
 from lineage.synthetic import examples
 from lineage.synthetic.grammar import generate_documents
 from lineage.synthetic.tasks import generate_task

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from lineage.config.checks import check_study, text_length_limits
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.config.resolve import merge_trees
-from lineage.config.study import load_model_config
 from lineage.data.checks import TextLengthLimit, check_task_data
 from lineage.errors import InputError
+from lineage.study.checks import check_study, text_length_limits
+from lineage.study.models import load_model_config
 
 SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
 MINIMAL_PAIRS_TASK = {

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.models.batch import Batch
-from lineage.models.context2vec import (
+from lineage.families.context2vec import (
     Context2vecConfig,
     Context2vecModel,
     context2vec_scores,
     negative_sampling_loss,
 )
+from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests import tiny
 from tests.by_hand import (

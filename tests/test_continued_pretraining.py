@@ -17,9 +17,9 @@ from lineage.analysis.build import build_results
 from lineage.analysis.cells import normalize_seeds
 from lineage.analysis.records import System
 from lineage.config.params import Budget, Params, ReportParams, parse_params, read_params
-from lineage.models import public as family
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.families import public as family
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.public_tokenizer import load_public_tokenizer
 from lineage.report import page
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.training.pretrain import TrainOutput, pretrain

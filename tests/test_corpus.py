@@ -15,7 +15,8 @@ from lineage import artifacts
 from lineage.config.data import Corpus
 from lineage.config.records import parse_record
 from lineage.data.corpus import CorpusDocuments, collect_documents, corpus_statistics, split_corpus
-from lineage.data.language import (
+from lineage.errors import InputError
+from lineage.language import (
     CJK_CHARACTER,
     byte_count,
     lacks_word_boundaries,
@@ -25,7 +26,6 @@ from lineage.data.language import (
     truncate_to_words,
     word_pattern,
 )
-from lineage.errors import InputError
 from tests.user_project import make_project, run_stage
 
 

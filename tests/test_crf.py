@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lineage.models.layers.crf import LinearChainCRF
+from lineage.networks.layers.crf import LinearChainCRF
 
 N, W, K = 5, 7, 4
 LENGTHS = (7, 1, 3, 6, 2)

@@ -408,8 +408,8 @@ def test_a_new_task_and_a_new_one_file_family_run_only_their_stages(finished: Pa
         "label": "stars",
         "max_words": 24,
     }
-    source = (finished / "lineage/models/gpt.py").read_text()
-    new_file = finished / "lineage/models/mine.py"
+    source = (finished / "lineage/families/gpt.py").read_text()
+    new_file = finished / "lineage/families/mine.py"
     new_file.write_text(source)
     old_models = demo_families(finished)
     tasks = [*demo_tasks(finished), "tone"]
@@ -439,7 +439,7 @@ def test_a_new_task_and_a_new_one_file_family_run_only_their_stages(finished: Pa
 
 
 def test_a_changed_family_file_reruns_only_its_stages(finished: Path) -> None:
-    path = finished / "lineage/models/ulmfit.py"
+    path = finished / "lineage/families/ulmfit.py"
     path.write_text(path.read_text() + "\n")
     family_stages = {
         "tokenizer@ulmfit",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lineage.models.layers.dropout import fast_dropout
+from lineage.networks.layers.dropout import fast_dropout
 from lineage.training.state import RngState
 
 CPU = torch.device("cpu")

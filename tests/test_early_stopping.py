@@ -44,8 +44,8 @@ from lineage.methods.finetuning import (
 from lineage.methods.linear_probe import LinearProbe, LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
-from lineage.models.base import LossOutput
-from lineage.models.batch import Batch
+from lineage.networks.base import LossOutput
+from lineage.networks.batch import Batch
 from lineage.randomness import generator
 from lineage.report.notes import format_notes
 from lineage.results import CURVE_COLUMNS

@@ -15,10 +15,10 @@ import torch
 from lineage.artifacts import create_artifact
 from lineage.config.params import read_params
 from lineage.errors import InputError
+from lineage.families.elmo import ElmoModel
 from lineage.formats import bilm
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.elmo import ElmoModel
-from lineage.models.layers.lstm import ProjectedLSTM
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.layers.lstm import ProjectedLSTM
 from lineage.runtime.tracking import MlflowTracker
 from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss

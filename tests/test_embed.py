@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from lineage.artifacts import create_artifact
-from lineage.data.language import split_words
 from lineage.errors import InputError
+from lineage.language import split_words
 from lineage.methods.encoder import max_input_positions
 from lineage.methods.encoding import encode_items
 from lineage.methods.stored_features import extract_features
-from lineage.models.base import Encoder
+from lineage.networks.base import Encoder
 from lineage.serving import embed
 from lineage.serving.embed import embed_file
 from lineage.serving.export import export

@@ -3,7 +3,7 @@
 import pytest
 
 from lineage.data.encodings import suggest_encoding_fix
-from lineage.data.language import is_mojibake
+from lineage.language import is_mojibake
 
 CHINESE = "这家酒店的房间很大，早餐也不错，下次还会再来。\n"
 TRADITIONAL = "這家酒店的房間很大，早餐也不錯，下次還會再來。服務人員非常親切，離捷運站也很近。\n"

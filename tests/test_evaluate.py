@@ -23,7 +23,7 @@ from lineage.methods.encoding import encode_items
 from lineage.methods.frozen_features import FeatureExtractor
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.stored_features import extract_features
-from lineage.models.batch import Batch
+from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.training import sentence_scores
 from tests import tiny

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from lineage.config.params import Params, parse_params
-from lineage.config.study import load_model_config
 from lineage.errors import InputError
+from lineage.families.bert import BertModel
 from lineage.formats import huggingface
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.bert import BertModel
-from lineage.models.layers.transformer import sinusoidal_positions
+from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.layers.transformer import sinusoidal_positions
+from lineage.study.models import load_model_config
 from lineage.training.budget import count_parameters_by_role
 from tests import tiny
 

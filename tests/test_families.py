@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lineage.errors import InputError
-from lineage.models.base import Encoder
-from lineage.models.batch import Batch
+from lineage.networks.base import Encoder
+from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training import budget
 from lineage.training.budget import (

@@ -18,7 +18,6 @@ from flows.forecast import (
 )
 from flows.plan import StageNode
 from lineage.artifacts import create_artifact
-from lineage.config.checks import check_study
 from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_corpus, check_task_data
@@ -43,6 +42,7 @@ from lineage.methods.early_stopping import ValidatedTraining
 from lineage.methods.encoder import EvalContext
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
+from lineage.study.checks import check_study
 from lineage.training.pretrain import pretrain
 from lineage.training.state import TrainState
 from lineage.training.train_run import TrainContext
@@ -455,7 +455,7 @@ import json
 from pathlib import Path
 from flows.forecast import measure_overhead, print_forecast, simulate_run
 from flows.plan import read_graph
-from lineage.config.checks import check_study
+from lineage.study.checks import check_study
 from lineage.config.params import read_params
 from lineage.data.checks import check_corpus, check_task_data
 from lineage.forecast.study import forecast_study

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from lineage.errors import InputError
-from lineage.models.gpt import GPTModel
+from lineage.families.gpt import GPTModel
 from lineage.training.objectives import causal_lm_loss
 from tests import tiny
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from lineage.data.corpus import collect_documents
 from lineage.config.data import Corpus
 from lineage.errors import InputError
-from lineage.models.public_folders import parse_checkpoint_source
+from lineage.networks.public_folders import parse_checkpoint_source
 from lineage.config.records import parse_record
 for request in json.loads(sys.argv[1]):
     try:

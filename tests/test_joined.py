@@ -25,9 +25,9 @@ from lineage.methods.joined import StaticText, add_static_vectors, align_static_
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import StoredFeatures, extract_features
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny

@@ -14,12 +14,12 @@ import pytest
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.records import Setting, read_analysis
-from lineage.config.checks import check_study
 from lineage.config.params import ReportParams, parse_params, read_params
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_task_data
 from lineage.errors import InputError
+from lineage.study.checks import check_study
 from tests import tiny
 from tests.study_rows import GRID, Study, render_pages
 from tests.user_project import REPOSITORY, make_project, run_stage, write_params

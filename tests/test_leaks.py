@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.models.base import LanguageModelFamily
-from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.networks.base import LanguageModelFamily
+from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer

@@ -26,7 +26,7 @@ from lineage.methods.finetuning import (
     finetuning_objective,
     predict_finetuned,
 )
-from lineage.models.batch import Batch
+from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
 from tests.by_hand import (

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from lineage.models.layers.lstm import LSTMStates, ProjectedLSTM, ProjectedLSTMLayer
+from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTM, ProjectedLSTMLayer
 
 
 def plain_steps(
@@ -139,8 +139,8 @@ def test_small_values_keep_their_precision_under_bf16() -> None:
 
 FUSED_SCRIPT = """
 import torch
-from lineage.models.layers import lstm
-from lineage.models.layers.lstm_kernels import FusedCellSteps
+from lineage.networks.layers import lstm
+from lineage.networks.layers.lstm_kernels import FusedCellSteps
 
 def gradients(steps, clip):
     lstm._cell_steps_class = lambda device_type: steps

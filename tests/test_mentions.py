@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lineage.answers.annotations import is_span_annotation, spans_to_iob2
 from lineage.answers.spans import extract_spans
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.annotations import is_span_annotation, spans_to_iob2
 from lineage.data.items import TaskItems, build_items
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind

@@ -10,10 +10,8 @@ import torch
 
 from lineage.answers.label import LabelAnswer
 from lineage.artifacts import write_json
-from lineage.config.checks import check_study
 from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
-from lineage.config.study import load_model_config
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
@@ -30,8 +28,10 @@ from lineage.methods.encoding import encode_items
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import WHOLE_NETWORK
 from lineage.methods.stored_features import FEATURE_DESCRIPTIONS, select_layers
-from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
+from lineage.study.checks import check_study
+from lineage.study.models import load_model_config
 from stages import publish
 from tests import tiny
 from tests.test_joined import SETTINGS, TABLES, build_eval_context

@@ -29,7 +29,7 @@ from lineage.methods.encoding import answer_rows, collate_items, encode_items
 from lineage.methods.finetuning import FinetuneMethod, finetune
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
-from lineage.models.layers.crf import LinearChainCRF
+from lineage.networks.layers.crf import LinearChainCRF
 from tests import tiny
 
 WORDS = sorted(

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from flows.new_study import draft_study, parse_task_option
-from lineage.config.checks import check_data, check_study
-from lineage.config.draft import StudyDraft, to_yaml
 from lineage.config.params import read_params
 from lineage.config.records import parse_yaml, read_yaml
 from lineage.data.inspect_task import guess_max_words
 from lineage.data.inspection import guess_language
 from lineage.errors import InputError
+from lineage.study.checks import check_data, check_study
+from lineage.study.draft import StudyDraft, to_yaml
 from lineage.synthetic.grammar import generate_documents
 from tests.tiny import mark_slow
 

@@ -9,8 +9,8 @@ pytest.importorskip("transformers")
 
 from flows.new_study import draft_study
 from lineage.config.records import parse_yaml
-from lineage.config.source_records import collect_records
 from lineage.errors import InputError
+from lineage.study.source_records import collect_records
 from tests.public_checkpoints import build_hf_model, save_checkpoint
 from tests.test_new_study import check_in_folder, home, list_files, make_tickets
 
@@ -125,7 +125,7 @@ def test_without_transformers_nothing_of_the_cache_is_proposed(
 ) -> None:
     write_tables()
     fill_cache(home, "distilbert", "some/small", REVISION)
-    monkeypatch.setattr("lineage.config.public_proposal.is_transformers_available", lambda: False)
+    monkeypatch.setattr("lineage.study.public_proposal.is_transformers_available", lambda: False)
     assert "small" not in draft()[0]["models"]
     save_checkpoint("bert", home / "one")
     with pytest.raises(InputError, match=r"--public-model: .*lineage-pretraining\[formats\]"):

@@ -12,13 +12,13 @@ import pytest
 
 from lineage.analysis.ngram import compare_with_ngrams
 from lineage.analysis.records import Comparison, LossCurve, NgramComparison, System
-from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData
 from lineage.evaluation import ngram
 from lineage.evaluation.evaluate import evaluate_untrained
 from lineage.evaluation.kneser_ney import KneserNey
 from lineage.evaluation.ngram_bits import NgramBits, read_ngram_bits, write_ngram_bits
-from lineage.models.base import LanguageModelFamily
+from lineage.language import byte_count
+from lineage.networks.base import LanguageModelFamily
 from lineage.report.section import Cell, Table, as_row
 from lineage.report.sections import ngrams
 from lineage.report.sections.answer import summarize_ngram_comparisons

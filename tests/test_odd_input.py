@@ -18,8 +18,8 @@ from lineage.config.records import parse_record, parse_yaml
 from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.files import iter_json_rows
 from lineage.data.items import TaskItems, build_items
-from lineage.data.language import is_blank, normalize_text, split_words
 from lineage.errors import InputError
+from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoding import encode_items
 from lineage.methods.stored_features import extract_features
 from lineage.tasks.base import load_kind

@@ -14,7 +14,7 @@ from lineage.analysis.contamination import _mean_over_seeds
 from lineage.analysis.records import Analysis, ContaminationCounts
 from lineage.config.params import ReportParams
 from lineage.data.contamination import NgramIndex
-from lineage.data.language import split_words
+from lineage.language import split_words
 from lineage.report.notes import format_reason
 from tests.study_rows import GRID, Study, render_pages, write_overlap
 from tests.user_project import make_project, run_stage, without_repeat_warnings, write_params

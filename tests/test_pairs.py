@@ -18,10 +18,10 @@ from lineage.answers.text_features import fit_text_vectorizer, text_features
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
-from lineage.data.language import truncate_pair_lengths
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
+from lineage.language import truncate_pair_lengths
 from lineage.methods import finetuning
 from lineage.methods.encoder import EvalContext, keep_one_order
 from lineage.methods.encoding import EncodedItem, collate_items, encode_items
@@ -37,7 +37,7 @@ from lineage.methods.pooling import combine_pair, pair_width, pool_pair
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features
 from lineage.methods.tfidf import fit_tfidf
-from lineage.models.batch import Batch
+from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny

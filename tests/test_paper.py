@@ -12,10 +12,10 @@ import torch
 from lineage.config.params import Params, parse_params
 from lineage.config.records import read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees
-from lineage.config.study import ModelConfig, load_model_config
 from lineage.errors import InputError
 from lineage.methods.early_stopping import count_max_steps
 from lineage.methods.finetuning import unfreeze_layers
+from lineage.study.models import ModelConfig, load_model_config
 from lineage.training.budget import count_parameters_by_role, match_parameter_budget
 from lineage.training.schedules import LR_SCHEDULES
 from tests import tiny

@@ -25,7 +25,7 @@ from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.saved import SystemRecord, read_record
 from lineage.methods.setfit import SetfitMethod
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.checkpoint import Checkpoint
 from lineage.results import ResultRow
 from lineage.serving import predict
 from lineage.serving.card import format_card

@@ -16,11 +16,11 @@ import transformers
 
 from benchmarks.starts import embedding_matrices, rescale_embeddings, root_mean_square
 from lineage.errors import EvaluationError, InputError
-from lineage.models import public as family
-from lineage.models.batch import Batch
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.public_folders import inspect_checkpoint
-from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.families import public as family
+from lineage.networks.batch import Batch
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.public_folders import inspect_checkpoint
+from lineage.networks.public_tokenizer import load_public_tokenizer
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers")
 
 from lineage.errors import InputError
+from lineage.families import public as family
 from lineage.formats import huggingface
-from lineage.models import public as family
-from lineage.models.public_folders import parse_checkpoint_source
-from lineage.models.public_tokenizer import load_public_tokenizer
-from lineage.models.weights import INDEX_FILE
+from lineage.networks.public_folders import parse_checkpoint_source
+from lineage.networks.public_tokenizer import load_public_tokenizer
+from lineage.networks.weights import INDEX_FILE
 from tests.public_checkpoints import (
     build_hf_model,
     replace_tensors,
@@ -288,8 +288,8 @@ def test_a_repository_is_read_from_the_cache_of_the_hub(tmp_path: Path) -> None:
     code = "; ".join(
         [
             "from pathlib import Path",
-            "from lineage.models.public_folders import *",
-            "from lineage.models.public_tokenizer import *",
+            "from lineage.networks.public_folders import *",
+            "from lineage.networks.public_tokenizer import *",
             *statements,
         ]
     )

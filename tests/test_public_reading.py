@@ -16,11 +16,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
 from lineage.data.task_data import TaskData
+from lineage.families import public as family
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.pooling import pool_features
-from lineage.models import public as family
-from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.networks.public_tokenizer import load_public_tokenizer
 from tests import tiny
 from tests.public_checkpoints import KINDS, build_hf_model, save_checkpoint
 from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public

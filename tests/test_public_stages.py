@@ -352,8 +352,8 @@ def test_invalid_public_models_are_refused_by_the_sources_stage(
     assert "grid.ablation_of.gpt: other is a public checkpoint" in refusal(
         ablation_of={"gpt": "other"}
     )
-    monkeypatch.setattr("lineage.models.public_folders.is_transformers_available", lambda: False)
-    monkeypatch.setattr("lineage.config.source_records.is_transformers_available", lambda: False)
+    monkeypatch.setattr("lineage.networks.public_folders.is_transformers_available", lambda: False)
+    monkeypatch.setattr("lineage.study.source_records.is_transformers_available", lambda: False)
     assert "lineage-pretraining[formats]" in refusal()
     (tmp_path / "one/model.safetensors").rename(tmp_path / "one/pytorch_model.bin")
     assert "pytorch_model.bin, a pickle" in refusal()

@@ -14,7 +14,7 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis
 from lineage.artifacts import file_digest
 from lineage.config.params import ReportParams
-from lineage.models.registry import load_family
+from lineage.networks.registry import load_family
 from lineage.report import publication
 from lineage.report.decisions import summarize_decisions
 from tests.study_rows import GRID, Study, render_pages

@@ -39,7 +39,7 @@ from lineage.methods.trials import (
     fit_best_trial,
     is_race,
 )
-from lineage.models.weights import WEIGHTS_FILE
+from lineage.networks.weights import WEIGHTS_FILE
 from tests import tiny
 from tests.test_early_stopping import WalkerTraining, start_walker
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401

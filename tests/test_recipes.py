@@ -29,7 +29,7 @@ from lineage.methods.finetuning import (
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features, select_layers
-from lineage.models.batch import masked_mean
+from lineage.networks.batch import masked_mean
 from lineage.report.notes import format_notes
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam

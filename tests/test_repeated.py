@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from lineage.answers.label_names import sort_labels
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import compute_split_stats
@@ -16,7 +17,6 @@ from lineage.report.notes import format_notes
 from lineage.report.sections.data import format_duplicates
 from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
-from lineage.tasks.columns import sort_labels
 from tests import tiny
 from tests.questions import TASK_KEYS, build_questions, build_task
 

@@ -7,10 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.methods.encoding import collate_items, encode_items
-from lineage.methods.finetuning import FinetunedModel, finetuning_objective
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.sa_lstm import (
+from lineage.families.sa_lstm import (
     FAMILY,
     SEPARATOR_ID,
     SALSTMConfig,
@@ -19,6 +16,9 @@ from lineage.models.sa_lstm import (
     autoencoder_or_lm_loss,
     sa_lstm_scores,
 )
+from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.finetuning import FinetunedModel, finetuning_objective
+from lineage.networks.batch import IGNORE_INDEX, Batch
 from tests import tiny
 from tests.by_hand import (
     arrays_with_prefix,

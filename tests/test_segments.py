@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lineage.models.batch import IGNORE_INDEX
+from lineage.networks.batch import IGNORE_INDEX
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training import masked_lm_batches
 from lineage.training.pretrain import to_validation_settings

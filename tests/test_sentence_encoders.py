@@ -19,9 +19,9 @@ import transformers
 from safetensors.torch import save_file
 
 from lineage.errors import InputError
+from lineage.families import public as family
 from lineage.methods.encoding import batch_by_length, collate_items, encode_items
-from lineage.models import public as family
-from lineage.models.public_folders import inspect_checkpoint, parse_checkpoint_source
+from lineage.networks.public_folders import inspect_checkpoint, parse_checkpoint_source
 from lineage.tokenizers.tokenizer import Tokenizer
 from tests import tiny
 from tests.public_checkpoints import build_hf_model, save_checkpoint

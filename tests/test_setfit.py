@@ -17,10 +17,8 @@ from lineage.analysis.build import build_results
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import TrialCounts, read_analysis
 from lineage.analysis.settings import fine_tuned_scores
-from lineage.config.checks import check_study
 from lineage.config.params import ReportParams, parse_params
 from lineage.config.resolve import merge_trees
-from lineage.config.stage_records import stage_records
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
@@ -47,12 +45,14 @@ from lineage.methods.setfit import (
     tune_encoder,
 )
 from lineage.methods.trials import Trial
-from lineage.models.batch import masked_mean
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.batch import masked_mean
+from lineage.networks.checkpoint import Checkpoint
 from lineage.randomness import generator
 from lineage.report.costs import build_costs
 from lineage.report.formatting import format_use
 from lineage.results import results_frame
+from lineage.study.checks import check_study
+from lineage.study.stage_records import stage_records
 from tests import tiny, user_project
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_transfer import FINETUNE, PROBE, build_context, task  # noqa: F401

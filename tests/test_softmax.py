@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage.models.layers import softmax
-from lineage.models.layers.softmax import blockwise_cross_entropy
+from lineage.networks.layers import softmax
+from lineage.networks.layers.softmax import blockwise_cross_entropy
 
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 

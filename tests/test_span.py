@@ -11,9 +11,9 @@ import pytest
 from lineage.answers.span import SpanAnswer
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
+from lineage.language import word_spans
 from lineage.methods.encoding import encode_question_context
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from lineage.answers.base import correct_column
 from lineage.answers.metrics import METRICS, score_answers
 from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
-from lineage.data.language import word_spans
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
+from lineage.language import word_spans
 from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalContext

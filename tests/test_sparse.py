@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from lineage.models import base
-from lineage.models.base import embed
+from lineage.networks import base
+from lineage.networks.base import embed
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import (
     build_pretraining_optimizer,

@@ -78,16 +78,16 @@ EDITS = {
     "a comment": ("params.yaml", "seed: 1  # the first\n"),
     "code": ("code.py", "twice\n"),
     "a docstring": ("code.py", '"""Another explanation\nof what is done."""\nonce\n'),
-    "the family": ("lineage/models/gpt.py", "twice\n"),
-    "another family": ("lineage/models/bert.py", "twice\n"),
+    "the family": ("lineage/families/gpt.py", "twice\n"),
+    "another family": ("lineage/families/bert.py", "twice\n"),
 }
 
 
 def write_source_records(root: Path) -> None:
     """Write the code files and what the sources stage recorded about them."""
     (root / "params.yaml").write_text("seed: 1\n")
-    (root / "lineage/models").mkdir(parents=True)
-    for name in ("code.py", "lineage/models/gpt.py", "lineage/models/bert.py"):
+    (root / "lineage/families").mkdir(parents=True)
+    for name in ("code.py", "lineage/families/gpt.py", "lineage/families/bert.py"):
         (root / name).write_text('"""An explanation."""\nonce\n')
     digest = code_digest(root / "code.py")
     write_json(root / "artifacts/sources/code/pretrain.json", {"code.py": digest})
@@ -144,7 +144,7 @@ def test_joined_and_adapted_evaluations_check_the_code_of_evaluate(
     write_source_records(tmp_path)
     shutil.copytree(tmp_path / "artifacts/sources/code", tmp_path / "copy")
     shutil.move(tmp_path / "copy/pretrain.json", tmp_path / "artifacts/sources/code/evaluate.json")
-    digest = code_digest(tmp_path / "lineage/models/bert.py")
+    digest = code_digest(tmp_path / "lineage/families/bert.py")
     write_json(
         tmp_path / "artifacts/sources/models/static.json",
         {"family": "bert", "family_sha256": digest},

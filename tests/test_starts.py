@@ -19,8 +19,8 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import Checkpoint
 from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
 from tests import tiny

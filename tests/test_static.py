@@ -10,26 +10,26 @@ import torch
 from gensim.models import FastText, Word2Vec
 from scipy import sparse
 
-from lineage.config.checks import check_study
 from lineage.config.params import read_params
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.models import fasttext
-from lineage.models.base import Encoder, Static
-from lineage.models.glove import (
+from lineage.families import fasttext
+from lineage.families.glove import (
     AdagradState,
     GlovePretrainSettings,
     adagrad_step,
     conflict_free_batches,
 )
-from lineage.models.static import (
+from lineage.networks.base import Encoder, Static
+from lineage.networks.static import (
     StaticTrainingText,
     StaticVectors,
     sample_training_text,
     vocab_words,
 )
 from lineage.report.notes import format_notes
+from lineage.study.checks import check_study
 from lineage.synthetic import grammar
 from lineage.synthetic.words import build_lexicon
 from lineage.tokenizers.token_ids import encode_corpus

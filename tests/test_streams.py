@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lineage.errors import InputError
-from lineage.models.batch import IGNORE_INDEX
+from lineage.networks.batch import IGNORE_INDEX
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
-from lineage.config.resolved import format_params, resolved_values
-from lineage.config.study import load_model_config, parse_model_config
 from lineage.errors import InputError
 from lineage.methods.registry import EvaluateSettings
+from lineage.study.checks import check_study
+from lineage.study.models import load_model_config, parse_model_config
+from lineage.study.resolved import format_params, resolved_values
 from tests import tiny
 from tests.toy_project import REPOSITORY
 

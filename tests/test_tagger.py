@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.config.checks import check_study
 from lineage.config.params import parse_params
 from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
@@ -24,6 +23,7 @@ from lineage.methods.cached_features import CachedFeatures, FeatureBatch, cache_
 from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import answer_rows, encode_items
 from lineage.methods.run_predictions import RunPredictions
+from lineage.study.checks import check_study
 from tests import tiny
 from tests.by_hand import (
     arrays_with_prefix,

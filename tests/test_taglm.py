@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.models.base import LossOutput
-from lineage.models.batch import Batch
-from lineage.models.taglm import TagLMConfig, TagLMModel, independent_lm_losses
+from lineage.families.taglm import TagLMConfig, TagLMModel, independent_lm_losses
+from lineage.networks.base import LossOutput
+from lineage.networks.batch import Batch
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.state import RngState, TrainState

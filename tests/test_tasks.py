@@ -13,6 +13,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 import lineage
 from lineage import artifacts, results
+from lineage.answers.label_names import sort_labels
 from lineage.answers.metrics import accuracy, macro_f1, matthews_correlation
 from lineage.config.data import Task
 from lineage.config.records import parse_record
@@ -21,7 +22,6 @@ from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
-from lineage.tasks.columns import sort_labels
 from tests.user_project import make_project, run_stage, write_params
 
 

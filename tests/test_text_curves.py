@@ -16,18 +16,18 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, System, TextCurve, TextGain
 from lineage.config.params import Grid, Params, ReportParams, parse_params, read_params
 from lineage.config.resolve import merge_trees
-from lineage.config.stage_records import stage_records
-from lineage.config.study import load_model_config
 from lineage.errors import InputError
 from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.evaluate import select_intermediate_runs
 from lineage.methods.encoder import EvalRun
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.checkpoint import Checkpoint
 from lineage.report import page
 from lineage.report.evidence import write_evidence
 from lineage.report.sections.text import choose_described_curve, describe_text_gain
 from lineage.results import INTERMEDIATE_TRIAL
 from lineage.serving.export import _copy_model
+from lineage.study.models import load_model_config
+from lineage.study.stage_records import stage_records
 from lineage.training.intermediate import IntermediateCheckpoints
 from lineage.training.loop import train
 from lineage.training.optimizers import AveragedSGD

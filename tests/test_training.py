@@ -17,7 +17,7 @@ import torch
 
 from lineage.artifacts import file_digest
 from lineage.errors import EvaluationError
-from lineage.models.base import LossOutput
+from lineage.networks.base import LossOutput
 from lineage.training import state as state_module
 from lineage.training.budget import TrainCounters
 from lineage.training.loop import StepOutput, TrainPlan, train, validate

@@ -21,8 +21,8 @@ from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.saved import read_record
 from lineage.methods.stored_features import extract_features
-from lineage.models.base import Encoder
-from lineage.models.weights import WEIGHTS_FILE
+from lineage.networks.base import Encoder
+from lineage.networks.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
 from lineage.tokenizers.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.models.base import Encoder
+from lineage.networks.base import Encoder
 from tests import tiny
 
 DROPOUT = 0.37

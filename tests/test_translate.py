@@ -20,15 +20,15 @@ from lineage.config.params import Grid, ReportParams
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.data.items import TaskItems, build_items, check_task_files
-from lineage.data.language import sentence_spans
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, sort_predictions
+from lineage.families.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
+from lineage.language import sentence_spans
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings, load_system
 from lineage.methods.translation import build_trained_translator, translate
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.seq2seq import Seq2SeqConfig, TwoLanguageBpttBatches, one_language_lm_loss
+from lineage.networks.checkpoint import Checkpoint
 from lineage.report.notes import format_notes, format_reason
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind

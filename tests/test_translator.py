@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.methods.setfit import PairBatch
-from lineage.methods.translation import beam_search, collate_pairs, translation_loss
-from lineage.models.batch import Batch
-from lineage.models.seq2seq import Seq2SeqConfig, Seq2SeqModel
-from lineage.models.translator import (
+from lineage.families.seq2seq import Seq2SeqConfig, Seq2SeqModel
+from lineage.families.translator import (
     EncoderMemory,
     TranslationSettings,
     Translator,
     build_translator,
 )
+from lineage.methods.setfit import PairBatch
+from lineage.methods.translation import beam_search, collate_pairs, translation_loss
+from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from lineage.config.checks import check_study
 from lineage.config.params import read_params
 from lineage.config.resolve import fill_in_defaults
-from lineage.config.study import parse_model_config
 from lineage.errors import InputError
-from lineage.models.seq2seq import TwoLanguageBpttBatches, one_language_lm_loss
+from lineage.families.seq2seq import TwoLanguageBpttBatches, one_language_lm_loss
+from lineage.study.checks import check_study
+from lineage.study.models import parse_model_config
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import AdaptationBudget, Params, read_params
 from lineage.errors import InputError
+from lineage.families.ulmfit import PoolingClassifier, ULMFiTModel
 from lineage.methods.encoding import (
     batch_by_length,
     collate_items,
@@ -22,9 +23,8 @@ from lineage.methods.encoding import (
     encode_word_in_context,
 )
 from lineage.methods.finetuning import FinetunedModel, unfreeze_layers, update_batch_norm
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.static import vocab_words
-from lineage.models.ulmfit import PoolingClassifier, ULMFiTModel
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.static import vocab_words
 from lineage.runtime.tracking import MlflowTracker
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lineage.data.language import join_words, word_spans
+from lineage.language import join_words, word_spans
 from lineage.methods.encoding import EncodedItem, encode_question_context, encode_sentence
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings

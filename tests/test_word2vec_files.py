@@ -18,7 +18,7 @@ from lineage.formats.word2vec import (
     set_word_vectors,
     write_word2vec,
 )
-from lineage.models.static import StaticVectors, vocab_words
+from lineage.networks.static import StaticVectors, vocab_words
 from lineage.serving.export import export
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests import tiny

@@ -12,7 +12,7 @@ from lineage.methods.encoding import (
     encode_word_in_context,
     pool_words,
 )
-from lineage.models.batch import Batch
+from lineage.networks.batch import Batch
 from tests import tiny
 
 SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third word has at least five pieces

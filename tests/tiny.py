@@ -17,7 +17,6 @@ from lineage.answers.label import LabelAnswer
 from lineage.config.params import Grid
 from lineage.config.records import read_yaml
 from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
-from lineage.config.study import ModelConfig, parse_model_config
 from lineage.data.task_data import TaskData
 from lineage.evaluation import evaluate
 from lineage.methods.bilstm_probe import BilstmProbeMethod
@@ -25,10 +24,11 @@ from lineage.methods.encoder import BaselineContext, EncoderUnderTest, EvalRun, 
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.heads import StartedHead
 from lineage.methods.registry import list_baselines
-from lineage.models.base import Encoder, LanguageModelFamily
-from lineage.models.batch import Batch
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.base import Encoder, LanguageModelFamily
+from lineage.networks.batch import Batch
+from lineage.networks.checkpoint import Checkpoint
 from lineage.results import PREDICTION_COLUMNS, ResultRow
+from lineage.study.models import ModelConfig, parse_model_config
 from lineage.synthetic import grammar
 from lineage.tasks.base import Kind
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus

@@ -305,7 +305,7 @@ def make_project(folder: Path) -> Project:
         shutil.copy(REPOSITORY / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
     # DVC itself sees edits of the toy's params.yaml.
     (root / "lineage/config/params.py").write_text("def read_params():\n    return None\n")
-    (root / "lineage/config/source_records.py").write_text(
+    (root / "lineage/study/source_records.py").write_text(
         "def refresh_parameter_records(params):\n    pass\n"
     )
     # Toy stages do not need torch.

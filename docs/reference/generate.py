@@ -15,7 +15,6 @@ from typer.main import get_command
 
 from flows.cli import app
 from lineage.config.records import read_yaml
-from lineage.config.schema import reference
 from lineage.results import (
     COLUMN_DESCRIPTIONS,
     CURVE_COLUMNS,
@@ -27,6 +26,7 @@ from lineage.results import (
 from lineage.runtime.settings import EXPERIMENT_NAME
 from lineage.runtime.tracking import TAG_DESCRIPTIONS
 from lineage.serving.registry import VERSION_TAGS
+from lineage.study.schema import reference
 
 REFERENCE_DIR = Path(__file__).resolve().parent
 ROOT = REFERENCE_DIR.parent.parent

@@ -10,7 +10,7 @@ from lineage.analysis.records import TEST_SET_SEPARATOR, TaskSummary, Truncation
 from lineage.config.data import Task, extra_test_task
 from lineage.config.params import Grid
 from lineage.data.dataset_stats import DatasetStats, SplitStats, read_dataset_stats
-from lineage.data.language import is_spaceless
+from lineage.language import is_spaceless
 from lineage.results import notes_from_json, notes_to_json
 from lineage.tasks.base import load_kind
 

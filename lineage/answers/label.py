@@ -21,13 +21,13 @@ from lineage.answers.base import (
 from lineage.answers.label_names import (
     MAX_SHOWN_LABELS,
     describe_labels,
+    sort_labels,
     too_many_labels,
     warn_of_names,
 )
 from lineage.config.data import Task
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.results import PROBABILITY_PREFIX
-from lineage.tasks.columns import sort_labels
 
 NAME_SIMILARITY_CUTOFF = 0.6  # of difflib: one name may be meant by the other
 MAX_SUGGESTED_LABELS = 10  # labels that train lacks, to be copied into label_map

@@ -1,6 +1,7 @@
 """Names of labels: how messages show them, and warnings of names that are misspelt or rare."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -9,10 +10,19 @@ import pandas as pd
 from lineage.config.data import Task
 from lineage.errors import is_short_name, shorten_value
 
+WHOLE_NUMBER = re.compile(r"-?\d+")
 MAX_LABELS = 100  # more are hardly names of labels
 MAX_SHOWN_LABELS = 3
 MAX_RARE_COUNT = 2
 MAX_WARNED_LABELS = 5
+
+
+def sort_labels(labels: Sequence[str]) -> list[str]:
+    """Return the distinct labels, sorted; as numbers where all are whole numbers."""
+    distinct = sorted(set(labels))  # 1 and 01 are two labels, but one number
+    if all(WHOLE_NUMBER.fullmatch(name) for name in distinct):
+        return sorted(distinct, key=int)
+    return distinct
 
 
 def too_many_labels(labels: Sequence[str], num_rows: int) -> bool:

@@ -43,7 +43,7 @@ MIN_SCORES = {"pearson": -1.0, "spearman": -1.0, "matthews": -1.0}
 CJK_CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 KANA = re.compile("[\u3040-\u30ff]")
 ENGLISH_ARTICLE = re.compile(r"\b(a|an|the)\b")
-ANSWER_SEPARATOR = "\t"  # clean text has no tab, see `lineage.data.language`
+ANSWER_SEPARATOR = "\t"  # clean text has no tab, see `lineage.language`
 PUNCTUATION_REMOVAL = str.maketrans("", "", string.punctuation)
 
 

@@ -16,8 +16,8 @@ from lineage.answers.base import HeadAnswer, LinearInputs, PredictionColumns, Sp
 from lineage.answers.metrics import ANSWER_SEPARATOR
 from lineage.answers.tags import item_ends, words_in_context
 from lineage.config.data import Task
-from lineage.data.language import split_words
 from lineage.errors import InputError
+from lineage.language import split_words
 
 # Bits of the label of a word in a context: it is the first word of its item, the first word of the
 # answer, the last word of the answer.

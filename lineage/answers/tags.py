@@ -20,7 +20,7 @@ from lineage.answers.base import (
     share_of_labels,
 )
 from lineage.answers.label import ClassAnswer
-from lineage.answers.label_names import list_some, warn_of_names
+from lineage.answers.label_names import list_some, sort_labels, warn_of_names
 from lineage.answers.spans import (
     are_span_tags,
     convert_to_iob2,
@@ -28,8 +28,7 @@ from lineage.answers.spans import (
     suggest_label_map,
 )
 from lineage.config.data import Task
-from lineage.errors import InputError, shorten_value
-from lineage.tasks.columns import row_error, sort_labels
+from lineage.errors import InputError, row_error, shorten_value
 
 CONLL2012_BRACKETS = re.compile(r"(\([^()*]*)*\*?\)*")  # such as (PERSON*, *, *) and (GPE)
 OUTSIDE_TAGS = {"o", "other", "none", "outside"}  # names of the plain tag outside of spans

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from lineage.answers.base import LinearInputs, WordInContext
-from lineage.data.language import split_words
+from lineage.language import split_words
 
 # With this many tagged words or more, character n-grams that occur in only one word are dropped.
 MIN_DF_WORDS = 20

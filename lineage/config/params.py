@@ -1,7 +1,7 @@
 """The whole of params.yaml as frozen typed records.
 
 Every number that changes a result is here, with its unit in the last word of its key. The blocks of
-`models` stay plain trees: their keys depend on the family, and `lineage.config.study` checks them.
+`models` stay plain trees: their keys depend on the family, and `lineage.study.models` checks them.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ from typing import Any
 
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.models.registry import family_names, load_family
+from lineage.networks.registry import family_names, load_family
 from lineage.results import PUBLIC_FAMILY
 
 Tree = Mapping[str, Any]

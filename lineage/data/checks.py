@@ -9,7 +9,6 @@ from typing import Any, Literal
 from lineage.config.data import Corpus, Task
 from lineage.config.params import Params
 from lineage.data.items import check_task_files, task_fingerprint
-from lineage.data.language import is_spaceless
 from lineage.data.prepare_corpus import (
     CorpusMeasures,
     corpus_fingerprint,
@@ -24,6 +23,7 @@ from lineage.data.prepare_task import (
 )
 from lineage.data.prepared import Measures
 from lineage.errors import InputError
+from lineage.language import is_spaceless
 from lineage.tasks.base import load_kind
 
 # With fewer bytes of text per token, most of a vocabulary would be seen a few times or never.

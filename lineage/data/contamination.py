@@ -3,7 +3,7 @@
 The test is that of GPT-3 (Brown et al. 2020, appendix C): an item is contaminated if it shares a
 run of 13 words with the text, ignoring case and punctuation. A shorter item must occur as a whole,
 and have at least 8 words; nothing can be said about shorter ones. Where a word is a character
-(`lineage.data.language`) the numbers are 20 and 12.
+(`lineage.language`) the numbers are 20 and 12.
 
 Shapes: N items, M words, R runs of words.
 """
@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from lineage.data.language import is_spaceless, split_words
+from lineage.language import is_spaceless, split_words
 
 MAX_NGRAM_WORDS, MIN_NGRAM_WORDS = 13, 8
 MAX_NGRAM_CHARACTERS, MIN_NGRAM_CHARACTERS = 20, 12

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from lineage.config.data import Corpus, CorpusSource
-from lineage.data.language import byte_count, cell_to_text, normalize_text, split_words
 from lineage.data.sources import open_source_table, resolve_origin
 from lineage.errors import InputError
+from lineage.language import byte_count, cell_to_text, normalize_text, split_words
 from lineage.synthetic import grammar
 
 SPLITS = ("train", "valid", "test")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lineage.config.data import CorpusSource
+from lineage.data.column_guesses import choose_corpus_text, list_names, note_others
 from lineage.data.files import DataFiles, check_readable, open_decompressed
 from lineage.data.inspection import (
     SAMPLE_BYTES,
@@ -19,7 +20,6 @@ from lineage.data.inspection import (
 )
 from lineage.data.sources import open_source_table
 from lineage.errors import MAX_NAME_WORDS, InputError, shorten_value
-from lineage.tasks.column_guesses import choose_corpus_text, list_names, note_others
 
 MIN_FILES = 10  # with fewer text files, a file is hardly one document
 MIN_PARAGRAPHS = 20  # in a sample: then blank lines separate the documents

@@ -7,6 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lineage.config.data import Task
+from lineage.data.column_guesses import (
+    GUESSED_KINDS,
+    ColumnChoice,
+    RequestedColumns,
+    choose_columns,
+    list_names,
+)
 from lineage.data.files import DataFiles, check_readable, join_pattern, open_decompressed
 from lineage.data.inspection import (
     SAMPLE_BYTES,
@@ -18,7 +25,6 @@ from lineage.data.inspection import (
     list_columns,
     sample_rows,
 )
-from lineage.data.language import split_words
 from lineage.data.quoting import is_number
 from lineage.data.sources import DataTable, open_task_tables
 from lineage.data.tables import (
@@ -28,14 +34,8 @@ from lineage.data.tables import (
     SPACES,
 )
 from lineage.errors import InputError
+from lineage.language import split_words
 from lineage.tasks.base import load_kind
-from lineage.tasks.column_guesses import (
-    GUESSED_KINDS,
-    ColumnChoice,
-    RequestedColumns,
-    choose_columns,
-    list_names,
-)
 from lineage.tasks.columns import TableColumns, normalize_label
 
 MIN_SENTENCES = 3  # of a file with one word per line

@@ -24,9 +24,9 @@ from lineage.data.files import (
     open_decompressed,
     read_column_names,
 )
-from lineage.data.language import cell_to_text, is_mostly_cjk
 from lineage.data.sources import DataTable
 from lineage.errors import InputError
+from lineage.language import cell_to_text, is_mostly_cjk
 from lineage.tasks.columns import TableColumns
 
 SAMPLE_ROWS = 2000

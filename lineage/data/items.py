@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lineage.answers.annotations import is_span_annotation
 from lineage.artifacts import file_digest
 from lineage.config.data import Task, extra_test_task
-from lineage.data.annotations import is_span_annotation
 from lineage.data.labels import apply_label_map
 from lineage.data.sources import DataTable, open_task_tables, resolve_origin
 from lineage.data.splits import (
@@ -26,12 +26,12 @@ from lineage.data.splits import (
 )
 from lineage.data.task_data import EXTRA_TEST_PREFIX
 from lineage.data.unlabelled import UserTable, collect_unlabelled, text_column_name
-from lineage.errors import InputError
+from lineage.errors import InputError, RowError
 from lineage.synthetic import examples, grammar
 from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
 from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
-from lineage.tasks.columns import RowError, find_filled_rows
+from lineage.tasks.columns import find_filled_rows
 
 
 @dataclass(frozen=True)

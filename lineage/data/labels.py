@@ -6,11 +6,10 @@ from typing import Any
 import pandas as pd
 
 from lineage.answers.base import row_number
-from lineage.answers.label_names import describe_labels
+from lineage.answers.label_names import describe_labels, sort_labels
 from lineage.config.data import Task
 from lineage.data.task_data import EXTRA_TEST_PREFIX
-from lineage.errors import InputError, shorten_value
-from lineage.tasks.columns import row_error, sort_labels
+from lineage.errors import InputError, row_error, shorten_value
 
 MAX_SUGGESTED_LABELS = 10  # labels of the data, to be copied into label_map
 

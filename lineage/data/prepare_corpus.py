@@ -18,9 +18,9 @@ from lineage.data.corpus import (
     source_fingerprint,
     split_corpus,
 )
-from lineage.data.language import check_script, split_words
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.sources import open_source_table, resolve_origin
+from lineage.language import check_script, split_words
 
 SCRIPT_SAMPLE_SIZE = 1000  # documents that show the script of all
 MAX_DISTINCT_WORDS = 250_000  # counting stops here: enough for a vocabulary of a million

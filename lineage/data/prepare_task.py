@@ -9,10 +9,10 @@ from typing import Any
 from lineage.artifacts import write_json, write_table
 from lineage.config.data import Task
 from lineage.data.items import TaskItems, build_items, check_task_files
-from lineage.data.language import byte_count, check_script
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.splits import describe_repeats
 from lineage.data.task_data import EXTRA_TEST_PREFIX
+from lineage.language import byte_count, check_script
 from lineage.runtime.code import code_digest
 from lineage.tasks.base import Kind, load_kind
 

@@ -19,12 +19,12 @@ import pandas as pd
 from lineage.answers.base import PredictionColumns
 from lineage.answers.pair import pair_columns
 from lineage.artifacts import file_digest
-from lineage.data.language import byte_count, sentence_spans, split_words
 from lineage.evaluation.kneser_ney import KneserNey, fit_kneser_ney
 from lineage.evaluation.ngram_bits import NgramBits
+from lineage.language import byte_count, sentence_spans, split_words
 from lineage.methods.baseline import BaselineMethod
 from lineage.methods.encoder import TaskContext
-from lineage.models.base import Family, LanguageModelFamily
+from lineage.networks.base import Family, LanguageModelFamily
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
 from lineage.tokenizers.token_ids import TokenizedCorpus

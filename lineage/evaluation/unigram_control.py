@@ -19,7 +19,7 @@ from lineage.evaluation.result_rows import unigram_row
 from lineage.methods.base import select_train_rows
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.tfidf import fit_linear, predict_linear
-from lineage.models.base import Static
+from lineage.networks.base import Static
 from lineage.results import ResultRow
 
 

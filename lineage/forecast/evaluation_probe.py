@@ -12,7 +12,6 @@ import torch
 
 from lineage.answers.base import HeadAnswer
 from lineage.config.params import Params
-from lineage.config.study import ModelConfig
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.forecast.evaluation import EvaluationCosts, HeadCosts
@@ -27,10 +26,11 @@ from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.setfit import SetfitMethod, TunedEncoder, encode_texts, tune_encoder
 from lineage.methods.stored_features import StoredFeatures
-from lineage.models.base import Trained
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.weights import WEIGHTS_FILE
+from lineage.networks.base import Trained
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.weights import WEIGHTS_FILE
 from lineage.randomness import generator
+from lineage.study.models import ModelConfig
 from lineage.tokenizers.tokenizer import Tokenizer
 
 SAMPLE_BATCHES = 8  # of items

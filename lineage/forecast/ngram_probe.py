@@ -8,7 +8,6 @@ import numpy as np
 
 from lineage.artifacts import read_table
 from lineage.config.params import Params
-from lineage.data.language import byte_count
 from lineage.evaluation.kneser_ney import fit_kneser_ney
 from lineage.evaluation.ngram import (
     MAX_TRAIN_BYTES,
@@ -17,6 +16,7 @@ from lineage.evaluation.ngram import (
     fit_sentence_model,
 )
 from lineage.forecast.measure import Stopwatch, peak_memory_bytes, time_call
+from lineage.language import byte_count
 
 SAMPLE_BYTES = 300_000
 

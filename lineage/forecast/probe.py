@@ -23,7 +23,6 @@ import torch
 
 from lineage.config.params import Params
 from lineage.config.records import parse_record
-from lineage.config.study import load_model_config
 from lineage.errors import InputError
 from lineage.forecast.evaluation import EvaluationCosts
 from lineage.forecast.evaluation_probe import probe_evaluation
@@ -37,6 +36,7 @@ from lineage.forecast.training import (
     probe_training,
 )
 from lineage.runtime.code import PROJECT_ROOT
+from lineage.study.models import load_model_config
 from lineage.training.devices import configure_torch, select_device
 
 Key = tuple[str, str, str]  # verb, model and task of a measurement, or empty

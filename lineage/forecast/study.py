@@ -8,9 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lineage.config.checks import check_study
 from lineage.config.params import Params
-from lineage.config.study import ModelConfig
 from lineage.data.contamination import DOCUMENTS_PER_BATCH
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import select_intermediate_runs
@@ -36,9 +34,11 @@ from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.task_probe import TaskCosts, forecast_baselines
 from lineage.forecast.training import TokenizerCosts, TrainingCosts, forecast_pretraining
 from lineage.methods.encoder import Init
-from lineage.models.base import Static
+from lineage.networks.base import Static
 from lineage.results import NGRAM_STAGE
 from lineage.runtime.scratch import scratch_folder
+from lineage.study.checks import check_study
+from lineage.study.models import ModelConfig
 from lineage.tasks.base import list_sentence_tasks, load_kind
 
 LENGTH_STEP = 1.3  # tasks whose items differ less in length are measured once

@@ -10,7 +10,6 @@ import pandas as pd
 from lineage.artifacts import folder_bytes, read_table, write_table
 from lineage.config.params import Params
 from lineage.data.contamination import NgramIndex
-from lineage.data.language import byte_count
 from lineage.data.task_data import TaskData, fold_numbers
 from lineage.evaluation.evaluate import evaluate_untrained, sort_predictions
 from lineage.forecast.measure import (
@@ -20,6 +19,7 @@ from lineage.forecast.measure import (
     peak_memory_bytes,
     time_call,
 )
+from lineage.language import byte_count
 from lineage.methods.registry import list_baselines
 from lineage.tasks.base import Kind, load_kind
 from lineage.training.adapt import split_target_texts

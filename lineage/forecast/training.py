@@ -17,8 +17,6 @@ import torch
 
 from lineage.artifacts import create_artifact, folder_bytes, read_table
 from lineage.config.params import Params
-from lineage.config.study import ModelConfig
-from lineage.data.language import byte_count
 from lineage.forecast.data import CorpusSizes
 from lineage.forecast.measure import (
     LinearCost,
@@ -26,9 +24,11 @@ from lineage.forecast.measure import (
     measure_growing,
     time_call,
 )
-from lineage.models.base import Encoder, Family, Static
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.public_tokenizer import load_public_tokenizer
+from lineage.language import byte_count
+from lineage.networks.base import Encoder, Family, Static
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.public_tokenizer import load_public_tokenizer
+from lineage.study.models import ModelConfig
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer

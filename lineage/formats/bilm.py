@@ -24,11 +24,11 @@ from torch import nn
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import check_positive, parse_record
 from lineage.errors import InputError
-from lineage.models.batch import Batch
-from lineage.models.elmo import CharacterCNN, ElmoConfig, ElmoModel
-from lineage.models.layers.lstm import LSTMStates, ProjectedLSTMLayer
-from lineage.models.layers.scalar_mix import ScalarMix
-from lineage.models.weights import build_on_meta
+from lineage.families.elmo import CharacterCNN, ElmoConfig, ElmoModel
+from lineage.networks.batch import Batch
+from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTMLayer
+from lineage.networks.layers.scalar_mix import ScalarMix
+from lineage.networks.weights import build_on_meta
 from lineage.tokenizers.word_bytes import (
     MAX_WORD_BYTES_RANGE,
     NUM_BYTE_IDS,

@@ -18,14 +18,15 @@ from torch import nn
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import parse_record, suggest_nearest
 from lineage.errors import InputError
-from lineage.models import bert, gpt, weights
-from lineage.models.base import Encoder, Family
-from lineage.models.layers.contextualizers import ContextualizerConfig
-from lineage.models.layers.transformer import Transformer, TransformerBlock, TransformerConfig
-from lineage.models.public_folders import HFConfig, check_hf_config
+from lineage.families import bert, gpt
+from lineage.networks import weights
+from lineage.networks.base import Encoder, Family
+from lineage.networks.layers.contextualizers import ContextualizerConfig
+from lineage.networks.layers.transformer import Transformer, TransformerBlock, TransformerConfig
+from lineage.networks.public_folders import HFConfig, check_hf_config
 from lineage.tokenizers.tokenizer import SPECIAL_TOKEN_TEMPLATES, Tokenizer
 
-TensorViews = dict[str, torch.Tensor]  # see `lineage.models.weights`
+TensorViews = dict[str, torch.Tensor]  # see `lineage.networks.weights`
 # Their activation -> ours. GPT-1 has its own meaning of "gelu".
 GELU_NAMES = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 HF_GELU_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new"}

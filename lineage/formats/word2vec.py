@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from lineage.errors import InputError
-from lineage.models.base import Encoder
-from lineage.models.static import NUM_SPECIAL_TOKENS, StaticVectors, vocab_words
+from lineage.networks.base import Encoder
+from lineage.networks.static import NUM_SPECIAL_TOKENS, StaticVectors, vocab_words
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
 MAX_WORD_BYTES = 10_000  # a binary file without a space within this many bytes is another format

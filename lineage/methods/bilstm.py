@@ -7,9 +7,9 @@ enter late.
 import torch
 from torch import nn
 
-from lineage.models.batch import reversed_positions
-from lineage.models.layers.dropout import fast_dropout
-from lineage.models.translator import init_uniform
+from lineage.families.translator import init_uniform
+from lineage.networks.batch import reversed_positions
+from lineage.networks.layers.dropout import fast_dropout
 
 
 class BiLstm(nn.Module):

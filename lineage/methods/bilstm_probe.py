@@ -48,12 +48,12 @@ from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import combine_pair, pair_width
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
-from lineage.models.base import LossOutput
-from lineage.models.batch import Batch
-from lineage.models.layers.crf import LinearChainCRF
-from lineage.models.layers.dropout import fast_dropout
-from lineage.models.layers.scalar_mix import ScalarMix
-from lineage.models.weights import load_into_model
+from lineage.networks.base import LossOutput
+from lineage.networks.batch import Batch
+from lineage.networks.layers.crf import LinearChainCRF
+from lineage.networks.layers.dropout import fast_dropout
+from lineage.networks.layers.scalar_mix import ScalarMix
+from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.tasks.base import Kind
 from lineage.training.optimizers import build_adamw, build_param_groups, check_stlr_settings

@@ -21,8 +21,8 @@ from lineage.methods.encoding import (
 )
 from lineage.methods.feature_store import FeatureScaling, layer_mean_and_std, mean_and_std
 from lineage.methods.stored_features import Features, select_layers
-from lineage.models.base import Encoder
-from lineage.models.batch import Batch
+from lineage.networks.base import Encoder
+from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 

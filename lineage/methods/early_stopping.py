@@ -25,7 +25,7 @@ from lineage.artifacts import (
     write_table,
 )
 from lineage.config.records import Checked, check_positive
-from lineage.models.weights import read_tensors, save_tensors
+from lineage.networks.weights import read_tensors, save_tensors
 from lineage.training.loop import Objective, TrainPlan, train
 from lineage.training.samplers import BatchSampler
 from lineage.training.schedules import LrSchedule

@@ -18,8 +18,8 @@ import torch
 from lineage.data.task_data import TaskData
 from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.frozen_features import FeatureExtractor
-from lineage.models.base import Encoder, Public
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.base import Encoder, Public
+from lineage.networks.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
 

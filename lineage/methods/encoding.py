@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.data.language import join_words, spaces_before_words, word_spans
-from lineage.models.batch import Batch
+from lineage.language import join_words, spaces_before_words, word_spans
+from lineage.networks.batch import Batch
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 

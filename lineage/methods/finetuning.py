@@ -38,9 +38,9 @@ from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHe
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import pair_width, pool_pair
 from lineage.methods.saved import SavedSystem
-from lineage.models.base import Encoder, LossOutput, Trained, build_linear_head
-from lineage.models.batch import Batch, masked_mean
-from lineage.models.weights import load_into_model
+from lineage.networks.base import Encoder, LossOutput, Trained, build_linear_head
+from lineage.networks.batch import Batch, masked_mean
+from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast

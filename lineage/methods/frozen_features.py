@@ -20,7 +20,7 @@ from lineage.methods.stored_features import (
     extract_features,
     select_layers,
 )
-from lineage.models.base import Encoder
+from lineage.networks.base import Encoder
 from lineage.tokenizers.tokenizer import Tokenizer
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lineage.methods.encoding import EncodedItem, answer_rows, collate_items
-from lineage.models.batch import Batch, bucket_by_length
+from lineage.networks.batch import Batch, bucket_by_length
 from lineage.randomness import generator
 from lineage.tokenizers.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from lineage.methods.cached_features import CachedFeatures, cache_features
 from lineage.methods.encoding import EncodedItem, align_pieces_to_words
-from lineage.models.base import Encoder
+from lineage.networks.base import Encoder
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
 

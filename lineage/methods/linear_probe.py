@@ -37,7 +37,7 @@ from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHe
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features, StoredFeatures
 from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
-from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tasks.base import Kind

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from lineage.methods.encoding import EncodedItem, HasWordPooling, pool_words
-from lineage.models.batch import Batch, masked_mean
+from lineage.networks.batch import Batch, masked_mean
 
 
 def pool_features(model: HasWordPooling, x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -21,9 +21,9 @@ from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.frozen_features import FeatureExtractor
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.weights import WEIGHTS_FILE, build_on_meta, read_tensors, save_tensors
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.weights import WEIGHTS_FILE, build_on_meta, read_tensors, save_tensors
 from lineage.tasks.base import load_kind
 
 RECORD_FILE = "system.json"

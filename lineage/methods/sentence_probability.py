@@ -25,7 +25,7 @@ from lineage.methods.encoder import (
     under_test,
 )
 from lineage.methods.run_predictions import RunPredictions
-from lineage.models.base import LanguageModelFamily
+from lineage.networks.base import LanguageModelFamily
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,9 @@ from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe, sc
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import StoredFeatures
 from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
-from lineage.models.base import Encoder, LossOutput
-from lineage.models.batch import Batch, masked_mean
-from lineage.models.weights import load_into_model
+from lineage.networks.base import Encoder, LossOutput
+from lineage.networks.batch import Batch, masked_mean
+from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.results import Note
 from lineage.tasks.base import Kind

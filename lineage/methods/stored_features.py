@@ -15,7 +15,7 @@ from lineage.errors import EvaluationError
 from lineage.methods.encoding import EncodedItem, answer_rows, batch_by_length, collate_items
 from lineage.methods.feature_store import FeatureScaling
 from lineage.methods.pooling import pool_features, pooled_width
-from lineage.models.base import Encoder
+from lineage.networks.base import Encoder
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 

@@ -22,6 +22,12 @@ from lineage.answers.base import AnsweredBy, PredictionColumns
 from lineage.answers.text import text_columns
 from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
+from lineage.families.translator import (
+    EncoderMemory,
+    LSTMState,
+    TranslationSettings,
+    Translator,
+)
 from lineage.methods.base import FittedSystem, Method, answer_scored_splits, select_train_rows
 from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import (
@@ -37,16 +43,10 @@ from lineage.methods.encoding import EncodedItem, batch_by_length
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
-from lineage.models.base import Encoder, LossOutput, Trained
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.translator import (
-    EncoderMemory,
-    LSTMState,
-    TranslationSettings,
-    Translator,
-)
-from lineage.models.weights import load_into_model
+from lineage.networks.base import Encoder, LossOutput, Trained
+from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tokenizers.token_ids import TokenizedCorpus

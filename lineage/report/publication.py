@@ -14,7 +14,7 @@ from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import AdaptationEffect, Analysis, PretrainingBudget, record_to_json
 from lineage.config.params import Grid
-from lineage.data.language import is_spaceless
+from lineage.language import is_spaceless
 from lineage.report.champions import describe_champion
 from lineage.report.decisions import list_decisions, summarize_decisions
 from lineage.report.provenance import StageMetadata

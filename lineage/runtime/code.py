@@ -28,8 +28,8 @@ STATEMENT_FIELDS = ("body", "orelse", "handlers", "finalbody", "cases")
 # These modules import others only for the values of parameters: the defaults of families, and the
 # blocks of methods. The values are recorded for each stage that uses them.
 READS_VALUES_OF = {
-    "lineage.config.resolve": "lineage.models.registry",
-    "lineage.config.study": "lineage.methods.registry",
+    "lineage.config.resolve": "lineage.networks.registry",
+    "lineage.study.models": "lineage.methods.registry",
 }
 DYNAMIC_IMPORT = re.compile(r'import_module\(f"(lineage\.\w+)\.\{')
 

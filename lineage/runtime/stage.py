@@ -122,7 +122,7 @@ class Stage:
             model_record = SOURCES_DIR / "models" / f"{name}.json"
             if model_record.is_file():
                 record = read_json(model_record)
-                digests[f"lineage/models/{record['family']}.py"] = record["family_sha256"]
+                digests[f"lineage/families/{record['family']}.py"] = record["family_sha256"]
             task_record = SOURCES_DIR / "tasks" / f"{name}.json"
             if task_record.is_file():
                 record = read_json(task_record)

@@ -12,13 +12,13 @@ import pandas as pd
 import pyarrow as pa
 
 from lineage.config.params import Params, read_recorded_params
-from lineage.data.language import is_blank, normalize_text, split_words
 from lineage.errors import InputError
+from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoder import max_input_positions
 from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.stored_features import extract_features
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import (
     ROWS_PER_CHUNK,

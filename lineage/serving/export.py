@@ -13,13 +13,13 @@ from lineage.artifacts import MANIFEST_FILE, write_json
 from lineage.config.data import Task
 from lineage.config.params import read_recorded_params
 from lineage.errors import InputError
+from lineage.families.elmo import ElmoModel
 from lineage.formats import bilm, huggingface, word2vec
 from lineage.methods.saved import MODEL_FOLDER, SystemRecord, locate_model
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
-from lineage.models.elmo import ElmoModel
-from lineage.models.static import StaticVectors
-from lineage.models.weights import WEIGHTS_FILE
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
+from lineage.networks.static import StaticVectors
+from lineage.networks.weights import WEIGHTS_FILE
 from lineage.serving.models import locate_trained_model
 from lineage.serving.predict import TASK_FILE, describe_new_items, list_word_columns
 from lineage.serving.systems import KeptSystem, check_files, choose_system, list_systems

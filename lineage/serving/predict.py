@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from lineage.answers.annotations import spans_to_iob2
 from lineage.artifacts import read_json
 from lineage.config.data import Task
 from lineage.config.params import read_recorded_params, recorded_params_file
 from lineage.config.records import parse_record
-from lineage.data.annotations import spans_to_iob2
 from lineage.data.items import name_generated_columns
-from lineage.errors import EvaluationError, InputError
+from lineage.errors import EvaluationError, InputError, RowError
 from lineage.methods.registry import load_system
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_record
 from lineage.results import PROBABILITY_PREFIX
@@ -33,7 +33,7 @@ from lineage.serving.systems import (
     list_systems,
 )
 from lineage.tasks.base import Kind, load_kind
-from lineage.tasks.columns import RowError, TableColumns, is_empty_cell
+from lineage.tasks.columns import TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device
 
 PREDICTION = "prediction"

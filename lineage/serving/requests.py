@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import regex
 
-from lineage.errors import InputError, shorten_value
-from lineage.tasks.columns import TableColumns, is_empty_cell, row_error
+from lineage.errors import InputError, row_error, shorten_value
+from lineage.tasks.columns import TableColumns, is_empty_cell
 
 PLACE = "request"  # for messages
 RECORDS = "dataframe_records"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lineage.data.language import split_words
 from lineage.errors import InputError
+from lineage.language import split_words
 from lineage.synthetic.tasks import SyntheticTask
 
 EXAMPLES_PATH = Path(__file__).parent / "examples.csv"

@@ -2,13 +2,20 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
+from lineage.answers.label_names import WHOLE_NUMBER
 from lineage.config.data import Task
-from lineage.data.language import (
+from lineage.errors import (
+    InputError,
+    check_rows,
+    display_width,
+    row_error,
+    shorten_value,
+)
+from lineage.language import (
     cell_to_text,
     is_blank,
     normalize_text,
@@ -16,11 +23,9 @@ from lineage.data.language import (
     truncate_pair_lengths,
     truncate_to_words,
 )
-from lineage.errors import InputError, display_width, list_numbers, shorten_value
 
 TableColumns = dict[str, list[Any]]  # a user's table: values by column
 DECIMAL_WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")
-WHOLE_NUMBER = re.compile(r"-?\d+")
 DECIMAL_COMMA = re.compile(r"-?\d+,\d+")
 NON_FINITE = ("nan", "inf", "-inf")  # how a column of numbers shows a missing one
 MAX_NAME_WIDTH = (
@@ -32,36 +37,6 @@ MAX_BLANK_SHARE = 0.1
 LIST_SEPARATOR = "\x02"
 # A list of texts, numbers or numpy numbers that was written as one text.
 STRINGIFIED_LIST = re.compile(r"\[\s*(['\"]|-?\d|[\w.]+\().*\]", re.DOTALL)
-
-
-class RowError(InputError):
-    """The same error in some rows. Its arguments: the place, the rows from 0, and the problem."""
-
-    def __str__(self) -> str:
-        where, rows, problem = self.args
-        if len(rows) == 1:
-            return f"{where}: row {rows[0] + 1}: {problem}; correct the data, or remove the row"
-        shown = list_numbers([row + 1 for row in rows])
-        return (
-            f"{where}: {len(rows):,} rows ({shown}): {problem}; correct the data, or remove these "
-            "rows"
-        )
-
-    def renumber(self, number: Callable[[int], int]) -> "RowError":
-        """Return the error with other numbers of its rows."""
-        where, rows, problem = self.args
-        return RowError(where, [number(row) for row in rows], problem)
-
-
-def row_error(row: int, where: str, problem: str) -> RowError:
-    """Return an error that names a row of the user's data; the message counts rows from 1."""
-    return RowError(where, [row], problem)
-
-
-def check_rows(valid: Sequence[bool], where: str, problem: str) -> None:
-    """Raise one InputError that names all rows that are not valid."""
-    if not all(valid):
-        raise RowError(where, [row for row, is_valid in enumerate(valid) if not is_valid], problem)
 
 
 def find_filled_rows(columns: TableColumns) -> list[int]:
@@ -123,14 +98,6 @@ def normalize_label(text: str) -> str:
     """Return `1` for 1.0: csv and parquet write whole numbers so where one was missing once."""
     found = DECIMAL_WHOLE_NUMBER.fullmatch(text)
     return found[1] if found else text
-
-
-def sort_labels(labels: Sequence[str]) -> list[str]:
-    """Return the distinct labels, sorted; as numbers where all are whole numbers."""
-    distinct = sorted(set(labels))  # 1 and 01 are two labels, but one number
-    if all(WHOLE_NUMBER.fullmatch(name) for name in distinct):
-        return sorted(distinct, key=int)
-    return distinct
 
 
 def read_group_column(columns: TableColumns, name: str | None, where: str) -> list[str]:

@@ -9,22 +9,16 @@ import pandas as pd
 
 from lineage.answers.span import SpanAnswer
 from lineage.config.data import Task
-from lineage.data.language import (
+from lineage.errors import InputError, row_error, shorten_value
+from lineage.language import (
     cell_to_text,
     normalize_text,
     truncate_pair_lengths,
     truncate_to_words,
     word_spans,
 )
-from lineage.errors import InputError, shorten_value
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import (
-    TableColumns,
-    parse_integer,
-    read_group_column,
-    read_text_column,
-    row_error,
-)
+from lineage.tasks.columns import TableColumns, parse_integer, read_group_column, read_text_column
 
 CharacterSpan = tuple[int, int]  # the first character, and the one after the last
 

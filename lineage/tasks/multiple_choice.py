@@ -7,7 +7,8 @@ import pandas as pd
 
 from lineage.answers.choice import ChoiceAnswer
 from lineage.config.data import Task
-from lineage.data.language import (
+from lineage.errors import row_error, shorten_value
+from lineage.language import (
     cell_to_text,
     is_blank,
     normalize_text,
@@ -15,14 +16,12 @@ from lineage.data.language import (
     truncate_pair_lengths,
     truncate_to_words,
 )
-from lineage.errors import shorten_value
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
     read_group_column,
     read_label_column,
     read_text_column,
-    row_error,
 )
 
 

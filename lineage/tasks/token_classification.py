@@ -5,21 +5,19 @@ from typing import Any
 
 import pandas as pd
 
+from lineage.answers.annotations import is_span_annotation, spans_to_iob2
 from lineage.answers.tags import TagsAnswer
 from lineage.config.data import Task
-from lineage.data.annotations import is_span_annotation, spans_to_iob2
-from lineage.data.language import is_blank, is_spaceless, join_words, normalize_text
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError, check_rows, row_error, shorten_value
+from lineage.language import is_blank, is_spaceless, join_words, normalize_text
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     MAX_BLANK_SHARE,
     TableColumns,
-    check_rows,
     is_empty_cell,
     normalize_label,
     parse_list,
     read_group_column,
-    row_error,
 )
 
 MIN_ROWS_FOR_CHECK = 24  # fewer rows allow no conclusion

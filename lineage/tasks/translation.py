@@ -4,7 +4,7 @@ import pandas as pd
 
 from lineage.answers.text import TextAnswer
 from lineage.config.data import Task
-from lineage.data.language import truncate_to_words
+from lineage.language import truncate_to_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import TableColumns, read_group_column, read_text_column
 

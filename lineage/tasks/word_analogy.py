@@ -4,14 +4,13 @@ import pandas as pd
 
 from lineage.answers.words import AnalogyAnswer
 from lineage.config.data import Task
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError, row_error, shorten_value
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
     extract_item_words,
     read_group_column,
     read_word_columns,
-    row_error,
 )
 
 

@@ -7,8 +7,8 @@ import pandas as pd
 
 from lineage.answers.label import LabelAnswer
 from lineage.config.data import Task
-from lineage.data.language import is_blank, join_words
-from lineage.errors import shorten_value
+from lineage.errors import row_error, shorten_value
+from lineage.language import is_blank, join_words
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
@@ -16,7 +16,6 @@ from lineage.tasks.columns import (
     parse_list,
     read_group_column,
     read_label_column,
-    row_error,
 )
 
 

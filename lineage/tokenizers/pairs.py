@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lineage.data.language import truncate_pair_lengths
+from lineage.language import truncate_pair_lengths
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 
 

@@ -6,7 +6,7 @@ Types:
 - byte_bpe: BPE of bytes, as in GPT-2.
 - bpe: BPE of characters with </w> at a word's end, as in GPT-1.
 - wordpiece: as in BERT.
-- pretrained: that of a public checkpoint (`lineage.models.public_tokenizer`).
+- pretrained: that of a public checkpoint (`lineage.networks.public_tokenizer`).
 
 `lineage.tokenizers.train` trains all but the last.
 
@@ -26,9 +26,9 @@ from tokenizers import Tokenizer as BackendTokenizer
 
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import check_positive, parse_record
-from lineage.data.language import is_spaceless, sentence_spans, to_lowercase
 from lineage.errors import InputError
-from lineage.models.batch import Batch
+from lineage.language import is_spaceless, sentence_spans, to_lowercase
+from lineage.networks.batch import Batch
 from lineage.tokenizers.cache import TokenizationCache
 from lineage.tokenizers.normalization import NORMALIZERS, NormalizerName
 from lineage.tokenizers.word_bytes import MAX_WORD_BYTES_RANGE, trim_padding, word_byte_ids

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as BackendTokenizer
 
-from lineage.data.language import is_spaceless, split_words, to_lowercase, word_pattern
 from lineage.errors import InputError
+from lineage.language import is_spaceless, split_words, to_lowercase, word_pattern
 from lineage.tokenizers.normalization import NORMALIZERS
 from lineage.tokenizers.tokenizer import (
     SPECIAL_TOKENS,

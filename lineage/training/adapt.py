@@ -12,10 +12,10 @@ from torch import nn
 
 from lineage.artifacts import check_intact, read_json, read_manifest, read_table
 from lineage.config.params import Params
-from lineage.data.language import byte_count
 from lineage.errors import EvaluationError
-from lineage.models.base import Encoder, LanguageModelFamily
-from lineage.models.checkpoint import Checkpoint
+from lineage.language import byte_count
+from lineage.networks.base import Encoder, LanguageModelFamily
+from lineage.networks.checkpoint import Checkpoint
 from lineage.randomness import derive_seed, generator
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus

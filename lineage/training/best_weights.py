@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lineage.artifacts import read_json, write_json
-from lineage.models.weights import read_tensors, save_tensors
+from lineage.networks.weights import read_tensors, save_tensors
 
 WEIGHTS_FILE = "best.safetensors"
 METADATA_FILE = "best.json"

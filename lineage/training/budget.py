@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lineage.errors import InputError
-from lineage.models.base import Encoder, Family, LanguageModelFamily, Trained
-from lineage.models.batch import Batch
-from lineage.models.weights import build_on_meta
+from lineage.networks.base import Encoder, Family, LanguageModelFamily, Trained
+from lineage.networks.batch import Batch
+from lineage.networks.weights import build_on_meta
 from lineage.training.uncompiled import mark_methods_uncompiled
 
 SIZE_TOLERANCE = 0.05

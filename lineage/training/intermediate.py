@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lineage.artifacts import create_artifact, is_intact, write_json
-from lineage.models.base import Encoder
-from lineage.models.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
+from lineage.networks.base import Encoder
+from lineage.networks.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.training.optimizers import swap_averaged_weights
 from lineage.training.state import TrainState
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from lineage.errors import EvaluationError
-from lineage.models.base import LossOutput
-from lineage.models.batch import Batch
+from lineage.networks.base import LossOutput
+from lineage.networks.batch import Batch
 from lineage.training.budget import TrainCounters
 from lineage.training.devices import autocast
 from lineage.training.objectives import LossSums

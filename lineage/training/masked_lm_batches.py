@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from lineage.models.batch import IGNORE_INDEX, Batch, bucket_by_length
+from lineage.networks.batch import IGNORE_INDEX, Batch, bucket_by_length
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer

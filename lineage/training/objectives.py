@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.nn import functional as F
 
-from lineage.models.base import Encoder, LossOutput, embed
-from lineage.models.batch import IGNORE_INDEX, Batch
-from lineage.models.layers.softmax import SoftmaxInputs, blockwise_cross_entropy
+from lineage.networks.base import Encoder, LossOutput, embed
+from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.layers.softmax import SoftmaxInputs, blockwise_cross_entropy
 
 
 class SoftmaxModel(Protocol):

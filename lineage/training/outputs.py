@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage.artifacts import create_artifact, file_digest, write_json
-from lineage.models.checkpoint import Checkpoint
+from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.stage import Stage
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.training.curve import write_curve

@@ -14,9 +14,9 @@ from torch import nn
 
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
-from lineage.models.base import Encoder, LanguageModelFamily, Public, Static
-from lineage.models.checkpoint import Checkpoint
-from lineage.models.static import sample_training_text
+from lineage.networks.base import Encoder, LanguageModelFamily, Public, Static
+from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.static import sample_training_text
 from lineage.randomness import derive_seed
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import ALL_BATCHES, TrainContext, TrainPhase, TrainRun
 
 if TYPE_CHECKING:
-    from lineage.config.study import ModelConfig
+    from lineage.study.models import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lineage.errors import EvaluationError
-from lineage.models.batch import Batch
+from lineage.networks.batch import Batch
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer

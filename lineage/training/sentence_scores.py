@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from lineage.errors import EvaluationError
-from lineage.models.base import Encoder
-from lineage.models.batch import Batch
+from lineage.networks.base import Encoder
+from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.objectives import directional_nats
 

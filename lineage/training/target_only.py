@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lineage.config.params import Params
-from lineage.config.study import ModelConfig
 from lineage.data.checks import MIN_BYTES_PER_TOKEN
-from lineage.data.language import byte_count
-from lineage.models.checkpoint import Checkpoint
+from lineage.language import byte_count
+from lineage.networks.checkpoint import Checkpoint
+from lineage.study.models import ModelConfig
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer

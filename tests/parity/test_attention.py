@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from lineage.formats import huggingface
-from lineage.models.base import Encoder
-from lineage.models.batch import Batch
+from lineage.networks.base import Encoder
+from lineage.networks.batch import Batch
 from tests.golden import golden_folder
 
 TOLERANCE = {"atol": 3e-5, "rtol": 0.0}

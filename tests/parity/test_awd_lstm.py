@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from lineage.families.ulmfit import ULMFiTConfig, ULMFiTModel
 from lineage.methods.encoding import EncodedItem
 from lineage.methods.finetuning import FinetunedModel
-from lineage.models.batch import Batch
-from lineage.models.layers import awd_lstm
-from lineage.models.layers.awd_lstm import AwdDropouts
-from lineage.models.ulmfit import ULMFiTConfig, ULMFiTModel
+from lineage.networks.batch import Batch
+from lineage.networks.layers import awd_lstm
+from lineage.networks.layers.awd_lstm import AwdDropouts
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training.objectives import regularized_lm_loss
 from tests import tiny

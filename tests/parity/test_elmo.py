@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from lineage.errors import InputError
+from lineage.families.elmo import ElmoModel
 from lineage.formats.bilm import Elmo, batch_to_ids, read_bilm, read_options, write_bilm
-from lineage.models.elmo import ElmoModel
-from lineage.models.layers.scalar_mix import ScalarMix
+from lineage.networks.layers.scalar_mix import ScalarMix
 from tests import tiny
 from tests.golden import golden_folder
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from lineage.models.glove import (
+from lineage.families.glove import (
     AdagradState,
     GlovePretrainSettings,
     adagrad_step,
     count_cooccurrences,
 )
-from lineage.models.static import StaticConfig, StaticVectors
+from lineage.networks.static import StaticConfig, StaticVectors
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from tests.golden import golden_folder
 

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from transformers.utils import logging
 
 from lineage.formats import huggingface
-from lineage.models.base import Encoder, LossOutput
-from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.networks.base import Encoder, LossOutput
+from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.training.loop import TrainPlan, train
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.optimizers import build_adamw, build_param_groups

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lineage.models.base import LossOutput
-from lineage.models.batch import Batch
+from lineage.networks.base import LossOutput
+from lineage.networks.batch import Batch
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import (
     BertAdam,

@@ -8,8 +8,8 @@ import torch
 import transformers
 
 from lineage.errors import InputError
+from lineage.families import gpt
 from lineage.formats import huggingface
-from lineage.models import gpt
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer

@@ -13,10 +13,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from lineage.errors import InputError
+from lineage.families import bert, gpt
 from lineage.formats import huggingface
-from lineage.models import bert, gpt
-from lineage.models.base import Encoder
-from lineage.models.batch import IGNORE_INDEX, Batch
+from lineage.networks.base import Encoder
+from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer

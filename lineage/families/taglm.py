@@ -1,0 +1,298 @@
+"""TagLM: a separate forward and backward language model.
+
+Peters et al. 2017, "Semi-supervised sequence tagging with bidirectional language models". The two
+share no words, LSTM or softmax and are trained as if each were alone: two losses over separate
+parameters, gradients clipped separately. Downstream they stay frozen, and the probes that all
+families share read the top layer of each. The paper's tagger joins the two vectors to the output of
+its first recurrent layer, which reads static vectors: so does a BiLSTM of joined features
+(`grid.join_models`) with `evaluate.bilstm_probe: {num_layers: 2, join: first}`. There static
+vectors are trained with the tagger, which also reads characters; here static vectors stay frozen,
+and the tagger reads no characters.
+Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.config.records import check_fraction, check_num_layers, check_positive
+from lineage.networks.base import (
+    Encoder,
+    LossOutput,
+    Trained,
+    candidate_sizes,
+    embed,
+    empty_embedding,
+)
+from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
+from lineage.networks.layers.lstm import LSTMState, LSTMStates, ProjectedLSTM
+from lineage.networks.layers.softmax import SoftmaxInputs
+from lineage.training.objectives import (
+    full_or_sampled_softmax_nats,
+    select_targets,
+    split_directions,
+)
+from lineage.training.samplers import BidirectionalBpttBatches
+from lineage.training.sentence_scores import score_bidirectional_lm
+from lineage.training.settings import BilmPretrainSettings
+
+DIRECTIONS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class TagLMConfig:
+    """The block `architecture`.
+
+    `projection_size` and `cell_size` follow from the parameter budget if they are not given.
+    """
+
+    directions: Literal["bidirectional", "forward", "backward"]
+    num_layers: int
+    cell_to_projection_ratio: int  # cell_size / projection_size; 4 in the paper (2048 / 512)
+    dropout: float
+    cell_clip: float | None
+    projection_clip: float | None
+    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
+    projection_size: int | None = None
+    cell_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_layers", "cell_to_projection_ratio", "cell_clip")
+        check_positive(self, "projection_clip", "softmax_samples", "projection_size", "cell_size")
+        check_num_layers(self, "num_layers")
+        check_fraction(self, "dropout")
+
+    def candidates(self) -> Iterator[list["TagLMConfig"]]:
+        """Yield lists of configs of growing projection."""
+        return candidate_sizes(
+            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
+        )
+
+
+class DirectionalLM(nn.Module):
+    """One direction: a table of words, LSTMs with projection, a softmax."""
+
+    def __init__(self, config: TagLMConfig, *, vocab_size: int) -> None:
+        super().__init__()
+        assert config.projection_size is not None and config.cell_size is not None, (
+            "widths are solved before a model is built"
+        )
+        self.config = config
+        self.vocab_size = vocab_size
+        self.word_embeddings = empty_embedding(vocab_size, config.projection_size)
+        self.body = ProjectedLSTM(
+            num_layers=config.num_layers,
+            projection_size=config.projection_size,
+            cell_size=config.cell_size,
+            cell_clip=config.cell_clip or math.inf,
+            projection_clip=config.projection_clip or math.inf,
+            dropout=config.dropout,
+            residual=False,
+            num_directions=1,
+        )
+        self.softmax = nn.Linear(config.projection_size, vocab_size)
+
+    def top_layer(
+        self, ids_BT: torch.Tensor, state: LSTMStates | None
+    ) -> tuple[torch.Tensor, LSTMStates]:
+        """Return the last layer, (B, T, P), for ids in reading order, and the next state."""
+        outputs, state = self.body(embed(self.word_embeddings.weight, ids_BT)[None], state)
+        return outputs[-1][0], state
+
+    def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
+        """Return (N, P) top vectors, the (V, P) weight, the bias."""
+        return x_ND, self.softmax.weight, self.softmax.bias
+
+
+class TagLMModel(Encoder):
+    """One language model, or both."""
+
+    def __init__(self, config: TagLMConfig, *, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.direction_names: list[str] = [config.directions]
+        if config.directions == "bidirectional":
+            self.direction_names = [*DIRECTIONS]
+        elif config.directions == "forward":
+            self.word_pooling = "last"
+        else:
+            self.word_pooling = "first"  # positions are in the text's order, not in reading order
+        self.language_models = nn.ModuleList(
+            DirectionalLM(config, vocab_size=vocab_size) for _ in self.direction_names
+        )
+
+    def models_by_direction(self) -> dict[str, DirectionalLM]:
+        """Return the language model of each direction."""
+        models = {}
+        for direction, model in zip(self.direction_names, self.language_models, strict=True):
+            assert isinstance(model, DirectionalLM)
+            models[direction] = model
+        return models
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """Return one layer: each model's top layer, concatenated, (B, T, P) or (B, T, 2 P)."""
+        reversed_BT = reversed_positions(batch.mask_BT)
+        tops = []
+        for direction, model in self.models_by_direction().items():
+            if direction == "forward":
+                top_BTP, _ = model.top_layer(batch.ids_BT, None)
+            else:
+                top_BTP, _ = model.top_layer(batch.ids_BT.gather(1, reversed_BT), None)
+                top_BTP = gather_positions(top_BTP, reversed_BT)
+            tops.append(top_BTP)
+        return (torch.cat(tops, -1),)
+
+    def softmax_inputs_by_direction(
+        self, top_BTD: torch.Tensor
+    ) -> Iterator[tuple[str, SoftmaxInputs]]:
+        """Yield each direction's name and the softmax inputs for its part of `encode`."""
+        parts = top_BTD.chunk(len(self.direction_names), -1)
+        models = self.models_by_direction()
+        for (direction, model), part_BTP in zip(models.items(), parts, strict=True):
+            yield direction, model.softmax_inputs(part_BTP)
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """Return the mean over the real positions."""
+        return masked_mean(layers[-1], batch.mask_BT)
+
+    def modules_by_role(self) -> dict[str, nn.Module]:
+        """Return the modules by role, each of all directions."""
+        models = self.models_by_direction().values()
+        return {
+            "embedding": nn.ModuleList(model.word_embeddings for model in models),
+            "body": nn.ModuleList(model.body for model in models),
+            "head": nn.ModuleList(model.softmax for model in models),
+        }
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """Return the tables, then each LSTM layer of all directions."""
+        groups: list[list[nn.Parameter]] = [[] for _ in range(self.config.num_layers)]
+        for model in self.models_by_direction().values():
+            for layer, group in zip(model.body.layers, groups, strict=True):
+                group += layer.parameters()
+        return [[*self.modules_by_role()["embedding"].parameters()], *groups]
+
+    def grad_clip_groups(self) -> list[list[nn.Parameter]]:
+        """Return one group per language model."""
+        return [[*model.parameters()] for model in self.language_models]
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Initialize with weights scaled by their inputs and open forget gates."""
+        for model in self.models_by_direction().values():
+            for weight in (model.word_embeddings.weight, model.softmax.weight):
+                nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=generator)
+            nn.init.zeros_(model.softmax.bias)
+            model.body.init_weights(generator)
+
+    def hidden_sizes(self) -> tuple[int, ...]:
+        """Return P per direction for the only layer."""
+        assert self.config.projection_size is not None
+        return (len(self.language_models) * self.config.projection_size,)
+
+
+def independent_lm_losses(
+    model: TagLMModel, batch: Batch, recurrent_state: LSTMStates | None = None
+) -> LossOutput:
+    """Predict the next word from the left and the previous word from the right.
+
+    The loss is the sum of two losses that share no parameter. The first half of the batch's rows
+    are forward windows, the second half backward ones. The recurrent state holds the layers of all
+    models, one model after the other.
+    """
+    num_layers = model.config.num_layers
+    halves = dict(zip(DIRECTIONS, split_directions(batch), strict=True))
+    losses: list[torch.Tensor] = []
+    nats_by_direction: dict[str, torch.Tensor] = {}
+    counts: dict[str, int] = {}
+    next_state: list[LSTMState] = []
+    for number, (direction, language_model) in enumerate(model.models_by_direction().items()):
+        half = halves[direction]
+        state = None
+        if recurrent_state is not None:
+            state = recurrent_state[number * num_layers : (number + 1) * num_layers]
+        top_BTP, state = language_model.top_layer(half.ids_BT, state)
+        top_BTP = F.dropout(top_BTP, model.config.dropout, model.training)
+        top_NP, targets_N = select_targets(top_BTP, half)
+        nats = full_or_sampled_softmax_nats(language_model, top_NP, targets_N)
+        count = len(targets_N)
+        losses.append(nats / max(count, 1))
+        nats_by_direction[direction] = nats.detach()
+        counts[direction] = count
+        next_state += state
+    return LossOutput(torch.stack(losses).sum(), nats_by_direction, counts, tuple(next_state))
+
+
+def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
+    """Describe the change by a single direction."""
+    if architecture.directions == "bidirectional":
+        return {}
+    changes = {"contextualizer": "LSTM", "transfer": "frozen, the top"}
+    if architecture.directions == "forward":
+        changes["direction"] = "left to right"
+        changes["objective"] = "next word"
+    else:
+        changes["direction"] = "right to left"
+        changes["objective"] = "previous word"
+    return changes
+
+
+FAMILY = Trained(
+    name="taglm",
+    input_unit="words",
+    contextualizer="two separate LSTMs",
+    direction="left to right and right to left, separate",
+    objective_description="next word; previous word",
+    transfer_description="frozen, the top of each concatenated",
+    tokenizer_type="word",
+    architecture_class=TagLMConfig,
+    pretrain_class=BilmPretrainSettings,
+    build=TagLMModel,
+    batch_sampler=BidirectionalBpttBatches,
+    objective=independent_lm_losses,
+    predicts_next_token=True,
+    score_texts=score_bidirectional_lm,
+    vocab_parameters=(
+        "language_models.*.word_embeddings.weight",
+        "language_models.*.softmax.weight",
+        "language_models.*.softmax.bias",
+    ),
+    describe=describe_mechanism,
+    defaults={
+        "architecture": {
+            "directions": "bidirectional",
+            "num_layers": 1,
+            "cell_to_projection_ratio": 4,
+            "dropout": 0.0,
+            "cell_clip": 3.0,
+            "projection_clip": 3.0,
+            "softmax_samples": 1000,
+        },
+        "pretrain": {
+            "batch_size": 32,
+            "seq_len": 16,
+            "learning_rate": 0.003,
+            "warmup_ratio": 0.02,
+        },
+        "adapt": {
+            "learning_rate": 0.001,
+            "weight_decay": 0.0,
+            "new_words": {"max_words": 10_000, "min_frequency": 2},
+        },
+        "evaluate": {
+            "finetune": {
+                "learning_rate": 0.001,
+                "trials": [
+                    {"learning_rate": 0.0003},
+                    {"learning_rate": 0.001},
+                    {"learning_rate": 0.004},
+                ],
+                "batch_size": 32,
+            },
+        },
+    },
+)

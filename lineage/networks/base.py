@@ -1,0 +1,389 @@
+"""The interface between a family and everything else: `Encoder`, `LossOutput` and `Family`.
+
+A family is one file in `lineage/families`: a config, a model, and `FAMILY`, which is a `Trained`, a
+`Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lineage.networks.batch import Batch
+from lineage.networks.layers.softmax import SoftmaxInputs
+from lineage.tokenizers.tokenizer import TokenizerType
+
+# The records of a family's blocks `architecture` and `pretrain`; each family defines its own.
+Architecture = Any
+Pretrain = Any
+
+# A sparse gradient is faster than a dense one only if the table has this many rows per lookup.
+MIN_ROWS_PER_LOOKUP = 4
+
+
+class Encoder(nn.Module):
+    """A model that turns a batch into one tensor per layer.
+
+    Shapes: B items, T positions, D_l units of layer l, N predicted positions, V vocabulary.
+    """
+
+    handles_oov: bool = False  # True if it reads the bytes of words outside its vocabulary
+    # Which of its pieces represents a word. A model that reads in one direction uses the piece
+    # that has read the whole word.
+    word_pooling: Literal["mean", "last", "first"] = "mean"
+
+    def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        """Return (B, T, D_l) for each layer, bottom to top, starting from zero states.
+
+        The vectors of real positions never depend on padding.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.encode")
+
+    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
+        """Return (B, D): the vector of the whole text that fine-tuning uses."""
+        raise NotImplementedError(f"{type(self).__name__}.pool")
+
+    def pool_windows(
+        self, batch: Batch, *, window: int, pooled_positions: int | None
+    ) -> torch.Tensor:
+        """Pool a long text that is read window by window, starting from a zero state.
+
+        Gradients flow only through the windows within the last `pooled_positions` positions.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.pool_windows")
+
+    def build_head(
+        self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
+    ) -> nn.Module:
+        """Build the fine-tuning head for the pooled text: (B, D) -> (B, classes).
+
+        `hidden_dropout` is for the head's hidden layer, if it has one.
+        """
+        return build_linear_head(self.hidden_sizes()[-1], num_classes, dropout=dropout)
+
+    def init_head(self, head: nn.Module, generator: torch.Generator) -> None:
+        """Initialize a fine-tuning head with N(0, 0.02) weights, as GPT and BERT do."""
+        for part in head.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=0.02, generator=generator)
+                if part.bias is not None:
+                    nn.init.zeros_(part.bias)
+
+    def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
+        """Return the softmax's inputs for (N, D) top vectors, its (V, D) weight and (V,) bias."""
+        raise NotImplementedError(f"{type(self).__name__}.softmax_inputs")
+
+    def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
+        """Return the (N, V) logits of top vectors."""
+        return F.linear(*self.softmax_inputs(x_ND))
+
+    def modules_by_role(self) -> dict[str, nn.Module]:
+        """Return the modules by role: embedding, characters, body, pooler, head.
+
+        `embedding` holds the tables of words or pieces, n-grams, positions and segments.
+        `characters` holds the layers that read the bytes of words. `body` holds the layers above.
+        `pooler` is BERT's layer over the pooled vector. `head` holds what only pretraining uses,
+        such as a softmax that is not tied. Only `body` counts against the parameter budget.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.modules_by_role")
+
+    def layer_groups(self) -> list[list[nn.Parameter]]:
+        """Return the parameters used downstream, in groups from bottom to top.
+
+        Discriminative learning rates and gradual unfreezing act on these groups.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.layer_groups")
+
+    def tied_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the layer groups that are also a pretraining head."""
+        return []
+
+    def grad_clip_groups(self) -> list[list[nn.Parameter]]:
+        """Return the groups of parameters whose gradient norms are clipped separately."""
+        return [[*self.parameters()]]
+
+    def init_weights(self, generator: torch.Generator) -> None:
+        """Initialize every parameter and buffer.
+
+        Models are built on the meta device, so values that a constructor sets are lost.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.init_weights")
+
+    def hidden_sizes(self) -> tuple[int, ...]:
+        """Return D_l for each layer."""
+        raise NotImplementedError(f"{type(self).__name__}.hidden_sizes")
+
+    def to_empty(self, *, device: str | torch.device | int | None, recurse: bool = True) -> Self:
+        """Move to a device without copying values, as torch does.
+
+        Torch's version imports a package for symbolic shapes when it leaves the meta device, which
+        takes half a second.
+        """
+
+        def empty_like(x: torch.Tensor) -> torch.Tensor:
+            return torch.empty(x.shape, dtype=x.dtype, device=device)
+
+        return self._apply(empty_like, recurse=recurse)
+
+
+def build_linear_head(in_features: int, num_classes: int, *, dropout: float) -> nn.Module:
+    """Build dropout and a linear layer: (B, D) -> (B, classes)."""
+    return nn.Sequential(nn.Dropout(dropout), nn.Linear(in_features, num_classes))
+
+
+def empty_embedding(
+    num_embeddings: int, embedding_dim: int, *, padding_idx: int | None = None
+) -> nn.Embedding:
+    """Build an uninitialized table; `init_weights` fills it.
+
+    Torch would fill it a first time, which costs time, and on the meta device seconds of imports.
+    """
+    weight = torch.empty(num_embeddings, embedding_dim)
+    return nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=padding_idx)
+
+
+def embed(weight_VD: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Look up rows of a table: (...) ids -> (..., D).
+
+    On a CPU the gradient is sparse if few rows are looked up (see `lineage.training.optimizers`).
+    On a GPU it is always dense, since counting distinct rows would wait for the GPU.
+    """
+    on_cpu = weight_VD.device.type == "cpu"
+    sparse = on_cpu and MIN_ROWS_PER_LOOKUP * ids.numel() <= len(weight_VD)
+    return F.embedding(ids, weight_VD, sparse=sparse)
+
+
+def candidate_sizes(
+    config: Architecture, width_field: str, inner_field: str, *, ratio: float, step: int = 2
+) -> Iterator[list[Architecture]]:
+    """Yield the `candidates` of a config: lists of configs of growing width.
+
+    The first list has `ratio` times as many inner units as the width, the following ones somewhat
+    fewer or more. The two fields are given by name; one that already has a value keeps it.
+    """
+    given_width = getattr(config, width_field)
+    given_inner = getattr(config, inner_field)
+    widths = [given_width] if given_width else range(step, 2049, step)
+    for percent in (100, 95, 105, 90, 110, 85, 115, 80, 120, 75, 125):
+        candidates = []
+        for width in widths:
+            inner = given_inner or max(1, round(ratio * width * percent / 100))
+            candidates.append(replace(config, **{width_field: width, inner_field: inner}))
+        yield candidates
+
+
+def with_dropout(
+    architecture: Architecture, dropout: float | dict[str, float] | None
+) -> Architecture:
+    """Copy a model's config with other dropouts; None leaves it as it is.
+
+    A number replaces `dropout`, and a mapping replaces fields of `dropouts`. Raises ValueError if
+    the config has no dropouts of that form.
+    """
+    if dropout is None:
+        return architecture
+    if isinstance(dropout, dict) and hasattr(architecture, "dropouts"):
+        known = sorted(vars(architecture.dropouts))
+        unknown = sorted(dropout.keys() - set(known))
+        if unknown:
+            raise ValueError(
+                f"there is no dropout '{unknown[0]}'; the model has {', '.join(known)}"
+            )
+        return replace(architecture, dropouts=replace(architecture.dropouts, **dropout))
+    if not isinstance(dropout, dict) and hasattr(architecture, "dropout"):
+        return replace(architecture, dropout=dropout)
+    given = "several" if isinstance(dropout, dict) else "one"
+    if hasattr(architecture, "dropouts"):
+        raise ValueError(f"{given}, and the model has several; give them by name")
+    available = "one" if hasattr(architecture, "dropout") else "none"
+    raise ValueError(f"{given}, and the model has {available}")
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """The result of an objective for one batch.
+
+    The names in `nats` decide which metrics are reported on held-out text (see
+    `lineage.training.objectives.compute_lm_metrics`): causal, forward and backward give bits per
+    byte; X_correct is a number of correct predictions and gives X_accuracy; any other X gives
+    X_nats per target.
+    """
+
+    loss: torch.Tensor  # scalar, with its gradient
+    nats: dict[str, torch.Tensor]  # summed over the targets
+    target_counts: dict[str, int]  # number of targets, by the same names
+    recurrent_state: Any = None  # `training.state.RecurrentState`, if the objective has one
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Family:
+    """The base of the three kinds of family: `Trained`, `Static` and `Public`.
+
+    Families are singletons, compared by identity.
+    `input_unit` to `transfer_description` are the family's row in the table of mechanisms.
+    """
+
+    name: str
+    input_unit: str
+    contextualizer: str
+    direction: str
+    objective_description: str
+    transfer_description: str
+    tokenizer_type: TokenizerType
+    architecture_class: type[Architecture]
+    pretrain_class: type[Pretrain]
+    build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
+    # The values of a model of this family unless params.yaml says otherwise: keys of its blocks whose
+    # values differ from the defaults of the records.
+    defaults: Mapping[str, Any] = field(hash=False)
+    # (architecture, pretrain) -> the cells of the mechanism row that these settings change
+    describe: Callable[[Architecture, Pretrain], dict[str, str]] | None = None
+    # Parameters that have one row per word, as patterns of their names (`fnmatch`). New words of a
+    # target domain can be added to them (`adapt.new_words`).
+    vocab_parameters: tuple[str, ...] = ()
+    # True if the model has `pool_windows`: long texts may then be read in windows (`bptt_window`),
+    # and texts backward.
+    supports_windows: bool = False
+    # True if pretraining reads running text and predicts every next token, so that an n-gram model
+    # can predict the same tokens.
+    predicts_next_token: bool = False
+    # True if `pool` returns the state at the last position, special tokens included:
+    # `linear_label_gain` (Dai and Le 2015) can then also learn from the states before it.
+    pools_last_state: bool = False
+
+    def missing_keys(self, architecture: Architecture) -> list[str]:
+        """Return the keys of an architecture that need a value before the model can be built."""
+        return []
+
+    def build_meta_model(self, architecture: Architecture) -> Encoder | None:
+        """Build a model without values, with any width if none is given; None if it cannot be."""
+        raise NotImplementedError(f"{type(self).__name__}.build_meta_model")
+
+    def reads_corpus(self, pretrain: Pretrain) -> bool:
+        """Return True if a model with this block `pretrain` is trained on the study's corpus."""
+        return True
+
+    def can_score_text(self, architecture: Architecture) -> bool:
+        """Return True if a model of this architecture gives a text a probability."""
+        return False
+
+    @property
+    def can_translate(self) -> bool:
+        """True if a translator can be built from the family's models."""
+        return False
+
+    def can_answer(self, answered_by: str, architecture: Architecture) -> bool:
+        """Return whether a model can answer tasks with this `Answer.answered_by`."""
+        if answered_by == "sentence_probability":
+            return self.can_score_text(architecture)
+        if answered_by == "translator":
+            return self.can_translate
+        return True
+
+    def mechanism_row(self, architecture: Architecture, pretrain: Pretrain) -> dict[str, str]:
+        """Return a model's row in the report's table of mechanisms."""
+        row = {
+            "unit": self.input_unit,
+            "contextualizer": self.contextualizer,
+            "direction": self.direction,
+            "objective": self.objective_description,
+            "transfer": self.transfer_description,
+        }
+        if self.describe is not None:
+            row |= self.describe(architecture, pretrain)
+        return row
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LanguageModelFamily(Family):
+    """A family with a language model: the shared loop can train or adapt it, and it scores text."""
+
+    batch_sampler: Callable[..., Any]  # (tokens, tokenizer, settings, seed=) -> BatchSampler
+    objective: Callable[..., LossOutput]  # (model, batch, recurrent_state) -> LossOutput
+    # (model, tokenizer, texts, limit=) -> (N, 2) log-probability and number of tokens, as in
+    # training.sentence_scores
+    score_texts: Callable[..., Any]
+
+    def can_score_text(self, architecture: Architecture) -> bool:
+        """Return True: `score_texts` does it."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained(LanguageModelFamily):
+    """A family that the shared loop pretrains, with a body as large as the budget allows.
+
+    Its architecture has `candidates()`, lists of configs with growing bodies, from which
+    `lineage.training.budget.match_parameter_budget` chooses.
+    """
+
+    # (model, top_BTD, batch) -> the language model's loss on the task's texts, which fine-tuning
+    # adds with the weight `aux_lm_weight`
+    auxiliary_loss: Callable[..., torch.Tensor] | None = None
+    # (trained, random_init, settings, generator=) -> lineage.families.translator.Translator
+    build_translator: Callable[..., Any] | None = None
+
+    def missing_keys(self, architecture: Architecture) -> list[str]:
+        """Return the widths that are not given; a parameter budget would determine them."""
+        first = next(architecture.candidates())
+        if architecture in first:
+            return []
+        keys = vars(architecture)
+        return [key for key in keys if keys[key] is None and getattr(first[0], key) is not None]
+
+    def build_meta_model(self, architecture: Architecture) -> Encoder:
+        """Build the first candidate on the meta device, where it takes no memory."""
+        with torch.device("meta"):
+            return self.build(next(architecture.candidates())[0], vocab_size=1000)
+
+    @property
+    def can_translate(self) -> bool:
+        """True if the family builds a translator."""
+        return self.build_translator is not None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Static(Family):
+    """A family that gives each word one vector and is trained outside the shared loop."""
+
+    # (model, text, tokenizer, settings, seed=, report=): see `lineage.networks.static`
+    fit_static: Callable[..., None]
+    # True if training counts co-occurrences: a second pass over the text would change nothing, so
+    # the text is read at most once.
+    uses_cooccurrence_counts: bool = False
+
+    def build_meta_model(self, architecture: Architecture) -> Encoder:
+        """Build the model on the meta device, where it takes no memory."""
+        with torch.device("meta"):
+            return self.build(architecture, vocab_size=1000)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Public(LanguageModelFamily):
+    """A family whose models were pretrained elsewhere and are loaded from a folder.
+
+    The size of a model is known only once its folder is read.
+    """
+
+    load_pretrained: Callable[
+        ..., tuple[Architecture, Encoder]
+    ]  # (folder, config, head_generator) -> config and model
+    lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head
+
+    def missing_keys(self, architecture: Architecture) -> list[str]:
+        """Return the key that describes the folder until the folder is read."""
+        return ["checkpoint_info"] if architecture.checkpoint_info is None else []
+
+    def build_meta_model(self, architecture: Architecture) -> None:
+        """Return None: only the folder tells the sizes."""
+
+    def reads_corpus(self, pretrain: Pretrain) -> bool:
+        """Return True if the checkpoint continues on the corpus."""
+        return bool(pretrain.continue_on_corpus)
+
+    def can_score_text(self, architecture: Architecture) -> bool:
+        """Return True unless the folder is known to lack the language model's head."""
+        return not self.lacks_lm_head(architecture)
