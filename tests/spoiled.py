@@ -41,7 +41,7 @@ def aux_lm_weight_without_next_token(folder, tree):
 
 
 def unknown_kind(folder, tree):
-    set_value(tree, "tasks.mood.kind", "clasify")
+    set_value(tree, "tasks.mood.kind", "text_clasification")
 
 
 def unknown_metric(folder, tree):

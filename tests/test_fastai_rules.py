@@ -17,6 +17,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import encode_word_in_context
+from lineage.methods.word_vectors import embed_words
 from lineage.tokenizers.normalization import normalize_fastai
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
@@ -173,7 +174,7 @@ def test_a_case_marker_alone_does_not_make_a_word_known() -> None:
         ),
         "random",
     )
-    _, is_known = encoder.embed_words(["Cat", "NASA", "saw", "zyzzyva", "Zyzzyva", "ZYZZYVA"])
+    _, is_known = embed_words(encoder, ["Cat", "NASA", "saw", "zyzzyva", "Zyzzyva", "ZYZZYVA"])
     assert is_known.tolist() == [True] * 3 + [False] * 3
 
 

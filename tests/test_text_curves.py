@@ -17,9 +17,9 @@ from lineage.analysis.records import Analysis, System, TextCurve, TextGain
 from lineage.config.params import Grid, Params, ReportParams, parse_params, read_params
 from lineage.config.resolve import merge_trees
 from lineage.errors import InputError
-from lineage.evaluation import evaluate as evaluation
 from lineage.evaluation.evaluate import select_intermediate_runs
 from lineage.methods.encoder import EvalRun
+from lineage.methods.head_method import HeadMethod
 from lineage.networks.checkpoint import Checkpoint
 from lineage.report import page
 from lineage.report.evidence import write_evidence
@@ -304,17 +304,17 @@ def test_the_stages_keep_and_score_intermediate_checkpoints(
     artifacts.check_intact(study.pretrained)
 
     # The evaluation is killed after the first of the two checkpoints, and goes on with the second.
-    original = evaluation._evaluate_run
+    original = HeadMethod.fit
     evaluated: list[str] = []
 
-    def evaluate_or_die(encoder: Any, run: EvalRun, *arguments: Any) -> Any:
-        name = encoder.context.checkpoint.weights_path.parent.name
+    def evaluate_or_die(method: HeadMethod, subject: Any, *arguments: Any) -> Any:
+        name = subject.context.checkpoint.weights_path.parent.name
         evaluated.append(name)
         if name == "intermediate-0.5" and evaluated.count(name) == 1:
             raise KeyboardInterrupt
-        return original(encoder, run, *arguments)
+        return original(method, subject, *arguments)
 
-    monkeypatch.setattr(evaluation, "_evaluate_run", evaluate_or_die)
+    monkeypatch.setattr(HeadMethod, "fit", evaluate_or_die)
     with pytest.raises(KeyboardInterrupt):
         study.run("evaluate gpt 0 mood")
     assert evaluated[-2:] == ["intermediate-0.25", "intermediate-0.5"]

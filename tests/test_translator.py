@@ -16,8 +16,7 @@ from lineage.families.translator import (
     Translator,
     build_translator,
 )
-from lineage.methods.setfit import PairBatch
-from lineage.methods.translation import beam_search, collate_pairs, translation_loss
+from lineage.methods.translation import PairBatch, beam_search, collate_pairs, translation_loss
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny

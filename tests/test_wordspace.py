@@ -187,10 +187,10 @@ def test_pairs_with_an_unknown_word_score_the_mean_and_such_analogies_are_wrong(
     )
     frame = pd.DataFrame(answers)
     assert (
-        format_notes(SimilarityAnswer.describe_unknown(frame))
+        format_notes(SimilarityAnswer.describe_answers(frame))
         == "2 of 5 pairs have a word that the model does not know; each was given the mean cosine of the others"
     )
-    assert SimilarityAnswer.describe_unknown(frame[:2]) == []
+    assert SimilarityAnswer.describe_answers(frame[:2]) == []
     table = make_items(
         ("a", "b", "c", "f"), ("f", "b", "c", "d"), ("a", "b", "c", "d"), ("a", "c", "b", "e")
     )
@@ -200,7 +200,7 @@ def test_pairs_with_an_unknown_word_score_the_mean_and_such_analogies_are_wrong(
     assert np.isnan(answers["score"][:2]).all()
     assert set(answers["prediction"][2:]) <= {"d", "e"}, "an unknown word is not a candidate"
     assert (
-        format_notes(AnalogyAnswer.describe_unknown(pd.DataFrame(answers)))
+        format_notes(AnalogyAnswer.describe_answers(pd.DataFrame(answers)))
         == "2 of 4 analogies have a word that the model does not know; none of them is right"
     )
 
