@@ -1,4 +1,4 @@
-"""What this machine gives a run: threads, how many stages at a time, and a server of processes."""
+"""The resources of this machine for a run: threads, stages at a time, a server of processes."""
 
 import contextlib
 import os

@@ -30,7 +30,7 @@ from typing import Literal
 from flows.locks import hold_lock
 from flows.processes import environment_variables, terminate_process_group
 
-# What stages import of other projects. The last two are for publish.
+# Imports of stages from other projects. The last two are for publish.
 PRELOADED_MODULES = (
     "torch",
     "pandas",

@@ -72,7 +72,7 @@ POLL_SECONDS = 1.0
 # How long a stage waits for a server that does not answer: `lineage up` starts it again in 20 s.
 NO_SERVER_SECONDS = 60.0
 KEPT_ON_WORKERS = (".dvc", str(STATE_DIR))  # between two stages: the cache, and resume state
-# What the processes of a worker import besides: DVC's commands, and Prefect's start of a flow run.
+# Further imports of a worker's processes: DVC's commands, and Prefect's start of a flow run.
 MODULES_OF_WORKERS = ("dvc.cli.parser", "dvc.repo", "prefect.logging.loggers")
 ARTIFACT_PREFIX = "stage-"  # of the keys of Prefect artifacts in which workers report
 

@@ -53,7 +53,7 @@ from lineage.training.devices import configure_torch, select_device
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one of the verbs evaluates: a model, in the folder of one of its stages."""
+    """The model that one of the verbs evaluates, in the folder of one of its stages."""
 
     inits: tuple[Init, ...]
     folder: str  # of the models, in artifacts

@@ -54,7 +54,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.config.data",
         "lineage.study.draft",
         "lineage.study.public_proposal",
-        "lineage.data.column_guesses",
+        "lineage.data.infer_columns",
         "lineage.data.files",
         "lineage.data.inspect_corpus",
         "lineage.data.inspect_task",

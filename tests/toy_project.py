@@ -285,7 +285,7 @@ def read_dvc_lock(root: Path) -> dict:
 def make_project(folder: Path) -> Project:
     """Create a committed project in `folder`/project."""
     root = folder / "project"
-    for name in ("stages", "user", "lineage/runtime", "lineage/config"):
+    for name in ("stages", "user", "lineage/runtime", "lineage/config", "lineage/study"):
         (root / name).mkdir(parents=True)
     shutil.copytree(
         REPOSITORY / "flows", root / "flows", ignore=shutil.ignore_patterns("__pycache__")
@@ -295,6 +295,7 @@ def make_project(folder: Path) -> Project:
         "errors",
         "config/__init__",
         "config/records",
+        "study/__init__",
         "runtime/__init__",
         "runtime/code",
         "runtime/database",

@@ -1,4 +1,4 @@
-"""What a task asks for: a type of answer is one file of this package.
+"""The types of answer that a task can ask for: one file of this package each.
 
 The file says how the labels of a task are checked and stored, how a head learns and gives the
 answers, what simple baselines answer, how answers are scored, and which columns of predictions hold
@@ -24,8 +24,8 @@ from lineage.errors import InputError, shorten_value
 from lineage.results import Note
 
 PredictionColumns = dict[str, np.ndarray]
-# What gives the answers: a trained head over an encoder, the probability that a language model gives
-# to sentences, the vectors of single words, or a trained translator.
+# The answers come from a trained head over an encoder, the probability that a language model gives to
+# sentences, the vectors of single words, or a trained translator.
 AnsweredBy = Literal["head", "sentence_probability", "word_vectors", "translator"]
 Splits = dict[str, pd.DataFrame]
 # A word between the one before it and the one after it.
@@ -34,7 +34,7 @@ WordInContext = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class LinearInputs:
-    """What a linear model on TF-IDF reads of each row: texts, or words in their context."""
+    """The inputs of a linear model on TF-IDF for each row: texts, or words in their context."""
 
     # One list for each text of a row.
     texts: Sequence[Sequence[str]] = ()
@@ -64,10 +64,10 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
-    # Whether baselines can answer where no head is trained.
+    # Baselines can answer tasks without a trained head.
     has_majority: ClassVar[bool] = False
     has_lexical_answers: ClassVar[bool] = False
-    # What the most frequent answer is called where there are no classes; empty: majority.
+    # The name of the most frequent answer to tasks without classes; empty: majority.
     majority_name: ClassVar[str] = ""
 
     @classmethod
@@ -126,7 +126,7 @@ class Answer:
     def count_doubtful(
         cls, splits: Splits, labels: Sequence[str], task: Task
     ) -> dict[str, dict[str, int]]:
-        """Return what task.json says about labels that no model can predict, by split."""
+        """Count labels that no model can predict, by split, for task.json."""
         return {}
 
     @classmethod
@@ -135,7 +135,7 @@ class Answer:
         index_of = {name: index for index, name in enumerate(names)}
         return labels.map(index_of).astype("int64")
 
-    # What baselines answer where no head is trained.
+    # Answers of baselines to tasks without a trained head.
 
     @classmethod
     def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
@@ -242,11 +242,11 @@ class HeadAnswer(Answer):
     def linear_inputs(
         self, items: pd.DataFrame, texts: Sequence[Sequence[str]], language: str
     ) -> LinearInputs:
-        """Return what a linear model reads; `texts` are those of the items, by column."""
+        """Return the inputs of a linear model; `texts` are those of the items, by column."""
         return LinearInputs(texts)
 
     def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
-        """Return the (M,) labels of each linear model: names, numbers, or what is right."""
+        """Return the (M,) labels of each linear model: names, numbers, or right and wrong."""
         return [train["label"].to_numpy()]
 
     def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:

@@ -71,7 +71,7 @@ def fit_word_vectorizers(
 def compute_features(
     vectorizers: Sequence[TfidfVectorizer], inputs: LinearInputs, *, symmetric: bool
 ) -> csr_matrix:
-    """Return (M, F) features: of texts, or of words and what is known of them besides."""
+    """Return (M, F) features: of texts, or of words and their extra features."""
     if inputs.words is None:
         return text_features(vectorizers[0], inputs.texts, symmetric=symmetric)
     parts = [

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lineage.config.data import CorpusSource
-from lineage.data.column_guesses import choose_corpus_text, list_names, note_others
 from lineage.data.files import DataFiles, check_readable, open_decompressed
+from lineage.data.infer_columns import choose_corpus_text, list_names, note_others
 from lineage.data.inspection import (
     SAMPLE_BYTES,
     cell_text,

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from lineage.config.data import Task
-from lineage.data.column_guesses import (
+from lineage.data.files import DataFiles, check_readable, join_pattern, open_decompressed
+from lineage.data.infer_columns import (
     GUESSED_KINDS,
     ColumnChoice,
     RequestedColumns,
     choose_columns,
     list_names,
 )
-from lineage.data.files import DataFiles, check_readable, join_pattern, open_decompressed
 from lineage.data.inspection import (
     SAMPLE_BYTES,
     cell_text,

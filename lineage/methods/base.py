@@ -50,7 +50,7 @@ EXTRA_COLUMNS = (KNOWN_COLUMN, LAYER_PREFIX, *MEAN_METRICS)
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """What a method has fitted in one run: its predictions, and what is kept to use it later."""
+    """The result of one run of a method: predictions, and the parts that are kept for later use."""
 
     predictions: RunPredictions
     method: "Method"  # with the hyperparameters that were chosen
@@ -70,15 +70,15 @@ class Method(Checked):
     # How the report calls a model that is used so, by the values of the column `head`.
     titles: ClassVar[Mapping[str, str]] = {}
     group_title: ClassVar[str] = ""  # of several heads together
-    # What a kept system is, by the values of the column `head`.
+    # The description of a kept system, by the values of the column `head`.
     descriptions: ClassVar[Mapping[str, str]] = {}
-    noun: ClassVar[str] = ""  # of what is tried: `a linear probe`
+    noun: ClassVar[str] = ""  # for a list of trials: `a linear probe`
     answered_by: ClassVar[AnsweredBy] = "head"
     is_baseline: ClassVar[bool] = False  # it uses no model, and is named in its place
     reads_frozen_features: ClassVar[bool] = False
-    # The chosen system is scored on validation too, where other systems are compared with it.
+    # The chosen system is scored on validation too, for comparison with others.
     scores_validation: ClassVar[bool] = True
-    # What is kept is as large as the encoder. So it is kept only if no other system of as many
+    # A kept system is as large as the encoder, so it is kept only if no other system of as many
     # labels is better on validation.
     keeps_network: ClassVar[bool] = True
 
@@ -101,7 +101,7 @@ class Method(Checked):
         return kind.answer.answered_by == self.answered_by
 
     def complete(self, finetune: "Method") -> Self:
-        """Return the method with what its block leaves to the block `finetune`."""
+        """Fill in the keys that a block leaves to the block `finetune`."""
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""A method without a model: what pretraining has to beat.
+"""A method without a model, which pretraining has to beat.
 
 Its rows and predictions are those of the reported split alone, with the method as their model.
 """
@@ -29,17 +29,17 @@ class BaselineMethod(HeadMethod):
     scores_validation: ClassVar[bool] = False
 
     def suits(self, kind: Kind, info: dict[str, object]) -> bool:
-        """Return True: where a baseline has no answer, a row says so."""
+        """Return True: a row says so if a baseline has no answer."""
         return True
 
     def unsupported_note(self, context: TaskContext) -> Note | None:
-        """Return why the baseline has no answer; None if it has one."""
+        """Return a note if the baseline has no answer."""
         return None
 
     def answer(
         self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
     ) -> PredictionColumns:
-        """Return the answers where no head gives them."""
+        """Return the answers to tasks without a head."""
         raise NotImplementedError(f"{type(self).__name__}.answer")
 
     def fit(

@@ -61,7 +61,7 @@ class EvalRun:
 
 
 class TaskContext:
-    """What every method knows: the task, and the methods themselves."""
+    """The facts that every method needs: the task, and the methods themselves."""
 
     task: TaskData
     settings: HasMethods
@@ -105,7 +105,7 @@ class TaskContext:
 
     @property
     def keeps_systems(self) -> bool:
-        """Whether systems can be used afterwards."""
+        """True if systems can be used afterwards."""
         return True
 
     @property
@@ -160,7 +160,7 @@ class EvalContext(TaskContext):
         return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
-        """Return the text that a model was adapted to: the task's, or the corpus (general)."""
+        """Return task, the corpus (general), or none."""
         family = self.checkpoint.family
         if init == "adapted":
             return "task"
@@ -169,7 +169,7 @@ class EvalContext(TaskContext):
         return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """Return the bytes of text that all trained parts of a model have read; None: unknown."""
+        """Count the static vectors that are joined too."""
         text_bytes = 0 if init == "random" else self.text_bytes
         static_bytes = self.static_context.text_bytes if self.static_context else 0
         if text_bytes is None or static_bytes is None:
@@ -177,7 +177,7 @@ class EvalContext(TaskContext):
         return text_bytes + static_bytes
 
     def missing_note(self, init: Init) -> Note | None:
-        """Return why there is no such model to evaluate; None if there is one."""
+        """Tell why training failed."""
         static = self.static_context
         if static is not None and static.failure_reason:
             failed = {"model": static.checkpoint.model_name, "error": static.failure_reason}
@@ -192,12 +192,12 @@ class EvalContext(TaskContext):
 
     @property
     def keeps_systems(self) -> bool:
-        """Whether systems can be used afterwards: those of two models together use two budgets."""
+        """True if systems can be used afterwards: those of two models together use two budgets."""
         return self.static_context is None
 
     @property
     def system_columns(self) -> dict[str, Any]:
-        """How a kept system reads and computes, for its record."""
+        """Name the folder of the model too."""
         weights_path = self.checkpoint.weights_path
         return {
             "precision": self.precision,
@@ -210,7 +210,7 @@ class EvalContext(TaskContext):
         return EncoderUnderTest(self, init, scratch_dir=scratch_dir)
 
     def reading_notes(self, table: str) -> list[Note]:
-        """Return notes on what the model could not read of a table's items."""
+        """Tell how many texts were cut, and how many words have no token."""
         notes = []
         share = self.truncated_share(table)
         if share:
@@ -310,12 +310,12 @@ def keep_one_order(items: Sequence[EncodedItem], order: int) -> list[EncodedItem
 
 
 class Subject:
-    """What a method is tried on: a task, and what methods keep from one run to the next."""
+    """The subject of a method: a task, and the results that methods keep between runs."""
 
     def __init__(self, context: TaskContext, init: Init) -> None:
         self.task_context = context
         self.init = init
-        # What a method has computed for several runs, by its name.
+        # Results that a method shares between runs, by its name.
         self.kept: dict[str, Any] = {}
 
 

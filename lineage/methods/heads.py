@@ -25,7 +25,7 @@ class FittedHead:
     """A head that can predict, and what is kept of its training."""
 
     predict: Callable[[SplitItems], HeadOutput]
-    # What is kept: all that the method's `load_head` reads.
+    # All that the method's `load_head` reads.
     # None: nothing was learned.
     get_tensors: Callable[[], dict[str, torch.Tensor]] | None
     # Empty for a linear probe, which L-BFGS fits; for SetFit the loss of its pairs.

@@ -21,7 +21,7 @@ from lineage.data.checks import (
     measure_corpus,
     measure_task,
 )
-from lineage.data.column_guesses import ALTERNATIVE_KINDS, list_names, note_others
+from lineage.data.infer_columns import ALTERNATIVE_KINDS, list_names, note_others
 from lineage.data.inspect_corpus import CorpusFindings
 from lineage.data.inspect_task import TaskFindings
 from lineage.data.prepare_corpus import CorpusMeasures
