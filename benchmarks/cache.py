@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional as F
 
 from lineage.config.records import check_positive
-from lineage.training.samplers import BatchSampler, iterate_batches
+from lineage.networks.batch import BatchSampler
+from lineage.training.samplers import iterate_batches
 
 CacheState = tuple[torch.Tensor, torch.Tensor]  # (B, M, E) top states, (B, M) the words after them
 

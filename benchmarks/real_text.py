@@ -30,6 +30,7 @@ from lineage.artifacts import read_json, read_manifest, read_table, write_json
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.language import normalize_text
+from lineage.networks.batch import BatchSampler
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import resolve_data_root
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
@@ -39,7 +40,7 @@ from lineage.training.devices import configure_torch
 from lineage.training.loop import validate
 from lineage.training.objectives import LossSums, compute_lm_metrics, regularized_lm_loss
 from lineage.training.pretrain import to_validation_settings
-from lineage.training.samplers import BatchSampler, iterate_batches
+from lineage.training.samplers import iterate_batches
 from lineage.training.train_run import ALL_BATCHES
 
 RESULTS = Path(__file__).parent / "results"

@@ -25,18 +25,14 @@ from lineage.language import byte_count, sentence_spans, split_words
 from lineage.methods.baseline import BaselineMethod
 from lineage.methods.encoder import TaskContext
 from lineage.networks.base import Family, LanguageModelFamily
+from lineage.networks.batch import BatchSampler
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.pretrain import to_validation_settings
-from lineage.training.samplers import (
-    BatchSampler,
-    BidirectionalBpttBatches,
-    BpttBatches,
-    iterate_batches,
-)
+from lineage.training.samplers import BidirectionalBpttBatches, BpttBatches, iterate_batches
 from lineage.training.settings import PretrainSettings
 from lineage.training.train_run import ALL_BATCHES, VALIDATION_BATCHES
 

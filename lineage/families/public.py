@@ -21,7 +21,7 @@ from lineage.config.records import check_fraction, check_positive
 from lineage.errors import InputError
 from lineage.networks import weights
 from lineage.networks.base import Encoder, LossOutput, Public, build_linear_head
-from lineage.networks.batch import Batch, gather_last, masked_mean
+from lineage.networks.batch import Batch, BatchSampler, gather_last, masked_mean
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.networks.layers.transformer import sinusoidal_positions
 from lineage.networks.public_folders import (
@@ -40,7 +40,7 @@ from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettings
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
-from lineage.training.samplers import BatchSampler, CausalWindows
+from lineage.training.samplers import CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
 from lineage.training.settings import MaskReplacement, PretrainSettings, check_min_seq_len
 

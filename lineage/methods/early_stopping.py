@@ -25,9 +25,10 @@ from lineage.artifacts import (
     write_table,
 )
 from lineage.config.records import Checked, check_positive
+from lineage.networks.base import Objective
+from lineage.networks.batch import BatchSampler
 from lineage.networks.weights import read_tensors, save_tensors
-from lineage.training.loop import Objective, TrainPlan, train
-from lineage.training.samplers import BatchSampler
+from lineage.training.loop import TrainPlan, train
 from lineage.training.schedules import LrSchedule
 from lineage.training.state import TrainState
 

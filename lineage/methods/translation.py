@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,7 @@ from lineage.methods.item_batches import ItemBatches
 from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained
-from lineage.networks.batch import IGNORE_INDEX, Batch
+from lineage.networks.batch import IGNORE_INDEX, Batch, BatchSampler
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
@@ -54,7 +54,6 @@ from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.samplers import BatchSampler
 from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.sentence_scores import MAX_LOGITS_PER_BATCH
 from lineage.training.state import RngState, TrainState
@@ -146,10 +145,10 @@ class TranslationMethod(TranslationSettings, Method):
         family = checkpoint.family
         assert isinstance(family, Trained) and family.build_translator is not None
         # The weights of all parts are replaced below.
-        models = [checkpoint.build(torch.device("cpu"), load_weights=False) for _ in range(2)]
-        model: Translator = family.build_translator(
-            *models, self, generator=torch.Generator().manual_seed(0)
-        )
+        cpu = torch.device("cpu")
+        trained, random_init = [checkpoint.build(cpu, load_weights=False) for _ in range(2)]
+        generator = torch.Generator().manual_seed(0)
+        model: Translator = family.build_translator(trained, random_init, self, generator=generator)
         load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
         model.to(saved.device)
 
@@ -397,7 +396,12 @@ def build_trained_translator(
     )
     model = family.build_translator(*models, settings, generator=init_generator)
     return train_translator(
-        model, checkpoint.tokenizer, pairs, text_sampler, seed=seed, precision=precision
+        model,
+        checkpoint.tokenizer,
+        pairs,
+        cast(TwoLanguageSampler, text_sampler),
+        seed=seed,
+        precision=precision,
     )
 
 

@@ -4,17 +4,20 @@ A family is one file in `lineage/families`: a config, a model, and `FAMILY`, whi
 `Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.networks.batch import Batch
+from lineage.networks.batch import Batch, BatchSampler
 from lineage.networks.layers.softmax import SoftmaxInputs
-from lineage.tokenizers.tokenizer import TokenizerType
+from lineage.tokenizers.token_ids import TokenizedCorpus
+from lineage.tokenizers.tokenizer import Tokenizer, TokenizerType
 
 # The records of a family's blocks `architecture` and `pretrain`; each family defines its own.
 Architecture = Any
@@ -218,6 +221,87 @@ class LossOutput:
     recurrent_state: Any = None  # `training.state.RecurrentState`, if the objective has one
 
 
+# The parts of a family. `Any` stands for what is the family's own: its model, its blocks, and the
+# recurrent state of its objective.
+
+
+class ModelBuilder(Protocol):
+    """Builds a model of one architecture with empty parameters."""
+
+    def __call__(self, config: Any, /, *, vocab_size: int) -> Encoder:
+        """Return the model."""
+
+
+class SamplerBuilder(Protocol):
+    """Builds the batches of a tokenized text."""
+
+    def __call__(
+        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, /, *, seed: int
+    ) -> BatchSampler:
+        """Return the sampler. `settings` is the block `pretrain`."""
+
+
+class Objective(Protocol):
+    """Computes the loss of one batch. Each objective takes the batches of its own samplers."""
+
+    def __call__(self, model: Any, batch: Any, recurrent_state: Any, /) -> LossOutput:
+        """Return the loss; the state is the one of the batch before, or None."""
+
+
+class TextScorer(Protocol):
+    """Scores texts as `lineage.training.sentence_scores` does."""
+
+    def __call__(
+        self, model: Any, tokenizer: Tokenizer, texts: Sequence[str], /, *, limit: int | None
+    ) -> np.ndarray:
+        """Return (N, 2): log-probability and number of tokens of each text.
+
+        `limit` is the largest number of positions of a text.
+        """
+
+
+class AuxiliaryLoss(Protocol):
+    """The language model's loss on the task's texts (`aux_lm_weight`)."""
+
+    def __call__(self, model: Any, top_BTD: torch.Tensor, batch: Batch, /) -> torch.Tensor:
+        """Return the loss, a scalar."""
+
+
+class TranslatorBuilder(Protocol):
+    """Builds a `lineage.families.translator.Translator` from two models."""
+
+    def __call__(
+        self, trained: Any, random_init: Any, settings: Any, /, *, generator: torch.Generator
+    ) -> Any:
+        """Return the translator."""
+
+
+class StaticFit(Protocol):
+    """Trains one vector a word; `text` is a `lineage.networks.static.StaticTrainingText`."""
+
+    def __call__(
+        self,
+        model: Encoder,
+        text: Any,
+        tokenizer: Tokenizer,
+        settings: Any,
+        /,
+        *,
+        seed: int,
+        report: Callable[[float, str], None],
+    ) -> None:
+        """Train the model's table, and report the share that is done and a message."""
+
+
+class PublicLoader(Protocol):
+    """Loads a model that was pretrained elsewhere."""
+
+    def __call__(
+        self, folder: Path, config: Any, /, *, head_generator: torch.Generator | None
+    ) -> tuple[Architecture, Encoder]:
+        """Return its architecture and the model. A new head is drawn from the generator."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Family:
     """The base of the three kinds of family: `Trained`, `Static` and `Public`.
@@ -235,7 +319,7 @@ class Family:
     tokenizer_type: TokenizerType
     architecture_class: type[Architecture]
     pretrain_class: type[Pretrain]
-    build: Callable[..., Encoder]  # (config, vocab_size=) -> Encoder with empty parameters
+    build: ModelBuilder
     # The values of a model of this family unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
     defaults: Mapping[str, Any] = field(hash=False)
@@ -301,11 +385,9 @@ class Family:
 class LanguageModelFamily(Family):
     """A family with a language model: the shared loop can train or adapt it, and it scores text."""
 
-    batch_sampler: Callable[..., Any]  # (tokens, tokenizer, settings, seed=) -> BatchSampler
-    objective: Callable[..., LossOutput]  # (model, batch, recurrent_state) -> LossOutput
-    # (model, tokenizer, texts, limit=) -> (N, 2) log-probability and number of tokens, as in
-    # training.sentence_scores
-    score_texts: Callable[..., Any]
+    batch_sampler: SamplerBuilder
+    objective: Objective
+    score_texts: TextScorer
 
     def can_score_text(self, architecture: Architecture) -> bool:
         """Return True: `score_texts` does it."""
@@ -320,11 +402,8 @@ class Trained(LanguageModelFamily):
     `lineage.training.budget.match_parameter_budget` chooses.
     """
 
-    # (model, top_BTD, batch) -> the language model's loss on the task's texts, which fine-tuning
-    # adds with the weight `aux_lm_weight`
-    auxiliary_loss: Callable[..., torch.Tensor] | None = None
-    # (trained, random_init, settings, generator=) -> lineage.families.translator.Translator
-    build_translator: Callable[..., Any] | None = None
+    auxiliary_loss: AuxiliaryLoss | None = None
+    build_translator: TranslatorBuilder | None = None
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the widths that are not given; a parameter budget would determine them."""
@@ -349,8 +428,7 @@ class Trained(LanguageModelFamily):
 class Static(Family):
     """A family that gives each word one vector and is trained outside the shared loop."""
 
-    # (model, text, tokenizer, settings, seed=, report=): see `lineage.networks.static`
-    fit_static: Callable[..., None]
+    fit_static: StaticFit
     # True if training counts co-occurrences: a second pass over the text would change nothing, so
     # the text is read at most once.
     uses_cooccurrence_counts: bool = False
@@ -368,9 +446,7 @@ class Public(LanguageModelFamily):
     The size of a model is known only once its folder is read.
     """
 
-    load_pretrained: Callable[
-        ..., tuple[Architecture, Encoder]
-    ]  # (folder, config, head_generator) -> config and model
+    load_pretrained: PublicLoader
     lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head
 
     def missing_keys(self, architecture: Architecture) -> list[str]:

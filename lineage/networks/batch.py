@@ -7,7 +7,7 @@ width.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -137,3 +137,15 @@ def bucket_by_length(
         chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
         batches += [chunk[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
     return [batches[i] for i in rng.permutation(len(batches))]
+
+
+class BatchSampler(Protocol):
+    """Batches of one epoch after another."""
+
+    carries_state: bool  # a batch continues the one before it, so recurrent state is carried over
+
+    def set_epoch(self, epoch: int) -> int:
+        """Prepare an epoch, and return its number of batches."""
+
+    def get_batch(self, index: int) -> Batch:
+        """Return one batch of the epoch that was prepared last."""

@@ -11,18 +11,15 @@ import torch
 from torch import nn
 
 from lineage.errors import EvaluationError
-from lineage.networks.base import LossOutput
-from lineage.networks.batch import Batch
+from lineage.networks.base import Objective
+from lineage.networks.batch import Batch, BatchSampler
 from lineage.training.budget import TrainCounters
 from lineage.training.devices import autocast
 from lineage.training.objectives import LossSums
 from lineage.training.optimizers import clip_gradients, densify_gradients, set_learning_rates
-from lineage.training.samplers import BatchSampler, iterate_batches
+from lineage.training.samplers import iterate_batches
 from lineage.training.schedules import LrSchedule
 from lineage.training.state import TrainState
-
-# (model, batch, recurrent_state) -> loss. Each objective takes the batches of its own samplers.
-Objective = Callable[..., LossOutput]
 
 
 @dataclass(frozen=True)

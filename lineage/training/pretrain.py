@@ -14,7 +14,8 @@ from torch import nn
 
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
-from lineage.networks.base import Encoder, LanguageModelFamily, Public, Static
+from lineage.networks.base import Encoder, LanguageModelFamily, Objective, Public, Static
+from lineage.networks.batch import BatchSampler
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.static import sample_training_text
 from lineage.randomness import derive_seed
@@ -28,12 +29,12 @@ from lineage.training.budget import (
 )
 from lineage.training.curve import LearningCurve
 from lineage.training.intermediate import IntermediateCheckpoints
-from lineage.training.loop import Objective, TrainPlan, validate
+from lineage.training.loop import TrainPlan, validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.optimizers import (
     build_pretraining_optimizer,
 )
-from lineage.training.samplers import BatchSampler, iterate_batches
+from lineage.training.samplers import iterate_batches
 from lineage.training.schedules import LR_SCHEDULES
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
 from lineage.training.state import RngState, TrainState

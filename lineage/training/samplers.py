@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from lineage.errors import EvaluationError
-from lineage.networks.batch import Batch
+from lineage.networks.batch import Batch, BatchSampler
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
@@ -36,18 +36,6 @@ class BidirectionalBpttSettings(WindowSettings, Protocol):
 
     @property
     def carry_state(self) -> bool: ...
-
-
-class BatchSampler(Protocol):
-    """Batches of one epoch after another."""
-
-    carries_state: bool  # a batch continues the one before it, so recurrent state is carried over
-
-    def set_epoch(self, epoch: int) -> int:
-        """Prepare an epoch, and return its number of batches."""
-
-    def get_batch(self, index: int) -> Batch:
-        """Return one batch of the epoch that was prepared last."""
 
 
 class SampledBatch(NamedTuple):

@@ -15,14 +15,15 @@ import torch
 
 from lineage.artifacts import create_artifact, is_intact
 from lineage.errors import EvaluationError
+from lineage.networks.base import Objective
+from lineage.networks.batch import BatchSampler
 from lineage.runtime.recorder import Tracker
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import CurvePoint, LearningCurve
 from lineage.training.intermediate import IntermediateCheckpoints
-from lineage.training.loop import Objective, StepOutput, TrainPlan, train, validate
+from lineage.training.loop import StepOutput, TrainPlan, train, validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.optimizers import AveragedSGD, is_averaging, swap_averaged_weights
-from lineage.training.samplers import BatchSampler
 from lineage.training.state import TrainState, read_counters
 
 RESUME_POINT = "resume_point"  # the kind of artifact
