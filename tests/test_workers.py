@@ -298,12 +298,16 @@ def test_a_stage_whose_worker_is_killed_while_it_starts_it_is_requested_again(si
     """Prefect keeps its run pending for good: it never had a sign of life to miss."""
     project = site.project
     set_models(project, value=11)
+    # The worker may have told Prefect of the process before it is killed: then a run waits 15 min.
+    settings = project.root / "runtime.yaml"
+    settings.write_text("pool_wait_seconds: {cpu: 120}\n")
     worker = psutil.Process(site.worker("cpu"))
     pipeline = project.start("run", "--workers")
     wait_until(lambda: bool(worker.children()), seconds=60)
     site.kill("worker-cpu")
     site.start_again()
     output, _ = pipeline.communicate(timeout=300)
+    settings.unlink()
     assert pipeline.returncode == 0, output
     assert "make@a: its worker has not begun it for 120 s; a worker tries it again" in output
 
