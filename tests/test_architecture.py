@@ -148,6 +148,22 @@ def test_few_packages_import_each_other() -> None:
     assert both_ways == set(MUTUAL_PACKAGES)
 
 
+def test_the_picture_shows_each_package_above_or_left_of_those_it_imports() -> None:
+    picture = (ROOT / "docs" / "images" / "architecture.svg").read_text()
+    shown = re.findall(r'class="package"[^>]*>(\w+)<', picture)  # top to bottom, left to right
+    folders = [path.parent.name for path in (ROOT / "lineage").glob("*/__init__.py")]
+    assert sorted(shown) == sorted(folders)
+    packages = {f"lineage.{name}": place for place, name in enumerate(shown)}
+    upward = {
+        tuple(sorted((package, other)))
+        for module in MODULES
+        for other in map(package_of, imported_modules(module))
+        if (package := package_of(module)) in packages
+        and packages.get(other, len(shown)) < packages[package]
+    }
+    assert upward == set(MUTUAL_PACKAGES)
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("stages.")])
 def test_a_stage_imports_only_the_library(module: str) -> None:
     assert all(other.startswith("lineage.") for other in imported_modules(module))
