@@ -79,20 +79,17 @@ def _describe_task(
     names = sorted({*answers[0][0]})
     if any(len({*labels}) > MAX_CONFUSED for labels, _ in answers):
         names = []
+    repetitions = tables[0][["pretrain_seed", "finetune_seed"]].drop_duplicates()
     return AnswerDetails(
         task=ranking.task,
         label_count=ranking.label_count,
         counted=counted,
         systems=tuple(systems),
-        classes=_merge_class_scores(scores, _count_repetitions(tables[0])),
+        classes=_merge_class_scores(scores, len(repetitions)),
         confusion_labels=tuple(shorten_label(name) for name in names),
         confusions=tuple(count_confusions(*pair, names) for pair in answers) if names else (),
         calibrations=tuple(_calibrate_system(table) for table in tables),
     )
-
-
-def _count_repetitions(table: pd.DataFrame) -> int:
-    return len(table[["pretrain_seed", "finetune_seed"]].drop_duplicates())
 
 
 def _read_answers(table: pd.DataFrame, *, has_tags: bool) -> tuple[Labels, Labels]:

@@ -172,7 +172,10 @@ def draw_strip(
 
 def draw_strip_axis(scale: LinearScale, *, unit: str) -> str:
     """Draw the ticks in percent over a column of strips."""
-    parts = [draw_text(scale(tick), 14, f"{100 * tick:.0f}") for tick in _scale_ticks(scale)]
+    parts = [
+        draw_text(scale(tick), 14, f"{100 * tick:.0f}")
+        for tick in choose_ticks(scale.low, scale.high)
+    ]
     return wrap_svg(STRIP_WIDTH, 16, parts, title=unit, css="strip")
 
 
@@ -379,10 +382,6 @@ def draw_text(
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size:g}" '
         f'font-weight="{weight}" fill="{fill}">{escape(text)}</text>'
     )
-
-
-def _scale_ticks(scale: LinearScale) -> list[float]:
-    return choose_ticks(scale.low, scale.high)
 
 
 def _draw_vertical(x: float, style: str) -> str:

@@ -12,7 +12,6 @@ from lineage import artifacts
 from lineage.config.params import recorded_params_file
 from lineage.config.records import read_yaml
 from lineage.runtime.provenance import (
-    PackageVersion,
     StudyVersion,
     get_study_version,
     lock_entry_digest,
@@ -97,9 +96,10 @@ def collect_provenance(
     hosts = sorted({stage.host for stage in stages if stage.host})
     devices = sorted({stage.device for stage in stages if stage.device})
     versions = [f"{name} {_package_version(name)}" for name in REPORTED_PACKAGES]
+    package = read_package_version()
     return Provenance(
         pipeline=pipeline,
-        package=_format_package(read_package_version()),
+        package=f"lineage {package.version}, code sha256 {package.code_digest[:16]}",
         study=_format_study(get_study_version()),
         parameters=f"sha256 {artifacts.text_digest(parameters)[:16]}",
         hosts=", ".join(hosts) or "unknown",
@@ -137,10 +137,6 @@ def format_compute_time(seconds: Sequence[float | None]) -> str:
     if num_unknown:
         text += f"; {num_unknown} more {'is' if num_unknown == 1 else 'are'} unknown"
     return text
-
-
-def _format_package(package: PackageVersion) -> str:
-    return f"lineage {package.version}, code sha256 {package.code_digest[:16]}"
 
 
 def _format_study(study: StudyVersion) -> str:

@@ -132,7 +132,9 @@ def _find_damage(database: Path, *, try_upgrade: bool) -> str:
             if answer != "ok":
                 return "it is damaged"
             revision = _read_revision(connection)
-            has_runs = bool(revision) and _has_runs(connection)
+            has_runs = bool(revision) and bool(
+                connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone()
+            )
     except sqlite3.Error as error:
         is_damage = getattr(error, "sqlite_errorcode", None) in DAMAGE_CODES
         return f"it is damaged ({error})" if is_damage else ""
@@ -160,10 +162,6 @@ def _read_revision(connection: sqlite3.Connection) -> str:
         return ""
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     return str(row[0]) if row else ""
-
-
-def _has_runs(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
 
 
 def _list_revisions() -> list[str]:

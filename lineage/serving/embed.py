@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from lineage.config.params import Params, read_recorded_params
+from lineage.config.params import read_recorded_params
 from lineage.errors import InputError
 from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoder import max_input_positions
@@ -96,13 +96,10 @@ def embed_file(
     encoder = checkpoint.build(device)
     _check_layer(layer, encoder, model)
     task = model.partition("@")[2]
-    language = params.tasks[task].language if task else _corpus_language(params)
+    corpus = params.corpora[params.budget.corpus]
+    language = params.tasks[task].language if task else corpus.language
     embedder = Embedder(checkpoint, encoder, language, params.precision, layer)
     return _write_vectors(embedder, source, out, column, words=words)
-
-
-def _corpus_language(params: Params) -> str:
-    return params.corpora[params.budget.corpus].language
 
 
 def _check_layer(layer: int | None, encoder: Encoder, model: str) -> None:
