@@ -221,9 +221,9 @@ def _pull_result(node: StageNode, *, context: StageContext) -> StageResult:
     message = f"{node.name}: the DVC remote has no result of it"
     try:
         run_module("flows.fetch", node.name, context=context, name=node.name)
-        known = context.repository.take_known_result(node.name)
-        if known:
-            return StageResult(node.name, known, time.monotonic() - start_time)
+        if context.repository.take_known_result(node.name):
+            # Not "fresh", even if it came before: what depends on it has not been asked since.
+            return StageResult(node.name, "cached", time.monotonic() - start_time)
     except (DvcError, RepositoryError, StoppedError) as error:
         message = str(error)
     return StageResult(node.name, "failed", time.monotonic() - start_time, 1, message)

@@ -20,9 +20,8 @@ from lineage.runtime.settings import EXPERIMENT_NAME
 from tests.toy_project import free_port
 
 OPEN_RUN = """
-import sys
+import mlflow.store.tracking.sqlalchemy_store
 from lineage.runtime import tracking
-tracking.preload_mlflow()
 print("ready", flush=True)
 print(tracking.open_parent_run("p").run_id, flush=True)
 """
