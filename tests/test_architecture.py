@@ -47,7 +47,13 @@ COMMANDS_MAY_IMPORT = {
         "lineage.config.params",
         "lineage.config.source_records",
         "lineage.forecast.records",
-        "lineage.forecast.study",
+    },
+    "flows.rehearsal": {
+        "lineage.config.params",
+        "lineage.config.study",
+        "lineage.forecast.records",
+        "lineage.forecast.rehearsal",
+        "lineage.forecast.scaling",
     },
     "flows.servers": {"lineage.runtime.tracking"},
     "flows.new_study": {
