@@ -2,7 +2,8 @@
 
 import pytest
 
-from lineage.forecast.scaling import PartCost, RehearsedStage, fit_cost
+from lineage.forecast.scaling import PartCost, RehearsedStage, fit_cost, grow_features
+from lineage.methods.feature_store import MAX_MEMORY_BYTES
 from lineage.work import Work, WorkLog
 
 
@@ -39,3 +40,12 @@ def test_a_stage_has_seconds_besides_its_work() -> None:
     stage = RehearsedStage.read(metadata, {".parquet": 9})
     assert stage.done == log.done and stage.done[1].count == 5
     assert 0.9 < stage.other_seconds <= 1.0
+
+
+def test_memory_grows_with_the_features_of_further_items_up_to_their_limit() -> None:
+    """A table of features above the limit is kept in a file."""
+    done = [Work("a features", 10, 1.0, memory_bytes=1000), Work("a", 10, 1.0)]
+    assert grow_features(done, [Work("a features", 50)], num_tables=2) == 4000
+    assert grow_features(done, [Work("a features", 5)], num_tables=2) == 0
+    limit = 2 * MAX_MEMORY_BYTES
+    assert grow_features(done, [Work("a features", 10**9)], num_tables=2) == limit - 1000

@@ -140,12 +140,9 @@ class _Rehearsed:
     def _memory(self, stage: StageName, measured: RehearsedStage, counted: list[Work]) -> int:
         """Return the memory of a stage: features grow with the items, texts with the corpus."""
         num_bytes = float(measured.memory_bytes)
-        full = {work.part: work.count for work in counted}
-        for work in measured.done:
-            if work.memory_bytes:
-                limit = MAX_MEMORY_BYTES * len(self.rehearsal.data.tasks[stage.task].splits)
-                kept = work.memory_bytes * full.get(work.part, 0.0) / work.count
-                num_bytes += max(0.0, min(kept, limit) - work.memory_bytes)
+        if stage.task:
+            num_tables = len(self.rehearsal.data.tasks[stage.task].splits)
+            num_bytes += grow_features(measured.done, counted, num_tables=num_tables)
         if any(work.part == "corpus" for work in measured.done):
             grown = measured.memory_bytes - self.base_memory
             num_bytes += grown * (count_corpus_ratio(self.rehearsal) - 1)
@@ -159,6 +156,22 @@ class _Rehearsed:
                 for suffix, num_bytes in measured.disk.items()
             )
         )
+
+
+def grow_features(done: Sequence[Work], counted: Sequence[Work], *, num_tables: int) -> float:
+    """Return the bytes that features take beyond those of the rehearsal.
+
+    A table that would take more than MAX_MEMORY_BYTES is kept in a file. It counts as that much,
+    since the system may keep as much of the file in memory as is free.
+    """
+    full = {work.part: work.count for work in counted}
+    grown = 0.0
+    for work in done:
+        if work.memory_bytes:
+            kept = work.memory_bytes * full.get(work.part, 0.0) / work.count
+            limit = num_tables * MAX_MEMORY_BYTES
+            grown += max(0.0, min(kept, limit) - work.memory_bytes)
+    return grown
 
 
 def _work_seconds(done: Sequence[Work], counted: Sequence[Work]) -> float:
