@@ -3,12 +3,12 @@
 A file in the scratch folder, and nothing else, makes a study a rehearsal.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lineage.artifacts import read_json, write_json
 from lineage.runtime.settings import STATE_DIR
+from lineage.work import Stopwatch
 
 REHEARSAL_FILE = STATE_DIR / "rehearsal.json"
 
@@ -30,8 +30,8 @@ def end_early(progress: Callable[..., float]) -> Callable[..., float]:
     limit = rehearsal_limit()
     if limit is None:
         return progress
-    start_time = time.monotonic()
-    return lambda counters: max(progress(counters), (time.monotonic() - start_time) / limit)
+    stopwatch = Stopwatch()  # on a busy machine, as many steps are taken as on a quiet one
+    return lambda counters: max(progress(counters), stopwatch.seconds / limit)
 
 
 class NoTracker:
