@@ -23,11 +23,11 @@ from flows.plan import (
     read_graph,
     read_stale_reasons,
 )
+from flows.rehearsal import forecast_study
 from flows.study import check_places, is_running, open_study
 from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.forecast.records import StageForecast, StudyForecast
-from lineage.forecast.study import forecast_study
 from lineage.runtime.code import PROJECT_ROOT
 from lineage.runtime.scratch import scratch_folder
 from lineage.runtime.settings import (
@@ -202,7 +202,7 @@ def print_forecast(
     print(f"longest: {', '.join(shown)}")
     print(run.describe())
     if forecast.lacks_gpu:
-        print("there is no GPU here; the probe ran on the CPU, and a GPU takes far less time")
+        print("there is no GPU here; the rehearsal ran on the CPU, and a GPU takes far less time")
 
 
 def forecast_rows(
@@ -262,12 +262,7 @@ def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = 
     with _show_progress() as on_progress:
         overhead_seconds = measure_overhead(len(nodes), jobs=jobs, threads=params.threads)
         forecast = forecast_study(
-            params,
-            check_study(params),
-            data_root,
-            jobs=jobs,
-            device_index=settings.device_index,
-            on_progress=on_progress,
+            root, nodes, params, check_study(params), data_root, jobs=jobs, on_progress=on_progress
         )
     if not is_running(root):
         refresh_parameter_records(params)
@@ -308,8 +303,8 @@ def check_free_space(root: Path, cache: Path, disk_bytes: int) -> None:
 
 @contextlib.contextmanager
 def _show_progress() -> Iterator[Callable[[float, str], None]]:
-    """Show a bar on a terminal, and nothing elsewhere: the probe takes a minute."""
+    """Show a bar on a terminal, and nothing elsewhere: the rehearsal takes a minute."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        job = bar.add_task("probing this machine, about a minute", total=1.0)
+        job = bar.add_task("rehearsing on this machine, about a minute", total=1.0)
         yield lambda done, note: bar.update(job, completed=done)

@@ -68,6 +68,7 @@ class StageNode:
     always_changed: bool  # runs every time, whatever has changed
     downstream_depth: int  # stages on the longest path from here to an end of the graph
     upstream_depth: int = 1  # stages on the longest path from a beginning of the graph to here
+    outputs: tuple[str, ...] = ()  # paths in the study
 
 
 class GraphError(InputError):
@@ -321,6 +322,7 @@ def _make_node(
         always_changed=stage.always_changed,
         downstream_depth=downstream_depth,
         upstream_depth=upstream_depth,
+        outputs=tuple(output.def_path for output in stage.outs),
     )
 
 

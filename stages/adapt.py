@@ -60,7 +60,9 @@ def work(stage: Stage) -> None:
                 texts,
                 heldout_texts,
                 params,
-                TrainContext(device, tracker, resume_dir, runtime.checkpoint_seconds, report),
+                TrainContext(
+                    device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
+                ),
                 failure_reason=failure_reason,
             )
         metrics = dataclasses.asdict(heldout_metrics)

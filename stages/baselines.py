@@ -78,7 +78,9 @@ def evaluate_baselines(
     runs = [*list_runs(info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
     with stage.track(parameters=parameters, inputs=[folder], task=info["name"]) as tracker:
         with stage.show_progress("baselines", 1.0) as report:
-            output = evaluate_runs(context, runs, cache_dir=cache_dir, report_progress=report)
+            output = evaluate_runs(
+                context, runs, cache_dir=cache_dir, report_progress=report, work=stage.work
+            )
         tracker.log_summary(mean_values(output.rows))
     system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
     speeds = {

@@ -11,6 +11,7 @@ from lineage.artifacts import check_intact, read_table, write_table
 from lineage.config.params import read_recorded_params
 from lineage.data.contamination import NgramIndex
 from lineage.data.task_data import TaskData, fold_numbers
+from lineage.language import byte_count
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tasks.base import load_kind
 
@@ -49,7 +50,8 @@ def work(stage: Stage) -> None:
             "long_enough": index.long_enough_N,
         }
         for column, texts in documents.items():
-            columns[column] = index.find_items(texts)
+            with stage.work.measure(column, sum(map(byte_count, texts))):
+                columns[column] = index.find_items(texts)
         tables.append(pd.DataFrame(columns))
     if not tables:
         tables = [pd.DataFrame(columns=["test_set", "id", "long_enough", *documents])]

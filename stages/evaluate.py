@@ -7,7 +7,7 @@ with the static vectors of the model that the grid names.
 """
 
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,13 @@ from lineage.evaluation.evaluate import (
     evaluate_runs,
     intermediate_predictions,
     list_kept_systems,
-    list_runs,
     select_intermediate_runs,
+)
+from lineage.evaluation.requested_runs import (
+    EVALUATIONS,
+    Evaluation,
+    intermediate_part,
+    list_requested_runs,
 )
 from lineage.evaluation.result_rows import (
     curve_points,
@@ -38,8 +43,7 @@ from lineage.evaluation.result_rows import (
     unknown_token_rows,
 )
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
-from lineage.methods.base import is_requested
-from lineage.methods.encoder import EvalContext, EvalRun, Init
+from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings
 from lineage.networks.base import Public
 from lineage.networks.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
@@ -49,35 +53,8 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.serving.systems import write_systems
 from lineage.study.models import load_model_config
 from lineage.training.devices import configure_torch, select_device
+from lineage.work import WorkLog
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The model that one of the verbs evaluates, in the folder of one of its stages."""
-
-    inits: tuple[Init, ...]
-    folder: str  # of the models, in artifacts
-    per_task: bool = True  # each task has a model of its own
-    joins_static: bool = False  # static vectors of the model that the grid names
-    has_intermediate: bool = False  # the model has checkpoints from the middle of its training
-    is_adapted: bool = False  # the text of the task was held out from its training
-
-    def model_dir(self, name: str, seed: str, task: str) -> Path:
-        """Return the folder of a model."""
-        folder = Path("artifacts") / self.folder / name / seed
-        return folder / task if self.per_task else folder
-
-
-EVALUATIONS = {
-    "evaluate": Evaluation(
-        ("pretrained", "random"), "pretrained", per_task=False, has_intermediate=True
-    ),
-    "evaluate_adapted": Evaluation(("adapted",), "adapted", is_adapted=True),
-    "evaluate_target_only": Evaluation(("target_only",), "target_only"),
-    "evaluate_joined": Evaluation(
-        ("pretrained", "random"), "pretrained", per_task=False, joins_static=True
-    ),
-}
 VERB_FLAGS = {
     "--adapted": "evaluate_adapted",
     "--target-only": "evaluate_target_only",
@@ -116,8 +93,8 @@ def work(stage: Stage) -> None:
     stage.load_elapsed_seconds(cache_dir)
     tags = {**context.model_columns, "pretrain_seed": seed, "task": task}
     with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
-        runs = list_requested_runs(context, params, evaluation, name)
-        output = evaluate(stage, context, runs, cache_dir)
+        runs = list_requested_runs(context, params.grid, evaluation, name)
+        output = evaluate(stage, context, runs, cache_dir, stage.work)
         stage.metadata["run_costs"] = [
             vars(run) | cost._asdict() for run, cost in output.costs.items()
         ]
@@ -199,31 +176,16 @@ def load_context(
     )
 
 
-def list_requested_runs(
-    context: EvalContext, params: Params, evaluation: Evaluation, name: str
-) -> list[EvalRun]:
-    """Return the stage's runs that the grid asks for."""
-    grid = params.grid
-    methods = [
-        method
-        for method in context.settings.methods.values()
-        if method.is_in_grid(name, grid)
-        and (method.reads_frozen_features or not evaluation.joins_static)
-    ]
-    info = context.task.info
-    runs = list_runs(info, methods, evaluation.inits, grid.label_counts, grid.finetune_seeds)
-    return [run for run in runs if is_requested(context, run)]
-
-
 def evaluate(
     stage: Stage,
     context: EvalContext,
     runs: list[EvalRun],
     cache_dir: Path,
+    work: WorkLog,
     *,
     runs_dir: Path | None = None,
 ) -> EvaluationOutput:
-    """Evaluate the systems of all runs, and show progress.
+    """Evaluate the systems of all runs, show progress, and log the work.
 
     `runs_dir` is a folder in the resume folder for the finished runs; None: the resume folder.
     """
@@ -235,7 +197,11 @@ def evaluate(
             report(done, note)
 
         return evaluate_runs(
-            context, runs, cache_dir=runs_dir or cache_dir, report_progress=report_and_save
+            context,
+            runs,
+            cache_dir=runs_dir or cache_dir,
+            report_progress=report_and_save,
+            work=work,
         )
 
 
@@ -255,7 +221,9 @@ def evaluate_intermediate(
         runs_dir = cache_dir / folder.name
         runs_dir.mkdir(exist_ok=True)
         at_share = replace(context, checkpoint=Checkpoint.load(folder))
-        output = evaluate(stage, at_share, repeated, cache_dir, runs_dir=runs_dir)
+        work = WorkLog()
+        output = evaluate(stage, at_share, repeated, cache_dir, work, runs_dir=runs_dir)
+        stage.work.done += [replace(one, part=intermediate_part(one.part)) for one in work.done]
         tables.append(
             intermediate_predictions(
                 output.predictions, split=context.task.scored_splits[-1], **spent

@@ -35,6 +35,7 @@ from lineage.results import NGRAM_STAGE, results_frame
 from lineage.runtime.stage import Stage, run_stage
 from lineage.study.models import ModelConfig, load_model_config
 from lineage.tasks.base import list_sentence_tasks
+from lineage.work import Stopwatch
 
 RESULTS_DIR = Path("artifacts/results")
 
@@ -63,6 +64,7 @@ def work(stage: Stage) -> None:
                 text_bytes=params.budget.text_bytes,
                 seed=params.seed,
             )
+            stopwatch = Stopwatch()
             own_bits, output = score_corpus_ngrams(
                 params,
                 [train_texts[number] for number in documents],
@@ -70,6 +72,7 @@ def work(stage: Stage) -> None:
                 tasks,
             )
             bits = [own_bits, *measure_models(stage, models, documents)]
+            stage.work.add("budget", params.budget.text_bytes, stopwatch.seconds)
             tracker.log_summary({f"{one.model}/{one.metric}": one.bits_per_byte for one in bits})
             for row in output.rows:
                 if row.group == "all":

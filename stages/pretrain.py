@@ -58,9 +58,8 @@ def work(stage: Stage) -> None:
     with stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker:
         if is_trained:
             with stage.show_progress("pretrain", 1.0) as report:
-                context = TrainContext(
-                    device, tracker, resume_dir, runtime.checkpoint_seconds, report
-                )
+                seconds = runtime.checkpoint_seconds
+                context = TrainContext(device, tracker, resume_dir, seconds, report, stage.work)
                 output = pretrain(
                     checkpoint, tokens_dir, params, context, public_model=public_model
                 )

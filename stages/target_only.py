@@ -48,7 +48,9 @@ def work(stage: Stage) -> None:
     tags = {"family": model.family.name, "model": name, "pretrain_seed": seed, "task": task}
     with stage.track(parameters=parameters, inputs=[task_dir], **tags) as tracker:
         with stage.show_progress("pretrain", 1.0) as report:
-            context = TrainContext(device, tracker, resume_dir, runtime.checkpoint_seconds, report)
+            context = TrainContext(
+                device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
+            )
             output = pretrain_on_target(checkpoint, texts, held_out_texts, params, context)
         folder = Path(f"artifacts/target_only/{name}/{seed}/{task}")
         write_training(stage, folder, checkpoint, output)

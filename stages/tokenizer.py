@@ -8,6 +8,7 @@ import pandas as pd
 from lineage.artifacts import check_intact, create_artifact, read_json, read_table
 from lineage.config.params import Params, read_recorded_params
 from lineage.config.records import parse_record
+from lineage.language import byte_count
 from lineage.networks.public_folders import parse_checkpoint_source
 from lineage.networks.public_tokenizer import load_public_tokenizer
 from lineage.results import PUBLIC_FAMILY
@@ -17,6 +18,7 @@ from lineage.runtime.stage import Stage, run_stage
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
+from lineage.work import Stopwatch
 
 SPLITS = ("train", "valid")
 
@@ -41,12 +43,14 @@ def work(stage: Stage) -> None:
     with stage.track(
         parameters={"tokenizer": vars(settings)}, inputs=[corpus_dir], **tags
     ) as tracker:
-        tokenizer = train_tokenizer(
-            tables["train"]["text"].tolist(),
-            settings,
-            tokenizer_type=model_record["unit"],
-            language=params.corpora[params.budget.corpus].language,
-        )
+        texts = tables["train"]["text"].tolist()
+        with stage.work.measure("corpus", sum(map(byte_count, texts))):
+            tokenizer = train_tokenizer(
+                texts,
+                settings,
+                tokenizer_type=model_record["unit"],
+                language=params.corpora[params.budget.corpus].language,
+            )
         vocab_size = tokenizer.vocab_size
         tracker.log_summary({"vocab_size": vocab_size})
         tokens_dir = Path("artifacts/tokens") / name
@@ -79,6 +83,7 @@ def write_token_ids(
     """Encode every split of the corpus, and write it as flat arrays."""
     languages = set(tables["train"]["language"]) | set(tables["valid"]["language"])
     for split, table in tables.items():
+        stopwatch = Stopwatch()
         with stage.show_progress(f"encode {split}", len(table)) as report:
             tokens = encode_corpus(
                 table["text"].tolist(),
@@ -87,6 +92,7 @@ def write_token_ids(
                 on_progress=report,
             )
         tokens.save(folder, split)
+        stage.work.add("corpus", tokens.text_bytes, stopwatch.seconds)
         tracker.log_summary(
             {f"{split}_tokens": len(tokens.ids), f"{split}_bytes": tokens.text_bytes}
         )

@@ -47,7 +47,13 @@ COMMANDS_MAY_IMPORT = {
         "lineage.config.params",
         "lineage.study.source_records",
         "lineage.forecast.records",
-        "lineage.forecast.study",
+    },
+    "flows.rehearsal": {
+        "lineage.config.params",
+        "lineage.forecast.records",
+        "lineage.forecast.rehearsal",
+        "lineage.forecast.scaling",
+        "lineage.study.models",
     },
     "flows.servers": {"lineage.runtime.tracking"},
     "flows.new_study": {

@@ -15,16 +15,10 @@ from lineage.answers.span import ITEM_START, SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.forecast.evaluation import (
-    EvaluationCosts,
-    EvaluationCounts,
-    RunCounts,
-    evaluation_memory,
-)
 from lineage.methods import feature_store, stored_features
 from lineage.methods.bilstm_probe import BilstmProbe
 from lineage.methods.cached_features import cache_features
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import encode_items, pool_words
 from lineage.methods.feature_store import (
     FeatureScaling,
@@ -322,23 +316,6 @@ def test_a_bilstm_probe_scores_stored_features_as_float32() -> None:
     for expected, actual in zip(scores[:2], scores[2:], strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
-
-
-def test_the_forecast_memory_of_features_is_bounded_by_the_limit() -> None:
-    run = RunCounts(
-        EvalRun("random", "frozen"), 10, 5, 5, 5, 1, (LINEAR,), chooses_trial=False, is_race=False
-    )
-    costs = EvaluationCosts(0.0, 0.0, feature_bytes=1000.0, cache_bytes=10_000.0)
-
-    def memory(*table_items: int, head: Any = "linear") -> int:
-        runs = (dataclasses.replace(run, run=EvalRun("random", "frozen", head=head)),)
-        counts = EvaluationCounts(("random",), 0, table_items, 0, runs)
-        return evaluation_memory(counts, costs, probe_memory_bytes=7)
-
-    assert memory(50, 20) == 7 + 70 * 1000 + 2 * 2 * 50 * 1000
-    assert memory(50, 20, head="bilstm") == 7 + 70 * 10_000 + 2 * 2 * 50 * 10_000
-    limit = feature_store.MAX_MEMORY_BYTES
-    assert memory(10**9, 20) == 7 + limit + 20_000 + 2 * feature_store.CHUNK_BYTES
 
 
 def test_an_evaluation_with_features_in_files_gives_the_same_predictions(

@@ -22,14 +22,8 @@ from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
-from lineage.forecast.evaluation import (
-    EvaluationCosts,
-    HeadCosts,
-    count_evaluation,
-    evaluation_disk,
-    evaluation_seconds,
-)
 from lineage.methods import setfit
+from lineage.methods.base import RunItems
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.encoding import EncodedItem, collate_items, encode_items
 from lineage.methods.registry import EvaluateSettings, load_system
@@ -53,6 +47,7 @@ from lineage.report.formatting import format_use
 from lineage.results import results_frame
 from lineage.study.checks import check_study
 from lineage.study.stage_records import stage_records
+from lineage.work import TRAINING_PASSES
 from tests import tiny, user_project
 from tests.study_rows import GRID, Study, render_pages
 from tests.test_transfer import FINETUNE, PROBE, build_context, task  # noqa: F401
@@ -498,21 +493,16 @@ def test_a_study_that_sets_l2_has_no_default_trials_of_it() -> None:
     assert (models["gpt"].evaluate.setfit.l2, models["gpt"].evaluate.setfit.trials) == (0.5, ())
 
 
-def test_the_forecast_counts_the_steps_and_the_texts_of_setfit(
+def test_the_counted_steps_and_texts_are_those_of_an_evaluation(
     task: TaskData,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """20 and 60 texts with 10 pairs each, 7 pairs a step; two learning rates with the first seed."""
     trials = (Trial(l2=0.1), Trial(l2=0.01), Trial(learning_rate=0.01))
-    settings = EvaluateSettings(
-        linear_probe=PROBE,
-        finetune=dataclasses.replace(FINETUNE, label_counts=(20,)),
-        setfit=dataclasses.replace(SETTINGS, trials=trials),
-    )
+    method = dataclasses.replace(SETTINGS, trials=trials)
+    settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE, setfit=method)
     data = TaskData(task.info | {"probes": []}, task.splits)
-    params = parse_params(setfit_params(grid={"finetune_seeds": [0, 1], "label_counts": [20, 60]}))
-    counts = count_evaluation(data, settings, params, inits=("random",), setfit=True)
-    setfit_runs = [run for run in counts.runs if run.run.transfer == "setfit"]
     context = dataclasses.replace(setfit_context(data, name="word2vec"), settings=settings)
     encoded_texts: list[int] = []
     tuned = record_tuning(monkeypatch)
@@ -524,26 +514,17 @@ def test_the_forecast_counts_the_steps_and_the_texts_of_setfit(
     monkeypatch.setattr(setfit, "encode_texts", recording_encode)
     run_setfit(context, tmp_path, counts=(20, 60), seeds=(0, 1))
     num_steps = sum(one.learning_curve[-1].step for one in tuned)
-    # 20 and 60 texts with 10 pairs each, 7 pairs a step; two learning rates with the first seed.
-    assert counts.num_steps("setfit") == num_steps == 3 * (29 + 86)
-    method = settings.setfit
-
-    def seconds(**costs: Any) -> float:
-        return evaluation_seconds(
-            dataclasses.replace(counts, runs=tuple(setfit_runs)),
-            EvaluationCosts(load_seconds=0.0, encode_seconds=0.0, **costs),
-            settings,
-            answered_by="head",
-            scoring_seconds=0.0,
-        )
-
+    assert num_steps == 3 * (method.count_steps(20) + method.count_steps(60)) == 3 * (29 + 86)
+    counted = 0.0
+    for num_train in (20, 60):
+        first = RunItems(num_train, validation=13, scored=42, chooses_trial=True)
+        later = dataclasses.replace(first, chooses_trial=False)
+        counted += method.count_work(first) + method.count_work(later)
     read_texts = 3 * (29 * method.count_distinct_texts(20) + 86 * method.count_distinct_texts(60))
-    assert seconds(setfit=HeadCosts(step_seconds=1.0)) == pytest.approx(read_texts, abs=4)
-    assert seconds(setfit=HeadCosts(fit_seconds=1.0)) == len(tuned)
-    assert seconds(setfit=HeadCosts(predict_seconds=1.0)) == sum(encoded_texts)
-    costs = EvaluationCosts(load_seconds=0.0, encode_seconds=0.0, finetuned_bytes=1000)
-    # At most the networks of fine-tuning with 20 labels, and of SetFit with 20 and with 60.
-    assert evaluation_disk(counts, costs, prediction_bytes=0.0) == 3000
+    # The vectors of validation are computed once for each encoder, and counted for each trial.
+    repeated = 2 * 3 * 13 + 2 * 2 * 13
+    expected = TRAINING_PASSES * read_texts + sum(encoded_texts)
+    assert expected <= counted <= expected + repeated
 
 
 def test_each_text_of_a_batch_of_pairs_is_read_once(
@@ -570,7 +551,7 @@ def test_each_text_of_a_batch_of_pairs_is_read_once(
     )
 
 
-def test_the_forecast_expects_as_many_distinct_texts_as_batches_have(
+def test_as_many_distinct_texts_are_counted_as_batches_have(
     task: TaskData,  # noqa: F811
 ) -> None:
     settings = SetfitMethod()

@@ -33,13 +33,22 @@ from lineage.methods.base import (
     EXTRA_COLUMNS,
     FittedSystem,
     Method,
+    count_items,
     count_train_examples,
     empty_predictions,
     find_method,
     run_columns,
 )
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import BaselineContext, EvalRun, Init, LabelCount, Subject, TaskContext
+from lineage.methods.encoder import (
+    BaselineContext,
+    EvalRun,
+    Init,
+    LabelCount,
+    Subject,
+    TaskContext,
+    features_part,
+)
 from lineage.methods.registry import Baselines
 from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import SystemRecord, save_system, system_name
@@ -53,6 +62,7 @@ from lineage.results import (
     ResultRow,
 )
 from lineage.tasks.base import load_kind
+from lineage.work import Stopwatch, Work, WorkLog
 
 CACHED_RUN = "evaluated_run"  # the kind of artifact
 SYSTEM_DIR = "system"  # in the folder of a cached run
@@ -138,11 +148,13 @@ def evaluate_runs(
     *,
     cache_dir: Path,
     report_progress: Callable[[float, str], None],
+    work: WorkLog | None = None,
 ) -> EvaluationOutput:
     """Return the rows, predictions and learning curves of all runs.
 
     A run that fails gives a row with the reason, and the others go on. `cache_dir` holds finished
-    runs, and the systems of those that can be used afterwards (`list_kept_systems`).
+    runs, and the systems of those that can be used afterwards (`list_kept_systems`). `work` logs
+    the work of each run, and of the features that runs share.
     """
     rows: list[ResultRow] = []
     subject: Subject | None = None
@@ -150,6 +162,7 @@ def evaluate_runs(
     curves = [empty_curves()]
     chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     costs: dict[EvalRun, RunCost] = {}
+    counted = count_runs(context, runs)
     for number, run in enumerate(runs):
         note = f"{run.init} {run.transfer} {run.label_count or ''}"
         report = partial(report_progress, number / len(runs), note)
@@ -166,6 +179,7 @@ def evaluate_runs(
         if missing is not None:
             rows += _failed_rows(context, run, [missing])
             continue
+        stopwatch = Stopwatch()
         try:
             predictions = _load_or_evaluate(
                 subject,
@@ -175,11 +189,8 @@ def evaluate_runs(
                 report,
                 is_saved=_is_saved(run, runs, context),
             )
-        except AllTrialsFailedError as error:
-            rows += _failed_rows(context, run, error.notes)
-            continue
         except EvaluationError as error:
-            rows += _failed_rows(context, run, [Note("error", str(error))])
+            rows += _failed_rows(context, run, _failure_notes(error))
             continue
         if predictions.chosen_trial is not None:
             chosen_trials[run.selection_key] = predictions.chosen_trial
@@ -189,7 +200,45 @@ def evaluate_runs(
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
+        _log_run(work, counted[run], subject, stopwatch.seconds)
     return EvaluationOutput(rows, concatenate(tables), concatenate(curves), costs)
+
+
+def count_runs(context: TaskContext, runs: Sequence[EvalRun]) -> dict[EvalRun, Work]:
+    """Return the work of each run, which is known before it is done."""
+    counted: dict[EvalRun, Work] = {}
+    selected: set[EvalRun] = set()
+    for run in runs:
+        method = find_method(context, run)
+        items = count_items(context, run, chooses_trial=run.selection_key not in selected)
+        selected.add(run.selection_key)
+        counted[run] = Work(f"{run.init} {method.name}", method.count_work(items))
+    return counted
+
+
+def count_features(context: TaskContext, runs: Sequence[EvalRun]) -> list[Work]:
+    """Return the work of computing the frozen features that runs share."""
+    tables = context.task.splits
+    num_items = sum(map(len, tables.values()))
+    if context.is_symmetric:  # scored items are read in each order too
+        num_items += 2 * sum(len(table) for name, table in tables.items() if name != "train")
+    parts = {
+        features_part(run.init, find_method(context, run).name): None
+        for run in runs
+        if find_method(context, run).reads_frozen_features
+    }
+    return [Work(part, num_items) for part in parts]
+
+
+def _log_run(work: WorkLog | None, counted: Work, subject: Subject, seconds: float) -> None:
+    """Log a run, and apart from it the features that it was the first to need."""
+    if work is None:
+        return
+    shared = subject.shared_work
+    work.done += shared
+    own_seconds = seconds - sum(one.seconds for one in shared)
+    shared.clear()
+    work.add(counted.part, counted.count, own_seconds)
 
 
 def evaluate_untrained(
@@ -210,6 +259,13 @@ def evaluate_untrained(
 def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of the same columns; empty ones, of which pandas warns, are left out."""
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+
+def _failure_notes(error: EvaluationError) -> Sequence[Note]:
+    """Return why a run failed: of trials, one note each."""
+    if isinstance(error, AllTrialsFailedError):
+        return error.notes
+    return [Note("error", str(error))]
 
 
 def _failed_rows(context: TaskContext, run: EvalRun, notes: Sequence[Note]) -> list[ResultRow]:

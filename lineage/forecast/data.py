@@ -1,12 +1,12 @@
-"""The prepared data of a study, and a sample of its corpus."""
+"""The prepared data of a study, and small samples of them for a rehearsal."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from lineage.artifacts import create_artifact, folder_bytes, read_json, read_table, write_table
+from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
 from lineage.config.params import Params
 from lineage.data.corpus import count_text_bytes
 from lineage.data.items import task_fingerprint
@@ -16,80 +16,37 @@ from lineage.data.prepare_corpus import (
     prepare_corpus,
 )
 from lineage.data.prepare_task import locate_prepared_task, prepare_task
+from lineage.data.splits import nested_stratified_subset, stratification_labels
+from lineage.language import byte_count
 from lineage.randomness import generator
 
-SAMPLE_BYTES = 1_000_000  # of training text
-VALID_SAMPLE_BYTES = 200_000
+CORPUS_BYTES = {"train": 1_000_000, "valid": 40_000}  # of the sample
+UNLABELLED_BYTES = 300_000
+MAX_SCORED_ITEMS = 64  # of each table that is not trained on, if the task has one that is
+MAX_FOLDS = 3  # fewer cannot be made of groups
 
 
-@dataclass(frozen=True)
-class CorpusSizes:
-    """Bytes and documents of a corpus, and of the sample that the probe reads."""
-
-    train_bytes: int
-    train_documents: int
-    valid_bytes: int
-    disk_bytes: int
-    sample_bytes: int
-
-
-def copy_corpus(params: Params, root: Path, scratch: Path) -> CorpusSizes:
-    """Write a sample of the corpus as an artifact in the scratch folder. Raises InputError."""
-    name = params.budget.corpus
-    folder = _find_corpus(params, root, scratch)
-    tables = {
-        split: read_table(folder / f"{split}.parquet", ["text", "language"])
-        for split in ("train", "valid")
-    }
-    limits = {"train": SAMPLE_BYTES, "valid": VALID_SAMPLE_BYTES}
-    samples = {
-        split: _sample_documents(table, limits[split], seed=params.seed)
-        for split, table in tables.items()
-    }
-    with create_artifact(scratch / "corpora" / name, "corpus", name=name) as draft:
-        for split, sample in samples.items():
-            write_table(draft / f"{split}.parquet", sample)
-    return CorpusSizes(
-        train_bytes=count_text_bytes(tables["train"]),
-        train_documents=len(tables["train"]),
-        valid_bytes=count_text_bytes(tables["valid"]),
-        disk_bytes=folder_bytes(folder),
-        sample_bytes=count_text_bytes(samples["train"]),
-    )
-
-
-def _sample_documents(table: pd.DataFrame, max_bytes: int, *, seed: int) -> pd.DataFrame:
-    """Take random documents, in their order, until they have `max_bytes`."""
-    order = generator("forecast", seed).permutation(len(table))
-    sizes = table["text"].str.len().to_numpy()[order].cumsum()
-    num_taken = max(1, int((sizes < max_bytes).sum()))
-    return table.iloc[sorted(order[:num_taken])].reset_index(drop=True)
-
-
-def _find_corpus(params: Params, root: Path, scratch: Path) -> Path:
-    """Return the folder with the corpus of these parameters; read it again if there is none."""
+def copy_corpus(params: Params, root: Path, scratch: Path) -> Path:
+    """Copy the corpus of these parameters, or read it again. Raises InputError."""
     name = params.budget.corpus
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
     fingerprint = corpus_fingerprint(corpus, root, where)
     prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=params.seed)
     artifact = Path("artifacts/corpora") / name
-    if prepared.folder.is_dir():
-        return prepared.folder
-    if prepared.measures_path.is_file() and (artifact / "counts.json").is_file():
-        measures = read_json(prepared.measures_path)
-        counts = read_json(artifact / "counts.json")
-        is_same = counts["read"] == measures["num_read"]
-        if is_same and counts["bytes"]["train"] == measures["train_bytes"]:
-            return artifact
-    folder = scratch / "read" / name
-    folder.mkdir(parents=True)
-    prepare_corpus(corpus, folder, seed=params.seed, root=root, where=where)
-    return folder
+    target = scratch / "corpora" / name
+    with create_artifact(target, "corpus", name=name) as draft:
+        if prepared.folder.is_dir():
+            shutil.copytree(prepared.folder, draft, dirs_exist_ok=True)
+        elif prepared.measures_path.is_file() and _is_corpus_of(artifact, prepared.measures_path):
+            _copy_artifact(artifact, draft)
+        else:
+            prepare_corpus(corpus, draft, seed=params.seed, root=root, where=where)
+    return target
 
 
 def copy_task(name: str, params: Params, root: Path, scratch: Path) -> Path:
-    """Write a task's artifact into the scratch folder, as the stage does. Raises InputError."""
+    """Copy the task of these parameters, or read it again. Raises InputError."""
     task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"
     fingerprint = task_fingerprint(task, root, where)
@@ -99,17 +56,76 @@ def copy_task(name: str, params: Params, root: Path, scratch: Path) -> Path:
     with create_artifact(target, "task", name=name) as draft:
         if prepared.folder.is_dir():
             shutil.copytree(prepared.folder, draft, dirs_exist_ok=True)
-        elif prepared.measures_path.is_file() and _is_artifact_of(artifact, prepared.measures_path):
-            shutil.copytree(artifact, draft, dirs_exist_ok=True)
-            (draft / "manifest.json").unlink()
+        elif prepared.measures_path.is_file() and _is_task_of(artifact, prepared.measures_path):
+            _copy_artifact(artifact, draft)
         else:
             prepare_task(name, task, draft, seed=params.seed, root=root, where=where)
     return target
 
 
-def _is_artifact_of(artifact: Path, measures_path: Path) -> bool:
+def _copy_artifact(artifact: Path, draft: Path) -> None:
+    shutil.copytree(artifact, draft, dirs_exist_ok=True)
+    (draft / "manifest.json").unlink()
+
+
+def _is_corpus_of(artifact: Path, measures_path: Path) -> bool:
+    """Tell whether an artifact of a corpus has the counts that were measured."""
+    if not (artifact / "counts.json").is_file():
+        return False
+    measures = read_json(measures_path)
+    counts = read_json(artifact / "counts.json")
+    is_same = counts["read"] == measures["num_read"]
+    return bool(is_same and counts["bytes"]["train"] == measures["train_bytes"])
+
+
+def _is_task_of(artifact: Path, measures_path: Path) -> bool:
     """Tell whether an artifact of a task has the counts that were measured."""
     if not (artifact / "task.json").is_file():
         return False
     counts = read_json(artifact / "task.json")["counts"]
     return bool(counts.get("train", 0) == read_json(measures_path)["num_train"])
+
+
+def sample_corpus(folder: Path, target: Path, *, seed: int) -> None:
+    """Write random documents of a corpus as an artifact."""
+    with create_artifact(target, "corpus", name=target.name) as draft:
+        for split, max_bytes in CORPUS_BYTES.items():
+            table = read_table(folder / f"{split}.parquet")
+            write_table(draft / f"{split}.parquet", _sample_texts(table, max_bytes, seed=seed))
+
+
+def sample_task(folder: Path, target: Path, *, max_train_items: int, seed: int) -> None:
+    """Write some items of each table of a task as an artifact: of each label, in train."""
+    has_train = (folder / "train.parquet").is_file()
+    max_scored_items = min(MAX_SCORED_ITEMS, max_train_items) if has_train else max_train_items
+    with create_artifact(target, "task", name=target.name) as draft:
+        for path in folder.glob("*.parquet"):
+            table = read_table(path)
+            if path.stem == "unlabelled":
+                sample = _sample_texts(table, UNLABELLED_BYTES, seed=seed)
+            else:
+                is_train = path.stem == "train"
+                max_items = max_train_items if is_train else max_scored_items
+                labels = stratification_labels(table) if is_train else np.zeros(len(table))
+                sample = table.iloc[nested_stratified_subset(labels, max_items, seed=seed)]
+            write_table(draft / path.name, sample)
+        info = read_json(folder / "task.json")
+        if info.get("folds"):
+            info["folds"] = min(info["folds"], MAX_FOLDS)
+        write_json(draft / "task.json", info)
+
+
+def _sample_texts(table: pd.DataFrame, max_bytes: int, *, seed: int) -> pd.DataFrame:
+    """Take random rows, in their order, until their texts have `max_bytes`."""
+    order = generator("forecast", seed).permutation(len(table))
+    sizes = np.array([byte_count(text) for text in table["text"]])[order].cumsum()
+    num_taken = max(2, int((sizes < max_bytes).sum()))
+    return table.iloc[sorted(order[:num_taken])]
+
+
+def measure_corpus(folder: Path) -> dict[str, int]:
+    """Return the bytes of text of each split of a corpus."""
+    return {
+        split: count_text_bytes(read_table(folder / f"{split}.parquet", ["text"]))
+        for split in CORPUS_BYTES
+    }

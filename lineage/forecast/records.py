@@ -15,8 +15,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class StudyForecast:
-    """The forecasts of all stages of a study, for the machine that ran the probe."""
+    """The forecasts of all stages of a study, for the machine that ran the rehearsal."""
 
     stages: Mapping[str, StageForecast]  # by the names of dvc.yaml: pretrain@gpt-0
-    probe_seconds: float  # that the measurements took
-    lacks_gpu: bool = False  # the study computes on a GPU, and was measured on a CPU
+    lacks_gpu: bool = False  # the study computes on a GPU, and was rehearsed on a CPU

@@ -60,6 +60,16 @@ class FittedSystem:
     answer: Answer | None = None  # of a head, fitted to the training items
 
 
+@dataclass(frozen=True)
+class RunItems:
+    """The numbers of items of a run."""
+
+    train: int
+    validation: int
+    scored: int  # of all scored splits; symmetric items count for each order too
+    chooses_trial: bool = False  # no earlier run has chosen a trial
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(Checked):
     """A way of using a model. The fields of a subclass are the keys of its block in `evaluate`."""
@@ -135,6 +145,17 @@ class Method(Checked):
         """
         raise NotImplementedError(f"{type(self).__name__}.fit")
 
+    def count_work(self, items: RunItems) -> float:
+        """Return how many items a run reads, each as often as it is read.
+
+        A gradient step on an item counts as TRAINING_PASSES. An early end is estimated.
+        """
+        return items.scored
+
+    def shorten(self) -> Self:
+        """Return the method with less training, for a rehearsal: its work must take little time."""
+        return self
+
     def load(self, saved: SavedSystem) -> AnswerItems:
         """Return the function that answers items as a kept system does."""
         raise NotImplementedError(f"{type(self).__name__}.load")
@@ -202,6 +223,18 @@ def count_train_examples(context: TaskContext, run: EvalRun) -> int:
 def parts_of_run(context: TaskContext, run: EvalRun) -> list[SplitItems]:
     """Return the items of each split and test set, as a run uses them."""
     return context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
+
+
+def count_items(context: TaskContext, run: EvalRun, *, chooses_trial: bool) -> RunItems:
+    """Return the numbers of items of a run."""
+    sizes = [(part.split, len(part.rows_N)) for part in parts_of_run(context, run)]
+    num_orders = 3 if context.is_symmetric else 1
+    return RunItems(
+        train=count_train_examples(context, run),
+        validation=sum(size for split, size in sizes if split == "validation"),
+        scored=num_orders * sum(size for split, size in sizes if split != "train"),
+        chooses_trial=chooses_trial,
+    )
 
 
 def run_columns(context: TaskContext, run: EvalRun) -> dict[str, Any]:

@@ -3,19 +3,26 @@
 Its rows and predictions are those of the reported split alone, with the method as their model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pandas as pd
 
 from lineage.answers.base import HeadAnswer, PredictionColumns
-from lineage.methods.base import FittedSystem, answer_scored_splits, select_train_rows
+from lineage.methods.base import (
+    FittedSystem,
+    RunItems,
+    answer_scored_splits,
+    select_train_rows,
+)
 from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import EvalRun, Subject, TaskContext, Transfer
 from lineage.methods.head_method import HeadMethod
 from lineage.methods.run_predictions import RunPredictions
 from lineage.results import Note
 from lineage.tasks.base import Kind
+from lineage.work import TRAINING_PASSES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +48,10 @@ class BaselineMethod(HeadMethod):
     ) -> PredictionColumns:
         """Return the answers to tasks without a head."""
         raise NotImplementedError(f"{type(self).__name__}.answer")
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the training items, which a linear model reads about as often as it must."""
+        return len(tried) * TRAINING_PASSES * items.train
 
     def fit(
         self,

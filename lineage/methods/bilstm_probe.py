@@ -17,10 +17,10 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import nn
 from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
+from lineage.methods.base import RunItems
 from lineage.methods.bilstm import BiLstm
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch
 from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
@@ -48,6 +49,7 @@ from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import combine_pair, pair_width
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
+from lineage.methods.trials import SHORT_TRAINING, count_trainings
 from lineage.networks.base import LossOutput
 from lineage.networks.batch import Batch
 from lineage.networks.layers.crf import LinearChainCRF
@@ -144,6 +146,15 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         if context.static_context is not None and self.join != "input":
             parts.append(f"joined at {self.join}")
         return "+".join(parts) or "none"
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the steps and validations of all trainings."""
+        return count_trainings(self, tried, items)
+
+    def shorten(self) -> Self:
+        """Train the first trial for one epoch, with all label counts."""
+        first = self.with_trial(0) if self.trials else self
+        return replace(first, **SHORT_TRAINING)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build the probe. Raises EvaluationError if there are no such layers."""

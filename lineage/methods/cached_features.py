@@ -58,6 +58,11 @@ class CachedFeatures:
     is_per_word: bool = False
     scaling: FeatureScaling | None = None  # None: the layers are not scaled, and float32
 
+    @property
+    def num_bytes(self) -> int:
+        """The memory that the layers take."""
+        return sum(layers.nbytes for encodings in self.layers for layers in encodings)
+
     def select(self, indices: np.ndarray) -> "CachedFeatures":
         """Keep only these items."""
         return replace(

@@ -4,7 +4,6 @@ Shapes: N items, M answers of the items, L layers, D width, V words.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,12 +21,23 @@ from lineage.networks.base import Encoder, Public
 from lineage.networks.checkpoint import Checkpoint
 from lineage.results import JOINED_FAMILY, Note, joined_system_name
 from lineage.tasks.base import Kind, load_kind
+from lineage.work import Stopwatch, Work
 
 # target_only: pretrained on the text of the task alone
 Init = Literal["pretrained", "adapted", "target_only", "random", "none"]
 Transfer = Literal["frozen", "finetuned", "setfit", "zero_shot", "none"]
 LabelCount = int | Literal["all"]
-T = TypeVar("T")
+
+
+class HasBytes(Protocol):
+    """Features of a table."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that they take."""
+
+
+T = TypeVar("T", bound=HasBytes)
 
 
 class HasMethods(Protocol):
@@ -317,6 +327,7 @@ class Subject:
         self.init = init
         # Results that a method shares between runs, by its name.
         self.kept: dict[str, Any] = {}
+        self.shared_work: list[Work] = []  # of computing it
 
 
 class EncoderUnderTest(Subject):
@@ -357,16 +368,26 @@ class EncoderUnderTest(Subject):
             static=static,
         )
 
-    def share(self, name: str, compute: Callable[[FeatureExtractor], T]) -> T:
+    def share(self, name: str, compute: Callable[[FeatureExtractor], dict[str, T]]) -> dict[str, T]:
         """Return what a method computes of all items, once for all of its heads."""
         if name not in self.kept:
             extractor = self.build_extractor()
-            start = time.monotonic()
-            self.kept[name] = compute(extractor)
+            stopwatch = Stopwatch()
+            features = compute(extractor)
+            self.kept[name] = features
             num_items = sum(map(len, self.context.items.values()))
-            self.feature_seconds_per_item = (time.monotonic() - start) / max(1, num_items)
-        kept: T = self.kept[name]
+            seconds = stopwatch.seconds
+            self.feature_seconds_per_item = stopwatch.elapsed_seconds / max(1, num_items)
+            num_bytes = sum(table.num_bytes for table in features.values())
+            part = features_part(self.init, name)
+            self.shared_work.append(Work(part, num_items, seconds, num_bytes))
+        kept: dict[str, T] = self.kept[name]
         return kept
+
+
+def features_part(init: Init, method: str) -> str:
+    """Return the name of the work of computing what the runs of a method share."""
+    return f"{init} {method} features"
 
 
 def under_test(subject: Subject) -> EncoderUnderTest:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
+from lineage.methods.base import RunItems
 from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
 from lineage.methods.encoder import (
     Subject,
@@ -38,6 +39,7 @@ from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHe
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import pair_width, pool_pair
 from lineage.methods.saved import SavedSystem
+from lineage.methods.trials import SHORT_TRAINING, count_trainings
 from lineage.networks.base import Encoder, LossOutput, Trained, build_linear_head
 from lineage.networks.batch import Batch, masked_mean
 from lineage.networks.weights import load_into_model
@@ -145,6 +147,15 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         gain = self.linear_label_gain and is_one_text
         norm = self.word_layer_norm and context.kind.unit == "word"
         return replace(self, linear_label_gain=gain, word_layer_norm=norm).recipe
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the steps and validations of all trainings."""
+        return count_trainings(self, tried, items)
+
+    def shorten(self) -> Self:
+        """Train the first trial for one epoch, with all label counts."""
+        first = self.with_trial(0) if self.trials else self
+        return replace(first, **SHORT_TRAINING)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build the network."""

@@ -4,9 +4,9 @@ Shapes: N items, C choices, M rows of answers (an item, or each of its words), L
 K outputs.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from lineage.answers.base import HeadAnswer
 from lineage.answers.span import ITEM_START
 from lineage.config.records import check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
+from lineage.methods.base import RunItems
 from lineage.methods.encoder import (
     EncoderUnderTest,
     Subject,
@@ -41,6 +42,8 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tasks.base import Kind
+
+LBFGS_PASSES = 100  # over the training items, in a fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,14 @@ class LinearProbeMethod(HeadMethod):
     def features_name(self, context: TaskContext) -> str:
         """Return the layers that the probe reads."""
         return self.features
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the iterations of L-BFGS, whose number changes little with the items."""
+        return len(tried) * LBFGS_PASSES * items.train
+
+    def shorten(self) -> Self:
+        """Use all label counts; a fit takes little time as it is."""
+        return replace(self, label_counts=())
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Fit the probe at once. Raises EvaluationError if there are no such layers."""

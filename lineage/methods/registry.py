@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -52,6 +53,12 @@ class EvaluateSettings:
         blocks = [getattr(filled, block.name) for block in fields(filled)]
         methods: list[Method] = [block.complete(self.finetune) for block in blocks]
         return {method.name: method for method in (*methods, *UNTRAINED_METHODS)}
+
+    def shorten(self) -> Self:
+        """Return the blocks with less training, for a rehearsal."""
+        blocks = {block.name: getattr(self, block.name) for block in fields(self)}
+        shortened = {name: block.shorten() for name, block in blocks.items() if block is not None}
+        return replace(self, **shortened)
 
     def describe_transfer(self, family_text: str, *, has_bilstm_probe: bool) -> str:
         """Adapt the family's `transfer_description` to these settings.

@@ -23,7 +23,7 @@ from lineage.config.params import Grid
 from lineage.config.records import check_positive
 from lineage.data.task_data import SplitItems
 from lineage.errors import EvaluationError
-from lineage.methods.base import Method
+from lineage.methods.base import Method, RunItems
 from lineage.methods.early_stopping import CurvePoint, steps_between_validations
 from lineage.methods.encoder import (
     EncoderUnderTest,
@@ -53,6 +53,7 @@ from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import linear_schedule_with_warmup
 from lineage.training.state import RngState, TrainState
+from lineage.work import TRAINING_PASSES
 
 # The released code has the first, and the defaults of sentence-transformers.
 WARMUP_RATIO = 0.1
@@ -146,6 +147,22 @@ class SetfitMethod(HeadMethod):
     def features_name(self, context: TaskContext) -> str:
         """Return mean, if texts are pooled so, or last."""
         return "mean" if self.pooling == "mean" else "last"
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the texts of all steps, each once in a step, and those whose vectors are computed.
+
+        Trials that differ in their L2 alone share both.
+        """
+        settings = [one.without_probe for one in tried]
+        tuned = [one for number, one in enumerate(settings) if one not in settings[:number][-1:]]
+        texts = sum(
+            one.count_steps(items.train) * one.count_distinct_texts(items.train) for one in tuned
+        )
+        return TRAINING_PASSES * texts + len(tuned) * (items.train + items.validation)
+
+    def shorten(self) -> Self:
+        """Use one pair of each kind for a text, and all label counts."""
+        return replace(self, num_iterations=1, label_counts=())
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Fine-tune the encoder and fit the probe at once. Raises EvaluationError if that fails."""

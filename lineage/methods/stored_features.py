@@ -103,6 +103,11 @@ class StoredFeatures:
             return features
         return cls(features, FeatureScaling.none(features.shape[-2:]), static_size)
 
+    @property
+    def num_bytes(self) -> int:
+        """The memory that all of them take."""
+        return int(self.stored.nbytes)
+
     def __len__(self) -> int:
         """The number of answers, or of items with choices."""
         return len(self.stored) if self.rows is None else len(self.rows)

@@ -28,7 +28,13 @@ from lineage.families.translator import (
     TranslationSettings,
     Translator,
 )
-from lineage.methods.base import FittedSystem, Method, answer_scored_splits, select_train_rows
+from lineage.methods.base import (
+    FittedSystem,
+    Method,
+    RunItems,
+    answer_scored_splits,
+    select_train_rows,
+)
 from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import (
     EncoderUnderTest,
@@ -57,6 +63,7 @@ from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import slanted_triangular_schedule
 from lineage.training.sentence_scores import MAX_LOGITS_PER_BATCH
 from lineage.training.state import RngState, TrainState
+from lineage.work import TRAINING_PASSES
 
 # In pretraining this token separates documents, so a target begins and ends with it.
 END_TOKEN = "<|endoftext|>"
@@ -102,6 +109,14 @@ class TranslationMethod(TranslationSettings, Method):
     def recipe_name(self, context: TaskContext) -> str:
         """Return the choices among the paper's ablations."""
         return self.recipe
+
+    def count_work(self, items: RunItems) -> float:
+        """Count the pairs of all epochs, and the translations."""
+        return TRAINING_PASSES * self.epochs * items.train + items.scored
+
+    def shorten(self) -> Self:
+        """Train for one epoch, with all label counts."""
+        return replace(self, epochs=1, label_counts=())
 
     def fit(
         self,

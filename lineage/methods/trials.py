@@ -7,22 +7,31 @@ from typing import Any, Literal, Self
 import pandas as pd
 
 from lineage.errors import EvaluationError
-from lineage.methods.base import Method
+from lineage.methods.base import Method, RunItems
 from lineage.methods.early_stopping import (
     EarlyStopper,
     EarlyStopping,
     ValidatedTraining,
     Validation,
+    count_training,
     curve_frame,
 )
 from lineage.methods.encoder import LabelCount
 from lineage.methods.heads import FittedHead, StartedHead
 from lineage.methods.run_predictions import FailedTrial
 from lineage.results import Note
+from lineage.work import TRAINING_PASSES
 
 # After this many of 20 validations the best of several learning rates was the best to the end, or
 # as good: see docs/decisions/0026.
 RACE_VALIDATIONS = 5
+# The keys of a training that is as short as a rehearsal needs.
+SHORT_TRAINING: dict[str, Any] = {
+    "label_counts": (),
+    "epochs": 1,
+    "min_steps": None,
+    "patience": None,
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,20 @@ class TriedMethod(Method):
     def with_trial(self, number: int) -> Self:
         """Return the settings with the hyperparameters of one trial."""
         return self._with_overrides(self.trials[number])
+
+    def count_work(self, items: RunItems) -> float:
+        """Count every trial where the run chooses one, and the predictions of each."""
+        if not self.trials:
+            return self.count_fits([self], items) + items.scored
+        if not items.chooses_trial:  # the first trial represents the one that was chosen
+            return self.count_fits([self.with_trial(0)], items) + items.scored
+        tried = [self.with_trial(number) for number in range(len(self.trials))]
+        predicted = items.scored + len(tried) * items.validation
+        return self.count_fits(tried, items) + predicted
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Return the work of fitting a head for each of these trials, see `count_work`."""
+        raise NotImplementedError(f"{type(self).__name__}.count_fits")
 
     @property
     def requested_label_counts(self) -> tuple[LabelCount, ...]:
@@ -132,6 +155,20 @@ def is_race(settings: TriedMethod) -> bool:
     trials = [settings.with_trial(number) for number in range(len(settings.trials))]
     others = [{**vars(trial), "learning_rate": None} for trial in trials]
     return all(keys == others[0] for keys in others)
+
+
+def count_trainings(
+    method: TriedMethod, trainings: Sequence[EarlyStopping], items: RunItems
+) -> float:
+    """Return the work of a method's trainings, of which all but one end early in a race."""
+    counts = [count_training(one, items.train) for one in trainings]
+    if len(trainings) > 1 and is_race(method):
+        loser = count_training(trainings[0], items.train, max_validations=RACE_VALIDATIONS)
+        counts = [counts[0], *[loser] * (len(trainings) - 1)]
+    num_steps = sum(count.steps for count in counts)
+    num_validations = sum(count.validations for count in counts)
+    items_per_step = items.train / max(1, -(-items.train // trainings[0].batch_size))
+    return TRAINING_PASSES * items_per_step * num_steps + num_validations * items.validation
 
 
 def fit_best_trial(

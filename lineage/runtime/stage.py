@@ -36,7 +36,9 @@ from lineage.runtime.provenance import (
     read_package_version,
 )
 from lineage.runtime.recorder import Tracker, track_stage
+from lineage.runtime.rehearsal import NoTracker, rehearsal_limit
 from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable, prepare_environment
+from lineage.work import Stopwatch, WorkLog
 
 PROGRESS_SECONDS = 10.0  # between two lines of progress, where there is no terminal
 EXIT_SHORTAGE = 4
@@ -54,6 +56,7 @@ class Stage:
         self.arguments = arguments
         self.name = f"{verb}@{'-'.join(arguments)}" if arguments else verb
         self.metadata: dict[str, Any] = {}  # written with the clock and the memory
+        self.work = WorkLog()  # written there too
         self.start_time = time.monotonic()
         self.earlier_seconds = 0.0  # of processes before this one whose work was kept
         self._watched_names = arguments  # the models and tasks whose files this stage runs
@@ -150,8 +153,11 @@ class Stage:
     ) -> Iterator[Tracker]:
         """Open this stage's run in MLflow, with the artifacts in `inputs` as data sets by digest.
 
-        `tags` are for example family, task and seeds.
+        `tags` are for example family, task and seeds. A rehearsal is not tracked.
         """
+        if rehearsal_limit() is not None:
+            yield NoTracker()
+            return
         datasets = [describe_dataset(folder) for folder in inputs]
         short_digests = {dataset.name: dataset.digest[:12] for dataset in datasets}
         all_tags = {"dvc_inputs": json.dumps(short_digests, sort_keys=True)}
@@ -285,6 +291,7 @@ def _lock_stage(stage: Stage) -> Iterator[None]:
 def _write_metadata(stage: Stage) -> Iterator[None]:
     """Write the stage's metadata when it has ended well."""
     started = time.time()
+    stopwatch = Stopwatch()
     stage.start_time = time.monotonic()
     lock_before = lock_entry_digest(read_lock_entry(Path(), stage.name))
     path = METADATA_DIR / f"{stage.name}.json"
@@ -298,6 +305,8 @@ def _write_metadata(stage: Stage) -> Iterator[None]:
         "pid": os.getpid(),
         "cwd": str(Path.cwd()),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_MAXRSS,
+        "work": stage.work.as_tree(),
+        "work_seconds": stopwatch.seconds,
         **stage.metadata,
     }
     write_json(path, metadata)

@@ -27,11 +27,16 @@ def format_schema() -> str:
     return json.dumps(json_schema(), indent=1)
 
 
-def resolved_values(params: Params) -> dict[str, Any]:
-    """Return the tree of a params.yaml that writes out every default. Raises InputError."""
+def resolved_values(params: Params, *, shorten: bool = False) -> dict[str, Any]:
+    """Return the tree of a params.yaml that writes out every default. Raises InputError.
+
+    With `shorten`, methods train as little as in a rehearsal.
+    """
     tree: dict[str, Any] = _write_out(params)
     for name, block in params.models.items():
         model = load_model_config(params, name)
+        if shorten:
+            model = dataclasses.replace(model, evaluate=model.evaluate.shorten())
         written = {key: value for key, value in block.items() if key not in MODEL_BLOCKS}
         written["family"] = model.family.name
         for key in MODEL_BLOCKS:

@@ -125,7 +125,9 @@ def pretrain(
     tokens = TokenizedCorpus.load(folder, "train")
     if isinstance(family, Static):
         budget_bytes = params.budget.text_bytes
-        return fit_static(checkpoint, family, tokens, budget_bytes, context.report_progress)
+        text_bytes = count_static_bytes(family, budget_bytes, tokens.text_bytes)
+        with context.work.measure("training", text_bytes):
+            return fit_static(checkpoint, family, tokens, text_bytes, context.report_progress)
     validation_tokens = TokenizedCorpus.load(folder, "valid")
     training = build_training(
         checkpoint, tokens, validation_tokens, params, context.device, public_model=public_model
@@ -315,11 +317,16 @@ def compute_held_out_metrics(
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
+def count_static_bytes(family: Static, budget_bytes: int, corpus_bytes: int) -> int:
+    """Return the bytes that static vectors read: counting a text twice would change nothing."""
+    return min(budget_bytes, corpus_bytes) if family.uses_cooccurrence_counts else budget_bytes
+
+
 def fit_static(
     checkpoint: Checkpoint,
     family: Static,
     tokens: TokenizedCorpus,
-    budget_bytes: int,
+    text_bytes: int,
     report_progress: Callable[[float, str], None],
 ) -> TrainOutput:
     """Train static vectors with the family's own method. There is no curve and no resuming.
@@ -327,11 +334,8 @@ def fit_static(
     The budget used is the text that was read.
     """
     model = checkpoint.build(torch.device("cpu"), load_weights=False)
-    max_bytes = budget_bytes
-    if family.uses_cooccurrence_counts:  # counting the text twice would change nothing
-        max_bytes = min(budget_bytes, tokens.text_bytes)
     text = sample_training_text(
-        tokens, checkpoint.tokenizer, seed=checkpoint.seed, text_bytes=max_bytes
+        tokens, checkpoint.tokenizer, seed=checkpoint.seed, text_bytes=text_bytes
     )
     family.fit_static(
         model,

@@ -18,6 +18,7 @@ from lineage.errors import EvaluationError
 from lineage.networks.base import Objective
 from lineage.networks.batch import BatchSampler
 from lineage.runtime.recorder import Tracker
+from lineage.runtime.rehearsal import end_early, rehearsal_limit
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import CurvePoint, LearningCurve
 from lineage.training.intermediate import IntermediateCheckpoints
@@ -25,11 +26,15 @@ from lineage.training.loop import StepOutput, TrainPlan, train, validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.optimizers import AveragedSGD, is_averaging, swap_averaged_weights
 from lineage.training.state import TrainState, read_counters
+from lineage.work import Stopwatch, WorkLog
 
 RESUME_POINT = "resume_point"  # the kind of artifact
 NUM_LOG_POINTS = 200  # points of the loss curve, about
 NUM_VALIDATIONS = 10
 VALIDATION_BATCHES = 10  # of a validation that decides nothing
+# The names of work: how many validations of each sort there are.
+SHORT_VALIDATIONS = "short validations"
+ALL_TEXT_VALIDATIONS = "validations of all text"
 ALL_BATCHES = 1_000_000  # more than any held-out text has
 
 
@@ -42,6 +47,7 @@ class TrainContext:
     checkpoint_dir: Path  # resume points of these inputs alone
     checkpoint_seconds: float
     report_progress: Callable[[float, str], None]
+    work: WorkLog = field(default_factory=WorkLog)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,8 @@ class TrainRun:
         gets SIGTERM saves a resume point first. Raises EvaluationError if a loss is not finite.
         """
         self._load_resume_point()
+        self.plan = replace(self.plan, progress=end_early(self.plan.progress))
+        self.context.work.add(self._validations_part, self._num_validations, 0.0)
         if self.intermediate is not None:
             self.intermediate.start(self.plan.progress(self.state.counters))
         with _delay_sigterm() as stop_requested:
@@ -156,10 +164,50 @@ class TrainRun:
             if self.plan.progress(self.state.counters) >= phase.end_progress:
                 continue
             phase_plan = replace(self.plan, end_progress=phase.end_progress)
-            for step in train(self.state, self.objective, phase.train_sampler, phase_plan):
+            steps = train(self.state, self.objective, phase.train_sampler, phase_plan)
+            for step in self._measure_steps(steps):
                 yield phase, step
             self.state.epoch = 0
             self.state.batch_index = 0
+
+    @property
+    def _averaging(self) -> AveragedSGD | None:
+        optimizer = self.state.optimizer
+        return optimizer if isinstance(optimizer, AveragedSGD) else None
+
+    @property
+    def _num_validations(self) -> int:
+        """The validations of a training that does not end early."""
+        return self._averaging.trigger.checks if self._averaging else NUM_VALIDATIONS
+
+    @property
+    def _validations_part(self) -> str:
+        """The text that a validation reads: all of it, if it decides something."""
+        decides = self._averaging is not None or self.best is not None
+        return ALL_TEXT_VALIDATIONS if decides else SHORT_VALIDATIONS
+
+    def _measure_steps(self, steps: Iterator[StepOutput]) -> Iterator[StepOutput]:
+        """Yield the steps of a phase. In a rehearsal, log how long they take.
+
+        The first one is logged apart, since it takes longer. Elsewhere a GPU must not be waited for
+        after each step.
+        """
+        if rehearsal_limit() is None:
+            yield from steps
+            return
+        work: list[tuple[int, float]] = []  # bytes and seconds of each step
+        text_bytes = self.state.counters.text_bytes
+        stopwatch = Stopwatch()
+        for step in steps:
+            work.append((step.counters.text_bytes - text_bytes, stopwatch.seconds))
+            text_bytes = step.counters.text_bytes
+            yield step
+            stopwatch = Stopwatch()
+        for part in (work[:1], work[1:]):
+            if part:
+                counts, seconds = zip(*part, strict=True)
+                self.context.work.add("training", sum(counts), sum(seconds))
+        self.context.work.add("steps", len(work), 0.0)
 
     def _record_point(self, step: StepOutput, phase: TrainPhase) -> CurvePoint | None:
         """Add a point, with a validation, where they are due, and return it; None if none is due.
@@ -174,9 +222,8 @@ class TrainRun:
         def is_due(count: int) -> bool:
             return math.floor(step.progress * count) > math.floor(previous_progress * count)
 
-        optimizer = self.state.optimizer
-        averaging = optimizer if isinstance(optimizer, AveragedSGD) else None
-        is_validation_due = is_due(averaging.trigger.checks if averaging else NUM_VALIDATIONS)
+        averaging = self._averaging
+        is_validation_due = is_due(self._num_validations)
         if not is_validation_due and not is_due(NUM_LOG_POINTS) and step.progress < 1:
             return None
         self.state.run_finite_checks()
@@ -189,11 +236,13 @@ class TrainRun:
             step.learning_rate,
         )
         if is_validation_due:
-            decides = averaging is not None or self.best is not None
+            is_short = self._validations_part == SHORT_VALIDATIONS
             validation = self._validate(
-                phase.validation_sampler, ALL_BATCHES if decides else VALIDATION_BATCHES
+                phase.validation_sampler, VALIDATION_BATCHES if is_short else ALL_BATCHES
             )
-            point = replace(point, weights_averaged=is_averaging(optimizer), validation=validation)
+            point = replace(
+                point, weights_averaged=is_averaging(self.state.optimizer), validation=validation
+            )
         curve.points.append(point)
         curve.pending_losses = []
         if is_validation_due and averaging:
@@ -206,6 +255,7 @@ class TrainRun:
         Raises EvaluationError if a metric is not finite.
         """
         state = self.state
+        stopwatch = Stopwatch()
         swap_averaged_weights(state.optimizer)
         sums = validate(
             state.model,
@@ -215,6 +265,7 @@ class TrainRun:
             precision=self.plan.precision,
         )
         swap_averaged_weights(state.optimizer)
+        self.context.work.add("validation", sums.text_bytes, stopwatch.seconds)
         metrics = compute_lm_metrics(sums)
         if not all(math.isfinite(value) for value in metrics.values()):
             raise EvaluationError(

@@ -1,0 +1,122 @@
+"""Count the work of a study's stages, in the units in which the stages log it.
+
+The counts of evaluations come from the methods. Of a training, its budget tells the bytes; how
+often and on how much text it is validated, the rehearsed training has logged itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lineage.config.params import Params
+from lineage.data.task_data import TaskData
+from lineage.evaluation.evaluate import count_runs, list_runs
+from lineage.evaluation.requested_runs import EVALUATIONS, count_evaluation
+from lineage.forecast.rehearsal import Rehearsal
+from lineage.language import byte_count
+from lineage.methods.encoder import BaselineContext
+from lineage.methods.registry import list_baselines
+from lineage.networks.base import Static
+from lineage.study.models import ModelConfig
+from lineage.training.adapt import split_target_texts
+from lineage.training.pretrain import count_static_bytes
+from lineage.training.target_only import MAX_EPOCHS
+from lineage.training.train_run import (
+    ALL_TEXT_VALIDATIONS,
+    SHORT_VALIDATIONS,
+    VALIDATION_BATCHES,
+)
+from lineage.work import Work
+
+
+@dataclass(frozen=True)
+class StageName:
+    """The verb of a stage, and the model and the task that it names, or empty."""
+
+    verb: str
+    model: str
+    task: str
+
+    @classmethod
+    def parse(cls, name: str, params: Params) -> "StageName":
+        """Split evaluate@gpt-0-sense."""
+        verb, _, arguments = name.partition("@")
+        parts = arguments.split("-")
+        model = next((part for part in parts if part in params.grid.models), "")
+        task = next((part for part in parts if part in params.grid.tasks), "")
+        return cls(verb, model, task)
+
+
+def count_stage(
+    stage: StageName, rehearsal: Rehearsal, done: Sequence[Work], models: dict[str, ModelConfig]
+) -> list[Work]:
+    """Return the work of a stage of the study; `done` is that of the rehearsed one."""
+    if stage.verb in EVALUATIONS or stage.verb == "baselines":
+        counted = count_runs_of(stage, rehearsal.params, rehearsal.data.tasks[stage.task], models)
+        ratio = 1.0
+        stand_in = rehearsal.stand_ins[stage.task]
+        if stand_in != stage.task:  # its items may be longer
+            item_bytes = rehearsal.data.item_bytes
+            ratio = item_bytes[stage.task] / item_bytes[stand_in]
+        return [Work(work.part, ratio * work.count) for work in counted]
+    if stage.verb in ("pretrain", "adapt", "target_only"):
+        return _count_training(stage, rehearsal, done, models[stage.model])
+    ratio = count_corpus_ratio(rehearsal)
+    budgets = [
+        min(params.budget.text_bytes, corpus["train"])
+        for params, corpus in (
+            (rehearsal.params, rehearsal.data.corpus),
+            (rehearsal.small, rehearsal.data.sampled_corpus),
+        )
+    ]
+    ratios = {"corpus": ratio, "budget": budgets[0] / budgets[1]}
+    return [Work(work.part, ratios.get(work.part, 1.0) * work.count) for work in done]
+
+
+def count_corpus_ratio(rehearsal: Rehearsal) -> float:
+    """Return how many times larger the corpus is than its sample."""
+    return rehearsal.data.corpus["train"] / rehearsal.data.sampled_corpus["train"]
+
+
+def count_runs_of(
+    stage: StageName, params: Params, task: TaskData, models: dict[str, ModelConfig]
+) -> list[Work]:
+    """Return the work of the runs of a stage that evaluates a model, or baselines."""
+    grid = params.grid
+    if stage.verb != "baselines":
+        context = BaselineContext(task, models[stage.model].evaluate)
+        return count_evaluation(context, grid, EVALUATIONS[stage.verb], stage.model)
+    context = BaselineContext(task, list_baselines(grid.tfidf_C))
+    methods = context.settings.methods.values()
+    runs = [*list_runs(task.info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
+    return [*count_runs(context, runs).values()]
+
+
+def _count_training(
+    stage: StageName, rehearsal: Rehearsal, done: Sequence[Work], model: ModelConfig
+) -> list[Work]:
+    """Return the bytes of text of a training that does not end early, and of its validations."""
+    params = rehearsal.params
+    budget_bytes = params.budget.text_bytes
+    heldout_bytes = rehearsal.data.corpus["valid"]
+    if stage.verb == "pretrain":
+        if isinstance(model.family, Static):
+            train_bytes = rehearsal.data.corpus["train"]
+            budget_bytes = count_static_bytes(model.family, budget_bytes, train_bytes)
+    else:
+        is_adapted = stage.verb == "adapt"
+        max_bytes = params.max_adaptation_bytes if is_adapted else budget_bytes
+        folder = rehearsal.data.task_folders[stage.task]
+        texts, heldout_texts = split_target_texts(folder, params, max_bytes=max_bytes)
+        max_epochs = params.adapt.max_epochs if is_adapted else MAX_EPOCHS
+        budget_bytes = min(max_bytes, max_epochs * sum(map(byte_count, texts)))
+        heldout_bytes = sum(map(byte_count, heldout_texts))
+    totals = {part: sum(one.count for one in done if one.part == part) for part in _parts(done)}
+    step_bytes = totals.get("training", 0.0) / max(1.0, totals.get("steps", 0.0))
+    short_bytes = min(heldout_bytes, VALIDATION_BATCHES * step_bytes)
+    validation_bytes = totals.get(SHORT_VALIDATIONS, 0.0) * short_bytes
+    validation_bytes += totals.get(ALL_TEXT_VALIDATIONS, 0.0) * heldout_bytes
+    return [Work("training", budget_bytes), Work("validation", validation_bytes)]
+
+
+def _parts(done: Sequence[Work]) -> set[str]:
+    return {one.part for one in done}
