@@ -11,6 +11,7 @@ from lineage.analysis.effects import build_effects, pool_effects
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis
 from lineage.config.params import ReportParams
+from lineage.methods.registry import name_use
 from lineage.report.formatting import format_model
 from lineage.report.sections.gains import build
 from tests.sections import find_figures, report_of
@@ -67,7 +68,7 @@ def test_one_task_has_the_interval_of_its_comparison(analysis: Analysis) -> None
             for one in analysis.comparisons
             if one.comparison_type == "pretraining"
             and (one.first.model, one.task) == (effect.model, task.task)
-            and one.first.transfer == effect.method.transfer
+            and name_use(one.first.transfer, one.first.head) == effect.method
             and one.label_count in ("all", "none")
         )
         assert (effect.pooled.mean, effect.pooled.low, effect.pooled.high) == (

@@ -442,10 +442,10 @@ def test_real_tasks_load_by_configuration_alone(name):
 
 
 def test_code_outside_lineage_tasks_does_not_mention_task_kinds() -> None:
-    """Other code reads the fields of `Kind`. The synthetic tasks may name their own kinds."""
+    """Other code reads the fields of `Kind`, but for synthetic tasks and the guesses of `init`."""
     root = Path(lineage.__file__).parent
     for path in sorted(root.rglob("*.py")):
-        if path.parent.name in ("tasks", "synthetic"):
+        if path.parent.name in ("tasks", "synthetic") or path.name == "infer_columns.py":
             continue
         texts = {
             node.value

@@ -131,7 +131,8 @@ def test_a_training_that_is_told_to_end_loses_no_step(
     assert running.stdout is not None
     lines = [running.stdout.readline() for _ in range(20)]
     running.send_signal(signal.SIGTERM)
-    output, _ = running.communicate(timeout=60)
+    output = running.stdout.read()  # with the lines that readline has buffered
+    running.wait(timeout=60)
     assert running.returncode == 128 + signal.SIGTERM
     assert newest_step(resume) == len(lines) + len(output.splitlines())
     final_run = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))

@@ -89,9 +89,10 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     normalizes text as its file cannot express.
     """
     if not isinstance(model, bert.BertModel | gpt.GPTModel):
+        family = type(model).__module__.split(".")[-1]
         raise InputError(
-            f"{type(model).__module__}: transformers has no class for this family's models; only "
-            "those of bert and gpt can be written"
+            f"transformers has no class for models of the family {family}; only those of bert and "
+            "gpt can be written"
         )
     model_type = _check_exportable(model)
     _check_tokenizer_exportable(model, model_type, tokenizer, folder)
