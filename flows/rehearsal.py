@@ -63,7 +63,7 @@ def forecast_study(
 
 
 def _write_scratch_study(root: Path, study: Path) -> None:
-    """Copy what the stage sources reads. It reads no data again."""
+    """Copy the inputs of the stage sources. It reads no data again."""
     (root / ".dvc").mkdir()
     (root / ".dvc" / "config").write_text(DVC_CONFIG)
     shutil.copy(study / "params.yaml", root / "params.yaml")
@@ -161,7 +161,7 @@ class _Progress:
 
 
 def _read_stage(root: Path, node: StageNode) -> RehearsedStage:
-    """Return what a stage took, from its metadata and its outputs."""
+    """Return the cost of a stage, from its metadata and its outputs."""
     metadata = json.loads((root / METADATA_DIR / f"{node.name}.json").read_text())
     disk: Counter[str] = Counter()
     for output in node.outputs:

@@ -119,7 +119,7 @@ def run_command(
 
 
 def _end(process: multiprocessing.Process) -> None:
-    """End what is left of a process and its group."""
+    """End a process and the rest of its group."""
     assert process.pid is not None
     with _processes_lock:
         if process.is_alive():

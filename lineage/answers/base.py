@@ -119,7 +119,7 @@ class Answer:
 
     @classmethod
     def choose_metric(cls, labels: Sequence[str], requested: Sequence[str], where: str) -> str:
-        """Return the default metric where the labels decide it; empty: the first of the kind."""
+        """Return the default metric if the labels decide it; empty: the first of the kind."""
         return ""
 
     @classmethod

@@ -38,7 +38,7 @@ RANKING_METRICS = {
     "macro_f1": 1.0,
     "matthews": 1.0,
 }
-# The value of the worst score where it is not 0.
+# The value of the worst score, if it is not 0.
 MIN_SCORES = {"pearson": -1.0, "spearman": -1.0, "matthews": -1.0}
 CJK_CHARACTER = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 KANA = re.compile("[\u3040-\u30ff]")

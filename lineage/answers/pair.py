@@ -33,7 +33,7 @@ class PairAnswer(Answer):
 
 
 def pair_columns(margins_N: np.ndarray) -> PredictionColumns:
-    """Predict the good sentence where its margin over the bad one is positive; 0 is half right."""
+    """Predict the good sentence if its margin over the bad one is positive; 0 is half right."""
     return {
         "label": np.full(len(margins_N), "good", object),
         "prediction": np.select([margins_N > 0, margins_N < 0], ["good", "bad"], "tie"),

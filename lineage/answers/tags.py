@@ -235,7 +235,7 @@ def _distinct_tags(table: pd.DataFrame) -> set[str]:
 
 
 def _convert_table_to_iob2(table: pd.DataFrame, where: str, column: str) -> None:
-    """Convert the tags of a table in place; `has_invalid_tags` is true where they were repaired."""
+    """Convert the tags of a table in place; `has_invalid_tags` is true if they were repaired."""
     violations = pd.Series(find_scheme_violations(list(table["label"])), table.index)
     table["has_invalid_tags"] = table.get("has_invalid_tags", False) | violations
     converted = []
@@ -248,7 +248,7 @@ def _convert_table_to_iob2(table: pd.DataFrame, where: str, column: str) -> None
 
 
 def _span_type(tag: str) -> str:
-    """Return the type of a span; a plain tag is its own type."""
+    """Return the type of a span; a plain tag is a type."""
     return tag[2:] if tag[:2] in ("B-", "I-") else tag
 
 

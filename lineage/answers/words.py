@@ -33,7 +33,7 @@ def list_distinct_words(items: pd.DataFrame) -> list[str]:
 
 
 def cosine_matrix(products_VV: np.ndarray) -> np.ndarray:
-    """Return (V, V) cosines from the products of vectors; 0 where a vector has no length."""
+    """Return (V, V) cosines from the products of vectors; 0 if a vector has no length."""
     length_V = np.sqrt(np.diag(products_VV).clip(0))
     scale_V = np.divide(1.0, length_V, out=np.zeros_like(length_V), where=length_V > 0)
     return products_VV * (scale_V[:, None] * scale_V)

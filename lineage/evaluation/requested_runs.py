@@ -1,4 +1,4 @@
-"""The runs of a stage that evaluates a model: what each of these verbs evaluates."""
+"""The runs of a stage that evaluates a model, for each of these verbs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from lineage.work import Work
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one of the verbs evaluates: a model, in the folder of one of its stages."""
+    """The model that one of the verbs evaluates, in the folder of one of its stages."""
 
     inits: tuple[Init, ...]
     folder: str  # of the models, in artifacts

@@ -32,7 +32,7 @@ TRAINING_SECONDS = 4.0  # of a pretraining
 NUM_SEEDS = 2  # of fine-tuning: the first one has first calls in it, and chooses trials
 MIN_TRAIN_ITEMS = 24
 MAX_TRAIN_ITEMS = 128
-# Of an item: its bytes, times the parameters that read it. Larger models get fewer items.
+# The bytes of an item, times the parameters that read it. Larger models get fewer items.
 MAX_ITEM_WORK = 1.2e10
 UNKNOWN_PARAMETERS = 1_000_000
 LENGTH_STEP = 2.0
@@ -54,7 +54,7 @@ class StudyData:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A scratch study, and what stands in it for what."""
+    """A scratch study, and the stages that each of its stages represents."""
 
     root: Path
     params: Params  # of the study

@@ -20,7 +20,7 @@ WEIGHTS_SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class RehearsedStage:
-    """What a stage took in the rehearsal."""
+    """The cost of a stage in the rehearsal."""
 
     seconds: float
     memory_bytes: int

@@ -56,7 +56,7 @@ class FittedSystem:
     method: "Method"  # with the hyperparameters that were chosen
     # The weights that are kept; None: nothing was trained.
     get_tensors: Callable[[], dict[str, torch.Tensor]] | None = None
-    write_files: Callable[[Path], None] | None = None  # writes what is not a tensor into a folder
+    write_files: Callable[[Path], None] | None = None  # writes all that is no tensor into a folder
     answer: Answer | None = None  # of a head, fitted to the training items
 
 

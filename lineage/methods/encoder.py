@@ -90,7 +90,7 @@ class TaskContext:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether the order of the two texts means nothing, so that both orders are read."""
+        """True if the order of the two texts means nothing, so that both orders are read."""
         return bool(self.task.info.get("symmetric", False))
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
@@ -369,7 +369,7 @@ class EncoderUnderTest(Subject):
         )
 
     def share(self, name: str, compute: Callable[[FeatureExtractor], dict[str, T]]) -> dict[str, T]:
-        """Return what a method computes of all items, once for all of its heads."""
+        """Return the features that a method computes once for all of its heads."""
         if name not in self.kept:
             extractor = self.build_extractor()
             stopwatch = Stopwatch()
@@ -386,7 +386,7 @@ class EncoderUnderTest(Subject):
 
 
 def features_part(init: Init, method: str) -> str:
-    """Return the name of the work of computing what the runs of a method share."""
+    """Return the name of the work that the runs of a method share."""
     return f"{init} {method} features"
 
 

@@ -116,7 +116,7 @@ class HeadMethod(TriedMethod):
 
 
 class HeadStarter:
-    """Starts the heads of a run, each where an earlier process has saved it, if one has."""
+    """Starts the heads of a run, or continues those that an earlier process has saved."""
 
     def __init__(
         self, subject: Subject, run: EvalRun, problem: HeadProblem, point: ResumePoint
@@ -138,7 +138,7 @@ class HeadStarter:
 
 
 def _build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
-    """Return what the head of a run learns from, and how its validation is scored."""
+    """Return the items that the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
     answer = context.kind.answer.fit(context.task.info["labels"], train_items)

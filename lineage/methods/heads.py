@@ -22,7 +22,7 @@ HeadOutput = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class FittedHead:
-    """A head that can predict, and what is kept of its training."""
+    """A head that can predict, and the record of its training."""
 
     predict: Callable[[SplitItems], HeadOutput]
     # All that the method's `load_head` reads.
@@ -31,7 +31,7 @@ class FittedHead:
     # Empty for a linear probe, which L-BFGS fits; for SetFit the loss of its pairs.
     learning_curve: Sequence[CurvePoint] = ()
     notes: Sequence[Note] = ()
-    write_files: Callable[[Path], None] | None = None  # writes what is not a tensor into a folder
+    write_files: Callable[[Path], None] | None = None  # writes all that is no tensor into a folder
     is_normalized: bool = False  # the outputs need no `HeadAnswer.normalize`
 
 

@@ -1,4 +1,4 @@
-"""The most frequent answer of the training items, and a tie where two answers are compared."""
+"""The most frequent answer of the training items; for two answers that are compared, a tie."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +21,7 @@ class MajorityMethod(BaselineMethod):
     name: ClassVar[str] = "majority"
 
     def unsupported_note(self, context: TaskContext) -> Note | None:
-        """Tell that no answer is more frequent than others, where none is."""
+        """Tell that no answer is more frequent than the others, if so."""
         answer = context.kind.answer
         if issubclass(answer, HeadAnswer) or answer.has_majority:
             return None

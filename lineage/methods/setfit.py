@@ -127,7 +127,7 @@ class SetfitMethod(HeadMethod):
         return replace(self, trials=(), label_counts=(), l2=1.0)
 
     def complete(self, finetune: Method) -> Self:
-        """Take the learning rate and the pooling of fine-tuning where the block has none."""
+        """Take the learning rate and the pooling of fine-tuning if the block lacks them."""
         assert isinstance(finetune, FinetuneMethod)
         return replace(
             self,

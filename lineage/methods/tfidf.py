@@ -72,7 +72,7 @@ class TfidfMethod(BaselineMethod):
         return cls(trials=tuple(TfidfTrial(C=C) for C in C_values))
 
     def unsupported_note(self, context: TaskContext) -> Note | None:
-        """Tell that there are no labels to learn from, where a task has none."""
+        """Tell that a task has no labels to learn from, if so."""
         answer = context.kind.answer
         if issubclass(answer, HeadAnswer) or answer.has_lexical_answers:
             return None
@@ -163,7 +163,7 @@ class TfidfModel:
 
     @classmethod
     def load(cls, saved: SavedSystem) -> Self:
-        """Read what `to_tensors` and `write_vocabularies` have given."""
+        """Read the values of `to_tensors` and the files of `write_vocabularies`."""
         record = saved.record
         tensors = saved.tensors
         vectorizers = []
@@ -192,7 +192,7 @@ class TfidfModel:
 def _read_inputs(
     kind: Kind, answer: HeadAnswer, items: pd.DataFrame, language: str
 ) -> LinearInputs:
-    """Return what a linear model reads of some items."""
+    """Return the inputs of a linear model for some items."""
     return answer.linear_inputs(items, kind.extract_texts(items, language), language)
 
 

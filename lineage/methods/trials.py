@@ -1,4 +1,4 @@
-"""Hyperparameter trials of a head: validation chooses the best, early where that is safe."""
+"""Hyperparameter trials of a head: validation chooses the best, early if that is safe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +84,7 @@ class TriedMethod(Method):
         return self._with_overrides(self.trials[number])
 
     def count_work(self, items: RunItems) -> float:
-        """Count every trial where the run chooses one, and the predictions of each."""
+        """Count every trial if the run chooses one, and the predictions of each."""
         if not self.trials:
             return self.count_fits([self], items) + items.scored
         if not items.chooses_trial:  # the first trial represents the one that was chosen

@@ -59,7 +59,7 @@ def _read_skeleton() -> str:
 
 
 def _switch_style(label_counts: Sequence[str]) -> str:
-    """Return the style that shows what belongs to the number of labels that is switched on."""
+    """Return the style that shows the parts of the chosen number of labels."""
     if not label_counts:
         return ""
     rules = [

@@ -25,7 +25,7 @@ def render_page(sections: Iterable[Section]) -> str:
 
 
 def _texts(blocks: Iterable[Block]) -> Iterator[str]:
-    """Yield what stands between empty lines."""
+    """Yield the parts that empty lines separate."""
     for block in blocks:
         if block.only != "html":
             yield from _block_texts(block)
@@ -91,7 +91,7 @@ def _heading(column: Column) -> str:
 
 
 def format_cell(cell: str | Cell) -> str:
-    """Return the text of a cell, what stands behind it included."""
+    """Return the text of a cell, with the text behind it."""
     cell = as_cell(cell)
     text = escape_cell(cell.text)
     for piece in cell.more:

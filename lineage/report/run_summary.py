@@ -57,7 +57,7 @@ class RunSummary:
     decision_changes: tuple[str, ...]  # settings in which another system is recommended now
     scores: tuple[ScoreLine, ...]
     pipeline: str
-    # What this pipeline has changed. It stays when the same pipeline is run again.
+    # The changes that this pipeline has made. They stay when the same pipeline is run again.
     pipeline_changes: tuple[str, ...]
     mlflow_experiment_id: str
     mlflow_run_id: str

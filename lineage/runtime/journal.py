@@ -40,7 +40,7 @@ class JournalError(Exception):
 
 @dataclass(frozen=True)
 class StageRun:
-    """What MLflow should know of the run of a stage from its beginning."""
+    """The facts that MLflow has about a stage's run from its beginning."""
 
     stage: str
     pipeline: str

@@ -19,7 +19,7 @@ def start_rehearsal(root: Path, *, training_seconds: float) -> None:
 
 
 def rehearsal_limit() -> float | None:
-    """Return the seconds that a pretraining may take in a rehearsal; None: this is none."""
+    """Return the seconds that a pretraining may take in a rehearsal; None: no rehearsal."""
     if not REHEARSAL_FILE.is_file():
         return None
     return float(read_json(REHEARSAL_FILE)["training_seconds"])

@@ -10,7 +10,7 @@ from itertools import islice
 from lineage.serving.requests import count_characters
 from lineage.tasks.columns import TableColumns
 
-# Of a call for several requests; a longer one is answered by itself.
+# The limit of a call for several requests; a longer one is answered by itself.
 MAX_BATCH_ROWS = 256
 MAX_BATCH_CHARACTERS = 200_000
 AnswerRows = Callable[[TableColumns], TableColumns]

@@ -67,7 +67,7 @@ def _join_pair(
     """Join two texts; the question is the characters of the first from `question_start` on."""
     template = tokenizer.special_token_template
     is_word = tokenizer.tokenizer_type == "word"
-    # Of one text. It is 0 for words, whose special tokens are counted among those of the text.
+    # For one text. It is 0 for words, whose special tokens are counted among those of the text.
     num_special = template.num_special_tokens
     num_joined_special = num_special + len(template.separator)
     first_len = len(first.ids) - num_special
