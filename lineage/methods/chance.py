@@ -47,16 +47,16 @@ class ChanceMethod(BaselineMethod):
     def score(
         self, context: TaskContext, metric: str, predictions: pd.DataFrame, answer_column: str
     ) -> float:
-        """Return the metric over all guesses."""
-        guesses = _guess_all(predictions["label"], context.task.info["labels"])
-        return context.kind.answer.score(metric, guesses)
+        """Return the metric over all answers that chance can give."""
+        pairs = _pair_with_all(predictions["label"], context.task.info["labels"])
+        return context.kind.answer.score(metric, pairs)
 
 
 def _answer(items: pd.DataFrame, names: list[str], metrics: list[str]) -> PredictionColumns:
     labels = np.asarray(names, object)[items["label"]]
-    guesses = _guess_all(pd.Series(labels), names)
+    pairs = _pair_with_all(pd.Series(labels), names)
     contributions = CONTRIBUTIONS[metrics[0]](
-        guesses["label"].to_numpy(object), guesses["prediction"].to_numpy(object)
+        pairs["label"].to_numpy(object), pairs["prediction"].to_numpy(object)
     )
     return {
         "label": labels,
@@ -66,7 +66,7 @@ def _answer(items: pd.DataFrame, names: list[str], metrics: list[str]) -> Predic
     }
 
 
-def _guess_all(labels: "pd.Series[str]", names: list[str]) -> pd.DataFrame:
+def _pair_with_all(labels: "pd.Series[str]", names: list[str]) -> pd.DataFrame:
     """Return each label with every name as prediction."""
     return pd.DataFrame(
         {
