@@ -61,6 +61,7 @@ def test_dropped_recurrent_weights_get_no_gradient() -> None:
 
 @pytest.mark.parametrize("name", ["embedding", "input", "hidden", "output"])
 def test_each_kind_of_dropout_applies_where_its_name_says(name: str) -> None:
+    torch.manual_seed(1)  # two of its small masks could be equal by chance
     model = build_body(**{name: 0.5})
     model_without_dropout = build_body()
     outputs, dropped_top, _ = model(IDS, None)

@@ -94,8 +94,11 @@ class TriedMethod(Method):
         return self.count_fits(tried, items) + predicted
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Return the work of fitting a head for each of these trials, see `count_work`."""
-        raise NotImplementedError(f"{type(self).__name__}.count_fits")
+        """Count how many items the fits of some trials read; here each training item once a fit.
+
+        A gradient step on an item counts as TRAINING_PASSES.
+        """
+        return len(tried) * items.train
 
     @property
     def requested_label_counts(self) -> tuple[LabelCount, ...]:
