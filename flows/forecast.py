@@ -306,5 +306,5 @@ def _show_progress() -> Iterator[Callable[[float, str], None]]:
     """Show a bar on a terminal, and nothing elsewhere: the rehearsal takes a minute."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        job = bar.add_task("rehearsing on this machine, about a minute", total=1.0)
+        job = bar.add_task("rehearsing on this machine", total=1.0)
         yield lambda done, note: bar.update(job, completed=done)

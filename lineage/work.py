@@ -1,6 +1,6 @@
 """How much work a stage has done, and in which time: `lineage check` scales it to a whole study.
 
-A count has the unit that its maker likes best, such as bytes of text, or items that are read. The
+A count has the unit of the code that makes it, such as bytes of text, or items that are read. The
 same code counts work in advance and while it is done.
 """
 

@@ -38,7 +38,7 @@ class SentenceProbabilityMethod(Method):
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
 
     def head_name(self, context: TaskContext) -> str:
-        """Return none."""
+        """Return "none": there is no head."""
         return "none"
 
     def fit(

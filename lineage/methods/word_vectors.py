@@ -53,7 +53,7 @@ class WordVectorMethod(Method):
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
 
     def head_name(self, context: TaskContext) -> str:
-        """Return none."""
+        """Return "none": there is no head."""
         return "none"
 
     def fit(
