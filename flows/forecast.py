@@ -256,18 +256,23 @@ def check_and_forecast(root: Path, *, jobs: int | None = None, by_stage: bool = 
     data_root = resolve_data_root()
     collect_records(params, data_root)
     print("params.yaml and all data are valid", flush=True)
+    if not is_running(root):
+        refresh_parameter_records(params)
     nodes = read_graph(root)
-    settings = read_runtime_settings()
-    jobs = jobs or settings.jobs or default_jobs(params.threads)
+    stale = find_stale_stages(nodes, read_stale_reasons(root))
+    nodes_to_run = [node for node in nodes if stale[node.name]]
+    jobs = jobs or read_runtime_settings().jobs or default_jobs(params.threads)
     with _show_progress() as on_progress:
         overhead_seconds = measure_overhead(len(nodes), jobs=jobs, threads=params.threads)
         forecast = forecast_study(
-            root, nodes, params, check_study(params), data_root, jobs=jobs, on_progress=on_progress
+            root,
+            nodes_to_run,
+            params,
+            check_study(params),
+            data_root,
+            jobs=jobs,
+            on_progress=on_progress,
         )
-    if not is_running(root):
-        refresh_parameter_records(params)
-    stale = find_stale_stages(nodes, read_stale_reasons(root))
-    nodes_to_run = [node for node in nodes if stale[node.name]]
     run = simulate_run(
         nodes_to_run,
         forecast,
@@ -303,7 +308,7 @@ def check_free_space(root: Path, cache: Path, disk_bytes: int) -> None:
 
 @contextlib.contextmanager
 def _show_progress() -> Iterator[Callable[[float, str], None]]:
-    """Show a bar on a terminal, and nothing elsewhere: the rehearsal takes a minute."""
+    """Show a bar on a terminal, and nothing elsewhere: the rehearsal takes minutes."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         job = bar.add_task("rehearsing on this machine", total=1.0)

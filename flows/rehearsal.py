@@ -16,7 +16,7 @@ from flows.scheduler import run_stages
 from flows.stage_process import Command, run_command
 from lineage.config.params import Params
 from lineage.errors import InputError
-from lineage.forecast.records import StudyForecast
+from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.forecast.rehearsal import prepare_rehearsal
 from lineage.forecast.scaling import RehearsedStage, scale_rehearsal
 from lineage.runtime.code import PROJECT_ROOT
@@ -27,6 +27,8 @@ from lineage.study.models import ModelConfig
 DVC_CONFIG = "[core]\n    no_scm = True\n    analytics = false\n"
 # Data are sampled, and what publish does is little beside the report.
 NOT_REHEARSED = ("sources", "corpus", "task", "publish")
+# They take as long as the last time. A report could only be rehearsed after all evaluations.
+KNOWN_IF_RUN_BEFORE = (FIRST_STAGE, "report", "publish")
 SHARED_FOLDERS = ("prepared", "checks")  # of the study: the data that it has read
 
 
@@ -42,24 +44,42 @@ def forecast_study(
 ) -> StudyForecast:
     """Return the forecast of each of the nodes, from a rehearsal on this machine.
 
-    `jobs` stages run at a time, in the study and in the rehearsal. The data were checked. The
-    forecast is for the stages' own work, without what DVC and the scheduler add. Raises InputError.
+    Only the nodes and what they need are rehearsed. `jobs` stages run at a time, in the study and
+    in the rehearsal. The data were checked. The forecast is for the stages' own work, without what
+    DVC and the scheduler add. Raises InputError.
     """
+    known = {
+        node.name: _read_own_cost(study, node)
+        for node in nodes
+        if node.name in KNOWN_IF_RUN_BEFORE and _metadata_path(study, node).is_file()
+    }
+    names = [node.name for node in nodes if node.name not in known]
+    if not names:
+        return StudyForecast(known)
     with scratch_folder() as root:
         _write_scratch_study(root, study)
         runner = _Runner.start(root, data_root, params.threads)
         runner.run(StageNode(FIRST_STAGE, "python -m stages.sources", (), "local", 0, False, 1))
         rehearsal = prepare_rehearsal(params, data_root, root)
-        small_nodes = read_graph(root)
+        needed = {rehearsal.find_stage(name) for name in names}
+        small_nodes = _with_upstream(needed, read_graph(root))
         runner.run_all(small_nodes, jobs, params, on_progress)
         stages = {
             node.name: _read_stage(root, node)
             for node in small_nodes
-            if (root / METADATA_DIR / f"{node.name}.json").is_file()
+            if _metadata_path(root, node).is_file()
         }
-        names = [node.name for node in nodes]
-        forecasts = scale_rehearsal(rehearsal, stages, models, names)
+        forecasts = known | scale_rehearsal(rehearsal, stages, models, names)
     return StudyForecast(forecasts, lacks_gpu=params.device != rehearsal.small.device)
+
+
+def _with_upstream(names: set[str], nodes: list[StageNode]) -> list[StageNode]:
+    """Return these stages, and those whose outputs they read. Nodes come after their upstream."""
+    needed = set(names)
+    for node in reversed(nodes):
+        if node.name in needed:
+            needed.update(node.upstream)
+    return [node for node in nodes if node.name in needed]
 
 
 def _write_scratch_study(root: Path, study: Path) -> None:
@@ -162,11 +182,27 @@ class _Progress:
 
 def _read_stage(root: Path, node: StageNode) -> RehearsedStage:
     """Return the cost of a stage, from its metadata and its outputs."""
-    metadata = json.loads((root / METADATA_DIR / f"{node.name}.json").read_text())
+    metadata = json.loads(_metadata_path(root, node).read_text())
+    return RehearsedStage.read(metadata, _measure_outputs(root, node))
+
+
+def _read_own_cost(study: Path, node: StageNode) -> StageForecast:
+    """Return what a stage of the study cost when it ran the last time."""
+    metadata = json.loads(_metadata_path(study, node).read_text())
+    disk_bytes = sum(_measure_outputs(study, node).values())
+    return StageForecast(metadata["seconds"], metadata["peak_memory_bytes"], disk_bytes)
+
+
+def _metadata_path(root: Path, node: StageNode) -> Path:
+    return root / METADATA_DIR / f"{node.name}.json"
+
+
+def _measure_outputs(root: Path, node: StageNode) -> dict[str, int]:
+    """Return the bytes of a stage's outputs by the suffix of the files."""
     disk: Counter[str] = Counter()
     for output in node.outputs:
         path = root / output
         for file in path.rglob("*") if path.is_dir() else [path]:
             if file.is_file():
                 disk[file.suffix] += file.stat().st_size
-    return RehearsedStage.read(metadata, dict(disk))
+    return dict(disk)

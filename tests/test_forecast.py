@@ -24,6 +24,7 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.forecast.data import copy_corpus, copy_task, measure_corpus
 from lineage.forecast.records import StageForecast, StudyForecast
+from lineage.runtime.settings import METADATA_DIR
 from lineage.study.checks import check_study
 from lineage.study.resolved import resolved_values
 from tests import user_project
@@ -187,6 +188,38 @@ def test_a_study_has_a_forecast_of_every_stage(
     assert {path for path in study.rglob("*") if path.is_file()} == before
 
 
+def test_only_stages_that_would_run_and_what_they_need_are_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "study"
+    params = prepare_study(study, monkeypatch)
+    metadata = study / METADATA_DIR
+    metadata.mkdir()
+    (metadata / "report.json").write_text('{"seconds": 7.5, "peak_memory_bytes": 9}')
+    rehearsed: set[str] = set()
+
+    def forecast(*names: str) -> StudyForecast:
+        nodes = [build_node(name) for name in names]
+        models = check_study(params)
+        rehearsed.clear()
+        return forecast_study(
+            study,
+            nodes,
+            params,
+            models,
+            study,
+            jobs=2,
+            on_progress=lambda done, name: rehearsed.add(name),
+        )
+
+    training = forecast("sources", "pretrain@gpt-0", "report").stages
+    assert [*training] == ["report", "sources", "pretrain@gpt-0"]
+    assert training["report"] == StageForecast(7.5, 9, 0)
+    assert rehearsed == {"tokenizer@gpt", "pretrain@gpt-0"}
+    assert [*forecast("report").stages] == ["report"]
+    assert not rehearsed
+
+
 def test_a_stage_that_cannot_be_rehearsed_is_one_plain_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +228,8 @@ def test_a_stage_that_cannot_be_rehearsed_is_one_plain_message(
     (study / "texts/00.txt").unlink()
     (study / "mood/train.csv").unlink()
     with pytest.raises(InputError, match=r"^forecast of sources: params.yaml: tasks.mood.*") as one:
-        forecast_study(study, [], params, check_study(params), study, jobs=1)
+        nodes = [build_node("ngram")]
+        forecast_study(study, nodes, params, check_study(params), study, jobs=1)
     assert "\n" not in str(one.value)
 
 

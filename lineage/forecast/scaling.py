@@ -107,8 +107,6 @@ class _Rehearsed:
             return StageForecast(seconds, self.base_memory, disk_bytes)
         stage = StageName.parse(name, self.rehearsal.params)
         rehearsed_name = self.rehearsal.find_stage(name)
-        if rehearsed_name not in self.stages:  # publish writes what report has computed
-            rehearsed_name = "report"
         measured = self.stages[rehearsed_name]
         counted = count_stage(stage, self.rehearsal, measured.done, self.models)
         seconds = _work_seconds(measured.done, counted)
