@@ -227,8 +227,8 @@ def test_a_stage_that_cannot_be_rehearsed_is_one_plain_message(
     params = prepare_study(study, monkeypatch)
     (study / "texts/00.txt").unlink()
     (study / "mood/train.csv").unlink()
+    nodes = [build_node("ngram")]
     with pytest.raises(InputError, match=r"^forecast of sources: params.yaml: tasks.mood.*") as one:
-        nodes = [build_node("ngram")]
         forecast_study(study, nodes, params, check_study(params), study, jobs=1)
     assert "\n" not in str(one.value)
 
