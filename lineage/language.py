@@ -184,7 +184,6 @@ def _needs_space(token: str, following: str) -> bool:
 
 
 def byte_count(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
     return len(text.encode())
 
 

@@ -103,7 +103,6 @@ class BertModel(Encoder):
         return torch.tanh(self.pooler(pooled_BD))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role; the parameter budget counts the body."""
         embedding = nn.ModuleList(
             [
                 self.token_embeddings,
@@ -120,11 +119,9 @@ class BertModel(Encoder):
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the token embedding, which is also the weight of the softmax."""
         return [*self.token_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the embeddings, then each block; the pooler belongs to the last one."""
         groups = [[*self.modules_by_role()["embedding"].parameters()], *self.body.layer_groups()]
         groups[-1] += [*self.pooler.parameters()]
         return groups
@@ -136,7 +133,6 @@ class BertModel(Encoder):
         nn.init.zeros_(self.mlm_bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return the width of the embeddings and of each block."""
         assert self.config.hidden_size is not None
         width = self.config.num_directions * self.config.hidden_size
         return (width,) * (self.config.num_layers + 1)
@@ -164,7 +160,6 @@ def bert_scores(
 def describe_mechanism(
     architecture: ContextualizerConfig, pretrain: MaskedLmPretrainSettings
 ) -> dict[str, str]:
-    """Describe what `direction`, `contextualizer` and `next_sentence_prediction` change."""
     row: dict[str, str] = {}
     predicted = "masked LM"
     if architecture.direction == "left_to_right":

@@ -59,7 +59,6 @@ class Context2vecConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["Context2vecConfig"]]:
-        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
         )
@@ -196,22 +195,18 @@ class Context2vecModel(Encoder):
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """Build a linear layer over both means."""
         return build_linear_head(sum(self.hidden_sizes()), num_classes, dropout=dropout)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         return {
             "embedding": nn.ModuleList([self.target_embeddings, *self.context_embeddings]),
             "body": nn.ModuleList([*self.lstms, self.hidden_layer, self.output_layer]),
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the target vectors, which the objective predicts."""
         return [*self.target_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the tables, the LSTMs if there are any, the perceptron."""
         tables = nn.ModuleList([self.target_embeddings, *self.context_embeddings])
         perceptron = nn.ModuleList([self.hidden_layer, self.output_layer])
         groups = [[*layer.parameters()] for layer in (tables, self.lstms, perceptron)]
@@ -240,7 +235,6 @@ class Context2vecModel(Encoder):
             nn.init.zeros_(linear.bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return H for the words and for their contexts."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * 2
 
@@ -323,7 +317,6 @@ def context2vec_scores(
 def describe_mechanism(
     architecture: Context2vecConfig, pretrain: Context2vecPretrainSettings
 ) -> dict[str, str]:
-    """Describe the change by the average of the other words."""
     if architecture.context_encoder == "lstm":
         return {}
     return {

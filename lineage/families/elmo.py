@@ -80,7 +80,6 @@ class ElmoConfig:
             )
 
     def candidates(self) -> Iterator[list["ElmoConfig"]]:
-        """Yield lists of configs of growing projection."""
         return candidate_sizes(
             self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
         )
@@ -104,7 +103,6 @@ class Highway(nn.Module):
         self.carry = nn.Linear(size, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the same shape."""
         gate = torch.sigmoid(self.carry(x))
         return gate * F.relu(self.transform(x)) + (1 - gate) * x
 
@@ -231,7 +229,6 @@ class ElmoModel(Encoder):
         return F.embedding(batch.word_rows_BT, words_UP)
 
     def require_char_cnn(self) -> CharacterCNN:
-        """Return the character encoder of a model that has one."""
         assert self.char_cnn is not None
         return self.char_cnn
 
@@ -253,7 +250,6 @@ class ElmoModel(Encoder):
         return outputs, state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return (N, P) top vectors of either direction, the shared (V, P) weight, the bias."""
         if self.config.tie_word_embeddings:
             assert self.word_embeddings is not None
             return x_ND, self.word_embeddings.weight, self.softmax["bias"]
@@ -298,7 +294,6 @@ class ElmoModel(Encoder):
         return tuple(layers), state
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the mean of the top layer over the real positions."""
         return masked_mean(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
@@ -315,14 +310,12 @@ class ElmoModel(Encoder):
         return {"characters": self.require_char_cnn()}
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the table of words if it is also the softmax."""
         if not self.config.tie_word_embeddings:
             return []
         assert self.word_embeddings is not None
         return [*self.word_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the character encoder or the table, then each LSTM layer with both directions."""
         groups = [[*module.parameters()] for module in self._token_modules().values()]
         groups += [[*layer.parameters()] for layer in self.body.layers]
         return groups
@@ -342,13 +335,11 @@ class ElmoModel(Encoder):
             nn.init.zeros_(kept_2W)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return 2 P for the token layer and each LSTM layer."""
         assert self.config.projection_size is not None
         return (2 * self.config.projection_size,) * (self.config.num_layers + 1)
 
 
 def describe_mechanism(architecture: ElmoConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    """Describe what `input_unit`, `initial_state` and `carry_state` change."""
     changes = {}
     if architecture.input_unit == "words":
         changes["unit"] = "words"

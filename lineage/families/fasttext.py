@@ -79,7 +79,6 @@ class FastTextModel(StaticVectors):
         return (total_BTD / count_BT[..., None],)
 
     def modules_by_role(self) -> dict[str, torch.nn.Module]:
-        """Return the tables; there is no body."""
         tables = torch.nn.ModuleList([self.words, self.ngram_embeddings])
         return {"embedding": tables, "body": torch.nn.ModuleList()}
 
@@ -109,7 +108,6 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's tables, starting from their initial values."""
     from gensim.models import FastText  # takes 1.5 s to import, and only training needs it
 
     assert isinstance(model, FastTextModel) and isinstance(model.config, FastTextConfig)

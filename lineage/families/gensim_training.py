@@ -69,7 +69,6 @@ def train_gensim(
 def gensim_options(
     settings: NegativeSamplingSettings, *, hidden_size: int, seed: int
 ) -> dict[str, object]:
-    """Return the settings under gensim's names."""
     return {
         "vector_size": hidden_size,
         "window": settings.window,

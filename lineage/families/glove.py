@@ -164,7 +164,6 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's table, starting from its initial values; contexts start at others."""
     assert isinstance(model, StaticVectors)
     D = model.config.hidden_size
     words_VD = model.words.weight[NUM_SPECIAL_TOKENS:].detach().double().numpy()

@@ -55,7 +55,6 @@ class SALSTMConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["SALSTMConfig"]]:
-        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
         )
@@ -87,23 +86,18 @@ class SALSTMModel(Encoder):
         return tuple(layers)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """Return the words and each layer's states."""
         return self.run_layers(batch.ids_BT)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return the top states, the (V, H) weight, the bias."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the state after the last word."""
         return gather_last(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         return {"embedding": self.word_embeddings, "body": self.body, "head": self.softmax}
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the table, then each LSTM layer."""
         layers = [[*lstm.parameters()] for lstm in self.body]
         return [[*self.word_embeddings.parameters()], *layers]
 
@@ -118,7 +112,6 @@ class SALSTMModel(Encoder):
         nn.init.zeros_(self.softmax.bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return E for the words, H for each layer."""
         assert self.config.embedding_size is not None and self.config.hidden_size is not None
         return (self.config.embedding_size, *[self.config.hidden_size] * self.config.num_layers)
 
@@ -152,7 +145,6 @@ class Predictions(NamedTuple):
 
 
 def _predict(model: SALSTMModel, batch: Batch) -> Predictions:
-    """Run the model on the inputs of its objective."""
     if model.config.objective == "autoencoder":
         inputs, targets = autoencoder_inputs_and_targets(batch.ids_BT, batch.mask_BT)
     else:
@@ -207,7 +199,6 @@ def sa_lstm_scores(
 
 
 def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:
-    """Describe the language model's objective."""
     if architecture.objective == "language_model":
         return {"objective": "next word"}
     return {}

@@ -68,7 +68,6 @@ class TagLMConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["TagLMConfig"]]:
-        """Yield lists of configs of growing projection."""
         return candidate_sizes(
             self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
         )
@@ -105,7 +104,6 @@ class DirectionalLM(nn.Module):
         return outputs[-1][0], state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return (N, P) top vectors, the (V, P) weight, the bias."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
 
@@ -127,7 +125,6 @@ class TagLMModel(Encoder):
         )
 
     def models_by_direction(self) -> dict[str, DirectionalLM]:
-        """Return the language model of each direction."""
         models = {}
         for direction, model in zip(self.direction_names, self.language_models, strict=True):
             assert isinstance(model, DirectionalLM)
@@ -157,11 +154,9 @@ class TagLMModel(Encoder):
             yield direction, model.softmax_inputs(part_BTP)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the mean over the real positions."""
         return masked_mean(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role, each of all directions."""
         models = self.models_by_direction().values()
         return {
             "embedding": nn.ModuleList(model.word_embeddings for model in models),
@@ -170,7 +165,6 @@ class TagLMModel(Encoder):
         }
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the tables, then each LSTM layer of all directions."""
         groups: list[list[nn.Parameter]] = [[] for _ in range(self.config.num_layers)]
         for model in self.models_by_direction().values():
             for layer, group in zip(model.body.layers, groups, strict=True):
@@ -178,7 +172,6 @@ class TagLMModel(Encoder):
         return [[*self.modules_by_role()["embedding"].parameters()], *groups]
 
     def grad_clip_groups(self) -> list[list[nn.Parameter]]:
-        """Return one group per language model."""
         return [[*model.parameters()] for model in self.language_models]
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -190,7 +183,6 @@ class TagLMModel(Encoder):
             model.body.init_weights(generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return P per direction for the only layer."""
         assert self.config.projection_size is not None
         return (len(self.language_models) * self.config.projection_size,)
 
@@ -228,7 +220,6 @@ def independent_lm_losses(
 
 
 def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    """Describe the change by a single direction."""
     if architecture.directions == "bidirectional":
         return {}
     changes = {"contextualizer": "LSTM", "transfer": "frozen, the top"}

@@ -106,11 +106,9 @@ class LanguageModel(nn.Module):
         return LstmOutput(embedded_BTD, output_BTD, state)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return top vectors with the weights (V, D) and the bias (V,) of the softmax."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
     def loss(self, batch: Batch, state: LSTMState | None, *, dropout: float) -> LanguageModelLoss:
-        """Return the loss of the next tokens."""
         _, output_BTD, (h, c) = self.run_lstm(batch.ids_BT, state, dropout=dropout)
         top_BTD = F.dropout(output_BTD, dropout, self.training)
         top_ND, targets_N = select_targets(top_BTD, batch)
@@ -132,7 +130,6 @@ class EncoderMemory:
     mask_BS: torch.Tensor
 
     def select_rows(self, indices_N: torch.Tensor) -> "EncoderMemory":
-        """Return the memory of these items, in this order."""
         return EncoderMemory(
             self.first_BSD[indices_N], self.top_BSD[indices_N], self.mask_BS[indices_N]
         )
@@ -195,7 +192,6 @@ class Translator(nn.Module):
         return torch.cat([top_BTD, *(weights_BTS @ layer_BSD for layer_BSD in layers)], -1)
 
     def initial_states(self) -> list[LSTMState | None]:
-        """Return the decoder's states before the first step."""
         return [None] * (1 + len(self.decoder))
 
     def init_weights(self, generator: torch.Generator) -> None:

@@ -24,7 +24,6 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's table, starting from its initial values."""
     from gensim.models import Word2Vec  # takes 1.5 s to import, and only training needs it
 
     assert isinstance(model, StaticVectors)

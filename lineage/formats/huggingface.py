@@ -172,7 +172,6 @@ def _read_hf_config(folder: Path) -> tuple[HFLayout, HFConfig]:
 
 
 def _write_tokenizer(tokenizer: Tokenizer, max_positions: int, folder: Path) -> None:
-    """Write tokenizer.json with its special tokens, and what AutoTokenizer needs besides."""
     hf_tokenizer = BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if tokenizer.tokenizer_type == "wordpiece":
         options = _set_bert_special_tokens(hf_tokenizer, tokenizer)

@@ -80,7 +80,6 @@ class Encoder(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.softmax_inputs")
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """Return the (N, V) logits of top vectors."""
         return F.linear(*self.softmax_inputs(x_ND))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
@@ -390,7 +389,6 @@ class LanguageModelFamily(Family):
     score_texts: TextScorer
 
     def can_score_text(self, architecture: Architecture) -> bool:
-        """Return True: `score_texts` does it."""
         return True
 
 
@@ -420,7 +418,6 @@ class Trained(LanguageModelFamily):
 
     @property
     def can_translate(self) -> bool:
-        """True if the family builds a translator."""
         return self.build_translator is not None
 
 
@@ -434,7 +431,6 @@ class Static(Family):
     uses_cooccurrence_counts: bool = False
 
     def build_meta_model(self, architecture: Architecture) -> Encoder:
-        """Build the model on the meta device, where it takes no memory."""
         with torch.device("meta"):
             return self.build(architecture, vocab_size=1000)
 
@@ -457,9 +453,7 @@ class Public(LanguageModelFamily):
         """Return None: only the folder tells the sizes."""
 
     def reads_corpus(self, pretrain: Pretrain) -> bool:
-        """Return True if the checkpoint continues on the corpus."""
         return bool(pretrain.continue_on_corpus)
 
     def can_score_text(self, architecture: Architecture) -> bool:
-        """Return True unless the folder is known to lack the language model's head."""
         return not self.lacks_lm_head(architecture)

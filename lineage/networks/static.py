@@ -50,20 +50,16 @@ class StaticVectors(Encoder):
         self.words = empty_embedding(vocab_size, config.hidden_size)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """Return the only layer, (B, T, D)."""
         return (self.words(batch.ids_BT),)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the mean of the text's words."""
         mask_BT = batch.mask_BT if batch.text_mask_BT is None else batch.text_mask_BT
         return masked_mean(layers[-1], mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the table; there is no body."""
         return {"embedding": self.words, "body": nn.ModuleList()}
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return one group with all tables."""
         return [[*self.parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -73,7 +69,6 @@ class StaticVectors(Encoder):
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return D for the only layer."""
         return (self.config.hidden_size,)
 
     @torch.no_grad()

@@ -38,7 +38,6 @@ class TokenizedCorpus:
 
     @property
     def text_bytes(self) -> int:
-        """Return the bytes of raw text in all."""
         return int(self.byte_counts.sum(dtype=np.int64))
 
     def save(self, folder: Path, split: str) -> None:
@@ -49,7 +48,6 @@ class TokenizedCorpus:
 
     @classmethod
     def load(cls, folder: Path, split: str) -> "TokenizedCorpus":
-        """Read a saved corpus."""
         arrays = {}
         for field in dataclasses.fields(cls):
             path = folder / f"{split}.{field.name}.npy"
@@ -130,7 +128,6 @@ class _EncodedDocument:
     sentence_starts: np.ndarray
 
     def reverse(self) -> "_EncodedDocument":
-        """Return the document from its end to its beginning."""
         sentence_ends = np.append(self.sentence_starts[1:], len(self.ids))
         return _EncodedDocument(
             self.ids[::-1], self.byte_counts[::-1], (len(self.ids) - sentence_ends)[::-1]

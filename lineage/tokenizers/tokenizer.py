@@ -102,11 +102,9 @@ class SpecialTokenTemplate:
 
     @property
     def num_special_tokens(self) -> int:
-        """Return how many special tokens one text has."""
         return len(self.prefix) + len(self.suffix)
 
     def all_ids(self) -> list[int]:
-        """Return every id of the template."""
         optional = (self.mask_token_id, self.unk_token_id)
         given = [token_id for token_id in optional if token_id is not None]
         return [*self.prefix, *self.separator, *self.suffix, self.pad_token_id, *given]
@@ -164,7 +162,6 @@ class Encoding:
     token_type_ids: np.ndarray | None = None  # (T,) of two texts: 0 for the first, 1 for the second
 
     def reverse(self) -> "Encoding":
-        """Return the text from its end to its beginning."""
         token_type_ids = self.token_type_ids
         if token_type_ids is not None:
             token_type_ids = token_type_ids[::-1].copy()

@@ -37,7 +37,6 @@ class TrainCounters:
     steps: int = 0
 
     def add_batch(self, batch: Batch, *, steps: int) -> "TrainCounters":
-        """Return the counters after one more batch."""
         tokens_with_padding = batch.ids_BT.numel()
         if batch.has_no_padding():  # in a bidirectional batch, tokens are half of the ids
             tokens_with_padding = batch.num_tokens

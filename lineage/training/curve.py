@@ -70,7 +70,6 @@ class LearningCurve:
         return frame[[*CURVE_COLUMNS, *others]]
 
     def validation_losses(self) -> list[float]:
-        """Return the validation losses in order."""
         return [point.validation_loss for point in self.points if point.validation]
 
     def save(self, folder: Path, *, seconds: float) -> None:
@@ -83,7 +82,6 @@ class LearningCurve:
         write_json(folder / "curve.json", saved)
 
     def load(self, folder: Path) -> None:
-        """Read a saved curve, and go on from there."""
         saved = read_json(folder / "curve.json")
         self.points = [CurvePoint(**point) for point in saved["points"]]
         self.previous_seconds = saved["elapsed_seconds"]

@@ -110,7 +110,6 @@ class _AccumulatedStep:
         self.lr_scale_sum = 0.0
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:
-        """Count a batch and its detached loss."""
         self.num_batches += 1
         self.loss_sum = self.loss_sum + loss
         self.lr_scale_sum += batch.learning_rate_scale
@@ -135,7 +134,6 @@ def _forward_backward(
 
 
 def _update_parameters(state: TrainState, plan: TrainPlan, learning_rate: float) -> None:
-    """Clip the gradients, take one optimizer step, and reset the gradients."""
     set_learning_rates(state.optimizer, learning_rate)
     for clip_group in plan.clip_groups or [[*state.model.parameters()]]:
         # Without gradients torch returns a norm on the CPU, which the checks of a GPU cannot take.

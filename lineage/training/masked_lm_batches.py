@@ -269,7 +269,6 @@ class MaskedWindows:
         self.order = np.zeros(0, int)
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the windows."""
         self.epoch = epoch
         num_windows = len(self.tokens.ids) // max(1, self.window_len)
         self.order = generator("windows", self.seed, epoch).permutation(num_windows)

@@ -138,7 +138,6 @@ def masked_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) ->
 def _add_next_sentence_loss(
     output: LossOutput, model: Any, batch: Batch, top_BTD: torch.Tensor
 ) -> LossOutput:
-    """Add the next-sentence loss if the batch has labels for it."""
     labels_B = batch.next_sentence_labels_B
     if labels_B is None:
         return output

@@ -181,7 +181,6 @@ class BertAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:
@@ -224,7 +223,6 @@ class AveragedSGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient, and its average."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -238,7 +236,6 @@ class AveragedSGD(torch.optim.Optimizer):
 
 
 def is_averaging(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer has begun to average its weights."""
     return any("average" in state for state in optimizer.state.values())
 
 
@@ -286,7 +283,6 @@ def _build_adam(
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give each group its share of the learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["lr_scale"]
 

@@ -91,7 +91,6 @@ class CausalWindows:
         self.order = np.zeros(0, int)
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the windows."""
         num_targets = len(self.tokens.ids) - 1
         num_windows = max(min(num_targets, 1), num_targets // self.seq_len)
         self.order = generator("windows", self.seed, epoch).permutation(num_windows)

@@ -77,7 +77,6 @@ class TrainState:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model's parameters."""
         return next(self.model.parameters()).device
 
     def check_finite(self, name: str, value: torch.Tensor) -> None:
@@ -126,7 +125,6 @@ class TrainState:
             write_json(draft / STATE_FILE, metadata)
 
     def _tensors_to_save(self) -> dict[str, torch.Tensor]:
-        """Return copies of all tensors, named by what they belong to."""
         tensors = {"rng_state": self.rng_state.state}
         for name, tensor in self.model.state_dict().items():
             tensors[f"model/{name}"] = tensor
@@ -140,7 +138,6 @@ class TrainState:
         return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
     def load(self, folder: Path) -> None:
-        """Read a saved state, and go on from there."""
         read_manifest(folder, "checkpoint")
         tensors = load_file(folder / "state.safetensors")
         metadata = read_json(folder / STATE_FILE)
@@ -177,7 +174,6 @@ class TrainState:
 
 
 def read_counters(folder: Path) -> TrainCounters:
-    """Read the counters of a saved state."""
     return TrainCounters(**read_json(folder / STATE_FILE)["counters"])
 
 

@@ -125,11 +125,9 @@ class TrainRun:
         return None
 
     def _list_resume_points(self) -> list[Path]:
-        """Return the folders of all resume points, oldest first."""
         return sorted(self.context.checkpoint_dir.glob("step-*"), key=_step_number)
 
     def _train(self, stop_requested: Callable[[], bool]) -> None:
-        """Train from the present state to the end, record points, and save resume points."""
         start_time = time.monotonic()
         start_tokens = self.state.counters.tokens
         last_saved = start_time

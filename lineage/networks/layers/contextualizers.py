@@ -112,7 +112,6 @@ class LSTMBlock(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: torch.Tensor, reversed_BT: torch.Tensor) -> torch.Tensor:
-        """Map (B, T, D) to (B, T, D)."""
         inputs_BTD = self.norm(x_BTD) if self.norm_first else x_BTD
         outputs = [self.run_direction(0, inputs_BTD)]
         if len(self.lstms) == 2:
@@ -176,7 +175,6 @@ class ConcatenatedDirections(nn.Module):
         ]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return each layer's parameters of both directions."""
         pairs = zip(
             self.forward_body.layer_groups(), self.backward_body.layer_groups(), strict=True
         )

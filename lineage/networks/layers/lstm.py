@@ -251,7 +251,6 @@ class ProjectedLSTM(nn.Module):
         )
 
     def zero_state(self, like_2BTP: torch.Tensor) -> LSTMStates:
-        """Return the state before any text."""
         D, B = like_2BTP.shape[:2]
         states = []
         for _ in self.layers:
