@@ -9,9 +9,9 @@ from torch import nn
 
 from lineage.config.records import Checked, check_fraction, check_non_negative, check_positive
 from lineage.training.schedules import (
-    LR_SCHEDULES,
     LrSchedule,
     LrScheduleName,
+    schedule_with_warmup,
     slanted_triangular_schedule,
 )
 from lineage.training.settings import (
@@ -56,7 +56,7 @@ class DiscriminativeFinetuneSettings(Checked):
         """Return the schedule; `steps` is their total number, if known."""
         if self.schedule == "slanted_triangular":
             return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
-        return LR_SCHEDULES[self.schedule](self.cut_frac)
+        return schedule_with_warmup(self.schedule, self.cut_frac)
 
     def build_optimizer(
         self, layer_groups: Sequence[Sequence[nn.Parameter]]

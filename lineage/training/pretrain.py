@@ -35,7 +35,7 @@ from lineage.training.optimizers import (
     build_pretraining_optimizer,
 )
 from lineage.training.samplers import iterate_batches
-from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import ALL_BATCHES, TrainContext, TrainPhase, TrainRun
@@ -179,7 +179,7 @@ def build_training(
         build_pretraining_optimizer([*model.parameters()], settings),
         RngState(derive_seed("pretrain", checkpoint.seed)),
     )
-    lr_schedule = LR_SCHEDULES[settings.schedule](settings.warmup_ratio)
+    lr_schedule = schedule_with_warmup(settings.schedule, settings.warmup_ratio)
     plan = TrainPlan(
         progress=lambda counters: counters.text_bytes / budget_bytes,
         lr_schedule=lambda progress: lr_schedule(settings.schedule_progress(progress)),
