@@ -25,6 +25,7 @@ from lineage.networks.base import (
     build_linear_head,
     candidate_sizes,
     empty_embedding,
+    finetune_defaults,
 )
 from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
@@ -366,15 +367,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
         },
     },
 )

@@ -22,7 +22,14 @@ from lineage.config.records import (
     check_num_layers,
     check_positive,
 )
-from lineage.networks.base import Encoder, Trained, candidate_sizes, embed, empty_embedding
+from lineage.networks.base import (
+    Encoder,
+    Trained,
+    candidate_sizes,
+    embed,
+    empty_embedding,
+    finetune_defaults,
+)
 from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
 from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTM
 from lineage.networks.layers.softmax import SoftmaxInputs
@@ -392,15 +399,7 @@ FAMILY = Trained(
             "weight_decay": 0.0,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
         },
     },
 )

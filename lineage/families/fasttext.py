@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lineage.config.records import check_positive
 from lineage.families.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
-from lineage.networks.base import Encoder, Static, empty_embedding
+from lineage.networks.base import Encoder, Static, empty_embedding, finetune_defaults
 from lineage.networks.batch import Batch
 from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
@@ -163,14 +163,7 @@ FAMILY = Static(
             "min_learning_rate": 0.0001,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

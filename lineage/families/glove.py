@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from lineage.config.records import check_positive
-from lineage.networks.base import Encoder, Static
+from lineage.networks.base import Encoder, Static, finetune_defaults
 from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
     StaticConfig,
@@ -212,14 +212,7 @@ FAMILY = Static(
             "learning_rate": 0.05,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.networks.base import Encoder, Trained, empty_embedding
+from lineage.networks.base import Encoder, Trained, empty_embedding, finetune_defaults
 from lineage.networks.batch import Batch, gather_last
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.networks.layers.transformer import (
@@ -172,14 +172,7 @@ FAMILY = Trained(
             "learning_rate": 0.0005,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.0003,
-                "trials": [
-                    {"learning_rate": 0.0001},
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                ],
-            },
+            "finetune": finetune_defaults(0.0001, 0.0003, 0.001),
         },
     },
 )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lineage.config.records import check_fraction, check_positive
 from lineage.errors import InputError
 from lineage.networks import weights
-from lineage.networks.base import Encoder, LossOutput, Public, build_linear_head
+from lineage.networks.base import Encoder, LossOutput, Public, build_linear_head, finetune_defaults
 from lineage.networks.batch import Batch, BatchSampler, gather_last, masked_mean
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.networks.layers.transformer import sinusoidal_positions
@@ -38,7 +38,7 @@ from lineage.networks.public_folders import (
 )
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettings
+from lineage.training.masked_lm_batches import MaskedWindows
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
@@ -488,10 +488,16 @@ def _restore_tied_table(tensors: dict[str, torch.Tensor], model: PublicModel) ->
 def build_batch_sampler(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: ContinuedPretrainSettings, *, seed: int
 ) -> BatchSampler:
-    resolved = cast(MaskedWindowSettings, settings)  # `with_default_seq_len` has set seq_len
     if tokenizer.special_token_template.mask_token_id is None:
-        return CausalWindows(tokens, tokenizer, resolved, seed=seed)
-    return MaskedWindows(tokens, tokenizer, resolved, seed=seed)
+        return CausalWindows(tokens, tokenizer, settings, seed=seed)
+    return MaskedWindows(
+        tokens,
+        tokenizer,
+        settings,
+        seed=seed,
+        mlm_probability=settings.mlm_probability,
+        mask_replacement=settings.mask_replacement,
+    )
 
 
 def pretraining_loss(
@@ -575,15 +581,7 @@ FAMILY = Public(
             "layer_lr_decay": 1.0,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 2e-05,
-                "trials": [
-                    {"learning_rate": 1e-05},
-                    {"learning_rate": 2e-05},
-                    {"learning_rate": 5e-05},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(1e-05, 2e-05, 5e-05, batch_size=32),
         },
     },
 )

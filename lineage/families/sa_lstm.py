@@ -20,7 +20,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_fraction, check_num_layers, check_positive
-from lineage.networks.base import Encoder, LossOutput, Trained, candidate_sizes, empty_embedding
+from lineage.networks.base import (
+    Encoder,
+    LossOutput,
+    Trained,
+    candidate_sizes,
+    empty_embedding,
+    finetune_defaults,
+)
 from lineage.networks.batch import IGNORE_INDEX, Batch, gather_last
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.networks.layers.softmax import SoftmaxInputs
@@ -241,14 +248,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

@@ -16,7 +16,7 @@ from torch import nn
 
 from lineage.config.records import check_fraction, check_positive
 from lineage.families.translator import LanguageModel, build_translator
-from lineage.networks.base import Encoder, LossOutput, Trained
+from lineage.networks.base import Encoder, LossOutput, Trained, finetune_defaults
 from lineage.networks.batch import Batch, gather_last
 from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.layers.softmax import SoftmaxInputs
@@ -230,14 +230,7 @@ FAMILY = Trained(
         },
         "evaluate": {
             "translation": {},
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

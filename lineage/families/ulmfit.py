@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_num_layers, check_positive
-from lineage.networks.base import Encoder, Trained, candidate_sizes
+from lineage.networks.base import Encoder, Trained, candidate_sizes, finetune_defaults
 from lineage.networks.batch import Batch, gather_last, masked_mean
 from lineage.networks.layers.awd_lstm import AwdDropouts, AwdLSTM
 from lineage.networks.layers.lstm import LSTMStates
@@ -276,15 +276,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "word_layer_norm": True,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, word_layer_norm=True),
         },
     },
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lineage.families.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
-from lineage.networks.base import Encoder, Static
+from lineage.networks.base import Encoder, Static, finetune_defaults
 from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
     StaticConfig,
@@ -63,14 +63,7 @@ FAMILY = Static(
             "min_learning_rate": 0.0001,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,11 @@ from lineage.networks.batch import IGNORE_INDEX, Batch, bucket_by_length
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.samplers import WindowSettings
-from lineage.training.settings import MaskedLmPretrainSettings, MaskReplacement
+from lineage.training.settings import (
+    MaskedLmPretrainSettings,
+    MaskReplacement,
+    PretrainSettings,
+)
 
 # Below this share of documents with several sentences, next-sentence labels are not used.
 MIN_MULTI_SENTENCE_SHARE = 0.5
@@ -232,16 +235,6 @@ class MaskedSegmentPairs:
         return int(bytes_a) + int(bytes_b)
 
 
-class MaskedWindowSettings(WindowSettings, Protocol):
-    """The settings of `MaskedWindows`."""
-
-    @property
-    def mlm_probability(self) -> float: ...
-
-    @property
-    def mask_replacement(self) -> MaskReplacement: ...
-
-
 class MaskedWindows:
     """Windows of the joined documents between special tokens, in a new order each epoch.
 
@@ -254,12 +247,16 @@ class MaskedWindows:
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: MaskedWindowSettings,
+        settings: PretrainSettings,
         *,
         seed: int,
+        mlm_probability: float,
+        mask_replacement: MaskReplacement,
     ) -> None:
         self.tokens = tokens
-        self.settings = settings
+        self.batch_size = settings.batch_size
+        self.mlm_probability = mlm_probability
+        self.mask_replacement = mask_replacement
         self.seed = seed
         self.epoch = 0
         self.template = tokenizer.special_token_template
@@ -272,14 +269,14 @@ class MaskedWindows:
         self.epoch = epoch
         num_windows = len(self.tokens.ids) // max(1, self.window_len)
         self.order = generator("windows", self.seed, epoch).permutation(num_windows)
-        return -(-len(self.order) // self.settings.batch_size)
+        return -(-len(self.order) // self.batch_size)
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) masked ids; targets at a share of the positions."""
         template = self.template
         assert template.mask_token_id is not None, "the family checks this"
-        first = index * self.settings.batch_size
-        starts = self.order[first : first + self.settings.batch_size] * self.window_len
+        first = index * self.batch_size
+        starts = self.order[first : first + self.batch_size] * self.window_len
         positions = starts[:, None] + np.arange(self.window_len)
         prefix = np.tile(np.array(template.prefix, np.int64), (len(positions), 1))
         suffix = np.tile(np.array(template.suffix, np.int64), (len(positions), 1))
@@ -291,13 +288,13 @@ class MaskedWindows:
         chosen = choose_mask_positions(
             is_text,
             np.full(len(ids), ids.shape[1]),
-            mlm_probability=self.settings.mlm_probability,
+            mlm_probability=self.mlm_probability,
             rng=rng,
         )
         inputs, targets = mask_tokens(
             ids,
             chosen,
-            mask_replacement=self.settings.mask_replacement,
+            mask_replacement=self.mask_replacement,
             mask_id=template.mask_token_id,
             vocab_size=self.vocab_size,
             rng=rng,

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -16,39 +16,6 @@ from torch.nn import functional as F
 from lineage.networks.base import Encoder, LossOutput, embed
 from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.networks.layers.softmax import SoftmaxInputs, blockwise_cross_entropy
-
-
-class SoftmaxModel(Protocol):
-    """A language model whose configuration may ask for a sampled softmax."""
-
-    training: bool
-    vocab_size: int
-
-    @property
-    def config(self) -> Any: ...
-
-    def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs: ...
-
-
-class BidirectionalModel(SoftmaxModel, Protocol):
-    """A model that `bidirectional_lm_loss` trains."""
-
-    def token_vectors(self, batch: Batch) -> torch.Tensor: ...
-
-    def run_layers(self, tokens_2BTP: torch.Tensor, state: Any) -> Any: ...
-
-
-class RegularizedModel(Protocol):
-    """A model that `regularized_lm_loss` trains."""
-
-    training: bool
-
-    @property
-    def config(self) -> Any: ...
-
-    def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs: ...
-
-    def run_layers(self, ids_BT: torch.Tensor, state: Any) -> Any: ...
 
 
 class Targets(NamedTuple):
@@ -71,9 +38,7 @@ def causal_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) ->
     )
 
 
-def bidirectional_lm_loss(
-    model: BidirectionalModel, batch: Batch, recurrent_state: Any = None
-) -> LossOutput:
+def bidirectional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -> LossOutput:
     """Predict the next word from the left and the previous word from the right.
 
     Each is half of the loss (Peters et al. 2018, section 3.1). The first half of the batch's rows
@@ -96,9 +61,7 @@ def bidirectional_lm_loss(
     return LossOutput(loss, {name: value.detach() for name, value in sums.items()}, counts, state)
 
 
-def regularized_lm_loss(
-    model: RegularizedModel, batch: Batch, recurrent_state: Any = None
-) -> LossOutput:
+def regularized_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -> LossOutput:
     """Predict the next word in reading order, with AWD-LSTM's two penalties.
 
     In training the loss adds alpha times the mean square of the last outputs after dropout, and
@@ -265,7 +228,7 @@ def cross_entropy_nats(softmax_inputs: SoftmaxInputs, targets_N: torch.Tensor) -
 
 
 def full_or_sampled_softmax_nats(
-    model: SoftmaxModel, x_ND: torch.Tensor, targets_N: torch.Tensor
+    model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor
 ) -> torch.Tensor:
     """Sum nats over the full vocabulary, or in training over `softmax_samples` candidates.
 

@@ -8,7 +8,7 @@ Shapes: B items, T positions, L tokens of a BPTT row.
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,23 +19,7 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.word_bytes import trim_padding
-
-
-class WindowSettings(Protocol):
-    """The settings that every sampler reads."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def seq_len(self) -> int: ...
-
-
-class BidirectionalBpttSettings(WindowSettings, Protocol):
-    """The settings of `BidirectionalBpttBatches`."""
-
-    @property
-    def carry_state(self) -> bool: ...
+from lineage.training.settings import BilmPretrainSettings, PretrainSettings
 
 
 class SampledBatch(NamedTuple):
@@ -77,7 +61,12 @@ class CausalWindows:
     carries_state = False
 
     def __init__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: WindowSettings, *, seed: int
+        self,
+        tokens: TokenizedCorpus,
+        tokenizer: Tokenizer,
+        settings: PretrainSettings,
+        *,
+        seed: int,
     ) -> None:
         self.tokens = tokens
         self.batch_size = settings.batch_size
@@ -126,7 +115,7 @@ class _BpttRows(NamedTuple):
 
 def _bptt_rows(
     tokens: TokenizedCorpus,
-    settings: WindowSettings,
+    settings: PretrainSettings,
     rng: np.random.Generator,
     *,
     backward: bool = False,
@@ -159,7 +148,7 @@ class BpttBatches:
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: WindowSettings,
+        settings: PretrainSettings,
         *,
         seed: int,
         variable_bptt: bool = False,
@@ -226,7 +215,7 @@ class BidirectionalBpttBatches:
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: BidirectionalBpttSettings,
+        settings: BilmPretrainSettings,
         *,
         seed: int,
     ) -> None:
@@ -291,7 +280,7 @@ class SentenceBatches:
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: WindowSettings,
+        settings: PretrainSettings,
         *,
         seed: int,
         unit: Literal["sentences", "documents"],
