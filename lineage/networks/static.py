@@ -5,7 +5,7 @@ They are trained outside the shared loop and have no loss or bits per byte to co
 Shapes: B items, T positions, D units, W words of the vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,14 +94,6 @@ class StaticTrainingText:
     text_bytes: int
     tokens: int
     epochs: float
-
-    def iterate_sentences(
-        self, report_progress: Callable[[float, str], None]
-    ) -> Iterator[np.ndarray]:
-        """Yield every sentence once, in order."""
-        for number, document in enumerate(self.documents):
-            report_progress(number / len(self.documents), "")
-            yield from document
 
 
 def sample_training_text(
