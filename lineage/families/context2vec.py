@@ -8,8 +8,9 @@ units of an LSTM and of a target word, K negatives, N real or predicted position
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -297,22 +298,15 @@ def negative_sampling_loss(
     )
 
 
-@torch.inference_mode()
-def context2vec_scores(
-    model: Context2vecModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
-    """Score texts, (N, 2), by log s(t c): how surely each word stood there and was not sampled.
+def score_batch(model: Context2vecModel, batch: Batch) -> LogProbsAndCounts:
+    """Score texts by log s(t c): how surely each word stood there and was not sampled.
 
     It is not a probability of the text.
     """
-
-    def score(batch: Batch) -> LogProbsAndCounts:
-        assert batch.text_mask_BT is not None
-        words_BTH, contexts_BTH = model.encode(batch)
-        log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
-        return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
-
-    return score_in_batches(model, tokenizer, texts, limit, score)
+    assert batch.text_mask_BT is not None
+    words_BTH, contexts_BTH = model.encode(batch)
+    log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
+    return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
 
 
 def describe_mechanism(
@@ -339,7 +333,7 @@ FAMILY = Trained(
     build=Context2vecModel,
     batch_sampler=NegativeSamplingBatches,
     objective=negative_sampling_loss,
-    score_texts=context2vec_scores,
+    score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("target_embeddings.weight", "context_embeddings.*.weight"),
     describe=describe_mechanism,
     defaults={

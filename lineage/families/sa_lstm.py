@@ -9,12 +9,11 @@ each to learn from, with the gain or without.
 Shapes: B items, T positions, E units of a word, H units of the LSTM, N targets, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -31,7 +30,7 @@ from lineage.networks.base import (
 from lineage.networks.batch import IGNORE_INDEX, Batch, gather_last
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.networks.layers.softmax import SoftmaxInputs
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from lineage.training.objectives import cross_entropy_nats
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
@@ -186,23 +185,16 @@ def joint_lm_loss(model: SALSTMModel, top_BTD: torch.Tensor, batch: Batch) -> to
     return autoencoder_or_lm_loss(model, batch).loss
 
 
-@torch.inference_mode()
-def sa_lstm_scores(
-    model: SALSTMModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
-    """Score texts, (N, 2), special tokens included.
+def score_batch(model: SALSTMModel, batch: Batch) -> LogProbsAndCounts:
+    """Score texts, special tokens included.
 
     An autoencoder scores a text given the text's own state, which is not a probability of the text.
     """
-
-    def score(batch: Batch) -> LogProbsAndCounts:
-        mask, top_NH, targets_N = _predict(model, batch)
-        nats_N = F.cross_entropy(model.logits(top_NH), targets_N, reduction="none")
-        zeros = torch.zeros(mask.shape, device=mask.device, dtype=nats_N.dtype)
-        nats = zeros.masked_scatter(mask, nats_N)
-        return LogProbsAndCounts(-nats.sum(1), mask.sum(1))
-
-    return score_in_batches(model, tokenizer, texts, limit, score)
+    mask, top_NH, targets_N = _predict(model, batch)
+    nats_N = F.cross_entropy(model.logits(top_NH), targets_N, reduction="none")
+    zeros = torch.zeros(mask.shape, device=mask.device, dtype=nats_N.dtype)
+    nats = zeros.masked_scatter(mask, nats_N)
+    return LogProbsAndCounts(-nats.sum(1), mask.sum(1))
 
 
 def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:
@@ -225,7 +217,7 @@ FAMILY = Trained(
     batch_sampler=partial(SentenceBatches, unit="documents"),
     objective=autoencoder_or_lm_loss,
     auxiliary_loss=joint_lm_loss,
-    score_texts=sa_lstm_scores,
+    score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("word_embeddings.weight", "softmax.weight", "softmax.bias"),
     describe=describe_mechanism,
     pools_last_state=True,

@@ -5,6 +5,7 @@ Shapes: N texts, B rows of a batch, T positions, D width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +28,14 @@ class LogProbsAndCounts(NamedTuple):
     counts_B: torch.Tensor
 
 
+@torch.inference_mode()
 def score_in_batches(
+    score_batch: Callable[[Any, Batch], LogProbsAndCounts],
     model: Encoder,
     tokenizer: Tokenizer,
     texts: Sequence[str],
+    *,
     limit: int | None,
-    score_batch: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]],
 ) -> np.ndarray:
     """Return (N, 2) float64: each text's log-probability in nats, and its number of tokens.
 
@@ -44,7 +47,7 @@ def score_in_batches(
     scores = np.zeros((len(items), 2))
     for indices in _batch_by_length(items, limit, tokenizer.vocab_size):
         batch = tokenizer.collate([items[i] for i in indices])
-        log_probs_B, counts_B = score_batch(batch.to(device))
+        log_probs_B, counts_B = score_batch(model, batch.to(device))
         batch_scores_B2 = torch.stack([log_probs_B.double(), counts_B.double()], 1)
         scores[indices] = batch_scores_B2.cpu().numpy()
     return scores[index_N]
@@ -85,32 +88,18 @@ def _batch_by_length(
         first += size
 
 
-@torch.inference_mode()
-def score_causal_lm(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
-    """Score each token given those before it, see `score_in_batches`.
+def _score_causal_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
+    """Score each token given those before it.
 
     The begin token precedes the first one; the end token is not scored.
     """
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        assert batch.text_mask_BT is not None
-        return _score_left_to_right(model, batch, batch.text_mask_BT)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    assert batch.text_mask_BT is not None
+    return _score_left_to_right(model, batch, batch.text_mask_BT)
 
 
-@torch.inference_mode()
-def score_forward_lm(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
+def _score_forward_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
     """Score each word given those before it, and the tokens around each sentence too."""
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        return _score_left_to_right(model, batch, batch.mask_BT)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    return _score_left_to_right(model, batch, batch.mask_BT)
 
 
 def _score_left_to_right(
@@ -123,53 +112,45 @@ def _score_left_to_right(
     return LogProbsAndCounts(-(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1))
 
 
-@torch.inference_mode()
-def score_bidirectional_lm(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
+def _score_bidirectional_batch(model: Any, batch: Batch) -> LogProbsAndCounts:
     """Add the forward and the backward log-probability of each token.
 
     The tokens around each sentence are scored too.
     """
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        is_scored = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
-        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        top_BTD = model.encode(batch)[-1]
-        for direction, softmax_inputs in model.softmax_inputs_by_direction(top_BTD):
-            x_BTP, weight_VP, bias_V = softmax_inputs
-            if direction == "forward":
-                x_BTP = x_BTP[:, :-1]
-                targets = batch.ids_BT[:, 1:]
-            else:
-                x_BTP = x_BTP[:, 1:]
-                targets = batch.ids_BT[:, :-1]
-            logits = F.linear(x_BTP, weight_VP, bias_V)
-            nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-            total -= (nats.view(targets.shape) * is_scored).sum(1)
-            count += is_scored.sum(1)
-        return LogProbsAndCounts(total, count)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    is_scored = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
+    total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
+    top_BTD = model.encode(batch)[-1]
+    for direction, softmax_inputs in model.softmax_inputs_by_direction(top_BTD):
+        x_BTP, weight_VP, bias_V = softmax_inputs
+        if direction == "forward":
+            x_BTP = x_BTP[:, :-1]
+            targets = batch.ids_BT[:, 1:]
+        else:
+            x_BTP = x_BTP[:, 1:]
+            targets = batch.ids_BT[:, :-1]
+        logits = F.linear(x_BTP, weight_VP, bias_V)
+        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        total -= (nats.view(targets.shape) * is_scored).sum(1)
+        count += is_scored.sum(1)
+    return LogProbsAndCounts(total, count)
 
 
-@torch.inference_mode()
-def score_directional_lm(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
+def _score_directional_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
     """Score each token given those to its left.
 
     With two directions, log-probabilities given those to its right are added.
     """
+    total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
+    for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
+        total.index_add_(0, items_N, -nats_N.float())
+        count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
+    return LogProbsAndCounts(total, count)
 
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
-            total.index_add_(0, items_N, -nats_N.float())
-            count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
-        return LogProbsAndCounts(total, count)
 
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+score_causal_lm = partial(score_in_batches, _score_causal_batch)
+score_forward_lm = partial(score_in_batches, _score_forward_batch)
+score_bidirectional_lm = partial(score_in_batches, _score_bidirectional_batch)
+score_directional_lm = partial(score_in_batches, _score_directional_batch)
 
 
 class _MaskedToken(NamedTuple):
