@@ -94,8 +94,7 @@ class NegativeSamplingBatches(SentenceBatches):
     ) -> None:
         super().__init__(tokens, tokenizer, settings, seed=seed, unit="sentences")
         self.num_negatives = settings.num_negatives
-        ids = np.where(tokens.ids < self.vocab_size, tokens.ids, self.unk_id)
-        counts = np.bincount(ids, minlength=self.vocab_size).astype(float)
+        counts = np.bincount(self.known_ids(tokens.ids), minlength=self.vocab_size).astype(float)
         counts[NON_WORD_IDS] = 0
         powers = np.maximum(counts, 1.0) ** settings.negative_exponent
         weights = np.where(counts > 0, powers, 0.0)

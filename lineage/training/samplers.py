@@ -52,11 +52,8 @@ def iterate_batches(
         start_index = 0
 
 
-class CausalWindows:
-    """Windows of T tokens of the joined documents, in a new order each epoch.
-
-    The target of a position is the token after it.
-    """
+class CorpusSampler:
+    """A tokenized text and the settings of its batches, which all samplers have."""
 
     carries_state = False
 
@@ -69,39 +66,55 @@ class CausalWindows:
         seed: int,
     ) -> None:
         self.tokens = tokens
-        self.batch_size = settings.batch_size
-        self.seq_len = settings.seq_len
+        self.settings = settings
         self.seed = seed
+        self.epoch = 0
         self.vocab_size = tokenizer.vocab_size
         # None: every id of the corpus is in the vocabulary.
         self.unk_id: int | None = None
         if tokenizer.tokenizer_type == "word":
             self.unk_id = tokenizer.special_token_ids["<unk>"]
-        self.order = np.zeros(0, int)
+
+    def known_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Replace the ids of words outside the closed vocabulary."""
+        if self.unk_id is not None:
+            ids = np.where(ids < self.vocab_size, ids, self.unk_id)
+        return ids.astype(np.int64)
+
+    def count_bytes(self, positions: np.ndarray | slice) -> int:
+        """Count the bytes of raw text at these positions of the corpus."""
+        return int(self.tokens.byte_counts[positions].sum(dtype=np.int64))
+
+
+class CausalWindows(CorpusSampler):
+    """Windows of T tokens of the joined documents, in a new order each epoch.
+
+    The target of a position is the token after it.
+    """
+
+    order = np.zeros(0, int)  # of the windows
 
     def set_epoch(self, epoch: int) -> int:
         num_targets = len(self.tokens.ids) - 1
-        num_windows = max(min(num_targets, 1), num_targets // self.seq_len)
+        num_windows = max(min(num_targets, 1), num_targets // self.settings.seq_len)
         self.order = generator("windows", self.seed, epoch).permutation(num_windows)
-        return _ceil_div(len(self.order), self.batch_size)
+        return _ceil_div(len(self.order), self.settings.batch_size)
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) ids and targets."""
-        first = index * self.batch_size
-        starts = self.order[first : first + self.batch_size] * self.seq_len
-        window_len = min(self.seq_len, len(self.tokens.ids) - 1)
+        seq_len = self.settings.seq_len
+        first = index * self.settings.batch_size
+        starts = self.order[first : first + self.settings.batch_size] * seq_len
+        window_len = min(seq_len, len(self.tokens.ids) - 1)
         positions = starts[:, None] + np.arange(window_len + 1)
-        window_ids = self.tokens.ids[positions].astype(np.int64)
-        if self.unk_id is not None:
-            window_ids = _replace_unknown(window_ids, self.vocab_size, self.unk_id)
-        ids = torch.from_numpy(window_ids)
+        ids = torch.from_numpy(self.known_ids(self.tokens.ids[positions]))
         mask = torch.ones(len(starts), window_len, dtype=torch.bool)
         return Batch(
             ids[:, :-1],
             mask,
             mask,
             targets_BT=ids[:, 1:],
-            text_bytes=_sum_bytes(self.tokens.byte_counts[positions[:, :-1]]),
+            text_bytes=self.count_bytes(positions[:, :-1]),
             num_tokens=mask.numel(),
         )
 
@@ -134,7 +147,7 @@ def _bptt_rows(
     return _BpttRows(ids[: B * L].reshape(B, L), byte_counts[: B * L].reshape(B, L))
 
 
-class BpttBatches:
+class BpttBatches(CorpusSampler):
     """B rows that run through the documents, with state carried from window to window.
 
     With `variable_bptt`, window lengths vary as in AWD-LSTM (Merity et al. 2018, section 4.1): one
@@ -153,14 +166,9 @@ class BpttBatches:
         seed: int,
         variable_bptt: bool = False,
     ) -> None:
-        self.tokens = tokens
-        self.settings = settings
-        self.seed = seed
+        super().__init__(tokens, tokenizer, settings, seed=seed)
         self.variable_bptt = variable_bptt
         self.is_backward = tokenizer.direction == "backward"
-        self.vocab_size = tokenizer.vocab_size
-        # A tokenizer of bytes has no unknown token and needs none.
-        self.unk_id = tokenizer.special_token_ids.get("<unk>", 0)
         empty = np.zeros((1, 0), int)
         self.rows = _BpttRows(empty, empty)
         self.window_bounds = np.zeros(1, int)
@@ -185,7 +193,7 @@ class BpttBatches:
         """(B, T) ids and targets."""
         first, end = self.window_bounds[index : index + 2]
         window_ids = self.rows.ids_BL[:, first : end + 1]
-        ids = torch.from_numpy(_replace_unknown(window_ids, self.vocab_size, self.unk_id))
+        ids = torch.from_numpy(self.known_ids(window_ids))
         mask = torch.ones(len(ids), end - first, dtype=torch.bool)
         lr_scale = 1.0
         if self.variable_bptt:
@@ -195,14 +203,14 @@ class BpttBatches:
             mask,
             mask,
             targets_BT=ids[:, 1:],
-            text_bytes=_sum_bytes(self.rows.byte_counts_BL[:, first:end]),
+            text_bytes=int(self.rows.byte_counts_BL[:, first:end].sum(dtype=np.int64)),
             num_tokens=mask.numel(),
             learning_rate_scale=lr_scale,
             is_backward=self.is_backward,
         )
 
 
-class BidirectionalBpttBatches:
+class BidirectionalBpttBatches(CorpusSampler):
     """B rows that read the documents forward, and B more that read them backward.
 
     State is carried if `carry_state` is set. As in bilm-tf the two directions are independent: a
@@ -219,12 +227,8 @@ class BidirectionalBpttBatches:
         *,
         seed: int,
     ) -> None:
-        self.tokens = tokens
-        self.settings = settings
-        self.seed = seed
+        super().__init__(tokens, tokenizer, settings, seed=seed)
         self.carries_state = settings.carry_state
-        self.vocab_size = tokenizer.vocab_size
-        self.unk_id = tokenizer.special_token_ids["<unk>"]
         self.rows_by_direction: list[_BpttRows] = []
 
     def set_epoch(self, epoch: int) -> int:
@@ -256,25 +260,23 @@ class BidirectionalBpttBatches:
         byte_ids = trim_padding(self.tokens.word_byte_ids_UC[distinct].astype(np.int64))
         mask = torch.ones(inputs.shape, dtype=torch.bool)
         return Batch(
-            torch.from_numpy(_replace_unknown(inputs, self.vocab_size, self.unk_id)),
+            torch.from_numpy(self.known_ids(inputs)),
             mask,
             mask,
             byte_ids_UC=torch.from_numpy(byte_ids),
             word_rows_BT=torch.from_numpy(word_rows.reshape(inputs.shape)),
-            targets_BT=torch.from_numpy(_replace_unknown(targets, self.vocab_size, self.unk_id)),
-            text_bytes=(_sum_bytes(byte_counts[:, :-1]) + 1) // 2,
+            targets_BT=torch.from_numpy(self.known_ids(targets)),
+            text_bytes=(int(byte_counts[:, :-1].sum(dtype=np.int64)) + 1) // 2,
             num_tokens=inputs.size // 2,
         )
 
 
-class SentenceBatches:
+class SentenceBatches(CorpusSampler):
     """Sentences, or documents, cut every `seq_len` tokens, each read from a zero state.
 
     As in context2vec's own code, a batch holds spans of one length, so none is padded. The targets
     are the span's own ids.
     """
-
-    carries_state = False
 
     def __init__(
         self,
@@ -285,12 +287,7 @@ class SentenceBatches:
         seed: int,
         unit: Literal["sentences", "documents"],
     ) -> None:
-        self.tokens = tokens
-        self.batch_size = settings.batch_size
-        self.seed = seed
-        self.epoch = 0
-        self.vocab_size = tokenizer.vocab_size
-        self.unk_id = tokenizer.special_token_ids["<unk>"]
+        super().__init__(tokens, tokenizer, settings, seed=seed)
         self.special_token_ids = [
             token_id for token, token_id in tokenizer.special_token_ids.items() if token != "<unk>"
         ]
@@ -307,8 +304,8 @@ class SentenceBatches:
         length_changes = np.flatnonzero(np.diff(self.lengths[order])) + 1
         batches: list[np.ndarray] = []
         for group in np.split(order, length_changes):
-            firsts = range(0, len(group), self.batch_size)
-            batches += [group[first : first + self.batch_size] for first in firsts]
+            size = self.settings.batch_size
+            batches += [group[first : first + size] for first in range(0, len(group), size)]
         self.batch_indices = [batches[i] for i in rng.permutation(len(batches))]
         return len(self.batch_indices)
 
@@ -316,15 +313,15 @@ class SentenceBatches:
         """(B, T) ids, which are also the targets."""
         indices = self.batch_indices[index]
         positions = self.starts[indices][:, None] + np.arange(self.lengths[indices[0]])
-        span_ids = self.tokens.ids[positions].astype(np.int64)
-        ids = torch.from_numpy(_replace_unknown(span_ids, self.vocab_size, self.unk_id))
+        span_ids = self.tokens.ids[positions]
+        ids = torch.from_numpy(self.known_ids(span_ids))
         text_mask = torch.from_numpy(~np.isin(span_ids, self.special_token_ids))
         return Batch(
             ids,
             torch.ones_like(text_mask),
             text_mask,
             targets_BT=ids,
-            text_bytes=_sum_bytes(self.tokens.byte_counts[positions]),
+            text_bytes=self.count_bytes(positions),
             num_tokens=ids.numel(),
         )
 
@@ -337,15 +334,6 @@ def _split_spans(bounds: np.ndarray, max_len: int) -> tuple[np.ndarray, np.ndarr
     starts = np.repeat(bounds[:-1], num_pieces) + max_len * piece_in_span
     ends = np.minimum(starts + max_len, np.repeat(bounds[1:], num_pieces))
     return starts, ends - starts
-
-
-def _replace_unknown(ids: np.ndarray, vocab_size: int, unk_id: int) -> np.ndarray:
-    """Replace the ids of words outside the closed vocabulary."""
-    return np.where(ids < vocab_size, ids, unk_id).astype(np.int64)
-
-
-def _sum_bytes(byte_counts: np.ndarray) -> int:
-    return int(byte_counts.sum(dtype=np.int64))
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:
