@@ -67,26 +67,15 @@ def list_tensor_names(path: Path) -> set[str]:
     if path.name != INDEX_FILE:
         return _file_tensor_names(path)
     shard_by_tensor = _read_shard_index(path)
-    seen: dict[str, Path] = {}
     for shard in _list_shards(path):
-        for name in sorted(_file_tensor_names(shard)):
-            if name in seen:
-                raise InputError(
-                    f"{path}: the tensor {name} is in {seen[name].name} and in {shard.name}; "
-                    "save the model again"
-                )
-            if name not in shard_by_tensor:
-                raise InputError(
-                    f"{path}: the tensor {name} of {shard.name} is not named; save the model again"
-                )
-            seen[name] = shard
-    for name in sorted(shard_by_tensor):
-        if seen.get(name) != shard_by_tensor[name]:
+        named = {name for name, place in shard_by_tensor.items() if place == shard}
+        wrong = sorted(named ^ _file_tensor_names(shard))
+        if wrong:
             raise InputError(
-                f"{path}: the tensor {name} is not in {shard_by_tensor[name].name}, which is "
-                "named for it; save the model again"
+                f"{path}: it and {shard.name} disagree about the tensor {wrong[0]}; save the model "
+                "again"
             )
-    return set(seen)
+    return set(shard_by_tensor)
 
 
 def _read_shard_index(path: Path) -> dict[str, Path]:

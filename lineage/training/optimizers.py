@@ -65,7 +65,7 @@ class DiscriminativeFinetuneSettings(Checked):
         groups = build_param_groups(
             layer_groups, weight_decay=self.weight_decay, layer_lr_decay=self.layer_lr_decay
         )
-        return _build_adam(
+        return build_adamw(
             groups, betas=self.betas, epsilon=self.epsilon, bias_correction=self.bias_correction
         )
 
@@ -161,8 +161,11 @@ def build_adamw(
     *,
     betas: tuple[float, ...] = (0.9, 0.999),
     epsilon: float = 1e-8,
-) -> AdamW:
-    """Build AdamW with decoupled decay (Loshchilov and Hutter 2019) and a fused step."""
+    bias_correction: bool = True,
+) -> torch.optim.Optimizer:
+    """Build AdamW with decoupled decay (Loshchilov and Hutter 2019) and a fused step, or BERT's."""
+    if not bias_correction:
+        return BertAdam(groups, betas=betas, epsilon=epsilon)
     return AdamW(groups, lr=0.0, betas=(betas[0], betas[1]), eps=epsilon, fused=True)
 
 
@@ -266,20 +269,12 @@ def build_pretraining_optimizer(
     if isinstance(settings, BilmPretrainSettings) and settings.optimizer == "adagrad":
         initial = settings.initial_accumulator_value
         return Adagrad(groups, lr=0.0, initial_accumulator_value=initial, eps=0.0)
-    return _build_adam(
+    return build_adamw(
         groups,
         betas=settings.betas,
         epsilon=settings.epsilon,
         bias_correction=settings.bias_correction,
     )
-
-
-def _build_adam(
-    groups: list[ParamGroup], *, betas: tuple[float, ...], epsilon: float, bias_correction: bool
-) -> torch.optim.Optimizer:
-    if bias_correction:
-        return build_adamw(groups, betas=betas, epsilon=epsilon)
-    return BertAdam(groups, betas=betas, epsilon=epsilon)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
