@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lineage.artifacts import read_json, write_json, write_table
+from lineage.artifacts import read_json, write_json
 
 CURVE_COLUMNS = ("step", "progress", "text_bytes", "loss", "learning_rate")
 
@@ -94,8 +94,3 @@ class LearningCurve:
         if not self.pending_losses:
             return []
         return torch.stack([loss.cpu() for loss in self.pending_losses]).tolist()
-
-
-def write_curve(path: Path, curve: LearningCurve) -> None:
-    """Write the curve as a table; it holds no times."""
-    write_table(path, curve.to_frame())
