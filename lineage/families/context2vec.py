@@ -33,6 +33,7 @@ from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from lineage.training.objectives import mean_loss
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
 from lineage.training.settings import PretrainSettings
@@ -288,13 +289,7 @@ def negative_sampling_loss(
     rejected_NK = F.logsigmoid(-sampled_NK.to(dtype))
     rejected_NK = rejected_NK.masked_fill(negatives_NK == targets_N[:, None], 0.0)
     nats = -F.logsigmoid(true_N.to(dtype)).sum() - rejected_NK.sum()
-    count = len(targets_N)
-    return LossOutput(
-        loss=nats / max(count, 1),
-        nats={"sampled": nats.detach()},
-        target_counts={"sampled": count},
-        recurrent_state=recurrent_state,
-    )
+    return mean_loss("sampled", nats, len(targets_N), recurrent_state)
 
 
 def score_batch(model: Context2vecModel, batch: Batch) -> LogProbsAndCounts:

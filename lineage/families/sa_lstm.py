@@ -31,7 +31,7 @@ from lineage.networks.batch import IGNORE_INDEX, Batch, gather_last
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
-from lineage.training.objectives import cross_entropy_nats
+from lineage.training.objectives import cross_entropy_nats, mean_loss
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
 from lineage.training.settings import PretrainSettings
@@ -172,9 +172,8 @@ def autoencoder_or_lm_loss(
     """
     _, top_NH, targets_N = _predict(model, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_NH), targets_N)
-    count = len(targets_N)
     name = "rebuilt" if model.config.objective == "autoencoder" else "word"
-    return LossOutput(nats / max(count, 1), {name: nats.detach()}, {name: count}, recurrent_state)
+    return mean_loss(name, nats, len(targets_N), recurrent_state)
 
 
 def joint_lm_loss(model: SALSTMModel, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:

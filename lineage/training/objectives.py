@@ -25,6 +25,11 @@ class Targets(NamedTuple):
     ids_N: torch.Tensor
 
 
+def mean_loss(name: str, nats: torch.Tensor, count: int, recurrent_state: Any) -> LossOutput:
+    """Return the mean over `count` targets as the only loss, of this name."""
+    return LossOutput(nats / max(count, 1), {name: nats.detach()}, {name: count}, recurrent_state)
+
+
 def causal_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) -> LossOutput:
     """Predict the next token from those to its left (GPT; Radford et al. 2018, section 3.1).
 
@@ -32,10 +37,7 @@ def causal_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) ->
     """
     top_ND, targets_N = select_targets(model.encode(batch)[-1], batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_ND), targets_N)
-    count = len(targets_N)
-    return LossOutput(
-        nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, recurrent_state
-    )
+    return mean_loss("causal", nats, len(targets_N), recurrent_state)
 
 
 def bidirectional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -> LossOutput:
@@ -71,16 +73,16 @@ def regularized_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -
     outputs, dropped_BTE, state = model.run_layers(batch.ids_BT, recurrent_state)
     top_NE, targets_N = select_targets(dropped_BTE, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_NE), targets_N)
-    count = len(targets_N)
-    loss = nats / max(count, 1)
+    direction = "backward" if batch.is_backward else "forward"
+    output = mean_loss(direction, nats, len(targets_N), state)
+    loss = output.loss
     top_BTE = outputs[-1]
     if model.training:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
         if top_BTE.shape[1] > 1:
             change = (top_BTE[:, 1:] - top_BTE[:, :-1]).float()
             loss = loss + model.config.temporal_activation_penalty * change.square().mean()
-    direction = "backward" if batch.is_backward else "forward"
-    return LossOutput(loss, {direction: nats.detach()}, {direction: count}, state)
+    return dataclasses.replace(output, loss=loss)
 
 
 def masked_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) -> LossOutput:
@@ -91,10 +93,7 @@ def masked_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) ->
     top_BTD = model.encode(batch)[-1]
     top_ND, targets_N = select_targets(top_BTD, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_ND), targets_N)
-    count = len(targets_N)
-    output = LossOutput(
-        nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, recurrent_state
-    )
+    output = mean_loss("masked", nats, len(targets_N), recurrent_state)
     return _add_next_sentence_loss(output, model, batch, top_BTD)
 
 

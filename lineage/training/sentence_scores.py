@@ -153,15 +153,6 @@ score_bidirectional_lm = partial(score_in_batches, _score_bidirectional_batch)
 score_directional_lm = partial(score_in_batches, _score_directional_batch)
 
 
-class _MaskedToken(NamedTuple):
-    """An input with one masked token."""
-
-    item_index: int
-    position: int
-    target: int
-    encoding: Encoding
-
-
 @torch.inference_mode()
 def score_pseudo_log_likelihood(
     model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
@@ -172,32 +163,25 @@ def score_pseudo_log_likelihood(
     """
     items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
     device = next(model.parameters()).device
-    masked = _mask_each_token(items, tokenizer.special_token_ids["[MASK]"])
+    mask_id = tokenizer.special_token_ids["[MASK]"]
     scores = np.zeros((len(items), 2))
-    np.add.at(scores[:, 1], [token.item_index for token in masked], 1)
-    # Logits are computed at one position per item, but hidden states at all.
-    vocab_size = max(1, tokenizer.vocab_size // 8)
-    for indices in _batch_by_length([token.encoding for token in masked], limit, vocab_size):
-        tokens = [masked[i] for i in indices]
-        batch = tokenizer.collate([token.encoding for token in tokens]).to(device)
-        positions = torch.tensor([token.position for token in tokens], device=device)
-        targets = torch.tensor([token.target for token in tokens], device=device)
-        rows = torch.arange(len(tokens), device=device)
-        top_ND = model.encode(batch)[-1][rows, positions]
-        nats = F.cross_entropy(model.logits(top_ND), targets, reduction="none")
-        item_indices = [token.item_index for token in tokens]
-        np.subtract.at(scores[:, 0], item_indices, nats.double().cpu().numpy())
-    return scores[index_N]
-
-
-def _mask_each_token(items: Sequence[Encoding], mask_id: int) -> list[_MaskedToken]:
-    """Return a copy of an item for each token of its text, with that token masked."""
-    masked = []
-    for item_index, item in enumerate(items):
-        for position in np.flatnonzero(item.offsets[:, 1] > item.offsets[:, 0]):
+    masked: list[Encoding] = []  # a copy of an item for each token of its text
+    places = []  # of each copy: its row in `scores`, the masked position, the token there
+    for row, item in enumerate(items):
+        positions = np.flatnonzero(item.offsets[:, 1] > item.offsets[:, 0])
+        scores[row, 1] = len(positions)
+        for position in positions:
             ids = item.ids.copy()
             ids[position] = mask_id
-            encoding = Encoding(ids, item.offsets)
-            target = int(item.ids[position])
-            masked.append(_MaskedToken(item_index, int(position), target, encoding))
-    return masked
+            masked.append(Encoding(ids, item.offsets))
+            places.append((row, position, item.ids[position]))
+    places_M3 = np.array(places, np.int64).reshape(-1, 3)
+    # Logits are computed at one position per item, but hidden states at all.
+    vocab_size = max(1, tokenizer.vocab_size // 8)
+    for indices in _batch_by_length(masked, limit, vocab_size):
+        batch = tokenizer.collate([masked[i] for i in indices]).to(device)
+        _, positions_N, targets_N = torch.from_numpy(places_M3[indices]).to(device).unbind(1)
+        top_ND = model.encode(batch)[-1][torch.arange(len(indices), device=device), positions_N]
+        nats = F.cross_entropy(model.logits(top_ND), targets_N, reduction="none")
+        np.subtract.at(scores[:, 0], places_M3[indices, 0], nats.double().cpu().numpy())
+    return scores[index_N]
