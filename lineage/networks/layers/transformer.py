@@ -219,18 +219,13 @@ def init_normal_weights(
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
-        elif _has_normal_weights(part):
-            weight = part.weight
-            assert isinstance(weight, torch.Tensor)
+            continue
+        # Positions that are not learned have no weight.
+        weight = getattr(part, "weight", None)
+        if isinstance(part, nn.Linear | nn.Embedding | PositionEmbedding) and weight is not None:
             if truncated:
                 nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
             else:
                 nn.init.normal_(weight, std=std, generator=generator)
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)
-
-
-def _has_normal_weights(part: nn.Module) -> bool:
-    if isinstance(part, PositionEmbedding):
-        return part.encoding == "learned"
-    return isinstance(part, nn.Linear | nn.Embedding)
