@@ -171,9 +171,7 @@ class Context2vecModel(Encoder):
         return torch.cat([before_SLH, after_SLH], -1)
 
     def _run_lstm(self, direction: int, ids_SL: torch.Tensor) -> torch.Tensor:
-        lstm = self.lstms[direction]
-        assert isinstance(lstm, WeightDropLSTM)
-        output, _ = lstm(self._dropout(self.context_embeddings[direction](ids_SL)))
+        output, _ = self.lstms[direction](self._dropout(self.context_embeddings[direction](ids_SL)))
         return output
 
     def _average_contexts(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:

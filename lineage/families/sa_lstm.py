@@ -86,7 +86,6 @@ class SALSTMModel(Encoder):
         """Return the words and each layer's states, from zero states: (B, T, E), (B, T, H) ..."""
         layers = [F.dropout(self.word_embeddings(ids_BT), self.config.dropout, self.training)]
         for lstm in self.body:
-            assert isinstance(lstm, WeightDropLSTM)
             output, _ = lstm(layers[-1])
             layers.append(output)
         return tuple(layers)

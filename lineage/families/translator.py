@@ -204,7 +204,6 @@ class Translator(nn.Module):
     ) -> tuple[torch.Tensor, list[LSTMState]]:
         new_states = []
         for layer, state in zip(layers, states, strict=True):
-            assert isinstance(layer, WeightDropLSTM)
             x_BTD, state = layer(F.dropout(x_BTD, self.settings.dropout, self.training), state)
             new_states.append(state)
         return x_BTD, new_states

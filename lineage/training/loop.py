@@ -68,7 +68,8 @@ def train(
             if step.start_progress >= plan.end_progress:
                 break
             if batch_index == 0:
-                _check_progress(last_epoch_progress, step.start_progress)
+                if step.start_progress == last_epoch_progress:  # training would never end
+                    raise EvaluationError("a whole epoch reads no text; add text")
                 last_epoch_progress = step.start_progress
         if batch_index == 0 or not sampler.carries_state:
             state.recurrent_state = None
@@ -92,12 +93,6 @@ def train(
             )
             step = _AccumulatedStep(state.device)
     state.run_finite_checks()
-
-
-def _check_progress(last_epoch_progress: float, progress: float) -> None:
-    """Raise EvaluationError if the last epoch read no text: training would never end."""
-    if progress == last_epoch_progress:
-        raise EvaluationError("a whole epoch reads no text; add text")
 
 
 class _AccumulatedStep:

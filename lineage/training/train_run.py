@@ -86,7 +86,7 @@ class TrainRun:
         self.plan = replace(self.plan, progress=end_early(self.plan.progress))
         self.context.work.add(self._validations_part, self._num_validations, 0.0)
         if self.intermediate is not None:
-            self.intermediate.start(self.plan.progress(self.state.counters))
+            self.intermediate.reached = self.plan.progress(self.state.counters)
         with _delay_sigterm() as stop_requested:
             self._train(stop_requested)
         swap_averaged_weights(self.state.optimizer)
