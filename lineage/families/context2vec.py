@@ -298,7 +298,7 @@ def score_batch(model: Context2vecModel, batch: Batch) -> LogProbsAndCounts:
     assert batch.text_mask_BT is not None
     words_BTH, contexts_BTH = model.encode(batch)
     log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
-    return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
+    return log_probs_BT.sum(1), batch.text_mask_BT.sum(1)
 
 
 def describe_mechanism(

@@ -192,7 +192,7 @@ def score_batch(model: SALSTMModel, batch: Batch) -> LogProbsAndCounts:
     nats_N = F.cross_entropy(model.logits(top_NH), targets_N, reduction="none")
     zeros = torch.zeros(mask.shape, device=mask.device, dtype=nats_N.dtype)
     nats = zeros.masked_scatter(mask, nats_N)
-    return LogProbsAndCounts(-nats.sum(1), mask.sum(1))
+    return -nats.sum(1), mask.sum(1)
 
 
 def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:

@@ -9,7 +9,7 @@ Shapes: B items, S source positions, T target positions, N rows, D width, V voca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import nn
@@ -72,22 +72,6 @@ class TranslationSettings(Checked):
         return "+".join(parts)
 
 
-class LstmOutput(NamedTuple):
-    """The embedding and the output of an LSTM layer, and its state after the last position."""
-
-    embedded_BTD: torch.Tensor
-    output_BTD: torch.Tensor
-    state: LSTMState
-
-
-class LanguageModelLoss(NamedTuple):
-    """The summed loss in nats, the number of targets, and the detached state."""
-
-    nats: torch.Tensor
-    num_targets: int
-    state: LSTMState
-
-
 class LanguageModel(nn.Module):
     """A left-to-right language model: an embedding, one LSTM layer and a softmax."""
 
@@ -99,21 +83,27 @@ class LanguageModel(nn.Module):
 
     def run_lstm(
         self, ids_BT: torch.Tensor, state: LSTMState | None, *, dropout: float
-    ) -> LstmOutput:
-        """Run the LSTM from a state, or from zeros."""
+    ) -> tuple[torch.Tensor, torch.Tensor, LSTMState]:
+        """Return the embedding and the output, both (B, T, D), and the state after the last position.
+
+        The LSTM runs from a state, or from zeros.
+        """
         embedded_BTD = F.dropout(self.embedding(ids_BT), dropout, self.training)
         output_BTD, state = self.lstm(embedded_BTD, state)
-        return LstmOutput(embedded_BTD, output_BTD, state)
+        return embedded_BTD, output_BTD, state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
         return x_ND, self.softmax.weight, self.softmax.bias
 
-    def loss(self, batch: Batch, state: LSTMState | None, *, dropout: float) -> LanguageModelLoss:
+    def loss(
+        self, batch: Batch, state: LSTMState | None, *, dropout: float
+    ) -> tuple[torch.Tensor, int, LSTMState]:
+        """Return the summed loss in nats, the number of targets, and the detached state."""
         _, output_BTD, (h, c) = self.run_lstm(batch.ids_BT, state, dropout=dropout)
         top_BTD = F.dropout(output_BTD, dropout, self.training)
         top_ND, targets_N = select_targets(top_BTD, batch)
         nats = cross_entropy_nats(self.softmax_inputs(top_ND), targets_N)
-        return LanguageModelLoss(nats, len(targets_N), (h.detach(), c.detach()))
+        return nats, len(targets_N), (h.detach(), c.detach())
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Draw the embedding from U(-0.1, 0.1), the rest from U(-1 / sqrt(D), 1 / sqrt(D))."""

@@ -83,16 +83,12 @@ class TokenizedCorpus:
         )
 
 
-def _ignore_progress(num_done: float, note: str) -> None:
-    """Report nothing."""
-
-
 def encode_corpus(
     texts: Sequence[str],
     tokenizer: Tokenizer,
     *,
     languages: Sequence[str] = (),
-    on_progress: Callable[[float, str], None] = _ignore_progress,
+    on_progress: Callable[[float, str], None] = lambda num_done, note: None,
 ) -> TokenizedCorpus:
     """Tokenize texts, each a document, into one flat array.
 

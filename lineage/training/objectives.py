@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -16,13 +16,6 @@ from torch.nn import functional as F
 from lineage.networks.base import Encoder, LossOutput, embed
 from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.networks.layers.softmax import SoftmaxInputs, blockwise_cross_entropy
-
-
-class Targets(NamedTuple):
-    """Vectors at the positions that have a target, and the targets."""
-
-    x_ND: torch.Tensor
-    ids_N: torch.Tensor
 
 
 def mean_loss(name: str, nats: torch.Tensor, count: int, recurrent_state: Any) -> LossOutput:
@@ -131,9 +124,9 @@ def directional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -
     top_BTD = model.encode(batch)[-1]
     nats = {}
     counts = {}
-    for direction in directional_nats(model, batch, top_BTD):
-        nats[direction.name] = direction.nats_N.sum()
-        counts[direction.name] = len(direction.nats_N)
+    for name, _, nats_N in directional_nats(model, batch, top_BTD):
+        nats[name] = nats_N.sum()
+        counts[name] = len(nats_N)
     losses = (nats[name] / max(counts[name], 1) for name in nats)
     output = LossOutput(
         sum(losses, torch.zeros(())) / len(nats),
@@ -144,16 +137,13 @@ def directional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -
     return _add_next_sentence_loss(output, model, batch, top_BTD)
 
 
-class DirectionalNats(NamedTuple):
-    """The losses of one reading direction."""
+def directional_nats(
+    model: Any, batch: Batch, top_BTD: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the losses of the text's tokens for each direction in which the model reads.
 
-    name: str  # causal, forward or backward
-    items_N: torch.Tensor  # the item of each predicted token
-    nats_N: torch.Tensor
-
-
-def directional_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> Iterator[DirectionalNats]:
-    """Yield the losses of the text's tokens for each direction in which the model reads."""
+    They are its name (causal, forward or backward), the (N,) item of each token, and (N,) nats.
+    """
     assert batch.text_mask_BT is not None
     ids_BT = batch.ids_BT
     text_BT = batch.text_mask_BT
@@ -165,7 +155,7 @@ def directional_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> Iterato
     for name, x_BTD, targets_BT, where_BT in inputs:
         logits_NV = model.logits(x_BTD[where_BT])
         nats_N = F.cross_entropy(logits_NV, targets_BT[where_BT], reduction="none")
-        yield DirectionalNats(name, where_BT.nonzero()[:, 0], nats_N)
+        yield name, where_BT.nonzero()[:, 0], nats_N
 
 
 def auxiliary_lm_loss(model: Encoder, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -181,15 +171,15 @@ def auxiliary_lm_loss(model: Encoder, top_BTD: torch.Tensor, batch: Batch) -> to
     return (nats_N / lengths_N).sum() / len(predicted)
 
 
-def select_targets(x_BTD: torch.Tensor, batch: Batch) -> Targets:
+def select_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Select the (N, D) vectors at positions that have a target, and the (N,) targets."""
     assert batch.targets_BT is not None
     x_MD = x_BTD.flatten(0, 1)
     targets_M = batch.targets_BT.flatten()
     positions_N = batch.target_positions()
     if len(positions_N) == len(targets_M):
-        return Targets(x_MD, targets_M)
-    return Targets(x_MD[positions_N], targets_M[positions_N])
+        return x_MD, targets_M
+    return x_MD[positions_N], targets_M[positions_N]
 
 
 def split_directions(batch: Batch) -> tuple[Batch, Batch]:

@@ -22,18 +22,10 @@ from lineage.tokenizers.word_bytes import trim_padding
 from lineage.training.settings import BilmPretrainSettings, PretrainSettings
 
 
-class SampledBatch(NamedTuple):
-    """A batch and its place."""
-
-    epoch: int
-    batch_index: int
-    batch: Batch
-
-
 def iterate_batches(
     sampler: BatchSampler, *, start_epoch: int = 0, start_index: int = 0, max_epochs: int | None = 1
-) -> Iterator[SampledBatch]:
-    """Yield batches from any place to the end of epoch `max_epochs`, or forever if it is None.
+) -> Iterator[tuple[int, int, Batch]]:
+    """Yield the epoch, the index and the batch from any place to the end of epoch `max_epochs`, or forever if it is None.
 
     Raises EvaluationError if an epoch is empty.
     """
@@ -48,7 +40,7 @@ def iterate_batches(
                 "add text, or lower batch_size and seq_len"
             )
         for index in range(start_index, count):
-            yield SampledBatch(epoch, index, sampler.get_batch(index))
+            yield epoch, index, sampler.get_batch(index)
         start_index = 0
 
 

@@ -6,7 +6,7 @@ Shapes: N texts, B rows of a batch, T positions, D width.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +18,9 @@ from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.objectives import directional_nats
 
+# Of each text: (B,) sums of log-probabilities in nats, and (B,) numbers of tokens.
+LogProbsAndCounts = tuple[torch.Tensor, torch.Tensor]
 MAX_LOGITS_PER_BATCH = 2**25  # positions times vocabulary: 128 MiB in fp32
-
-
-class LogProbsAndCounts(NamedTuple):
-    """(B,) sums of log-probabilities in nats, and (B,) numbers of tokens."""
-
-    log_probs_B: torch.Tensor
-    counts_B: torch.Tensor
 
 
 @torch.inference_mode()
@@ -109,7 +104,7 @@ def _score_left_to_right(
     targets = batch.ids_BT[:, 1:]
     nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     nats = nats.view(len(logits), -1)
-    return LogProbsAndCounts(-(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1))
+    return -(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1)
 
 
 def _score_bidirectional_batch(model: Any, batch: Batch) -> LogProbsAndCounts:
@@ -132,7 +127,7 @@ def _score_bidirectional_batch(model: Any, batch: Batch) -> LogProbsAndCounts:
         nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
         total -= (nats.view(targets.shape) * is_scored).sum(1)
         count += is_scored.sum(1)
-    return LogProbsAndCounts(total, count)
+    return total, count
 
 
 def _score_directional_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
@@ -144,7 +139,7 @@ def _score_directional_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
     for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
         total.index_add_(0, items_N, -nats_N.float())
         count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
-    return LogProbsAndCounts(total, count)
+    return total, count
 
 
 score_causal_lm = partial(score_in_batches, _score_causal_batch)

@@ -125,7 +125,10 @@ class TrainRun:
         return None
 
     def _list_resume_points(self) -> list[Path]:
-        return sorted(self.context.checkpoint_dir.glob("step-*"), key=_step_number)
+        return sorted(
+            self.context.checkpoint_dir.glob("step-*"),
+            key=lambda folder: int(folder.name.removeprefix("step-")),
+        )
 
     def _train(self, stop_requested: Callable[[], bool]) -> None:
         start_time = time.monotonic()
@@ -313,10 +316,6 @@ def _delay_sigterm() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGTERM, handler)
     if has_come.is_set():
         signal.raise_signal(signal.SIGTERM)
-
-
-def _step_number(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
 
 
 def _format_metrics(curve: LearningCurve) -> str:
