@@ -325,11 +325,13 @@ def translation_loss(
     for name, language_model, window, state in zip(
         LANGUAGES, language_models, batch.windows, states, strict=True
     ):
-        output = language_model.loss(window, state, dropout=model.settings.dropout)
-        nats[name] = output.nats.detach()
-        counts[name] = output.num_targets
-        loss = loss + output.nats / output.num_targets
-        new_states.append(output.state)
+        lm_nats, num_targets, new_state = language_model.loss(
+            window, state, dropout=model.settings.dropout
+        )
+        nats[name] = lm_nats.detach()
+        counts[name] = num_targets
+        loss = loss + lm_nats / num_targets
+        new_states.append(new_state)
     return LossOutput(loss, nats, counts, tuple(new_states))
 
 

@@ -143,7 +143,9 @@ def _encode_document(
         byte_counts = np.insert(byte_counts, positions, 0)
         starts = starts + 2 * np.arange(len(starts))  # two for each sentence before
     else:
-        prefix = _document_prefix(tokenizer)
+        # A masked model has no special tokens around documents in pretraining.
+        template = tokenizer.special_token_template
+        prefix = template.prefix if template.mask_token_id is None else ()
         ids = np.insert(tokenized.ids, 0, prefix)
         byte_counts = np.insert(byte_counts, 0, np.zeros(len(prefix), byte_counts.dtype))
         starts = np.where(starts > 0, starts + len(prefix), 0)  # the first one includes the prefix
@@ -151,14 +153,6 @@ def _encode_document(
     if tokenizer.direction == "backward":
         return document.reverse()
     return document
-
-
-def _document_prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the special tokens before each document; a masked model has none in pretraining."""
-    template = tokenizer.special_token_template
-    if tokenizer.tokenizer_type == "wordpiece" or template.mask_token_id is not None:
-        return ()
-    return template.prefix
 
 
 def _open_vocabulary_ids(

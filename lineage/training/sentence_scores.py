@@ -158,7 +158,7 @@ def score_pseudo_log_likelihood(
     """
     items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
     device = next(model.parameters()).device
-    mask_id = tokenizer.special_token_ids["[MASK]"]
+    mask_id = tokenizer.special_token_template.mask_token_id
     scores = np.zeros((len(items), 2))
     masked: list[Encoding] = []  # a copy of an item for each token of its text
     places = []  # of each copy: its row in `scores`, the masked position, the token there
