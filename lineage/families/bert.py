@@ -127,7 +127,6 @@ class BertModel(Encoder):
         return groups
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize with a truncated normal, as in the released code."""
         init_normal_weights(self, generator, std=self.config.init_std, truncated=True)
         init_lstm_weights(self.body, generator)
         nn.init.zeros_(self.mlm_bias)

@@ -185,7 +185,6 @@ class CharacterCNN(nn.Module):
 
 
 def _init_linear(linear: nn.Linear, generator: torch.Generator, *, bias: float = 0.0) -> None:
-    """Draw weights with standard deviation 1 / sqrt(inputs) and set the bias."""
     nn.init.normal_(linear.weight, std=linear.in_features**-0.5, generator=generator)
     nn.init.constant_(linear.bias, bias)
 

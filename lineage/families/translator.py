@@ -172,7 +172,6 @@ class Translator(nn.Module):
         return self.target_lm.softmax(x_BTD), [first_state, *upper_states]
 
     def _attend(self, top_BTD: torch.Tensor, memory: EncoderMemory) -> torch.Tensor:
-        """Concatenate the top state with a weighted sum of each attended encoder layer."""
         scores_BTS = self.query(top_BTD) @ memory.top_BSD.transpose(1, 2)
         scores_BTS = scores_BTS.masked_fill(~memory.mask_BS[:, None], float("-inf"))
         weights_BTS = torch.softmax(scores_BTS, -1)

@@ -131,7 +131,6 @@ def sample_training_text(
 
 
 def _sentence_bounds(tokens: TokenizedCorpus, document: int) -> Iterator[tuple[int, int]]:
-    """Return the first position of each of a document's sentences and the position after it."""
     document_start = tokens.document_starts[document]
     document_end = tokens.document_starts[document + 1]
     first = np.searchsorted(tokens.sentence_starts, document_start)

@@ -79,7 +79,6 @@ def list_tensor_names(path: Path) -> set[str]:
 
 
 def _read_shard_index(path: Path) -> dict[str, Path]:
-    """Return the shard of each tensor."""
     tree = read_json(path)
     weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -211,7 +210,6 @@ def load_into_model(
 
 
 def _check_tensor(tensor: torch.Tensor, view: torch.Tensor, where: str) -> None:
-    """Raise InputError if a tensor does not fit into its place in the model."""
     if tensor.shape != view.shape:
         raise InputError(
             f"{where} is of shape {tuple(tensor.shape)}; config.json requires {tuple(view.shape)}"

@@ -206,7 +206,6 @@ class Tokenizer:
         self.cache = TokenizationCache(backend_tokenizer, uses_spaces=uses_spaces)
 
     def _default_template(self) -> SpecialTokenTemplate:
-        """Return the template of a tokenizer that was trained here."""
         prefix, separator, suffix = (
             tuple(self.special_token_ids[token] for token in tokens)
             for tokens in SPECIAL_TOKEN_TEMPLATES[self.tokenizer_type]

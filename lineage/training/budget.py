@@ -159,7 +159,6 @@ class _SkipInit(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return the tensor as it is if `func` would initialize it."""
         keyword_args = kwargs or {}
         if func.__name__ in INIT_FUNCTIONS:
             return args[0] if args else next(iter(keyword_args.values()))

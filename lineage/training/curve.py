@@ -45,7 +45,6 @@ class CurvePoint:
 
     @property
     def validation_loss(self) -> float:
-        """Return the sum of the validation losses; accuracies do not count."""
         return total_loss(self.validation)
 
 

@@ -110,7 +110,6 @@ class _AccumulatedStep:
         self.lr_scale_sum += batch.learning_rate_scale
 
     def learning_rate(self, plan: TrainPlan) -> float:
-        """Return the scheduled rate, times the mean factor of the batches."""
         scheduled = plan.learning_rate * plan.lr_schedule(self.start_progress)
         return scheduled * self.lr_scale_sum / self.num_batches
 
@@ -118,7 +117,6 @@ class _AccumulatedStep:
 def _forward_backward(
     state: TrainState, objective: Objective, batch: Batch, plan: TrainPlan
 ) -> torch.Tensor:
-    """Accumulate the gradients of a batch, and return its loss, detached."""
     state.model.train()
     with state.rng_state.activate(state.device), autocast(state.device, plan.precision):
         output = objective(state.model, batch.to(state.device), state.recurrent_state)

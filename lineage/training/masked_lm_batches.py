@@ -237,6 +237,8 @@ class MaskedWindows(CorpusSampler):
     A public masked model is adapted on these.
     """
 
+    order: np.ndarray  # of the windows; `set_epoch` sets it
+
     def __init__(
         self,
         tokens: TokenizedCorpus,
@@ -253,7 +255,6 @@ class MaskedWindows(CorpusSampler):
         self.template = tokenizer.special_token_template
         text_len = settings.seq_len - self.template.num_special_tokens
         self.window_len = min(text_len, len(tokens.ids))  # without special tokens
-        self.order = np.zeros(0, int)
 
     def set_epoch(self, epoch: int) -> int:
         self.epoch = epoch

@@ -84,7 +84,7 @@ class CausalWindows(CorpusSampler):
     The target of a position is the token after it.
     """
 
-    order = np.zeros(0, int)  # of the windows
+    order: np.ndarray  # of the windows; `set_epoch` sets it
 
     def set_epoch(self, epoch: int) -> int:
         num_targets = len(self.tokens.ids) - 1
@@ -148,6 +148,9 @@ class BpttBatches(CorpusSampler):
     """
 
     carries_state = True
+    # `set_epoch` sets these.
+    rows: _BpttRows
+    window_bounds: np.ndarray
 
     def __init__(
         self,
@@ -161,9 +164,6 @@ class BpttBatches(CorpusSampler):
         super().__init__(tokens, tokenizer, settings, seed=seed)
         self.variable_bptt = variable_bptt
         self.is_backward = tokenizer.direction == "backward"
-        empty = np.zeros((1, 0), int)
-        self.rows = _BpttRows(empty, empty)
-        self.window_bounds = np.zeros(1, int)
 
     def set_epoch(self, epoch: int) -> int:
         """Shuffle the documents, cut them into rows, and the rows into windows."""

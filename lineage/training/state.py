@@ -178,7 +178,6 @@ def read_counters(folder: Path) -> TrainCounters:
 
 
 def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Return the tensors whose names start with `prefix`, without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()

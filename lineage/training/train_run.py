@@ -160,7 +160,6 @@ class TrainRun:
                 last_saved = time.monotonic()
 
     def _iterate_steps(self) -> Iterator[tuple[TrainPhase, StepOutput]]:
-        """Yield the steps of every phase that is not finished; each phase starts at epoch 0."""
         for phase in self.phases:
             if self.plan.progress(self.state.counters) >= phase.end_progress:
                 continue
