@@ -7,7 +7,6 @@ Shapes: B items, T positions, U distinct words, C bytes, E units of a byte, P pr
 units, N predicted positions, V vocabulary; a leading 2 is the direction.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +16,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import (
-    check_fraction,
     check_non_negative,
     check_num_layers,
     check_positive,
@@ -25,13 +23,12 @@ from lineage.config.records import (
 from lineage.networks.base import (
     Encoder,
     Trained,
-    candidate_sizes,
     embed,
     empty_embedding,
     finetune_defaults,
 )
 from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
-from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTM
+from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTMConfig
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.word_bytes import NUM_BYTE_IDS
 from lineage.training.objectives import bidirectional_lm_loss
@@ -43,22 +40,16 @@ HIGHWAY_GATE_BIAS = -2.0  # initial bias of a highway's gate, so that it passes 
 MAX_FILTER_WIDTH = 8  # bytes
 
 
-@dataclass(frozen=True)
-class ElmoConfig:
+@dataclass(frozen=True, kw_only=True)
+class ElmoConfig(ProjectedLSTMConfig):
     """The block `architecture`.
 
     `projection_size` and `cell_size` follow from the parameter budget if they are not given.
     """
 
-    num_layers: int
-    cell_to_projection_ratio: int  # cell_size / projection_size; 8 in the original
     filters: tuple[tuple[int, int], ...]  # (width in bytes, number of filters)
     char_embedding_size: int
     num_highway_layers: int
-    dropout: float
-    cell_clip: float | None
-    projection_clip: float | None
-    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
     activation: Literal["relu", "tanh"] = "relu"  # of the convolutions
     residual: bool = True  # around every LSTM layer but the first
     # words: a table of the vocabulary replaces the character encoder
@@ -66,16 +57,12 @@ class ElmoConfig:
     tie_word_embeddings: bool = False  # the softmax is the table of words
     # The state before each text: zeros, or the state at the end of training.
     initial_state: Literal["zeros", "trained"] = "zeros"
-    projection_size: int | None = None
-    cell_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_layers", "cell_to_projection_ratio", "char_embedding_size")
-        check_positive(self, "cell_clip", "projection_clip", "softmax_samples")
-        check_positive(self, "projection_size", "cell_size")
-        check_num_layers(self, "num_layers", "num_highway_layers")
+        super().__post_init__()
+        check_positive(self, "char_embedding_size")
+        check_num_layers(self, "num_highway_layers")
         check_non_negative(self, "num_highway_layers")
-        check_fraction(self, "dropout")
         if not self.filters or not all(map(_is_valid_filter, self.filters)):
             raise ValueError(
                 f"filters is a list of [width in bytes up to {MAX_FILTER_WIDTH}, number]"
@@ -85,11 +72,6 @@ class ElmoConfig:
                 "tie_word_embeddings is true, but a character encoder has no table that could be "
                 "the softmax; set input_unit: words"
             )
-
-    def candidates(self) -> Iterator[list["ElmoConfig"]]:
-        return candidate_sizes(
-            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
-        )
 
 
 def _is_valid_filter(width_and_number: tuple[int, ...]) -> bool:
@@ -194,9 +176,7 @@ class ElmoModel(Encoder):
 
     def __init__(self, config: ElmoConfig, *, vocab_size: int) -> None:
         super().__init__()
-        assert config.projection_size is not None and config.cell_size is not None, (
-            "widths are solved before a model is built"
-        )
+        assert config.projection_size is not None
         self.config = config
         self.vocab_size = vocab_size
         self.handles_oov = config.input_unit == "characters"
@@ -206,15 +186,7 @@ class ElmoModel(Encoder):
             self.char_cnn = CharacterCNN(config)
         else:
             self.word_embeddings = empty_embedding(vocab_size, config.projection_size)
-        self.body = ProjectedLSTM(
-            num_layers=config.num_layers,
-            projection_size=config.projection_size,
-            cell_size=config.cell_size,
-            cell_clip=config.cell_clip or math.inf,
-            projection_clip=config.projection_clip or math.inf,
-            dropout=config.dropout,
-            residual=config.residual,
-        )
+        self.body = config.build_lstm(residual=config.residual, num_directions=2)
         softmax = {}
         if not config.tie_word_embeddings:
             softmax["weight"] = torch.empty(vocab_size, config.projection_size)

@@ -11,7 +11,6 @@ and the tagger reads no characters.
 Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -20,18 +19,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import check_fraction, check_num_layers, check_positive
 from lineage.networks.base import (
     Encoder,
     LossOutput,
     Trained,
-    candidate_sizes,
     embed,
     empty_embedding,
     finetune_defaults,
 )
 from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
-from lineage.networks.layers.lstm import LSTMState, LSTMStates, ProjectedLSTM
+from lineage.networks.layers.lstm import LSTMState, LSTMStates, ProjectedLSTMConfig
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.training.objectives import (
     full_or_sampled_softmax_nats,
@@ -45,33 +42,14 @@ from lineage.training.settings import BilmPretrainSettings
 DIRECTIONS = ("forward", "backward")
 
 
-@dataclass(frozen=True)
-class TagLMConfig:
+@dataclass(frozen=True, kw_only=True)
+class TagLMConfig(ProjectedLSTMConfig):
     """The block `architecture`.
 
     `projection_size` and `cell_size` follow from the parameter budget if they are not given.
     """
 
     directions: Literal["bidirectional", "forward", "backward"]
-    num_layers: int
-    cell_to_projection_ratio: int  # cell_size / projection_size; 4 in the paper (2048 / 512)
-    dropout: float
-    cell_clip: float | None
-    projection_clip: float | None
-    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
-    projection_size: int | None = None
-    cell_size: int | None = None
-
-    def __post_init__(self) -> None:
-        check_positive(self, "num_layers", "cell_to_projection_ratio", "cell_clip")
-        check_positive(self, "projection_clip", "softmax_samples", "projection_size", "cell_size")
-        check_num_layers(self, "num_layers")
-        check_fraction(self, "dropout")
-
-    def candidates(self) -> Iterator[list["TagLMConfig"]]:
-        return candidate_sizes(
-            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
-        )
 
 
 class DirectionalLM(nn.Module):
@@ -79,22 +57,11 @@ class DirectionalLM(nn.Module):
 
     def __init__(self, config: TagLMConfig, *, vocab_size: int) -> None:
         super().__init__()
-        assert config.projection_size is not None and config.cell_size is not None, (
-            "widths are solved before a model is built"
-        )
+        assert config.projection_size is not None
         self.config = config
         self.vocab_size = vocab_size
         self.word_embeddings = empty_embedding(vocab_size, config.projection_size)
-        self.body = ProjectedLSTM(
-            num_layers=config.num_layers,
-            projection_size=config.projection_size,
-            cell_size=config.cell_size,
-            cell_clip=config.cell_clip or math.inf,
-            projection_clip=config.projection_clip or math.inf,
-            dropout=config.dropout,
-            residual=False,
-            num_directions=1,
-        )
+        self.body = config.build_lstm(residual=False, num_directions=1)
         self.softmax = nn.Linear(config.projection_size, vocab_size)
 
     def top_layer(
