@@ -27,7 +27,7 @@ from lineage.networks.base import (
     empty_embedding,
     finetune_defaults,
 )
-from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
+from lineage.networks.batch import Batch, gather_positions, reversed_positions
 from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTMConfig
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.word_bytes import NUM_BYTE_IDS
@@ -270,9 +270,6 @@ class ElmoModel(Encoder):
             backward_BTP = gather_positions(backward_BTP, reversed_BT)
             layers.append(torch.cat([forward_BTP, backward_BTP], -1))
         return tuple(layers), state
-
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        return masked_mean(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
         """Return the modules by role.

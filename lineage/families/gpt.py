@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.networks.base import Encoder, Trained, empty_embedding, finetune_defaults
-from lineage.networks.batch import Batch, gather_last
+from lineage.networks.batch import Batch
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.networks.layers.transformer import (
     PositionEmbedding,
@@ -99,13 +99,6 @@ class GPTModel(Encoder):
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
         return x_ND, self.softmax_weight(), None
-
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the top vector at the last position, the extract token (section 3.3).
-
-        It is the only position that has read the whole text.
-        """
-        return gather_last(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
         embedding = nn.ModuleList([self.token_embeddings, self.position_embeddings])

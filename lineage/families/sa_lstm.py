@@ -27,7 +27,7 @@ from lineage.networks.base import (
     empty_embedding,
     finetune_defaults,
 )
-from lineage.networks.batch import IGNORE_INDEX, Batch, gather_last
+from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
@@ -95,9 +95,6 @@ class SALSTMModel(Encoder):
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
         return x_ND, self.softmax.weight, self.softmax.bias
-
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        return gather_last(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
         return {"embedding": self.word_embeddings, "body": self.body, "head": self.softmax}

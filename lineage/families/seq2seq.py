@@ -17,7 +17,7 @@ from torch import nn
 from lineage.config.records import check_fraction, check_positive
 from lineage.families.translator import LanguageModel, build_translator
 from lineage.networks.base import Encoder, LossOutput, Trained, finetune_defaults
-from lineage.networks.batch import Batch, gather_last
+from lineage.networks.batch import Batch
 from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.randomness import derive_seed
@@ -132,10 +132,6 @@ class Seq2SeqModel(Encoder):
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
         return self.source.softmax_inputs(x_ND)
-
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the state after the last piece, the only one that has read the whole text."""
-        return gather_last(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
         both = (self.source, self.target)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.networks.batch import Batch, BatchSampler
+from lineage.networks.batch import Batch, BatchSampler, gather_last, masked_mean
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.tokenizer import TokenizerType
 
@@ -44,8 +44,14 @@ class Encoder(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.encode")
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return (B, D): the vector of the whole text that fine-tuning uses."""
-        raise NotImplementedError(f"{type(self).__name__}.pool")
+        """Return (B, D): the vector of the whole text that fine-tuning uses.
+
+        It is the top vector at the last position if only that has read the whole text, else the
+        mean over the real positions.
+        """
+        if self.word_pooling == "last":
+            return gather_last(layers[-1], batch.mask_BT)
+        return masked_mean(layers[-1], batch.mask_BT)
 
     def pool_windows(
         self, batch: Batch, *, window: int, pooled_positions: int | None
