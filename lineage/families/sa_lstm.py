@@ -99,10 +99,6 @@ class SALSTMModel(Encoder):
     def modules_by_role(self) -> dict[str, nn.Module]:
         return {"embedding": self.word_embeddings, "body": self.body, "head": self.softmax}
 
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        layers = [[*lstm.parameters()] for lstm in self.body]
-        return [[*self.word_embeddings.parameters()], *layers]
-
     def init_weights(self, generator: torch.Generator) -> None:
         """Initialize words within 0.1 and weights within 1 / sqrt(H), uniformly."""
         nn.init.uniform_(self.word_embeddings.weight, -0.1, 0.1, generator=generator)

@@ -19,11 +19,10 @@ from lineage.config.records import Checked, check_fraction, check_positive
 from lineage.networks.base import empty_embedding
 from lineage.networks.batch import Batch
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
+from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.training.objectives import cross_entropy_nats, select_targets
 from lineage.training.optimizers import check_stlr_settings
-
-LSTMState = tuple[torch.Tensor, torch.Tensor]  # output and cell of one layer, both (1, B, D)
 
 # Parts of the language models that each value of `pretrained` keeps; all parts by default.
 PRETRAINED_SIDES = {"encoder": ("source",), "decoder": ("target",)}

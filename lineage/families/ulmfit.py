@@ -165,10 +165,6 @@ class ULMFiTModel(Encoder):
     def tied_parameters(self) -> list[nn.Parameter]:
         return [self.body.embedding_weight]
 
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        layers = [[*layer.parameters()] for layer in self.body.layers]
-        return [[self.body.embedding_weight], *layers]
-
     def init_weights(self, generator: torch.Generator) -> None:
         self.body.init_weights(generator)
         nn.init.zeros_(self.softmax_bias)

@@ -99,9 +99,12 @@ class Encoder(nn.Module):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Return the parameters used downstream, in groups from bottom to top.
 
-        Discriminative learning rates and gradual unfreezing act on these groups.
+        Discriminative learning rates and gradual unfreezing act on these groups: the embedding,
+        then each layer of the body.
         """
-        raise NotImplementedError(f"{type(self).__name__}.layer_groups")
+        modules = self.modules_by_role()
+        layers = [modules["embedding"], *modules["body"].children()]
+        return [[*layer.parameters()] for layer in layers]
 
     def tied_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the layer groups that are also a pretraining head."""

@@ -59,9 +59,6 @@ class StaticVectors(Encoder):
     def modules_by_role(self) -> dict[str, nn.Module]:
         return {"embedding": self.words, "body": nn.ModuleList()}
 
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        return [[*self.parameters()]]
-
     def init_weights(self, generator: torch.Generator) -> None:
         """Initialize uniformly within 1 / (2 D), as the code of word2vec does."""
         bound = 0.5 / self.config.hidden_size

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -90,14 +90,7 @@ class AdaptSettings(DiscriminativeFinetuneSettings):
     new_words: NewWordSettings | None = None
 
 
-class StlrSettings(Protocol):
-    """Settings with a slanted triangular learning rate; they also have the keys checked below."""
-
-    @property
-    def ratio(self) -> float: ...
-
-
-def check_stlr_settings(settings: StlrSettings) -> None:
+def check_stlr_settings(settings: Any) -> None:
     """Raise ValueError if one of the five keys that every fine-tuning has is out of range."""
     check_positive(settings, "learning_rate", "cut_frac", "ratio", "max_grad_norm")
     check_fraction(settings, "cut_frac")
