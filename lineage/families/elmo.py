@@ -176,7 +176,7 @@ class ElmoModel(Encoder):
 
     def __init__(self, config: ElmoConfig, *, vocab_size: int) -> None:
         super().__init__()
-        assert config.projection_size is not None
+        assert config.projection_size is not None and config.cell_size is not None
         self.config = config
         self.vocab_size = vocab_size
         self.handles_oov = config.input_unit == "characters"

@@ -24,7 +24,6 @@ from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
 from lineage.families.translator import (
     EncoderMemory,
-    LSTMState,
     TranslationSettings,
     Translator,
 )
@@ -52,6 +51,7 @@ from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained
 from lineage.networks.batch import IGNORE_INDEX, Batch, BatchSampler
 from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.results import Note

@@ -195,8 +195,8 @@ class Tokenizer:
         # The normalizer of words only lowers case; the bytes of words do not pass through it.
         self.lowercase = config.tokenizer_type == "word" and has_normalizer
         self.vocab_size: int = backend_tokenizer.get_vocab_size()
-        self.special_token_ids: dict[str, int] = {
-            token: backend_tokenizer.token_to_id(token)
+        self.special_token_ids: dict[str, int] = {  # `load` checks that all exist
+            token: backend_tokenizer.token_to_id(token)  # type: ignore[misc]
             for token in SPECIAL_TOKENS[config.tokenizer_type]
         }
         self.special_token_template = config.special_token_template or self._default_template()
