@@ -46,6 +46,7 @@ from lineage.artifacts import (  # noqa: E402
     read_table,
     text_digest,
     write_json,
+    write_table,
 )
 from lineage.config.records import parse_record  # noqa: E402
 from lineage.errors import EvaluationError, InputError  # noqa: E402
@@ -56,7 +57,6 @@ from lineage.runtime.settings import STATE_DIR  # noqa: E402
 from lineage.tokenizers.token_ids import TokenizedCorpus  # noqa: E402
 from lineage.tokenizers.tokenizer import Tokenizer  # noqa: E402
 from lineage.training.budget import match_parameter_budget  # noqa: E402
-from lineage.training.curve import write_curve  # noqa: E402
 from lineage.training.devices import configure_torch, select_device  # noqa: E402
 from lineage.training.pretrain import (  # noqa: E402
     TrainOutput,
@@ -357,7 +357,7 @@ def train_family(
         model_dir = setup.work / "models" / name
         with create_artifact(model_dir, "model", status=output.status) as draft:
             checkpoint.save(draft, output.model)
-    write_curve(setup.work / "curves" / f"{name}.parquet", output.curve)
+    write_table(setup.work / "curves" / f"{name}.parquet", output.curve.to_frame())
     write_json(row_path, row)
     shutil.rmtree(checkpoint_dir)
     return row

@@ -117,7 +117,6 @@ def file_digest(path: Path) -> str:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
@@ -164,12 +163,10 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """Read a parquet file."""
     return pd.read_parquet(path, columns=columns)
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a flat .npy file."""
     np.save(path, np.ascontiguousarray(array), allow_pickle=False)
 
 

@@ -136,7 +136,6 @@ class RowError(InputError):
         )
 
     def renumber(self, number: Callable[[int], int]) -> "RowError":
-        """Return the error with other numbers of its rows."""
         where, rows, problem = self.args
         return RowError(where, [number(row) for row in rows], problem)
 

@@ -176,7 +176,6 @@ def spaces_before_words(tokens: Sequence[str], language: str) -> list[int]:
 
 
 def _needs_space(token: str, following: str) -> bool:
-    """Return whether two tokens of a language without spaces would merge into one word."""
     if len(token) + len(following) <= 2:
         return False
     ends_in_word = WORD_CHARACTER.match(token[-1:]) is not None
@@ -184,7 +183,6 @@ def _needs_space(token: str, following: str) -> bool:
 
 
 def byte_count(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
     return len(text.encode())
 
 

@@ -7,7 +7,7 @@ key columns of the result, so that any two results can be paired item by item.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import pandas as pd
@@ -69,17 +69,12 @@ def notes_from_json(text: str) -> list[Note]:
     return [Note(**record) for record in json.loads(text)] if text else []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ResultRow:
     """One value of one metric. COLUMN_DESCRIPTIONS says what each field holds."""
 
     model: str
     family: str
-    task: str
-    kind: str
-    metric: str
-    value: float | None
-    num_examples: int
     init: Literal["pretrained", "adapted", "target_only", "random", "none"] = "none"
     adapt_text: Literal["none", "task", "general"] = "none"
     transfer: Literal["frozen", "finetuned", "setfit", "zero_shot", "none"] = "none"
@@ -92,12 +87,17 @@ class ResultRow:
     trial: str = "chosen"
     label_count: str = "none"
     train_examples: int = 0
+    task: str
+    kind: str
     test_set: str = ""  # in the table, the task's own name
     split: str = "test"
     group: str = "all"
     item_filter: Literal["all", "clean"] = "all"
     layer: str = "none"
     text_bytes: int | None = 0
+    metric: str
+    value: float | None
+    num_examples: int
     status: Literal["ok", "not_applicable", "failed"] = "ok"
     reason: Sequence[Note] = ()  # in the table, JSON
 
@@ -125,35 +125,7 @@ RESULT_KEY_COLUMNS = (
     "test_set",
     "split",
 )
-RESULT_COLUMNS = (
-    "model",
-    "family",
-    "init",
-    "adapt_text",
-    "transfer",
-    "features",
-    "head",
-    "recipe",
-    "pretrain_seed",
-    "finetune_seed",
-    "fold",
-    "trial",
-    "label_count",
-    "train_examples",
-    "task",
-    "kind",
-    "test_set",
-    "split",
-    "group",
-    "item_filter",
-    "layer",
-    "text_bytes",
-    "metric",
-    "value",
-    "num_examples",
-    "status",
-    "reason",
-)
+RESULT_COLUMNS = tuple(field.name for field in fields(ResultRow))
 PREDICTION_COLUMNS = (*RESULT_KEY_COLUMNS, "id", "group", "label", "prediction", "score", "correct")
 # Further columns of predictions where a study has intermediate checkpoints (grid.text_shares).
 INTERMEDIATE_COLUMNS = ("text_share", "text_bytes")

@@ -48,7 +48,6 @@ class Stopwatch:
 
     @property
     def elapsed_seconds(self) -> float:
-        """All seconds that have passed."""
         return time.perf_counter() - self._start_time
 
 
@@ -59,7 +58,6 @@ class WorkLog:
     done: list[Work] = field(default_factory=list)
 
     def add(self, part: str, count: float, seconds: float) -> None:
-        """Add work that is done."""
         self.done.append(Work(part, count, seconds))
 
     @contextlib.contextmanager

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-from lineage.artifacts import create_artifact
+from lineage.artifacts import create_artifact, write_table
 from lineage.config.params import Budget, Params, read_params
-from lineage.training.curve import write_curve
 from lineage.training.devices import configure_torch
 from lineage.training.pretrain import pretrain
 from lineage.training.train_run import TrainContext
@@ -71,7 +70,7 @@ def main() -> None:
         checkpoint.save(draft, outcome.model)
         for folder in outcome.intermediate_folders:
             shutil.copytree(folder, draft / folder.name)
-    write_curve(out / "curve.parquet", outcome.curve)
+    write_table(out / "curve.parquet", outcome.curve.to_frame())
     assert not {"torch._dynamo", "sympy"} & {*sys.modules}, (
         "training needs no compiler and no algebra, whose imports take seconds"
     )

@@ -115,12 +115,11 @@ def record_run_training(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> 
     recorded: dict[str, Any] = {}
 
     def record(
-        state: Any, checkpoint: Any, phases: Any, plan: Any, context: Any, **_: Any
+        training: pretrain.Training, checkpoint: Any, context: Any, **_: Any
     ) -> pretrain.TrainOutput:
-        recorded.update(state=state, phases=phases, plan=plan)
-        return pretrain.TrainOutput(
-            state.model, LearningCurve(), pretrain.BudgetUsed(), "failed", "x"
-        )
+        recorded.update(vars(training))
+        model: Any = training.state.model
+        return pretrain.TrainOutput(model, LearningCurve(), pretrain.BudgetUsed(), "failed", "x")
 
     monkeypatch.setattr(module, "run_training", record)
     return recorded
@@ -192,10 +191,8 @@ def test_train_flops_of_two_phases_count_the_tokens_of_each(
     unused_plan: Any = None
     assert (
         pretrain.run_training(
-            state,
+            pretrain.Training(state, phases, unused_plan),
             tiny.checkpoint("gpt"),
-            phases,
-            unused_plan,
             build_context(tmp_path),
             corpus_bytes=9,
         ).budget_used.train_flops

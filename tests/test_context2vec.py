@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from lineage.families.context2vec import (
+    FAMILY,
     Context2vecConfig,
     Context2vecModel,
-    context2vec_scores,
     negative_sampling_loss,
 )
 from lineage.networks.batch import Batch
@@ -236,7 +236,7 @@ def test_the_score_of_a_text_is_the_sum_over_its_words() -> None:
             parameter.mul_(4.0)
     texts = [" ".join(d.split()[:7]) for d in tiny.documents()[:3]]
     for text, score in zip(
-        texts, context2vec_scores(model, tokenizer, texts, limit=None)[:, 0], strict=True
+        texts, FAMILY.score_texts(model, tokenizer, texts, limit=None)[:, 0], strict=True
     ):
         words, contexts = (
             layer[0].detach().numpy()

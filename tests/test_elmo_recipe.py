@@ -24,7 +24,7 @@ from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.pretrain import TrainOutput, pretrain
-from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext
 from tests import tiny
@@ -124,7 +124,7 @@ def test_a_run_with_adagrad_resumes_exactly_from_its_saved_state(tmp_path: Path)
     uninterrupted, sampler = build_state()
     plan = TrainPlan(
         lambda counters: counters.steps / 8,
-        LR_SCHEDULES["constant"](0.0),
+        schedule_with_warmup("constant", 0.0),
         0.2,
         10.0,
         "fp32",
@@ -143,8 +143,13 @@ def test_a_run_with_adagrad_resumes_exactly_from_its_saved_state(tmp_path: Path)
 
 
 def test_the_constant_schedule_warms_up_and_stays_constant() -> None:
-    assert [LR_SCHEDULES["constant"](0.5)(p) for p in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
-    assert LR_SCHEDULES["constant"](0.0)(0.0) == 1.0
+    assert [schedule_with_warmup("constant", 0.5)(p) for p in (0.0, 0.25, 0.5, 1.0)] == [
+        0.0,
+        0.5,
+        1.0,
+        1.0,
+    ]
+    assert schedule_with_warmup("constant", 0.0)(0.0) == 1.0
 
 
 @pytest.mark.parametrize("name", ["elmo", "taglm"])

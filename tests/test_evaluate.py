@@ -163,14 +163,14 @@ def test_sentences_with_the_same_encoding_get_the_same_score(
     monkeypatch.setattr(sentence_scores, "MAX_LOGITS_PER_BATCH", 1)  # one sentence per batch
     batches: list[Batch] = []
 
-    def score(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(model: Any, batch: Batch) -> sentence_scores.LogProbsAndCounts:
         batches.append(batch)
         return torch.tensor([float(len(batches))]), torch.tensor([3])
 
     for name, is_distinguished in (("ulmfit", False), ("bert", False), ("elmo", True)):
         texts = ["the zzqq .", "zzqq", "the qqzz .", "zzqq"]
         scores = sentence_scores.score_in_batches(
-            tiny.model(name), tiny.tokenizer(name), texts, None, score
+            score, tiny.model(name), tiny.tokenizer(name), texts, limit=None
         )[:, 0]
         assert (scores[0] != scores[2]) == is_distinguished, name
         assert scores[1] == scores[3] != scores[0], name

@@ -27,7 +27,7 @@ from lineage.training.optimizers import (
     set_learning_rates,
     swap_averaged_weights,
 )
-from lineage.training.schedules import constant_schedule_with_warmup
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext, TrainPhase, TrainRun
@@ -147,7 +147,7 @@ def train_to_4000_bytes(
     assert objective is not None
     plan = TrainPlan(
         lambda counters: counters.text_bytes / 4000,
-        constant_schedule_with_warmup(0.0),
+        schedule_with_warmup("constant", 0.0),
         learning_rate=2.0,
         max_grad_norm=0.25,
         precision="fp32",

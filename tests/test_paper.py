@@ -17,7 +17,7 @@ from lineage.methods.early_stopping import count_max_steps
 from lineage.methods.finetuning import unfreeze_layers
 from lineage.study.models import ModelConfig, load_model_config
 from lineage.training.budget import count_parameters_by_role, match_parameter_budget
-from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.schedules import schedule_with_warmup
 from tests import tiny
 from tests.toy_project import REPOSITORY
 
@@ -245,7 +245,7 @@ def test_paper_models_inherit_no_pretraining_setting_of_the_demo(name: str) -> N
 def test_bert_switches_to_long_sequences_after_nine_tenths_of_its_steps() -> None:
     """Appendix A.2: warm up for 10,000 of 1,000,000 steps; the last 100,000 have 512 tokens."""
     pretrain: Any = load_model_config(params(), "bert").pretrain
-    schedule = LR_SCHEDULES[pretrain.schedule](pretrain.warmup_ratio)
+    schedule = schedule_with_warmup(pretrain.schedule, pretrain.warmup_ratio)
     (switch_progress, short_phase), (end_progress, long_phase) = pretrain.phases
     assert (end_progress, short_phase.seq_len, long_phase.seq_len) == (1.0, 128, 512)
     assert pretrain.schedule_progress(switch_progress) == pytest.approx(0.9, abs=0.001)

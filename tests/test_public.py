@@ -131,7 +131,7 @@ def test_token_ids_and_special_tokens_equal_those_of_autotokenizer(
             if "MASK" not in text:
                 assert loaded.encode(text).ids.tolist() == bos_ids + hf_tokenizer(text)["input_ids"]
             encoded = loaded.encode(text)
-            mask_id = loaded.special_token_ids.get("[MASK]")
+            mask_id = loaded.special_token_template.mask_token_id
             # The words of DeBERTa's unigram model contain its special tokens.
             assert kind == "deberta" or mask_id not in encoded.ids.tolist(), (
                 "a special token written in a text is plain text"
@@ -190,7 +190,7 @@ def test_a_masked_model_scores_sentences_by_pseudo_log_likelihood(
         total = 0.0
         for position in range(1, len(ids) - 1):
             masked = ids.clone()
-            masked[position] = tokenizer.special_token_ids["[MASK]"]
+            masked[position] = tokenizer.special_token_template.mask_token_id
             out = hf_model(input_ids=masked[None])
             logits = out.prediction_logits if kind in ("bert", "albert") else out.logits
             total += logits[0, position].log_softmax(-1)[ids[position]].item()

@@ -34,7 +34,7 @@ from lineage.report.notes import format_notes
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
-from lineage.training.schedules import bert_schedule_with_warmup
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.train_run import TrainContext
 from tests import tiny
 
@@ -188,7 +188,7 @@ def test_fine_tuning_uses_the_configured_schedule_and_optimizer() -> None:
     assert optimizer.defaults["betas"] == (0.8, 0.9)
     assert optimizer.defaults["eps"] == 1e-6
     assert [group["lr_scale"] for group in optimizer.param_groups] == [0.5, 1.0]
-    assert bert.lr_schedule()(0.5) == bert_schedule_with_warmup(0.2)(0.5)
+    assert bert.lr_schedule()(0.5) == schedule_with_warmup("bert", 0.2)(0.5)
     assert bert.recipe == "discriminative+bert rates+uncorrected"
     gpt = replace(slanted, schedule="gpt", cut_frac=0.002)
     assert gpt.lr_schedule()(0.002) == pytest.approx(0.998)

@@ -14,7 +14,6 @@ from lineage.families.sa_lstm import (
     SALSTMModel,
     autoencoder_inputs_and_targets,
     autoencoder_or_lm_loss,
-    sa_lstm_scores,
 )
 from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.finetuning import FinetunedModel, finetuning_objective
@@ -117,7 +116,7 @@ def test_scores_are_sums_over_each_text(objective: str) -> None:
     model = tiny.model("sa_lstm", architecture={"objective": objective}).eval()
     tokenizer = tiny.tokenizer("sa_lstm")
     texts = [" ".join(d.split()[:n]) for d, n in zip(tiny.documents(), (4, 9, 6), strict=False)]
-    scores = sa_lstm_scores(model, tokenizer, texts, limit=None)[:, 0]
+    scores = FAMILY.score_texts(model, tokenizer, texts, limit=None)[:, 0]
     for text, score in zip(texts, scores, strict=True):
         out = autoencoder_or_lm_loss(model, tokenizer.collate([tokenizer.encode(text)]))
         (total,) = out.nats.values()

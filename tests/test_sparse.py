@@ -15,7 +15,7 @@ from lineage.training.optimizers import (
     clip_gradients,
     densify_gradients,
 )
-from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests import tiny
 
@@ -85,7 +85,7 @@ def build_plan(run: TrainState, *, steps: int = 6, **changes: Any) -> TrainPlan:
     clip_groups = run.model.grad_clip_groups()  # type: ignore[operator]
     return TrainPlan(
         lambda counters: counters.steps / steps,
-        LR_SCHEDULES["constant"](0.0),
+        schedule_with_warmup("constant", 0.0),
         learning_rate,
         grad_accum_steps=2,
         clip_groups=clip_groups,

@@ -333,8 +333,8 @@ def test_causal_windows_of_words_hold_only_ids_of_the_vocabulary() -> None:
     sampler = CausalWindows(tokens, tokenizer, tiny.model_config("sa_lstm").pretrain, seed=1)
     sampler.set_epoch(0)
     batch = sampler.get_batch(0)
-    starts = sampler.order[: sampler.batch_size] * sampler.seq_len
-    positions = starts[:, None] + np.arange(sampler.seq_len + 1)
+    starts = sampler.order[: sampler.settings.batch_size] * sampler.settings.seq_len
+    positions = starts[:, None] + np.arange(sampler.settings.seq_len + 1)
     corpus_ids = torch.from_numpy(tokens.ids[positions].astype(np.int64))
     is_unknown = corpus_ids >= tokenizer.vocab_size
     expected = corpus_ids.masked_fill(is_unknown, tokenizer.special_token_ids["<unk>"])

@@ -27,7 +27,7 @@ from lineage.training.optimizers import (
     build_param_groups,
     set_learning_rates,
 )
-from lineage.training.schedules import linear_schedule_with_warmup, slanted_triangular_schedule
+from lineage.training.schedules import schedule_with_warmup, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
 from tests import tiny
 from tests.killed_training import SHARES
@@ -160,7 +160,7 @@ def build_plan(text_bytes: int, **overrides: Any) -> TrainPlan:
     """Return a plan that trains until this many bytes of text are read."""
     plan = TrainPlan(
         progress=lambda counters: counters.text_bytes / text_bytes,
-        lr_schedule=linear_schedule_with_warmup(0.1),
+        lr_schedule=schedule_with_warmup("linear", 0.1),
         learning_rate=0.003,
         max_grad_norm=1.0,
         precision="fp32",
@@ -296,7 +296,7 @@ def test_the_budget_ends_on_a_whole_step_and_steps_use_their_starting_rate() -> 
     assert steps[-1].progress == 1.0 and steps[-1].counters == state.counters
     start_progress = [0.0, *(step.progress for step in steps[:-1])]
     assert [step.learning_rate for step in steps] == pytest.approx(
-        [0.003 * linear_schedule_with_warmup(0.1)(progress) for progress in start_progress]
+        [0.003 * schedule_with_warmup("linear", 0.1)(progress) for progress in start_progress]
     )
 
 
@@ -340,7 +340,7 @@ def test_the_slanted_triangular_schedule_has_its_ends_and_peak(total: int) -> No
 
 
 def test_linear_warmup_rises_and_then_decays_to_zero() -> None:
-    schedule = linear_schedule_with_warmup(0.25)
+    schedule = schedule_with_warmup("linear", 0.25)
     assert [schedule(progress) for progress in (0.0, 0.125, 0.25, 0.625, 1.0)] == pytest.approx(
         [0, 0.5, 1.0, 0.5, 0.0]
     )

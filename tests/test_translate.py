@@ -37,7 +37,7 @@ from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.schedules import linear_schedule_with_warmup
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests import tiny
 from tests.study_rows import render_pages, write_no_ngrams, write_overlap
@@ -481,7 +481,7 @@ def test_translation_is_learned_and_pretraining_helps_when_pairs_are_few(tmp_pat
     sampler = TwoLanguageBpttBatches(tokens, tokenizer, pretrain, seed=1)
     plan = TrainPlan(
         lambda counters: counters.text_bytes / (6 * tokens.text_bytes),
-        linear_schedule_with_warmup(0.05),
+        schedule_with_warmup("linear", 0.05),
         learning_rate=0.005,
         max_grad_norm=1.0,
         precision="fp32",

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.networks.base import Encoder, LossOutput, Trained, empty_embedding
+from lineage.networks.base import Encoder, LossOutput, Trained, empty_embedding, finetune_defaults
 from lineage.networks.batch import Batch, gather_last
 from lineage.networks.layers.contextualizers import (
     ContextualizerConfig,
@@ -103,7 +103,6 @@ class BertModel(Encoder):
         return torch.tanh(self.pooler(pooled_BD))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role; the parameter budget counts the body."""
         embedding = nn.ModuleList(
             [
                 self.token_embeddings,
@@ -120,23 +119,19 @@ class BertModel(Encoder):
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the token embedding, which is also the weight of the softmax."""
         return [*self.token_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the embeddings, then each block; the pooler belongs to the last one."""
         groups = [[*self.modules_by_role()["embedding"].parameters()], *self.body.layer_groups()]
         groups[-1] += [*self.pooler.parameters()]
         return groups
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize with a truncated normal, as in the released code."""
         init_normal_weights(self, generator, std=self.config.init_std, truncated=True)
         init_lstm_weights(self.body, generator)
         nn.init.zeros_(self.mlm_bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return the width of the embeddings and of each block."""
         assert self.config.hidden_size is not None
         width = self.config.num_directions * self.config.hidden_size
         return (width,) * (self.config.num_layers + 1)
@@ -164,7 +159,6 @@ def bert_scores(
 def describe_mechanism(
     architecture: ContextualizerConfig, pretrain: MaskedLmPretrainSettings
 ) -> dict[str, str]:
-    """Describe what `direction`, `contextualizer` and `next_sentence_prediction` change."""
     row: dict[str, str] = {}
     predicted = "masked LM"
     if architecture.direction == "left_to_right":
@@ -225,14 +219,7 @@ FAMILY = Trained(
             "learning_rate": 0.0005,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.0003,
-                "trials": [
-                    {"learning_rate": 0.0001},
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                ],
-            },
+            "finetune": finetune_defaults(0.0001, 0.0003, 0.001),
         },
     },
 )

@@ -8,8 +8,9 @@ units of an LSTM and of a target word, K negatives, N real or predicted position
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,12 +26,14 @@ from lineage.networks.base import (
     build_linear_head,
     candidate_sizes,
     empty_embedding,
+    finetune_defaults,
 )
 from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
+from lineage.training.objectives import mean_loss
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
 from lineage.training.settings import PretrainSettings
@@ -59,7 +62,6 @@ class Context2vecConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["Context2vecConfig"]]:
-        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
         )
@@ -93,8 +95,7 @@ class NegativeSamplingBatches(SentenceBatches):
     ) -> None:
         super().__init__(tokens, tokenizer, settings, seed=seed, unit="sentences")
         self.num_negatives = settings.num_negatives
-        ids = np.where(tokens.ids < self.vocab_size, tokens.ids, self.unk_id)
-        counts = np.bincount(ids, minlength=self.vocab_size).astype(float)
+        counts = np.bincount(self.known_ids(tokens.ids), minlength=self.vocab_size).astype(float)
         counts[NON_WORD_IDS] = 0
         powers = np.maximum(counts, 1.0) ** settings.negative_exponent
         weights = np.where(counts > 0, powers, 0.0)
@@ -170,9 +171,7 @@ class Context2vecModel(Encoder):
         return torch.cat([before_SLH, after_SLH], -1)
 
     def _run_lstm(self, direction: int, ids_SL: torch.Tensor) -> torch.Tensor:
-        lstm = self.lstms[direction]
-        assert isinstance(lstm, WeightDropLSTM)
-        output, _ = lstm(self._dropout(self.context_embeddings[direction](ids_SL)))
+        output, _ = self.lstms[direction](self._dropout(self.context_embeddings[direction](ids_SL)))
         return output
 
     def _average_contexts(self, ids_SL: torch.Tensor, mask_SL: torch.Tensor) -> torch.Tensor:
@@ -196,22 +195,18 @@ class Context2vecModel(Encoder):
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """Build a linear layer over both means."""
         return build_linear_head(sum(self.hidden_sizes()), num_classes, dropout=dropout)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         return {
             "embedding": nn.ModuleList([self.target_embeddings, *self.context_embeddings]),
             "body": nn.ModuleList([*self.lstms, self.hidden_layer, self.output_layer]),
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the target vectors, which the objective predicts."""
         return [*self.target_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the tables, the LSTMs if there are any, the perceptron."""
         tables = nn.ModuleList([self.target_embeddings, *self.context_embeddings])
         perceptron = nn.ModuleList([self.hidden_layer, self.output_layer])
         groups = [[*layer.parameters()] for layer in (tables, self.lstms, perceptron)]
@@ -240,7 +235,6 @@ class Context2vecModel(Encoder):
             nn.init.zeros_(linear.bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return H for the words and for their contexts."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * 2
 
@@ -293,37 +287,23 @@ def negative_sampling_loss(
     rejected_NK = F.logsigmoid(-sampled_NK.to(dtype))
     rejected_NK = rejected_NK.masked_fill(negatives_NK == targets_N[:, None], 0.0)
     nats = -F.logsigmoid(true_N.to(dtype)).sum() - rejected_NK.sum()
-    count = len(targets_N)
-    return LossOutput(
-        loss=nats / max(count, 1),
-        nats={"sampled": nats.detach()},
-        target_counts={"sampled": count},
-        recurrent_state=recurrent_state,
-    )
+    return mean_loss("sampled", nats, len(targets_N), recurrent_state)
 
 
-@torch.inference_mode()
-def context2vec_scores(
-    model: Context2vecModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
-    """Score texts, (N, 2), by log s(t c): how surely each word stood there and was not sampled.
+def score_batch(model: Context2vecModel, batch: Batch) -> LogProbsAndCounts:
+    """Score texts by log s(t c): how surely each word stood there and was not sampled.
 
     It is not a probability of the text.
     """
-
-    def score(batch: Batch) -> LogProbsAndCounts:
-        assert batch.text_mask_BT is not None
-        words_BTH, contexts_BTH = model.encode(batch)
-        log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
-        return LogProbsAndCounts(log_probs_BT.sum(1), batch.text_mask_BT.sum(1))
-
-    return score_in_batches(model, tokenizer, texts, limit, score)
+    assert batch.text_mask_BT is not None
+    words_BTH, contexts_BTH = model.encode(batch)
+    log_probs_BT = F.logsigmoid((words_BTH * contexts_BTH).sum(-1)) * batch.text_mask_BT
+    return log_probs_BT.sum(1), batch.text_mask_BT.sum(1)
 
 
 def describe_mechanism(
     architecture: Context2vecConfig, pretrain: Context2vecPretrainSettings
 ) -> dict[str, str]:
-    """Describe the change by the average of the other words."""
     if architecture.context_encoder == "lstm":
         return {}
     return {
@@ -345,7 +325,7 @@ FAMILY = Trained(
     build=Context2vecModel,
     batch_sampler=NegativeSamplingBatches,
     objective=negative_sampling_loss,
-    score_texts=context2vec_scores,
+    score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("target_embeddings.weight", "context_embeddings.*.weight"),
     describe=describe_mechanism,
     defaults={
@@ -373,15 +353,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
         },
     },
 )

@@ -7,7 +7,6 @@ Shapes: B items, T positions, U distinct words, C bytes, E units of a byte, P pr
 units, N predicted positions, V vocabulary; a leading 2 is the direction.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -17,14 +16,19 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import (
-    check_fraction,
     check_non_negative,
     check_num_layers,
     check_positive,
 )
-from lineage.networks.base import Encoder, Trained, candidate_sizes, embed, empty_embedding
-from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
-from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTM
+from lineage.networks.base import (
+    Encoder,
+    Trained,
+    embed,
+    empty_embedding,
+    finetune_defaults,
+)
+from lineage.networks.batch import Batch, gather_positions, reversed_positions
+from lineage.networks.layers.lstm import LSTMStates, ProjectedLSTMConfig
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.tokenizers.word_bytes import NUM_BYTE_IDS
 from lineage.training.objectives import bidirectional_lm_loss
@@ -36,22 +40,16 @@ HIGHWAY_GATE_BIAS = -2.0  # initial bias of a highway's gate, so that it passes 
 MAX_FILTER_WIDTH = 8  # bytes
 
 
-@dataclass(frozen=True)
-class ElmoConfig:
+@dataclass(frozen=True, kw_only=True)
+class ElmoConfig(ProjectedLSTMConfig):
     """The block `architecture`.
 
     `projection_size` and `cell_size` follow from the parameter budget if they are not given.
     """
 
-    num_layers: int
-    cell_to_projection_ratio: int  # cell_size / projection_size; 8 in the original
     filters: tuple[tuple[int, int], ...]  # (width in bytes, number of filters)
     char_embedding_size: int
     num_highway_layers: int
-    dropout: float
-    cell_clip: float | None
-    projection_clip: float | None
-    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
     activation: Literal["relu", "tanh"] = "relu"  # of the convolutions
     residual: bool = True  # around every LSTM layer but the first
     # words: a table of the vocabulary replaces the character encoder
@@ -59,16 +57,12 @@ class ElmoConfig:
     tie_word_embeddings: bool = False  # the softmax is the table of words
     # The state before each text: zeros, or the state at the end of training.
     initial_state: Literal["zeros", "trained"] = "zeros"
-    projection_size: int | None = None
-    cell_size: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "num_layers", "cell_to_projection_ratio", "char_embedding_size")
-        check_positive(self, "cell_clip", "projection_clip", "softmax_samples")
-        check_positive(self, "projection_size", "cell_size")
-        check_num_layers(self, "num_layers", "num_highway_layers")
+        super().__post_init__()
+        check_positive(self, "char_embedding_size")
+        check_num_layers(self, "num_highway_layers")
         check_non_negative(self, "num_highway_layers")
-        check_fraction(self, "dropout")
         if not self.filters or not all(map(_is_valid_filter, self.filters)):
             raise ValueError(
                 f"filters is a list of [width in bytes up to {MAX_FILTER_WIDTH}, number]"
@@ -78,12 +72,6 @@ class ElmoConfig:
                 "tie_word_embeddings is true, but a character encoder has no table that could be "
                 "the softmax; set input_unit: words"
             )
-
-    def candidates(self) -> Iterator[list["ElmoConfig"]]:
-        """Yield lists of configs of growing projection."""
-        return candidate_sizes(
-            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
-        )
 
 
 def _is_valid_filter(width_and_number: tuple[int, ...]) -> bool:
@@ -104,7 +92,6 @@ class Highway(nn.Module):
         self.carry = nn.Linear(size, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of the same shape."""
         gate = torch.sigmoid(self.carry(x))
         return gate * F.relu(self.transform(x)) + (1 - gate) * x
 
@@ -180,7 +167,6 @@ class CharacterCNN(nn.Module):
 
 
 def _init_linear(linear: nn.Linear, generator: torch.Generator, *, bias: float = 0.0) -> None:
-    """Draw weights with standard deviation 1 / sqrt(inputs) and set the bias."""
     nn.init.normal_(linear.weight, std=linear.in_features**-0.5, generator=generator)
     nn.init.constant_(linear.bias, bias)
 
@@ -190,9 +176,7 @@ class ElmoModel(Encoder):
 
     def __init__(self, config: ElmoConfig, *, vocab_size: int) -> None:
         super().__init__()
-        assert config.projection_size is not None and config.cell_size is not None, (
-            "widths are solved before a model is built"
-        )
+        assert config.projection_size is not None and config.cell_size is not None
         self.config = config
         self.vocab_size = vocab_size
         self.handles_oov = config.input_unit == "characters"
@@ -202,15 +186,7 @@ class ElmoModel(Encoder):
             self.char_cnn = CharacterCNN(config)
         else:
             self.word_embeddings = empty_embedding(vocab_size, config.projection_size)
-        self.body = ProjectedLSTM(
-            num_layers=config.num_layers,
-            projection_size=config.projection_size,
-            cell_size=config.cell_size,
-            cell_clip=config.cell_clip or math.inf,
-            projection_clip=config.projection_clip or math.inf,
-            dropout=config.dropout,
-            residual=config.residual,
-        )
+        self.body = config.build_lstm(residual=config.residual, num_directions=2)
         softmax = {}
         if not config.tie_word_embeddings:
             softmax["weight"] = torch.empty(vocab_size, config.projection_size)
@@ -231,7 +207,6 @@ class ElmoModel(Encoder):
         return F.embedding(batch.word_rows_BT, words_UP)
 
     def require_char_cnn(self) -> CharacterCNN:
-        """Return the character encoder of a model that has one."""
         assert self.char_cnn is not None
         return self.char_cnn
 
@@ -253,7 +228,6 @@ class ElmoModel(Encoder):
         return outputs, state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return (N, P) top vectors of either direction, the shared (V, P) weight, the bias."""
         if self.config.tie_word_embeddings:
             assert self.word_embeddings is not None
             return x_ND, self.word_embeddings.weight, self.softmax["bias"]
@@ -297,10 +271,6 @@ class ElmoModel(Encoder):
             layers.append(torch.cat([forward_BTP, backward_BTP], -1))
         return tuple(layers), state
 
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the mean of the top layer over the real positions."""
-        return masked_mean(layers[-1], batch.mask_BT)
-
     def modules_by_role(self) -> dict[str, nn.Module]:
         """Return the modules by role.
 
@@ -315,14 +285,12 @@ class ElmoModel(Encoder):
         return {"characters": self.require_char_cnn()}
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the table of words if it is also the softmax."""
         if not self.config.tie_word_embeddings:
             return []
         assert self.word_embeddings is not None
         return [*self.word_embeddings.parameters()]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the character encoder or the table, then each LSTM layer with both directions."""
         groups = [[*module.parameters()] for module in self._token_modules().values()]
         groups += [[*layer.parameters()] for layer in self.body.layers]
         return groups
@@ -342,13 +310,11 @@ class ElmoModel(Encoder):
             nn.init.zeros_(kept_2W)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return 2 P for the token layer and each LSTM layer."""
         assert self.config.projection_size is not None
         return (2 * self.config.projection_size,) * (self.config.num_layers + 1)
 
 
 def describe_mechanism(architecture: ElmoConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    """Describe what `input_unit`, `initial_state` and `carry_state` change."""
     changes = {}
     if architecture.input_unit == "words":
         changes["unit"] = "words"
@@ -401,15 +367,7 @@ FAMILY = Trained(
             "weight_decay": 0.0,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
         },
     },
 )

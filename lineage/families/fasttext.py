@@ -13,8 +13,13 @@ import torch
 from torch.nn import functional as F
 
 from lineage.config.records import check_positive
-from lineage.families.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
-from lineage.networks.base import Encoder, Static, empty_embedding
+from lineage.families.gensim_training import (
+    PRETRAIN_DEFAULTS,
+    NegativeSamplingSettings,
+    gensim_options,
+    train_gensim,
+)
+from lineage.networks.base import Encoder, Static, empty_embedding, finetune_defaults
 from lineage.networks.batch import Batch
 from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
@@ -79,7 +84,6 @@ class FastTextModel(StaticVectors):
         return (total_BTD / count_BT[..., None],)
 
     def modules_by_role(self) -> dict[str, torch.nn.Module]:
-        """Return the tables; there is no body."""
         tables = torch.nn.ModuleList([self.words, self.ngram_embeddings])
         return {"embedding": tables, "body": torch.nn.ModuleList()}
 
@@ -109,7 +113,6 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's tables, starting from their initial values."""
     from gensim.models import FastText  # takes 1.5 s to import, and only training needs it
 
     assert isinstance(model, FastTextModel) and isinstance(model.config, FastTextConfig)
@@ -130,7 +133,7 @@ def fit_static(
             gensim_model.wv.buckets_word[row] = np.array(buckets, np.uint32)
     gensim_model.wv.vectors_vocab[:] = model.words.weight[NUM_SPECIAL_TOKENS:].detach().numpy()
     gensim_model.wv.vectors_ngrams[:] = model.ngram_embeddings.weight.detach().numpy()
-    train_gensim(gensim_model, text, tokenizer, settings, report)
+    train_gensim(gensim_model, text, words, report)
     model.load_vectors(gensim_model.wv.vectors_vocab)
     with torch.no_grad():
         model.ngram_embeddings.weight.copy_(torch.from_numpy(gensim_model.wv.vectors_ngrams))
@@ -155,24 +158,9 @@ FAMILY = Static(
             "min_n": 3,
             "max_n": 6,
         },
-        "pretrain": {
-            "algorithm": "skip_gram",
-            "window": 5,
-            "num_negatives": 5,
-            "negative_exponent": 0.75,
-            "subsample": 0.001,
-            "learning_rate": 0.025,
-            "min_learning_rate": 0.0001,
-        },
+        "pretrain": PRETRAIN_DEFAULTS,
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lineage.config.records import check_positive
-from lineage.networks.static import NUM_SPECIAL_TOKENS, StaticTrainingText, vocab_words
-from lineage.tokenizers.tokenizer import Tokenizer
+from lineage.networks.static import NUM_SPECIAL_TOKENS, StaticTrainingText
 
 
 @dataclass(frozen=True)
@@ -31,45 +30,38 @@ class NegativeSamplingSettings:
             )
 
 
-class GensimSentences:
-    """The sentences as lists of words, as gensim reads them."""
-
-    def __init__(
-        self,
-        text: StaticTrainingText,
-        words: list[str],
-        report_progress: Callable[[float, str], None],
-    ) -> None:
-        self.text = text
-        self.report_progress = report_progress
-        self.words = np.asarray([""] * NUM_SPECIAL_TOKENS + words, object)  # id -> word
-
-    def __iter__(self) -> Iterator[list[str]]:
-        for sentence in self.text.iterate_sentences(self.report_progress):
-            yield list(self.words[sentence])
+PRETRAIN_DEFAULTS = {
+    "algorithm": "skip_gram",
+    "window": 5,
+    "num_negatives": 5,
+    "negative_exponent": 0.75,
+    "subsample": 0.001,
+    "learning_rate": 0.025,
+    "min_learning_rate": 0.0001,
+}
 
 
 def train_gensim(
     gensim_model: Any,
     text: StaticTrainingText,
-    tokenizer: Tokenizer,
-    settings: NegativeSamplingSettings,
+    words: list[str],
     report_progress: Callable[[float, str], None],
 ) -> None:
     """Train with gensim in one worker; more workers give other vectors in each run."""
-    gensim_model.train(
-        GensimSentences(text, vocab_words(tokenizer), report_progress),
-        total_examples=sum(map(len, text.documents)),
-        epochs=1,
-        start_alpha=settings.learning_rate,
-        end_alpha=settings.min_learning_rate,
-    )
+    word_by_id = np.asarray([""] * NUM_SPECIAL_TOKENS + words, object)
+
+    def sentences() -> Iterator[list[str]]:
+        for number, document in enumerate(text.documents):
+            report_progress(number / len(text.documents), "")
+            for sentence in document:
+                yield list(word_by_id[sentence])
+
+    gensim_model.train(sentences(), total_examples=sum(map(len, text.documents)), epochs=1)
 
 
 def gensim_options(
     settings: NegativeSamplingSettings, *, hidden_size: int, seed: int
 ) -> dict[str, object]:
-    """Return the settings under gensim's names."""
     return {
         "vector_size": hidden_size,
         "window": settings.window,

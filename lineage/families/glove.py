@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from lineage.config.records import check_positive
-from lineage.networks.base import Encoder, Static
+from lineage.networks.base import Encoder, Static, finetune_defaults
 from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
     StaticConfig,
@@ -164,7 +164,6 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's table, starting from its initial values; contexts start at others."""
     assert isinstance(model, StaticVectors)
     D = model.config.hidden_size
     words_VD = model.words.weight[NUM_SPECIAL_TOKENS:].detach().double().numpy()
@@ -213,14 +212,7 @@ FAMILY = Static(
             "learning_rate": 0.05,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

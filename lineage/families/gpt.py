@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.networks.base import Encoder, Trained, empty_embedding
-from lineage.networks.batch import Batch, gather_last
+from lineage.networks.base import Encoder, Trained, empty_embedding, finetune_defaults
+from lineage.networks.batch import Batch
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.networks.layers.transformer import (
     PositionEmbedding,
@@ -98,30 +98,19 @@ class GPTModel(Encoder):
         return torch.cat([self.token_embeddings.weight, self.position_embeddings.weight])
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return the top vectors and the tied weight; there is no bias."""
         return x_ND, self.softmax_weight(), None
 
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the top vector at the last position, the extract token (section 3.3).
-
-        It is the only position that has read the whole text.
-        """
-        return gather_last(layers[-1], batch.mask_BT)
-
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         embedding = nn.ModuleList([self.token_embeddings, self.position_embeddings])
         return {"embedding": embedding, "body": self.body}
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the token embedding, with `tie_positions` also the positions."""
         tied = [*self.token_embeddings.parameters()]
         if self.config.tie_positions:
             tied += self.position_embeddings.parameters()
         return tied
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the embeddings, then each block."""
         embedding = [*self.token_embeddings.parameters(), *self.position_embeddings.parameters()]
         return [embedding, *self.body.layer_groups()]
 
@@ -130,7 +119,6 @@ class GPTModel(Encoder):
         init_normal_weights(self, generator, std=self.config.init_std, truncated=False)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return D for the embeddings and each block."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * (self.config.num_layers + 1)
 
@@ -177,14 +165,7 @@ FAMILY = Trained(
             "learning_rate": 0.0005,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.0003,
-                "trials": [
-                    {"learning_rate": 0.0001},
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                ],
-            },
+            "finetune": finetune_defaults(0.0001, 0.0003, 0.001),
         },
     },
 )

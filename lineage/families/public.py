@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lineage.config.records import check_fraction, check_positive
 from lineage.errors import InputError
 from lineage.networks import weights
-from lineage.networks.base import Encoder, LossOutput, Public, build_linear_head
+from lineage.networks.base import Encoder, LossOutput, Public, build_linear_head, finetune_defaults
 from lineage.networks.batch import Batch, BatchSampler, gather_last, masked_mean
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.networks.layers.transformer import sinusoidal_positions
@@ -38,7 +38,7 @@ from lineage.networks.public_folders import (
 )
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.masked_lm_batches import MaskedWindows, MaskedWindowSettings
+from lineage.training.masked_lm_batches import MaskedWindows
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.samplers import CausalWindows
 from lineage.training.sentence_scores import score_causal_lm, score_pseudo_log_likelihood
@@ -108,7 +108,6 @@ class ContinuedPretrainSettings(PretrainSettings):
         check_min_seq_len("seq_len", self.seq_len)
 
     def with_default_seq_len(self, max_positions: int) -> Self:
-        """Set `seq_len` if it is not given."""
         if self.seq_len is not None:
             return self
         return replace(self, seq_len=min(DEFAULT_SEQ_LEN, max_positions))
@@ -150,7 +149,6 @@ class MaskedLMHead(nn.Module):
             self.activation = transformers_module.activations.ACT2FN[name]
 
     def forward(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """Return the softmax's input."""
         return self.norm(self.activation(self.dense(x_ND)))
 
 
@@ -163,7 +161,6 @@ class SentenceDense(nn.Module):
         self.activation: nn.Module = getattr(nn, layer.activation)()
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
-        """Return (B, out_features)."""
         return self.activation(self.linear(x_BD))
 
 
@@ -249,11 +246,9 @@ class PublicModel(Encoder):
         return tuple(outputs.hidden_states)
 
     def softmax_weight(self) -> torch.Tensor:
-        """Return the (V, D) weight of the tied softmax."""
         return self.hf_model.get_input_embeddings().weight
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return the softmax's input, the table, and a masked model's bias."""
         if self.mlm_head is None:
             return x_ND, self.softmax_weight(), None
         return self.mlm_head(x_ND), self.softmax_weight(), self.mlm_head.bias
@@ -290,14 +285,12 @@ class PublicModel(Encoder):
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """Build the fine-tuning head for the pooled text, whose width may be that of 2_Dense."""
         width = self.hf_config.hidden_size
         if self.sentence_dense is not None and self.config.pooling != "mean":
             width = self.sentence_dense.linear.out_features
         return build_linear_head(width, num_classes, dropout=dropout)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         names = self.checkpoint_info.model_type.embeddings
         embeddings = [getattr(self.hf_model, name) for name in names]
         modules: dict[str, nn.Module] = {
@@ -316,7 +309,6 @@ class PublicModel(Encoder):
         return modules
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the embedding if it is also a softmax."""
         if not self.checkpoint_info.has_lm_head:
             return []
         return [self.hf_model.get_input_embeddings().weight]
@@ -377,7 +369,6 @@ class PublicModel(Encoder):
             positions.copy_(sinusoidal_positions(*positions.shape, device=positions.device))
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return D for the embeddings and each block."""
         return (self.hf_config.hidden_size,) * (self.hf_config.num_hidden_layers + 1)
 
     def tensor_views(self) -> weights.TensorViews:
@@ -497,17 +488,21 @@ def _restore_tied_table(tensors: dict[str, torch.Tensor], model: PublicModel) ->
 def build_batch_sampler(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: ContinuedPretrainSettings, *, seed: int
 ) -> BatchSampler:
-    """Build windows of the target's text, masked for a masked model."""
-    resolved = cast(MaskedWindowSettings, settings)  # `with_default_seq_len` has set seq_len
     if tokenizer.special_token_template.mask_token_id is None:
-        return CausalWindows(tokens, tokenizer, resolved, seed=seed)
-    return MaskedWindows(tokens, tokenizer, resolved, seed=seed)
+        return CausalWindows(tokens, tokenizer, settings, seed=seed)
+    return MaskedWindows(
+        tokens,
+        tokenizer,
+        settings,
+        seed=seed,
+        mlm_probability=settings.mlm_probability,
+        mask_replacement=settings.mask_replacement,
+    )
 
 
 def pretraining_loss(
     model: PublicModel, batch: Batch, recurrent_state: object = None
 ) -> LossOutput:
-    """Predict the next piece, or the masked ones."""
     if model.causal:
         return causal_lm_loss(model, batch, recurrent_state)
     return masked_lm_loss(model, batch, recurrent_state)
@@ -526,14 +521,12 @@ def public_scores(
 
 
 def lacks_lm_head(config: PublicConfig) -> bool:
-    """Return True if the folder is known to have no language model's head."""
     return config.checkpoint_info is not None and not config.checkpoint_info.has_lm_head
 
 
 def describe_mechanism(
     architecture: PublicConfig, pretrain: ContinuedPretrainSettings
 ) -> dict[str, str]:
-    """Describe a folder's model as far as it is known."""
     info = architecture.checkpoint_info
     if info is None:
         return {}
@@ -588,15 +581,7 @@ FAMILY = Public(
             "layer_lr_decay": 1.0,
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 2e-05,
-                "trials": [
-                    {"learning_rate": 1e-05},
-                    {"learning_rate": 2e-05},
-                    {"learning_rate": 5e-05},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(1e-05, 2e-05, 5e-05, batch_size=32),
         },
     },
 )

@@ -9,23 +9,29 @@ each to learn from, with the gain or without.
 Shapes: B items, T positions, E units of a word, H units of the LSTM, N targets, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_fraction, check_num_layers, check_positive
-from lineage.networks.base import Encoder, LossOutput, Trained, candidate_sizes, empty_embedding
-from lineage.networks.batch import IGNORE_INDEX, Batch, gather_last
+from lineage.networks.base import (
+    Encoder,
+    LossOutput,
+    Trained,
+    candidate_sizes,
+    empty_embedding,
+    finetune_defaults,
+)
+from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.networks.layers.softmax import SoftmaxInputs
-from lineage.tokenizers.tokenizer import SPECIAL_TOKENS, Tokenizer
-from lineage.training.objectives import cross_entropy_nats
+from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
+from lineage.training.objectives import cross_entropy_nats, mean_loss
 from lineage.training.samplers import SentenceBatches
 from lineage.training.sentence_scores import LogProbsAndCounts, score_in_batches
 from lineage.training.settings import PretrainSettings
@@ -55,7 +61,6 @@ class SALSTMConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["SALSTMConfig"]]:
-        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio, step=1
         )
@@ -81,31 +86,18 @@ class SALSTMModel(Encoder):
         """Return the words and each layer's states, from zero states: (B, T, E), (B, T, H) ..."""
         layers = [F.dropout(self.word_embeddings(ids_BT), self.config.dropout, self.training)]
         for lstm in self.body:
-            assert isinstance(lstm, WeightDropLSTM)
             output, _ = lstm(layers[-1])
             layers.append(output)
         return tuple(layers)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """Return the words and each layer's states."""
         return self.run_layers(batch.ids_BT)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return the top states, the (V, H) weight, the bias."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the state after the last word."""
-        return gather_last(layers[-1], batch.mask_BT)
-
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role."""
         return {"embedding": self.word_embeddings, "body": self.body, "head": self.softmax}
-
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the table, then each LSTM layer."""
-        layers = [[*lstm.parameters()] for lstm in self.body]
-        return [[*self.word_embeddings.parameters()], *layers]
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Initialize words within 0.1 and weights within 1 / sqrt(H), uniformly."""
@@ -118,7 +110,6 @@ class SALSTMModel(Encoder):
         nn.init.zeros_(self.softmax.bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return E for the words, H for each layer."""
         assert self.config.embedding_size is not None and self.config.hidden_size is not None
         return (self.config.embedding_size, *[self.config.hidden_size] * self.config.num_layers)
 
@@ -152,7 +143,6 @@ class Predictions(NamedTuple):
 
 
 def _predict(model: SALSTMModel, batch: Batch) -> Predictions:
-    """Run the model on the inputs of its objective."""
     if model.config.objective == "autoencoder":
         inputs, targets = autoencoder_inputs_and_targets(batch.ids_BT, batch.mask_BT)
     else:
@@ -174,9 +164,8 @@ def autoencoder_or_lm_loss(
     """
     _, top_NH, targets_N = _predict(model, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_NH), targets_N)
-    count = len(targets_N)
     name = "rebuilt" if model.config.objective == "autoencoder" else "word"
-    return LossOutput(nats / max(count, 1), {name: nats.detach()}, {name: count}, recurrent_state)
+    return mean_loss(name, nats, len(targets_N), recurrent_state)
 
 
 def joint_lm_loss(model: SALSTMModel, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -187,27 +176,19 @@ def joint_lm_loss(model: SALSTMModel, top_BTD: torch.Tensor, batch: Batch) -> to
     return autoencoder_or_lm_loss(model, batch).loss
 
 
-@torch.inference_mode()
-def sa_lstm_scores(
-    model: SALSTMModel, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
-    """Score texts, (N, 2), special tokens included.
+def score_batch(model: SALSTMModel, batch: Batch) -> LogProbsAndCounts:
+    """Score texts, special tokens included.
 
     An autoencoder scores a text given the text's own state, which is not a probability of the text.
     """
-
-    def score(batch: Batch) -> LogProbsAndCounts:
-        mask, top_NH, targets_N = _predict(model, batch)
-        nats_N = F.cross_entropy(model.logits(top_NH), targets_N, reduction="none")
-        zeros = torch.zeros(mask.shape, device=mask.device, dtype=nats_N.dtype)
-        nats = zeros.masked_scatter(mask, nats_N)
-        return LogProbsAndCounts(-nats.sum(1), mask.sum(1))
-
-    return score_in_batches(model, tokenizer, texts, limit, score)
+    mask, top_NH, targets_N = _predict(model, batch)
+    nats_N = F.cross_entropy(model.logits(top_NH), targets_N, reduction="none")
+    zeros = torch.zeros(mask.shape, device=mask.device, dtype=nats_N.dtype)
+    nats = zeros.masked_scatter(mask, nats_N)
+    return -nats.sum(1), mask.sum(1)
 
 
 def describe_mechanism(architecture: SALSTMConfig, pretrain: PretrainSettings) -> dict[str, str]:
-    """Describe the language model's objective."""
     if architecture.objective == "language_model":
         return {"objective": "next word"}
     return {}
@@ -227,7 +208,7 @@ FAMILY = Trained(
     batch_sampler=partial(SentenceBatches, unit="documents"),
     objective=autoencoder_or_lm_loss,
     auxiliary_loss=joint_lm_loss,
-    score_texts=sa_lstm_scores,
+    score_texts=partial(score_in_batches, score_batch),
     vocab_parameters=("word_embeddings.weight", "softmax.weight", "softmax.bias"),
     describe=describe_mechanism,
     pools_last_state=True,
@@ -250,14 +231,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

@@ -16,8 +16,8 @@ from torch import nn
 
 from lineage.config.records import check_fraction, check_positive
 from lineage.families.translator import LanguageModel, build_translator
-from lineage.networks.base import Encoder, LossOutput, Trained
-from lineage.networks.batch import Batch, gather_last
+from lineage.networks.base import Encoder, LossOutput, Trained, finetune_defaults
+from lineage.networks.batch import Batch
 from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.randomness import derive_seed
@@ -48,7 +48,6 @@ class Seq2SeqConfig:
         check_fraction(self, "dropout")
 
     def candidates(self) -> Iterator[list["Seq2SeqConfig"]]:
-        """Yield one list of configs of growing width."""
         widths: Iterable[int] = [self.hidden_size] if self.hidden_size else range(2, 4097)
         yield [replace(self, hidden_size=width) for width in widths]
 
@@ -110,7 +109,6 @@ class TwoLanguageBpttBatches:
         return len(self.order)
 
     def get_batch(self, index: int) -> Batch:
-        """Return (B, T) ids and targets of one language."""
         side, side_index = self.order[index]
         return replace(self.samplers[side].get_batch(side_index), lm_index=side)
 
@@ -133,15 +131,9 @@ class Seq2SeqModel(Encoder):
         return x_BTD, h_BTD
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return top vectors of the source's language model and its softmax."""
         return self.source.softmax_inputs(x_ND)
 
-    def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the state after the last piece, the only one that has read the whole text."""
-        return gather_last(layers[-1], batch.mask_BT)
-
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role, each of both languages."""
         both = (self.source, self.target)
         return {
             "embedding": nn.ModuleList(model.embedding for model in both),
@@ -150,7 +142,6 @@ class Seq2SeqModel(Encoder):
         }
 
     def grad_clip_groups(self) -> list[list[nn.Parameter]]:
-        """Return one group per language model."""
         return [[*self.source.parameters()], [*self.target.parameters()]]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
@@ -163,12 +154,10 @@ class Seq2SeqModel(Encoder):
         return [[*modules["embedding"].parameters()], [*modules["body"].parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize the source's language model, then the target's."""
         self.source.init_weights(generator)
         self.target.init_weights(generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return D for the embedding and the layer."""
         assert self.config.hidden_size is not None
         return (self.config.hidden_size,) * 2
 
@@ -237,14 +226,7 @@ FAMILY = Trained(
         },
         "evaluate": {
             "translation": {},
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

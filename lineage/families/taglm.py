@@ -11,7 +11,6 @@ and the tagger reads no characters.
 Shapes: B items, T positions, N predicted positions, P projection, V vocabulary.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -20,17 +19,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.config.records import check_fraction, check_num_layers, check_positive
 from lineage.networks.base import (
     Encoder,
     LossOutput,
     Trained,
-    candidate_sizes,
     embed,
     empty_embedding,
+    finetune_defaults,
 )
 from lineage.networks.batch import Batch, gather_positions, masked_mean, reversed_positions
-from lineage.networks.layers.lstm import LSTMState, LSTMStates, ProjectedLSTM
+from lineage.networks.layers.lstm import LSTMState, LSTMStates, ProjectedLSTMConfig
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.training.objectives import (
     full_or_sampled_softmax_nats,
@@ -44,34 +42,14 @@ from lineage.training.settings import BilmPretrainSettings
 DIRECTIONS = ("forward", "backward")
 
 
-@dataclass(frozen=True)
-class TagLMConfig:
+@dataclass(frozen=True, kw_only=True)
+class TagLMConfig(ProjectedLSTMConfig):
     """The block `architecture`.
 
     `projection_size` and `cell_size` follow from the parameter budget if they are not given.
     """
 
     directions: Literal["bidirectional", "forward", "backward"]
-    num_layers: int
-    cell_to_projection_ratio: int  # cell_size / projection_size; 4 in the paper (2048 / 512)
-    dropout: float
-    cell_clip: float | None
-    projection_clip: float | None
-    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
-    projection_size: int | None = None
-    cell_size: int | None = None
-
-    def __post_init__(self) -> None:
-        check_positive(self, "num_layers", "cell_to_projection_ratio", "cell_clip")
-        check_positive(self, "projection_clip", "softmax_samples", "projection_size", "cell_size")
-        check_num_layers(self, "num_layers")
-        check_fraction(self, "dropout")
-
-    def candidates(self) -> Iterator[list["TagLMConfig"]]:
-        """Yield lists of configs of growing projection."""
-        return candidate_sizes(
-            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
-        )
 
 
 class DirectionalLM(nn.Module):
@@ -79,22 +57,11 @@ class DirectionalLM(nn.Module):
 
     def __init__(self, config: TagLMConfig, *, vocab_size: int) -> None:
         super().__init__()
-        assert config.projection_size is not None and config.cell_size is not None, (
-            "widths are solved before a model is built"
-        )
+        assert config.projection_size is not None
         self.config = config
         self.vocab_size = vocab_size
         self.word_embeddings = empty_embedding(vocab_size, config.projection_size)
-        self.body = ProjectedLSTM(
-            num_layers=config.num_layers,
-            projection_size=config.projection_size,
-            cell_size=config.cell_size,
-            cell_clip=config.cell_clip or math.inf,
-            projection_clip=config.projection_clip or math.inf,
-            dropout=config.dropout,
-            residual=False,
-            num_directions=1,
-        )
+        self.body = config.build_lstm(residual=False, num_directions=1)
         self.softmax = nn.Linear(config.projection_size, vocab_size)
 
     def top_layer(
@@ -105,7 +72,6 @@ class DirectionalLM(nn.Module):
         return outputs[-1][0], state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return (N, P) top vectors, the (V, P) weight, the bias."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
 
@@ -127,7 +93,6 @@ class TagLMModel(Encoder):
         )
 
     def models_by_direction(self) -> dict[str, DirectionalLM]:
-        """Return the language model of each direction."""
         models = {}
         for direction, model in zip(self.direction_names, self.language_models, strict=True):
             assert isinstance(model, DirectionalLM)
@@ -157,11 +122,9 @@ class TagLMModel(Encoder):
             yield direction, model.softmax_inputs(part_BTP)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the mean over the real positions."""
         return masked_mean(layers[-1], batch.mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role, each of all directions."""
         models = self.models_by_direction().values()
         return {
             "embedding": nn.ModuleList(model.word_embeddings for model in models),
@@ -170,7 +133,6 @@ class TagLMModel(Encoder):
         }
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the tables, then each LSTM layer of all directions."""
         groups: list[list[nn.Parameter]] = [[] for _ in range(self.config.num_layers)]
         for model in self.models_by_direction().values():
             for layer, group in zip(model.body.layers, groups, strict=True):
@@ -178,7 +140,6 @@ class TagLMModel(Encoder):
         return [[*self.modules_by_role()["embedding"].parameters()], *groups]
 
     def grad_clip_groups(self) -> list[list[nn.Parameter]]:
-        """Return one group per language model."""
         return [[*model.parameters()] for model in self.language_models]
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -190,7 +151,6 @@ class TagLMModel(Encoder):
             model.body.init_weights(generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return P per direction for the only layer."""
         assert self.config.projection_size is not None
         return (len(self.language_models) * self.config.projection_size,)
 
@@ -228,7 +188,6 @@ def independent_lm_losses(
 
 
 def describe_mechanism(architecture: TagLMConfig, pretrain: BilmPretrainSettings) -> dict[str, str]:
-    """Describe the change by a single direction."""
     if architecture.directions == "bidirectional":
         return {}
     changes = {"contextualizer": "LSTM", "transfer": "frozen, the top"}
@@ -284,15 +243,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "batch_size": 32,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, batch_size=32),
         },
     },
 )

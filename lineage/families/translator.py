@@ -9,7 +9,7 @@ Shapes: B items, S source positions, T target positions, N rows, D width, V voca
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import nn
@@ -19,11 +19,10 @@ from lineage.config.records import Checked, check_fraction, check_positive
 from lineage.networks.base import empty_embedding
 from lineage.networks.batch import Batch
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
+from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.layers.softmax import SoftmaxInputs
 from lineage.training.objectives import cross_entropy_nats, select_targets
 from lineage.training.optimizers import check_stlr_settings
-
-LSTMState = tuple[torch.Tensor, torch.Tensor]  # output and cell of one layer, both (1, B, D)
 
 # Parts of the language models that each value of `pretrained` keeps; all parts by default.
 PRETRAINED_SIDES = {"encoder": ("source",), "decoder": ("target",)}
@@ -72,22 +71,6 @@ class TranslationSettings(Checked):
         return "+".join(parts)
 
 
-class LstmOutput(NamedTuple):
-    """The embedding and the output of an LSTM layer, and its state after the last position."""
-
-    embedded_BTD: torch.Tensor
-    output_BTD: torch.Tensor
-    state: LSTMState
-
-
-class LanguageModelLoss(NamedTuple):
-    """The summed loss in nats, the number of targets, and the detached state."""
-
-    nats: torch.Tensor
-    num_targets: int
-    state: LSTMState
-
-
 class LanguageModel(nn.Module):
     """A left-to-right language model: an embedding, one LSTM layer and a softmax."""
 
@@ -99,23 +82,27 @@ class LanguageModel(nn.Module):
 
     def run_lstm(
         self, ids_BT: torch.Tensor, state: LSTMState | None, *, dropout: float
-    ) -> LstmOutput:
-        """Run the LSTM from a state, or from zeros."""
+    ) -> tuple[torch.Tensor, torch.Tensor, LSTMState]:
+        """Return the embedding and the output, both (B, T, D), and the state after the last position.
+
+        The LSTM runs from a state, or from zeros.
+        """
         embedded_BTD = F.dropout(self.embedding(ids_BT), dropout, self.training)
         output_BTD, state = self.lstm(embedded_BTD, state)
-        return LstmOutput(embedded_BTD, output_BTD, state)
+        return embedded_BTD, output_BTD, state
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return top vectors with the weights (V, D) and the bias (V,) of the softmax."""
         return x_ND, self.softmax.weight, self.softmax.bias
 
-    def loss(self, batch: Batch, state: LSTMState | None, *, dropout: float) -> LanguageModelLoss:
-        """Return the loss of the next tokens."""
+    def loss(
+        self, batch: Batch, state: LSTMState | None, *, dropout: float
+    ) -> tuple[torch.Tensor, int, LSTMState]:
+        """Return the summed loss in nats, the number of targets, and the detached state."""
         _, output_BTD, (h, c) = self.run_lstm(batch.ids_BT, state, dropout=dropout)
         top_BTD = F.dropout(output_BTD, dropout, self.training)
         top_ND, targets_N = select_targets(top_BTD, batch)
         nats = cross_entropy_nats(self.softmax_inputs(top_ND), targets_N)
-        return LanguageModelLoss(nats, len(targets_N), (h.detach(), c.detach()))
+        return nats, len(targets_N), (h.detach(), c.detach())
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Draw the embedding from U(-0.1, 0.1), the rest from U(-1 / sqrt(D), 1 / sqrt(D))."""
@@ -132,7 +119,6 @@ class EncoderMemory:
     mask_BS: torch.Tensor
 
     def select_rows(self, indices_N: torch.Tensor) -> "EncoderMemory":
-        """Return the memory of these items, in this order."""
         return EncoderMemory(
             self.first_BSD[indices_N], self.top_BSD[indices_N], self.mask_BS[indices_N]
         )
@@ -185,7 +171,6 @@ class Translator(nn.Module):
         return self.target_lm.softmax(x_BTD), [first_state, *upper_states]
 
     def _attend(self, top_BTD: torch.Tensor, memory: EncoderMemory) -> torch.Tensor:
-        """Concatenate the top state with a weighted sum of each attended encoder layer."""
         scores_BTS = self.query(top_BTD) @ memory.top_BSD.transpose(1, 2)
         scores_BTS = scores_BTS.masked_fill(~memory.mask_BS[:, None], float("-inf"))
         weights_BTS = torch.softmax(scores_BTS, -1)
@@ -195,7 +180,6 @@ class Translator(nn.Module):
         return torch.cat([top_BTD, *(weights_BTS @ layer_BSD for layer_BSD in layers)], -1)
 
     def initial_states(self) -> list[LSTMState | None]:
-        """Return the decoder's states before the first step."""
         return [None] * (1 + len(self.decoder))
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -208,7 +192,6 @@ class Translator(nn.Module):
     ) -> tuple[torch.Tensor, list[LSTMState]]:
         new_states = []
         for layer, state in zip(layers, states, strict=True):
-            assert isinstance(layer, WeightDropLSTM)
             x_BTD, state = layer(F.dropout(x_BTD, self.settings.dropout, self.training), state)
             new_states.append(state)
         return x_BTD, new_states

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.config.records import check_num_layers, check_positive
-from lineage.networks.base import Encoder, Trained, candidate_sizes
+from lineage.networks.base import Encoder, Trained, candidate_sizes, finetune_defaults
 from lineage.networks.batch import Batch, gather_last, masked_mean
 from lineage.networks.layers.awd_lstm import AwdDropouts, AwdLSTM
 from lineage.networks.layers.lstm import LSTMStates
@@ -61,7 +61,6 @@ class ULMFiTConfig:
             )
 
     def candidates(self) -> Iterator[list["ULMFiTConfig"]]:
-        """Yield lists of configs of growing width."""
         return candidate_sizes(
             self, "embedding_size", "hidden_size", ratio=self.hidden_to_embedding_ratio
         )
@@ -108,7 +107,6 @@ class ULMFiTModel(Encoder):
         return tuple(outputs)
 
     def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs:
-        """Return the last layer's vectors, the tied (V, E) weight, the bias."""
         return x_ND, self.body.embedding_weight, self.softmax_bias
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
@@ -141,7 +139,6 @@ class ULMFiTModel(Encoder):
     def build_head(
         self, num_classes: int, *, dropout: float, hidden_dropout: float | None = None
     ) -> nn.Module:
-        """Build the classifier over the pooled text."""
         assert self.config.embedding_size is not None
         return PoolingClassifier(
             3 * self.config.embedding_size,
@@ -159,7 +156,6 @@ class ULMFiTModel(Encoder):
                     nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the modules by role; the table is not part of the body."""
         return {
             "embedding": nn.ParameterList([self.body.embedding_weight]),
             "body": self.body.layers,
@@ -167,21 +163,13 @@ class ULMFiTModel(Encoder):
         }
 
     def tied_parameters(self) -> list[nn.Parameter]:
-        """Return the table, which is also the softmax."""
         return [self.body.embedding_weight]
 
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return the table, then each LSTM layer."""
-        layers = [[*layer.parameters()] for layer in self.body.layers]
-        return [[self.body.embedding_weight], *layers]
-
     def init_weights(self, generator: torch.Generator) -> None:
-        """Initialize as AWD-LSTM's code does."""
         self.body.init_weights(generator)
         nn.init.zeros_(self.softmax_bias)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return E for the words, H for the layers between, E for the last layer."""
         return self.body.layer_sizes
 
 
@@ -210,7 +198,6 @@ class PoolingClassifier(nn.Module):
         self.output_layer = nn.Linear(hidden_size, num_classes, bias=False)
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
-        """Map (B, inputs) to (B, classes)."""
         input_dropout, hidden_dropout = self.dropouts
         x_BD = F.dropout(_batch_norm(self.input_norm, x_BD), input_dropout, self.training)
         x_BD = F.relu(self.hidden_layer(x_BD))
@@ -236,7 +223,6 @@ def _batch_norm(norm: nn.BatchNorm1d, x_BD: torch.Tensor) -> torch.Tensor:
 def build_batch_sampler(
     tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: UlmfitPretrainSettings, *, seed: int
 ) -> BpttBatches:
-    """Build BPTT batches, with AWD-LSTM's variable lengths if requested."""
     return BpttBatches(tokens, tokenizer, settings, seed=seed, variable_bptt=settings.variable_bptt)
 
 
@@ -286,15 +272,7 @@ FAMILY = Trained(
             "new_words": {"max_words": 10_000, "min_frequency": 2},
         },
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-                "word_layer_norm": True,
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004, word_layer_norm=True),
         },
     },
 )

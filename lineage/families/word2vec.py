@@ -2,8 +2,13 @@
 
 from collections.abc import Callable
 
-from lineage.families.gensim_training import NegativeSamplingSettings, gensim_options, train_gensim
-from lineage.networks.base import Encoder, Static
+from lineage.families.gensim_training import (
+    PRETRAIN_DEFAULTS,
+    NegativeSamplingSettings,
+    gensim_options,
+    train_gensim,
+)
+from lineage.networks.base import Encoder, Static, finetune_defaults
 from lineage.networks.static import (
     NUM_SPECIAL_TOKENS,
     StaticConfig,
@@ -24,7 +29,6 @@ def fit_static(
     seed: int,
     report: Callable[[float, str], None],
 ) -> None:
-    """Train the model's table, starting from its initial values."""
     from gensim.models import Word2Vec  # takes 1.5 s to import, and only training needs it
 
     assert isinstance(model, StaticVectors)
@@ -34,7 +38,7 @@ def fit_static(
     gensim_model.build_vocab_from_freq(count_word_frequencies(text, words))
     assert gensim_model.wv.index_to_key == words
     gensim_model.wv.vectors[:] = model.words.weight[NUM_SPECIAL_TOKENS:].detach().numpy()
-    train_gensim(gensim_model, text, tokenizer, settings, report)
+    train_gensim(gensim_model, text, words, report)
     model.load_vectors(gensim_model.wv.vectors)
 
 
@@ -54,24 +58,9 @@ FAMILY = Static(
         "architecture": {
             "hidden_size": 128,
         },
-        "pretrain": {
-            "algorithm": "skip_gram",
-            "window": 5,
-            "num_negatives": 5,
-            "negative_exponent": 0.75,
-            "subsample": 0.001,
-            "learning_rate": 0.025,
-            "min_learning_rate": 0.0001,
-        },
+        "pretrain": PRETRAIN_DEFAULTS,
         "evaluate": {
-            "finetune": {
-                "learning_rate": 0.001,
-                "trials": [
-                    {"learning_rate": 0.0003},
-                    {"learning_rate": 0.001},
-                    {"learning_rate": 0.004},
-                ],
-            },
+            "finetune": finetune_defaults(0.0003, 0.001, 0.004),
         },
     },
 )

@@ -361,7 +361,6 @@ class Elmo(nn.Module):
         return cls(read_bilm(options_path, weights_path), max_word_bytes=max_word_bytes, **kwargs)
 
     def reset_state(self) -> None:
-        """Forget the state, as before the first sentence."""
         self.state = None
 
     def layer_outputs(self, ids_BTC: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:

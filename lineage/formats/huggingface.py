@@ -6,7 +6,7 @@ BERT, GPT-1 and GPT-2. Only safetensors are read, never a pickle.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,10 @@ class HFLayout:
 
     hf_class_name: str
     prefix: str  # of the body's tensors; files of a bare body lack it
-    config_from_hf: Callable[[HFConfig], dict[str, Any]]  # theirs -> fields of our config
-    config_to_hf: Callable[[Any], HFConfig]
+    keys: Mapping[str, str]  # our keys -> theirs, with the same values
+    required_values: Mapping[str, object]  # of their config: what our models do
+    other_keys_from_hf: Callable[[HFConfig], dict[str, Any]]
+    other_keys_to_hf: Callable[[Any], HFConfig]  # raises InputError for what the class lacks
     family: Family
     tensor_views: Callable[[Any], TensorViews]
 
@@ -60,7 +62,9 @@ def read_hf_folder(folder: Path) -> Encoder:
     where = str(folder / "config.json")
     try:
         check_hf_config(hf_config)
-        fields = layout.config_from_hf(hf_config)
+        _require_values(hf_config, layout.required_values)
+        fields = {name: hf_config[key] for name, key in layout.keys.items()}
+        fields |= layout.other_keys_from_hf(hf_config)
         vocab_size = hf_config["vocab_size"]
     except KeyError as error:
         raise InputError(f"{where}: the key {error} is missing") from None
@@ -97,7 +101,8 @@ def write_hf_folder(model: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
     model_type = _check_exportable(model)
     _check_tokenizer_exportable(model, model_type, tokenizer, folder)
     layout = LAYOUTS[model_type]
-    architecture = layout.config_to_hf(model.config)  # raises for what the class does not have
+    architecture = {key: getattr(model.config, name) for name, key in layout.keys.items()}
+    architecture |= layout.other_keys_to_hf(model.config)
     folder.mkdir(parents=True, exist_ok=True)
     hf_config: HFConfig = {
         "model_type": model_type,
@@ -172,7 +177,6 @@ def _read_hf_config(folder: Path) -> tuple[HFLayout, HFConfig]:
 
 
 def _write_tokenizer(tokenizer: Tokenizer, max_positions: int, folder: Path) -> None:
-    """Write tokenizer.json with its special tokens, and what AutoTokenizer needs besides."""
     hf_tokenizer = BackendTokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if tokenizer.tokenizer_type == "wordpiece":
         options = _set_bert_special_tokens(hf_tokenizer, tokenizer)
@@ -257,34 +261,17 @@ def _single_dropout(hf_config: HFConfig, first: str, *others: str) -> float:
     return float(hf_config[first])
 
 
-def _bert_config_from_hf(hf_config: HFConfig) -> dict[str, Any]:
-    _require_values(
-        hf_config,
-        {
-            "is_decoder": False,
-            "add_cross_attention": False,
-            "type_vocab_size": 2,
-            "position_embedding_type": "absolute",
-            "tie_word_embeddings": True,
-        },
-    )
+def _bert_keys_from_hf(hf_config: HFConfig) -> dict[str, Any]:
     return {
-        "num_layers": hf_config["num_hidden_layers"],
-        "num_heads": hf_config["num_attention_heads"],
-        "max_positions": hf_config["max_position_embeddings"],
         "dropout": _single_dropout(
             hf_config, "hidden_dropout_prob", "attention_probs_dropout_prob"
         ),
         "activation": _activation_from_hf(hf_config, "hidden_act"),
         "norm_first": False,
-        "layer_norm_eps": hf_config["layer_norm_eps"],
-        "init_std": hf_config["initializer_range"],
-        "hidden_size": hf_config["hidden_size"],
-        "ffn_size": hf_config["intermediate_size"],
     }
 
 
-def _bert_config_to_hf(config: ContextualizerConfig) -> HFConfig:
+def _bert_keys_to_hf(config: ContextualizerConfig) -> HFConfig:
     if config.contextualizer != "transformer" or config.direction != "bidirectional":
         raise InputError(
             f"this model has contextualizer '{config.contextualizer}' and direction "
@@ -296,31 +283,15 @@ def _bert_config_to_hf(config: ContextualizerConfig) -> HFConfig:
             "with norm_first: false"
         )
     return {
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "max_position_embeddings": config.max_positions,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout,
         "type_vocab_size": 2,
         "pad_token_id": 0,
         "hidden_act": HF_GELU_NAMES[config.activation],
-        "layer_norm_eps": config.layer_norm_eps,
-        "initializer_range": config.init_std,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.ffn_size,
     }
 
 
-def _gpt_config_from_hf(hf_config: HFConfig) -> dict[str, Any]:
-    _require_values(
-        hf_config,
-        {
-            "scale_attn_by_inverse_layer_idx": False,
-            "scale_attn_weights": True,
-            "add_cross_attention": False,
-            "tie_word_embeddings": True,
-        },
-    )
+def _gpt_keys_from_hf(hf_config: HFConfig) -> dict[str, Any]:
     is_gpt2 = hf_config["model_type"] == "gpt2"
     ffn_size = 4 * hf_config["n_embd"]
     if is_gpt2:
@@ -331,31 +302,15 @@ def _gpt_config_from_hf(hf_config: HFConfig) -> dict[str, Any]:
     else:
         raise ValueError(f"afn is '{hf_config['afn']}'; only 'gelu' can be read")
     return {
-        "num_layers": hf_config["n_layer"],
-        "num_heads": hf_config["n_head"],
-        "max_positions": hf_config["n_positions"],
         "dropout": _single_dropout(hf_config, "resid_pdrop", "embd_pdrop", "attn_pdrop"),
         "norm_first": is_gpt2,
         "activation": activation,
-        "layer_norm_eps": hf_config["layer_norm_epsilon"],
-        "init_std": hf_config["initializer_range"],
-        "hidden_size": hf_config["n_embd"],
         "ffn_size": ffn_size,
     }
 
 
-def _gpt_config_to_hf(config: TransformerConfig) -> HFConfig:
-    hf_config = {
-        "n_layer": config.num_layers,
-        "n_head": config.num_heads,
-        "n_positions": config.max_positions,
-        "n_embd": config.hidden_size,
-        "layer_norm_epsilon": config.layer_norm_eps,
-        "initializer_range": config.init_std,
-        "resid_pdrop": config.dropout,
-        "embd_pdrop": config.dropout,
-        "attn_pdrop": config.dropout,
-    }
+def _gpt_keys_to_hf(config: TransformerConfig) -> HFConfig:
+    hf_config: HFConfig = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
     if config.norm_first:
         activation = HF_GELU_NAMES[config.activation]
         return hf_config | {"activation_function": activation, "n_inner": config.ffn_size}
@@ -431,29 +386,54 @@ def _gpt_tensor_views(model: gpt.GPTModel) -> TensorViews:
     return views
 
 
+BERT_LAYOUT = HFLayout(
+    hf_class_name="BertForPreTraining",
+    prefix="bert.",
+    keys={
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "max_positions": "max_position_embeddings",
+        "layer_norm_eps": "layer_norm_eps",
+        "init_std": "initializer_range",
+        "hidden_size": "hidden_size",
+        "ffn_size": "intermediate_size",
+    },
+    required_values={
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "type_vocab_size": 2,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+    },
+    other_keys_from_hf=_bert_keys_from_hf,
+    other_keys_to_hf=_bert_keys_to_hf,
+    family=bert.FAMILY,
+    tensor_views=_bert_tensor_views,
+)
+GPT_LAYOUT = HFLayout(
+    hf_class_name="OpenAIGPTLMHeadModel",
+    prefix="transformer.",
+    keys={
+        "num_layers": "n_layer",
+        "num_heads": "n_head",
+        "max_positions": "n_positions",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "init_std": "initializer_range",
+        "hidden_size": "n_embd",
+    },
+    required_values={
+        "scale_attn_by_inverse_layer_idx": False,
+        "scale_attn_weights": True,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    other_keys_from_hf=_gpt_keys_from_hf,
+    other_keys_to_hf=_gpt_keys_to_hf,
+    family=gpt.FAMILY,
+    tensor_views=_gpt_tensor_views,
+)
 LAYOUTS = {
-    "bert": HFLayout(
-        "BertForPreTraining",
-        "bert.",
-        _bert_config_from_hf,
-        _bert_config_to_hf,
-        bert.FAMILY,
-        _bert_tensor_views,
-    ),
-    "openai-gpt": HFLayout(
-        "OpenAIGPTLMHeadModel",
-        "transformer.",
-        _gpt_config_from_hf,
-        _gpt_config_to_hf,
-        gpt.FAMILY,
-        _gpt_tensor_views,
-    ),
-    "gpt2": HFLayout(
-        "GPT2LMHeadModel",
-        "transformer.",
-        _gpt_config_from_hf,
-        _gpt_config_to_hf,
-        gpt.FAMILY,
-        _gpt_tensor_views,
-    ),
+    "bert": BERT_LAYOUT,
+    "openai-gpt": GPT_LAYOUT,
+    "gpt2": replace(GPT_LAYOUT, hf_class_name="GPT2LMHeadModel"),
 }

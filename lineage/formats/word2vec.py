@@ -5,7 +5,6 @@ words and of units; then come each word, a space and its values: written out, or
 Shapes: W words, D units.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,15 +163,13 @@ def _parse_text(path: Path, content: bytes, count: int, width: int) -> WordVecto
                 f"{where}: {len(values)} numbers follow the word {word!r}, and line 1 says "
                 f"{width}; {advice}"
             )
-        vectors_WD[index] = _parse_floats(values, where)
+        try:
+            vectors_WD[index] = [float(value) for value in values]
+        except ValueError as error:
+            raise InputError(
+                f"{where}: {error}; write a number there, or remove the line"
+            ) from None
     return WordVectors(words, vectors_WD)
-
-
-def _parse_floats(fields: Sequence[bytes], where: str) -> list[float]:
-    try:
-        return [float(field) for field in fields]
-    except ValueError as error:
-        raise InputError(f"{where}: {error}; write a number there, or remove the line") from None
 
 
 def _parse_binary(path: Path, content: bytes, count: int, width: int) -> WordVectors:

@@ -51,7 +51,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.schedules import linear_schedule_with_warmup
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from lineage.work import TRAINING_PASSES
 
@@ -399,7 +399,7 @@ def tune_encoder(
     num_steps = settings.count_steps(len(items))
     plan = TrainPlan(
         progress=lambda counters: counters.steps / num_steps,
-        lr_schedule=linear_schedule_with_warmup(WARMUP_RATIO),
+        lr_schedule=schedule_with_warmup("linear", WARMUP_RATIO),
         learning_rate=settings.learning_rate,
         max_grad_norm=MAX_GRAD_NORM,
         precision=precision,

@@ -24,7 +24,6 @@ from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
 from lineage.families.translator import (
     EncoderMemory,
-    LSTMState,
     TranslationSettings,
     Translator,
 )
@@ -52,6 +51,7 @@ from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained
 from lineage.networks.batch import IGNORE_INDEX, Batch, BatchSampler
 from lineage.networks.checkpoint import Checkpoint
+from lineage.networks.layers.lstm import LSTMState
 from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.results import Note
@@ -325,11 +325,13 @@ def translation_loss(
     for name, language_model, window, state in zip(
         LANGUAGES, language_models, batch.windows, states, strict=True
     ):
-        output = language_model.loss(window, state, dropout=model.settings.dropout)
-        nats[name] = output.nats.detach()
-        counts[name] = output.num_targets
-        loss = loss + output.nats / output.num_targets
-        new_states.append(output.state)
+        lm_nats, num_targets, new_state = language_model.loss(
+            window, state, dropout=model.settings.dropout
+        )
+        nats[name] = lm_nats.detach()
+        counts[name] = num_targets
+        loss = loss + lm_nats / num_targets
+        new_states.append(new_state)
     return LossOutput(loss, nats, counts, tuple(new_states))
 
 

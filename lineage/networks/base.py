@@ -4,20 +4,18 @@ A family is one file in `lineage/families`: a config, a model, and `FAMILY`, whi
 `Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lineage.networks.batch import Batch, BatchSampler
+from lineage.networks.batch import Batch, BatchSampler, gather_last, masked_mean
 from lineage.networks.layers.softmax import SoftmaxInputs
-from lineage.tokenizers.token_ids import TokenizedCorpus
-from lineage.tokenizers.tokenizer import Tokenizer, TokenizerType
+from lineage.tokenizers.tokenizer import TokenizerType
 
 # The records of a family's blocks `architecture` and `pretrain`; each family defines its own.
 Architecture = Any
@@ -46,8 +44,14 @@ class Encoder(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.encode")
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return (B, D): the vector of the whole text that fine-tuning uses."""
-        raise NotImplementedError(f"{type(self).__name__}.pool")
+        """Return (B, D): the vector of the whole text that fine-tuning uses.
+
+        It is the top vector at the last position if only that has read the whole text, else the
+        mean over the real positions.
+        """
+        if self.word_pooling == "last":
+            return gather_last(layers[-1], batch.mask_BT)
+        return masked_mean(layers[-1], batch.mask_BT)
 
     def pool_windows(
         self, batch: Batch, *, window: int, pooled_positions: int | None
@@ -80,7 +84,6 @@ class Encoder(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.softmax_inputs")
 
     def logits(self, x_ND: torch.Tensor) -> torch.Tensor:
-        """Return the (N, V) logits of top vectors."""
         return F.linear(*self.softmax_inputs(x_ND))
 
     def modules_by_role(self) -> dict[str, nn.Module]:
@@ -96,9 +99,12 @@ class Encoder(nn.Module):
     def layer_groups(self) -> list[list[nn.Parameter]]:
         """Return the parameters used downstream, in groups from bottom to top.
 
-        Discriminative learning rates and gradual unfreezing act on these groups.
+        Discriminative learning rates and gradual unfreezing act on these groups: the embedding,
+        then each layer of the body.
         """
-        raise NotImplementedError(f"{type(self).__name__}.layer_groups")
+        modules = self.modules_by_role()
+        layers = [modules["embedding"], *modules["body"].children()]
+        return [[*layer.parameters()] for layer in layers]
 
     def tied_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the layer groups that are also a pretraining head."""
@@ -178,6 +184,12 @@ def candidate_sizes(
         yield candidates
 
 
+def finetune_defaults(low: float, middle: float, high: float, **others: object) -> dict[str, Any]:
+    """Return a family's defaults of `evaluate.finetune`: its trials have these learning rates."""
+    trials = [{"learning_rate": rate} for rate in (low, middle, high)]
+    return {"learning_rate": middle, "trials": trials, **others}
+
+
 def with_dropout(
     architecture: Architecture, dropout: float | dict[str, float] | None
 ) -> Architecture:
@@ -221,85 +233,9 @@ class LossOutput:
     recurrent_state: Any = None  # `training.state.RecurrentState`, if the objective has one
 
 
-# The parts of a family. `Any` stands for what is the family's own: its model, its blocks, and the
-# recurrent state of its objective.
-
-
-class ModelBuilder(Protocol):
-    """Builds a model of one architecture with empty parameters."""
-
-    def __call__(self, config: Any, /, *, vocab_size: int) -> Encoder:
-        """Return the model."""
-
-
-class SamplerBuilder(Protocol):
-    """Builds the batches of a tokenized text."""
-
-    def __call__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, /, *, seed: int
-    ) -> BatchSampler:
-        """Return the sampler. `settings` is the block `pretrain`."""
-
-
-class Objective(Protocol):
-    """Computes the loss of one batch. Each objective takes the batches of its own samplers."""
-
-    def __call__(self, model: Any, batch: Any, recurrent_state: Any, /) -> LossOutput:
-        """Return the loss; the state is the one of the batch before, or None."""
-
-
-class TextScorer(Protocol):
-    """Scores texts as `lineage.training.sentence_scores` does."""
-
-    def __call__(
-        self, model: Any, tokenizer: Tokenizer, texts: Sequence[str], /, *, limit: int | None
-    ) -> np.ndarray:
-        """Return (N, 2): log-probability and number of tokens of each text.
-
-        `limit` is the largest number of positions of a text.
-        """
-
-
-class AuxiliaryLoss(Protocol):
-    """The language model's loss on the task's texts (`aux_lm_weight`)."""
-
-    def __call__(self, model: Any, top_BTD: torch.Tensor, batch: Batch, /) -> torch.Tensor:
-        """Return the loss, a scalar."""
-
-
-class TranslatorBuilder(Protocol):
-    """Builds a `lineage.families.translator.Translator` from two models."""
-
-    def __call__(
-        self, trained: Any, random_init: Any, settings: Any, /, *, generator: torch.Generator
-    ) -> Any:
-        """Return the translator."""
-
-
-class StaticFit(Protocol):
-    """Trains one vector a word; `text` is a `lineage.networks.static.StaticTrainingText`."""
-
-    def __call__(
-        self,
-        model: Encoder,
-        text: Any,
-        tokenizer: Tokenizer,
-        settings: Any,
-        /,
-        *,
-        seed: int,
-        report: Callable[[float, str], None],
-    ) -> None:
-        """Train the model's table, and report the share that is done and a message."""
-
-
-class PublicLoader(Protocol):
-    """Loads a model that was pretrained elsewhere."""
-
-    def __call__(
-        self, folder: Path, config: Any, /, *, head_generator: torch.Generator | None
-    ) -> tuple[Architecture, Encoder]:
-        """Return its architecture and the model. A new head is drawn from the generator."""
+# (model, batch, the state of the batch before or None) -> the loss. Each objective takes the batches
+# of its own samplers.
+Objective = Callable[[Any, Any, Any], LossOutput]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -319,7 +255,7 @@ class Family:
     tokenizer_type: TokenizerType
     architecture_class: type[Architecture]
     pretrain_class: type[Pretrain]
-    build: ModelBuilder
+    build: Callable[..., Encoder]  # (architecture, *, vocab_size) -> a model with empty parameters
     # The values of a model of this family unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
     defaults: Mapping[str, Any] = field(hash=False)
@@ -344,7 +280,8 @@ class Family:
 
     def build_meta_model(self, architecture: Architecture) -> Encoder | None:
         """Build a model without values, with any width if none is given; None if it cannot be."""
-        raise NotImplementedError(f"{type(self).__name__}.build_meta_model")
+        with torch.device("meta"):
+            return self.build(architecture, vocab_size=1000)
 
     def reads_corpus(self, pretrain: Pretrain) -> bool:
         """Return True if a model with this block `pretrain` is trained on the study's corpus."""
@@ -385,12 +322,13 @@ class Family:
 class LanguageModelFamily(Family):
     """A family with a language model: the shared loop can train or adapt it, and it scores text."""
 
-    batch_sampler: SamplerBuilder
+    batch_sampler: Callable[..., BatchSampler]  # (tokenized corpus, tokenizer, pretrain, *, seed)
     objective: Objective
-    score_texts: TextScorer
+    # (model, tokenizer, texts, *, limit) -> (N, 2): log-probability and number of tokens of each
+    # text; `limit` is the largest number of positions of a text
+    score_texts: Callable[..., np.ndarray]
 
     def can_score_text(self, architecture: Architecture) -> bool:
-        """Return True: `score_texts` does it."""
         return True
 
 
@@ -402,8 +340,10 @@ class Trained(LanguageModelFamily):
     `lineage.training.budget.match_parameter_budget` chooses.
     """
 
-    auxiliary_loss: AuxiliaryLoss | None = None
-    build_translator: TranslatorBuilder | None = None
+    # (model, top_BTD, batch) -> the language model's loss on the task's texts (`aux_lm_weight`)
+    auxiliary_loss: Callable[[Any, torch.Tensor, Batch], torch.Tensor] | None = None
+    # (pretrained, random_init, settings, *, generator) -> a `lineage.families.translator.Translator`
+    build_translator: Callable[..., Any] | None = None
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the widths that are not given; a parameter budget would determine them."""
@@ -414,13 +354,13 @@ class Trained(LanguageModelFamily):
         return [key for key in keys if keys[key] is None and getattr(first[0], key) is not None]
 
     def build_meta_model(self, architecture: Architecture) -> Encoder:
-        """Build the first candidate on the meta device, where it takes no memory."""
-        with torch.device("meta"):
-            return self.build(next(architecture.candidates())[0], vocab_size=1000)
+        """Build the first candidate."""
+        model = super().build_meta_model(next(architecture.candidates())[0])
+        assert model is not None
+        return model
 
     @property
     def can_translate(self) -> bool:
-        """True if the family builds a translator."""
         return self.build_translator is not None
 
 
@@ -428,15 +368,12 @@ class Trained(LanguageModelFamily):
 class Static(Family):
     """A family that gives each word one vector and is trained outside the shared loop."""
 
-    fit_static: StaticFit
+    # (model, `lineage.networks.static.StaticTrainingText`, tokenizer, pretrain, *, seed, report):
+    # trains the tables, and reports the share that is done and a message
+    fit_static: Callable[..., None]
     # True if training counts co-occurrences: a second pass over the text would change nothing, so
     # the text is read at most once.
     uses_cooccurrence_counts: bool = False
-
-    def build_meta_model(self, architecture: Architecture) -> Encoder:
-        """Build the model on the meta device, where it takes no memory."""
-        with torch.device("meta"):
-            return self.build(architecture, vocab_size=1000)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -446,7 +383,9 @@ class Public(LanguageModelFamily):
     The size of a model is known only once its folder is read.
     """
 
-    load_pretrained: PublicLoader
+    # (folder, architecture, *, head_generator) -> the architecture with the folder's contents, and
+    # the model; a new head is drawn from the generator
+    load_pretrained: Callable[..., tuple[Architecture, Encoder]]
     lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
@@ -457,9 +396,7 @@ class Public(LanguageModelFamily):
         """Return None: only the folder tells the sizes."""
 
     def reads_corpus(self, pretrain: Pretrain) -> bool:
-        """Return True if the checkpoint continues on the corpus."""
         return bool(pretrain.continue_on_corpus)
 
     def can_score_text(self, architecture: Architecture) -> bool:
-        """Return True unless the folder is known to lack the language model's head."""
         return not self.lacks_lm_head(architecture)

@@ -90,7 +90,6 @@ class Batch:
         return (self.targets_BT.flatten() != IGNORE_INDEX).nonzero().flatten()
 
     def has_no_padding(self) -> bool:
-        """Return True if every position is real."""
         return bool(self.mask_BT.all()) if self.no_padding is None else self.no_padding
 
 

@@ -354,7 +354,6 @@ class CheckpointInfo:
 
     @property
     def model_type(self) -> ModelType:
-        """The names of its model type."""
         return MODEL_TYPES[self.hf_config["model_type"]]
 
     @property
@@ -618,7 +617,6 @@ def _read_sentence_modules(folder: Path) -> tuple[str, ...]:
 
 
 def _read_pooling(path: Path) -> PoolingMode:
-    """Read how a sentence encoder pools."""
     if not path.is_file():
         raise InputError(f"{path}: the file is missing, which {MODULES_FILE} names; copy it too")
     tree = read_json_mapping(path)
@@ -668,7 +666,6 @@ def _read_dense(folder: Path, hf_config: HFConfig) -> DenseLayer:
 
 
 def _check_download_complete(folder: Path) -> None:
-    """Raise InputError if a required file was not downloaded."""
     weight_files = weights.list_weight_files(weights.find_weights_file(folder))
     for path in (*(folder / name for name in REQUIRED_FILES), *weight_files):
         if not path.is_file():

@@ -1,9 +1,8 @@
 """A public checkpoint's tokenizer, with the special tokens it puts around one text and two."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import pre_tokenizers
@@ -23,34 +22,28 @@ def load_public_tokenizer(folder: Path, *, language: str) -> Tokenizer:
         raise InputError(f"{path}: not a tokenizer: {error}; save it again") from None
     backend.no_truncation()  # the study decides how long a text may be
     backend.no_padding()
-    special_tokens = _special_tokens(backend, path)
+    template = _find_template(backend, path)
     # The special tokens are known now. The post-processor would also trim the spans, so that a
     # piece that is a space looked like a special token.
     backend.post_processor = None
-    prefix = special_tokens.first
-    separator = special_tokens.between
-    if not info.causal and not (prefix and special_tokens.last):
+    if not info.causal and not (template.prefix and template.suffix):
         raise InputError(
             f"{path}: puts no special tokens around a text, but a "
             f"{info.hf_config['model_type']} was pretrained with them; save it with its "
             "post_processor"
         )
     bos_id = _bos_token_id(folder, info, backend)
-    if info.causal and not prefix and bos_id is not None:
+    if info.causal and not template.prefix and bos_id is not None:
         # It was between the texts of pretraining; without it the first piece has no probability.
-        prefix = (bos_id,)
-        separator = separator or (bos_id,)
+        template = replace(template, prefix=(bos_id,), separator=template.separator or (bos_id,))
     pad_id = info.hf_config.get("pad_token_id")
     if not isinstance(pad_id, int) or not 0 <= pad_id < info.hf_config["vocab_size"]:
         pad_id = 0
-    template = SpecialTokenTemplate(
-        prefix=prefix,
-        separator=separator,
-        suffix=special_tokens.last,
+    template = replace(
+        template,
         pad_token_id=pad_id,
         mask_token_id=_mask_token_id(folder, info, backend),
         unk_token_id=_unk_token_id(backend),
-        second_token_type_id=special_tokens.second_segment_id,
     )
     is_byte_level = isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
     lossless = backend.normalizer is None and is_byte_level
@@ -92,24 +85,14 @@ def check_token_ids(
             )
 
 
-@dataclass(frozen=True)
-class _SpecialTokens:
-    """The special tokens around two texts."""
-
-    first: tuple[int, ...]  # before the first text
-    between: tuple[int, ...]
-    last: tuple[int, ...]  # after the last text
-    second_segment_id: Literal[0, 1]
-
-
-def _special_tokens(backend: BackendTokenizer, path: Path) -> _SpecialTokens:
+def _find_template(backend: BackendTokenizer, path: Path) -> SpecialTokenTemplate:
     """Find the special tokens by encoding one text and two.
 
     Raises InputError if they differ between one text and two.
     """
-    one = _find_special_tokens(backend, path, "a", None)
-    two = _find_special_tokens(backend, path, "a", "a")
-    if (one.first, one.last) != (two.first, two.last):
+    one = _tokens_around(backend, path, "a", None)
+    two = _tokens_around(backend, path, "a", "a")
+    if (one.prefix, one.suffix) != (two.prefix, two.suffix):
         raise InputError(
             f"{path}: puts other special tokens around two texts than around one, which cannot be "
             "read; give a tokenizer as its model's paper has it"
@@ -117,9 +100,9 @@ def _special_tokens(backend: BackendTokenizer, path: Path) -> _SpecialTokens:
     return two
 
 
-def _find_special_tokens(
+def _tokens_around(
     backend: BackendTokenizer, path: Path, text: str, pair: str | None
-) -> _SpecialTokens:
+) -> SpecialTokenTemplate:
     encoded = backend.encode(text, pair)
     is_special = encoded.special_tokens_mask
     text_positions = [i for i, special in enumerate(is_special) if not special]
@@ -127,11 +110,11 @@ def _find_special_tokens(
         raise InputError(f"{path}: cannot read the letter a; save the tokenizer again")
     start = text_positions[0]
     end = text_positions[-1]
-    return _SpecialTokens(
-        first=tuple(encoded.ids[:start]),
-        between=tuple(encoded.ids[i] for i in range(start, end) if is_special[i]),
-        last=tuple(encoded.ids[end + 1 :]),
-        second_segment_id=1 if encoded.type_ids[end] > 0 else 0,
+    return SpecialTokenTemplate(
+        prefix=tuple(encoded.ids[:start]),
+        separator=tuple(encoded.ids[i] for i in range(start, end) if is_special[i]),
+        suffix=tuple(encoded.ids[end + 1 :]),
+        second_token_type_id=1 if encoded.type_ids[end] > 0 else 0,
     )
 
 

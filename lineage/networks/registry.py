@@ -39,5 +39,4 @@ def load_family(name: str, where: str = "models") -> Family:
 
 
 def family_source_file(family: str) -> Path:
-    """Return the source file of a family."""
     return FAMILIES_DIR / f"{family}.py"

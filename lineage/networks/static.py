@@ -5,7 +5,7 @@ They are trained outside the shared loop and have no loss or bits per byte to co
 Shapes: B items, T positions, D units, W words of the vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,21 +50,14 @@ class StaticVectors(Encoder):
         self.words = empty_embedding(vocab_size, config.hidden_size)
 
     def encode(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        """Return the only layer, (B, T, D)."""
         return (self.words(batch.ids_BT),)
 
     def pool(self, layers: tuple[torch.Tensor, ...], batch: Batch) -> torch.Tensor:
-        """Return the mean of the text's words."""
         mask_BT = batch.mask_BT if batch.text_mask_BT is None else batch.text_mask_BT
         return masked_mean(layers[-1], mask_BT)
 
     def modules_by_role(self) -> dict[str, nn.Module]:
-        """Return the table; there is no body."""
         return {"embedding": self.words, "body": nn.ModuleList()}
-
-    def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return one group with all tables."""
-        return [[*self.parameters()]]
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Initialize uniformly within 1 / (2 D), as the code of word2vec does."""
@@ -73,7 +66,6 @@ class StaticVectors(Encoder):
             nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def hidden_sizes(self) -> tuple[int, ...]:
-        """Return D for the only layer."""
         return (self.config.hidden_size,)
 
     @torch.no_grad()
@@ -99,14 +91,6 @@ class StaticTrainingText:
     text_bytes: int
     tokens: int
     epochs: float
-
-    def iterate_sentences(
-        self, report_progress: Callable[[float, str], None]
-    ) -> Iterator[np.ndarray]:
-        """Yield every sentence once, in order."""
-        for number, document in enumerate(self.documents):
-            report_progress(number / len(self.documents), "")
-            yield from document
 
 
 def sample_training_text(
@@ -144,7 +128,6 @@ def sample_training_text(
 
 
 def _sentence_bounds(tokens: TokenizedCorpus, document: int) -> Iterator[tuple[int, int]]:
-    """Return the first position of each of a document's sentences and the position after it."""
     document_start = tokens.document_starts[document]
     document_end = tokens.document_starts[document + 1]
     first = np.searchsorted(tokens.sentence_starts, document_start)

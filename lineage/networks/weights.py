@@ -67,30 +67,18 @@ def list_tensor_names(path: Path) -> set[str]:
     if path.name != INDEX_FILE:
         return _file_tensor_names(path)
     shard_by_tensor = _read_shard_index(path)
-    seen: dict[str, Path] = {}
     for shard in _list_shards(path):
-        for name in sorted(_file_tensor_names(shard)):
-            if name in seen:
-                raise InputError(
-                    f"{path}: the tensor {name} is in {seen[name].name} and in {shard.name}; "
-                    "save the model again"
-                )
-            if name not in shard_by_tensor:
-                raise InputError(
-                    f"{path}: the tensor {name} of {shard.name} is not named; save the model again"
-                )
-            seen[name] = shard
-    for name in sorted(shard_by_tensor):
-        if seen.get(name) != shard_by_tensor[name]:
+        named = {name for name, place in shard_by_tensor.items() if place == shard}
+        wrong = sorted(named ^ _file_tensor_names(shard))
+        if wrong:
             raise InputError(
-                f"{path}: the tensor {name} is not in {shard_by_tensor[name].name}, which is "
-                "named for it; save the model again"
+                f"{path}: it and {shard.name} disagree about the tensor {wrong[0]}; save the model "
+                "again"
             )
-    return set(seen)
+    return set(shard_by_tensor)
 
 
 def _read_shard_index(path: Path) -> dict[str, Path]:
-    """Return the shard of each tensor."""
     tree = read_json(path)
     weight_map = tree.get("weight_map") if isinstance(tree, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -222,7 +210,6 @@ def load_into_model(
 
 
 def _check_tensor(tensor: torch.Tensor, view: torch.Tensor, where: str) -> None:
-    """Raise InputError if a tensor does not fit into its place in the model."""
     if tensor.shape != view.shape:
         raise InputError(
             f"{where} is of shape {tuple(tensor.shape)}; config.json requires {tuple(view.shape)}"

@@ -76,7 +76,6 @@ class AlignedText:
 
     @classmethod
     def from_raw(cls, text: str) -> "AlignedText":
-        """Align a raw text with itself."""
         places = np.arange(len(text))
         return cls(text, places, places + 1)
 
@@ -126,12 +125,10 @@ class AlignedText:
         return self.apply_edits(edits)
 
     def put_spaces_around(self, pattern: re.Pattern[str]) -> "AlignedText":
-        """Insert a space before and after every match."""
         places = [place for match in pattern.finditer(self.text) for place in match.span()]
         return self.apply_edits([Edit(place, place, " ") for place in places])
 
     def strip(self) -> "AlignedText":
-        """Remove white space at both ends."""
         inner = self.text.strip()
         start = self.text.find(inner)
         end = start + len(inner)

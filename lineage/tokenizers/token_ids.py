@@ -38,7 +38,6 @@ class TokenizedCorpus:
 
     @property
     def text_bytes(self) -> int:
-        """Return the bytes of raw text in all."""
         return int(self.byte_counts.sum(dtype=np.int64))
 
     def save(self, folder: Path, split: str) -> None:
@@ -49,7 +48,6 @@ class TokenizedCorpus:
 
     @classmethod
     def load(cls, folder: Path, split: str) -> "TokenizedCorpus":
-        """Read a saved corpus."""
         arrays = {}
         for field in dataclasses.fields(cls):
             path = folder / f"{split}.{field.name}.npy"
@@ -85,16 +83,12 @@ class TokenizedCorpus:
         )
 
 
-def _ignore_progress(num_done: float, note: str) -> None:
-    """Report nothing."""
-
-
 def encode_corpus(
     texts: Sequence[str],
     tokenizer: Tokenizer,
     *,
     languages: Sequence[str] = (),
-    on_progress: Callable[[float, str], None] = _ignore_progress,
+    on_progress: Callable[[float, str], None] = lambda num_done, note: None,
 ) -> TokenizedCorpus:
     """Tokenize texts, each a document, into one flat array.
 
@@ -130,7 +124,6 @@ class _EncodedDocument:
     sentence_starts: np.ndarray
 
     def reverse(self) -> "_EncodedDocument":
-        """Return the document from its end to its beginning."""
         sentence_ends = np.append(self.sentence_starts[1:], len(self.ids))
         return _EncodedDocument(
             self.ids[::-1], self.byte_counts[::-1], (len(self.ids) - sentence_ends)[::-1]
@@ -150,7 +143,9 @@ def _encode_document(
         byte_counts = np.insert(byte_counts, positions, 0)
         starts = starts + 2 * np.arange(len(starts))  # two for each sentence before
     else:
-        prefix = _document_prefix(tokenizer)
+        # A masked model has no special tokens around documents in pretraining.
+        template = tokenizer.special_token_template
+        prefix = template.prefix if template.mask_token_id is None else ()
         ids = np.insert(tokenized.ids, 0, prefix)
         byte_counts = np.insert(byte_counts, 0, np.zeros(len(prefix), byte_counts.dtype))
         starts = np.where(starts > 0, starts + len(prefix), 0)  # the first one includes the prefix
@@ -158,14 +153,6 @@ def _encode_document(
     if tokenizer.direction == "backward":
         return document.reverse()
     return document
-
-
-def _document_prefix(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the special tokens before each document; a masked model has none in pretraining."""
-    template = tokenizer.special_token_template
-    if tokenizer.tokenizer_type == "wordpiece" or template.mask_token_id is not None:
-        return ()
-    return template.prefix
 
 
 def _open_vocabulary_ids(

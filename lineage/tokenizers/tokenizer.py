@@ -102,11 +102,9 @@ class SpecialTokenTemplate:
 
     @property
     def num_special_tokens(self) -> int:
-        """Return how many special tokens one text has."""
         return len(self.prefix) + len(self.suffix)
 
     def all_ids(self) -> list[int]:
-        """Return every id of the template."""
         optional = (self.mask_token_id, self.unk_token_id)
         given = [token_id for token_id in optional if token_id is not None]
         return [*self.prefix, *self.separator, *self.suffix, self.pad_token_id, *given]
@@ -164,7 +162,6 @@ class Encoding:
     token_type_ids: np.ndarray | None = None  # (T,) of two texts: 0 for the first, 1 for the second
 
     def reverse(self) -> "Encoding":
-        """Return the text from its end to its beginning."""
         token_type_ids = self.token_type_ids
         if token_type_ids is not None:
             token_type_ids = token_type_ids[::-1].copy()
@@ -198,29 +195,29 @@ class Tokenizer:
         # The normalizer of words only lowers case; the bytes of words do not pass through it.
         self.lowercase = config.tokenizer_type == "word" and has_normalizer
         self.vocab_size: int = backend_tokenizer.get_vocab_size()
-        self.special_token_ids = _special_token_ids(backend_tokenizer, config)
+        self.special_token_ids: dict[str, int] = {  # `load` checks that all exist
+            token: backend_tokenizer.token_to_id(token)  # type: ignore[misc]
+            for token in SPECIAL_TOKENS[config.tokenizer_type]
+        }
         self.special_token_template = config.special_token_template or self._default_template()
         self.pad_token_id = self.special_token_template.pad_token_id
+        self.unk_token_id = self.special_token_template.unk_token_id
         uses_spaces = config.tokenizer_type != "pretrained" and not is_spaceless(config.language)
         self.cache = TokenizationCache(backend_tokenizer, uses_spaces=uses_spaces)
 
     def _default_template(self) -> SpecialTokenTemplate:
-        """Return the template of a tokenizer that was trained here."""
         prefix, separator, suffix = (
             tuple(self.special_token_ids[token] for token in tokens)
             for tokens in SPECIAL_TOKEN_TEMPLATES[self.tokenizer_type]
         )
-        return SpecialTokenTemplate(prefix, separator, suffix)
-
-    @property
-    def unk_token_id(self) -> int | None:
-        """Return the id of the unknown token; None if every text can be tokenized."""
-        if self.tokenizer_type == "pretrained":
-            return self.special_token_template.unk_token_id
-        for token in ("<unk>", "[UNK]"):
-            if token in self.special_token_ids:
-                return self.special_token_ids[token]
-        return None
+        ids = self.special_token_ids
+        return SpecialTokenTemplate(
+            prefix,
+            separator,
+            suffix,
+            mask_token_id=ids.get("[MASK]"),
+            unk_token_id=ids.get("<unk>", ids.get("[UNK]")),
+        )
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, in the format of `tokenizers`, and tokenizer_config.json."""
@@ -410,19 +407,6 @@ class Tokenizer:
         padding = np.zeros(self.max_word_bytes, np.int64)
         table = [padding, *(word_byte_ids(word, self.max_word_bytes) for word in row_by_word)]
         return torch.from_numpy(trim_padding(np.stack(table))), torch.from_numpy(word_rows)
-
-
-def _special_token_ids(backend: BackendTokenizer, config: TokenizerConfig) -> dict[str, int]:
-    """Return the ids of the type's special tokens; of a public checkpoint's only the mask."""
-    token_ids = {}
-    for token in SPECIAL_TOKENS[config.tokenizer_type]:
-        token_id = backend.token_to_id(token)
-        assert token_id is not None, f"{token} is missing; `load` checks this"
-        token_ids[token] = token_id
-    template = config.special_token_template
-    if template is not None and template.mask_token_id is not None:
-        token_ids["[MASK]"] = template.mask_token_id
-    return token_ids
 
 
 def find_sentence_starts(text: str, token_starts: np.ndarray, language: str) -> np.ndarray:

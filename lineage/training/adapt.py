@@ -28,12 +28,12 @@ from lineage.training.pretrain import (
     BudgetUsed,
     Training,
     TrainOutput,
+    build_phase,
     compute_held_out_metrics,
     run_training,
-    to_validation_settings,
 )
 from lineage.training.state import RngState, TrainState
-from lineage.training.train_run import TrainContext, TrainPhase
+from lineage.training.train_run import TrainContext
 
 # Held-out text is validated ten times. This much has a loss that is exact enough.
 MAX_HELD_OUT_BYTES = 500_000
@@ -150,10 +150,8 @@ def adapt(
         reason = "the loss on held-out target text is not finite before adaptation"
         return _failed_output(model, reason), HeldOutMetrics()
     output = run_training(
-        training.state,
+        training,
         checkpoint,
-        training.phases,
-        training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
         best=BestWeights(model, total_loss(before), params.adapt.patience),
@@ -171,44 +169,16 @@ def build_adaptation(
     device: torch.device,
 ) -> Training:
     """Build the pretrained model, its optimizer, its batches and the plan of its adaptation."""
-    family = checkpoint.family
-    assert isinstance(family, LanguageModelFamily), "the study was checked"
-    train_sampler = family.batch_sampler(
-        tokens,
-        checkpoint.tokenizer,
-        checkpoint.pretrain,
-        seed=derive_seed("adapt", checkpoint.seed),
-    )
-    held_out_sampler = family.batch_sampler(
-        held_out_tokens,
-        checkpoint.tokenizer,
-        to_validation_settings(checkpoint.pretrain),
-        seed=0,
-    )
+    seed = derive_seed("adapt", checkpoint.seed)
+    phase = build_phase(checkpoint, checkpoint.pretrain, tokens, held_out_tokens, seed=seed)
     model = checkpoint.build(device, body_dropout=settings.body_dropout)
     state = TrainState(
         model,
         settings.build_optimizer(_group_with_lm_heads(model)),
         RngState(derive_seed("adapt draws", checkpoint.seed)),
     )
-    plan = _build_plan(checkpoint, settings, params, model, corpus_bytes=tokens.text_bytes)
-    return Training(state, [TrainPhase(train_sampler, held_out_sampler)], plan)
-
-
-def _failed_output(model: Encoder, reason: str) -> TrainOutput:
-    return TrainOutput(model, LearningCurve(), BudgetUsed(text_bytes=0), "failed", reason)
-
-
-def _build_plan(
-    checkpoint: Checkpoint,
-    settings: AdaptSettings,
-    params: Params,
-    model: Encoder,
-    *,
-    corpus_bytes: int,
-) -> TrainPlan:
-    budget_bytes = min(params.max_adaptation_bytes, params.adapt.max_epochs * corpus_bytes)
-    return TrainPlan(
+    budget_bytes = min(params.max_adaptation_bytes, params.adapt.max_epochs * tokens.text_bytes)
+    plan = TrainPlan(
         progress=lambda counters: counters.text_bytes / budget_bytes,
         lr_schedule=settings.lr_schedule(),
         learning_rate=settings.learning_rate,
@@ -217,6 +187,11 @@ def _build_plan(
         grad_accum_steps=checkpoint.pretrain.grad_accum_steps,
         clip_groups=model.grad_clip_groups(),
     )
+    return Training(state, [phase], plan)
+
+
+def _failed_output(model: Encoder, reason: str) -> TrainOutput:
+    return TrainOutput(model, LearningCurve(), BudgetUsed(text_bytes=0), "failed", reason)
 
 
 def _group_with_lm_heads(model: Encoder) -> list[list[nn.Parameter]]:

@@ -33,7 +33,6 @@ class BestWeights:
 
     @property
     def is_over(self) -> bool:
-        """The patience is used up."""
         return self.patience is not None and self.num_without_improvement >= self.patience
 
     def update(self, loss: float) -> None:
@@ -47,11 +46,9 @@ class BestWeights:
             self._keep()
 
     def restore(self) -> None:
-        """Give the model its best weights."""
         self.model.load_state_dict(self.weights)
 
     def save(self, folder: Path) -> None:
-        """Write the weights and the losses into a resume point."""
         save_tensors(self.weights, folder / WEIGHTS_FILE)
         losses = {"loss": self.loss, "lowest_since_start": self.lowest_since_start}
         known = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
@@ -59,7 +56,6 @@ class BestWeights:
         write_json(folder / METADATA_FILE, metadata)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
         device = next(self.model.parameters()).device
         tensors = read_tensors(folder / WEIGHTS_FILE)
         self.weights = {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -7,13 +7,12 @@ import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lineage.errors import InputError
@@ -24,7 +23,6 @@ from lineage.training.uncompiled import mark_methods_uncompiled
 
 SIZE_TOLERANCE = 0.05
 CLOSE_SIZE_TOLERANCE = 0.02  # close enough to keep the paper's proportions
-INIT_FUNCTIONS = ("uniform_", "normal_", "kaiming_uniform_", "trunc_normal_", "fill_", "zero_")
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,6 @@ class TrainCounters:
     steps: int = 0
 
     def add_batch(self, batch: Batch, *, steps: int) -> "TrainCounters":
-        """Return the counters after one more batch."""
         tokens_with_padding = batch.ids_BT.numel()
         if batch.has_no_padding():  # in a bidirectional batch, tokens are half of the ids
             tokens_with_padding = batch.num_tokens
@@ -140,31 +137,10 @@ def _closest_candidate(
 
 @functools.cache
 def _count_body_parameters(family: Family, config: Any, vocab_size: int) -> int:
-    with _SkipInit():
-        model: Encoder = build_on_meta(
-            lambda: family.build(config, vocab_size=vocab_size), where=f"models: {family.name}"
-        )
+    model: Encoder = build_on_meta(
+        lambda: family.build(config, vocab_size=vocab_size), where=f"models: {family.name}"
+    )
     return count_parameters_by_role(model)["body"]
-
-
-class _SkipInit(TorchFunctionMode):
-    """Skip the initialization of new models, which would take most of the time.
-
-    On the meta device there are no numbers to initialize.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Return the tensor as it is if `func` would initialize it."""
-        keyword_args = kwargs or {}
-        if func.__name__ in INIT_FUNCTIONS:
-            return args[0] if args else next(iter(keyword_args.values()))
-        return func(*args, **keyword_args)
 
 
 def count_train_flops(model: Encoder, family: Family, batch: Batch) -> int:

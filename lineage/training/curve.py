@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lineage.artifacts import read_json, write_json, write_table
+from lineage.artifacts import read_json, write_json
 
 CURVE_COLUMNS = ("step", "progress", "text_bytes", "loss", "learning_rate")
 
@@ -45,7 +45,6 @@ class CurvePoint:
 
     @property
     def validation_loss(self) -> float:
-        """Return the sum of the validation losses; accuracies do not count."""
         return total_loss(self.validation)
 
 
@@ -70,7 +69,6 @@ class LearningCurve:
         return frame[[*CURVE_COLUMNS, *others]]
 
     def validation_losses(self) -> list[float]:
-        """Return the validation losses in order."""
         return [point.validation_loss for point in self.points if point.validation]
 
     def save(self, folder: Path, *, seconds: float) -> None:
@@ -83,7 +81,6 @@ class LearningCurve:
         write_json(folder / "curve.json", saved)
 
     def load(self, folder: Path) -> None:
-        """Read a saved curve, and go on from there."""
         saved = read_json(folder / "curve.json")
         self.points = [CurvePoint(**point) for point in saved["points"]]
         self.previous_seconds = saved["elapsed_seconds"]
@@ -96,8 +93,3 @@ class LearningCurve:
         if not self.pending_losses:
             return []
         return torch.stack([loss.cpu() for loss in self.pending_losses]).tolist()
-
-
-def write_curve(path: Path, curve: LearningCurve) -> None:
-    """Write the curve as a table; it holds no times."""
-    write_table(path, curve.to_frame())

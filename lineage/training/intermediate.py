@@ -22,7 +22,7 @@ class IntermediateCheckpoints:
         """`shares` are shares of the budget; `folder` is that of the resume points."""
         self.checkpoint = checkpoint
         self.folders = {share: folder / f"{INTERMEDIATE_PREFIX}{share}" for share in sorted(shares)}
-        self.reached = 0.0  # the progress at the last call of `start` or `update`
+        self.reached = 0.0  # the shares up to this progress have their checkpoints
 
     def has_all_until(self, progress: float) -> bool:
         """Tell whether the checkpoints of all shares up to this progress are here, undamaged."""
@@ -31,10 +31,6 @@ class IntermediateCheckpoints:
             for share, folder in self.folders.items()
             if share <= progress
         )
-
-    def start(self, progress: float) -> None:
-        """Begin at this progress: the shares up to it have their checkpoints."""
-        self.reached = progress
 
     def update(self, state: TrainState, progress: float) -> None:
         """Save the model for each share that the last step has reached.

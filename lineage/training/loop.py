@@ -68,7 +68,8 @@ def train(
             if step.start_progress >= plan.end_progress:
                 break
             if batch_index == 0:
-                _check_progress(last_epoch_progress, step.start_progress)
+                if step.start_progress == last_epoch_progress:  # training would never end
+                    raise EvaluationError("a whole epoch reads no text; add text")
                 last_epoch_progress = step.start_progress
         if batch_index == 0 or not sampler.carries_state:
             state.recurrent_state = None
@@ -94,12 +95,6 @@ def train(
     state.run_finite_checks()
 
 
-def _check_progress(last_epoch_progress: float, progress: float) -> None:
-    """Raise EvaluationError if the last epoch read no text: training would never end."""
-    if progress == last_epoch_progress:
-        raise EvaluationError("a whole epoch reads no text; add text")
-
-
 class _AccumulatedStep:
     """The batches since the last optimizer step."""
 
@@ -110,13 +105,11 @@ class _AccumulatedStep:
         self.lr_scale_sum = 0.0
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:
-        """Count a batch and its detached loss."""
         self.num_batches += 1
         self.loss_sum = self.loss_sum + loss
         self.lr_scale_sum += batch.learning_rate_scale
 
     def learning_rate(self, plan: TrainPlan) -> float:
-        """Return the scheduled rate, times the mean factor of the batches."""
         scheduled = plan.learning_rate * plan.lr_schedule(self.start_progress)
         return scheduled * self.lr_scale_sum / self.num_batches
 
@@ -124,7 +117,6 @@ class _AccumulatedStep:
 def _forward_backward(
     state: TrainState, objective: Objective, batch: Batch, plan: TrainPlan
 ) -> torch.Tensor:
-    """Accumulate the gradients of a batch, and return its loss, detached."""
     state.model.train()
     with state.rng_state.activate(state.device), autocast(state.device, plan.precision):
         output = objective(state.model, batch.to(state.device), state.recurrent_state)
@@ -135,7 +127,6 @@ def _forward_backward(
 
 
 def _update_parameters(state: TrainState, plan: TrainPlan, learning_rate: float) -> None:
-    """Clip the gradients, take one optimizer step, and reset the gradients."""
     set_learning_rates(state.optimizer, learning_rate)
     for clip_group in plan.clip_groups or [[*state.model.parameters()]]:
         # Without gradients torch returns a norm on the CPU, which the checks of a GPU cannot take.

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,12 @@ from lineage.networks.batch import IGNORE_INDEX, Batch, bucket_by_length
 from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
-from lineage.training.samplers import WindowSettings
-from lineage.training.settings import MaskedLmPretrainSettings, MaskReplacement
+from lineage.training.samplers import CorpusSampler
+from lineage.training.settings import (
+    MaskedLmPretrainSettings,
+    MaskReplacement,
+    PretrainSettings,
+)
 
 # Below this share of documents with several sentences, next-sentence labels are not used.
 MIN_MULTI_SENTENCE_SHARE = 0.5
@@ -37,7 +41,7 @@ class SegmentPair(NamedTuple):
         return self.end_a - self.start_a + self.end_b - self.start_b
 
 
-class MaskedSegmentPairs:
+class MaskedSegmentPairs(CorpusSampler):
     """[CLS] A [SEP] B [SEP], sorted into buckets by length.
 
     (google-research/bert, create_pretraining_data.) Pairs and masks are new in each epoch, or
@@ -45,8 +49,6 @@ class MaskedSegmentPairs:
     `next_sentence_prediction`, or if most documents have one sentence, B always follows A and there
     are no labels.
     """
-
-    carries_state = False
 
     def __init__(
         self,
@@ -56,13 +58,11 @@ class MaskedSegmentPairs:
         *,
         seed: int,
     ) -> None:
-        self.tokens = tokens
-        self.settings = settings
-        self.seed = seed
+        super().__init__(tokens, tokenizer, settings, seed=seed)
+        self.settings: MaskedLmPretrainSettings = settings
         self.data_version = 0
         self.max_tokens = settings.seq_len - NUM_PAIR_SPECIAL_TOKENS
         self.special_tokens = tokenizer.special_token_ids
-        self.vocab_size = tokenizer.vocab_size
         self.is_continuation_V = np.zeros(tokenizer.vocab_size, bool)  # pieces inside a word
         for piece, token_id in tokenizer.backend_tokenizer.get_vocab().items():
             if piece.startswith("##"):
@@ -227,49 +227,36 @@ class MaskedSegmentPairs:
         return np.concatenate([cls, segment_a, sep, segment_b, sep])
 
     def _pair_bytes(self, pair: SegmentPair) -> int:
-        bytes_a = self.tokens.byte_counts[pair.start_a : pair.end_a].sum(dtype=np.int64)
-        bytes_b = self.tokens.byte_counts[pair.start_b : pair.end_b].sum(dtype=np.int64)
-        return int(bytes_a) + int(bytes_b)
+        bytes_a = self.count_bytes(slice(pair.start_a, pair.end_a))
+        return bytes_a + self.count_bytes(slice(pair.start_b, pair.end_b))
 
 
-class MaskedWindowSettings(WindowSettings, Protocol):
-    """The settings of `MaskedWindows`."""
-
-    @property
-    def mlm_probability(self) -> float: ...
-
-    @property
-    def mask_replacement(self) -> MaskReplacement: ...
-
-
-class MaskedWindows:
+class MaskedWindows(CorpusSampler):
     """Windows of the joined documents between special tokens, in a new order each epoch.
 
     A public masked model is adapted on these.
     """
 
-    carries_state = False
+    order: np.ndarray  # of the windows; `set_epoch` sets it
 
     def __init__(
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: MaskedWindowSettings,
+        settings: PretrainSettings,
         *,
         seed: int,
+        mlm_probability: float,
+        mask_replacement: MaskReplacement,
     ) -> None:
-        self.tokens = tokens
-        self.settings = settings
-        self.seed = seed
-        self.epoch = 0
+        super().__init__(tokens, tokenizer, settings, seed=seed)
+        self.mlm_probability = mlm_probability
+        self.mask_replacement = mask_replacement
         self.template = tokenizer.special_token_template
-        self.vocab_size = tokenizer.vocab_size
         text_len = settings.seq_len - self.template.num_special_tokens
         self.window_len = min(text_len, len(tokens.ids))  # without special tokens
-        self.order = np.zeros(0, int)
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the windows."""
         self.epoch = epoch
         num_windows = len(self.tokens.ids) // max(1, self.window_len)
         self.order = generator("windows", self.seed, epoch).permutation(num_windows)
@@ -292,13 +279,13 @@ class MaskedWindows:
         chosen = choose_mask_positions(
             is_text,
             np.full(len(ids), ids.shape[1]),
-            mlm_probability=self.settings.mlm_probability,
+            mlm_probability=self.mlm_probability,
             rng=rng,
         )
         inputs, targets = mask_tokens(
             ids,
             chosen,
-            mask_replacement=self.settings.mask_replacement,
+            mask_replacement=self.mask_replacement,
             mask_id=template.mask_token_id,
             vocab_size=self.vocab_size,
             rng=rng,
@@ -308,7 +295,7 @@ class MaskedWindows:
             torch.ones(ids.shape, dtype=torch.bool),
             torch.from_numpy(is_text),
             targets_BT=torch.from_numpy(targets),
-            text_bytes=int(self.tokens.byte_counts[positions].sum(dtype=np.int64)),
+            text_bytes=self.count_bytes(positions),
             num_tokens=ids.size,
         )
 

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -18,44 +18,9 @@ from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.networks.layers.softmax import SoftmaxInputs, blockwise_cross_entropy
 
 
-class SoftmaxModel(Protocol):
-    """A language model whose configuration may ask for a sampled softmax."""
-
-    training: bool
-    vocab_size: int
-
-    @property
-    def config(self) -> Any: ...
-
-    def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs: ...
-
-
-class BidirectionalModel(SoftmaxModel, Protocol):
-    """A model that `bidirectional_lm_loss` trains."""
-
-    def token_vectors(self, batch: Batch) -> torch.Tensor: ...
-
-    def run_layers(self, tokens_2BTP: torch.Tensor, state: Any) -> Any: ...
-
-
-class RegularizedModel(Protocol):
-    """A model that `regularized_lm_loss` trains."""
-
-    training: bool
-
-    @property
-    def config(self) -> Any: ...
-
-    def softmax_inputs(self, x_ND: torch.Tensor) -> SoftmaxInputs: ...
-
-    def run_layers(self, ids_BT: torch.Tensor, state: Any) -> Any: ...
-
-
-class Targets(NamedTuple):
-    """Vectors at the positions that have a target, and the targets."""
-
-    x_ND: torch.Tensor
-    ids_N: torch.Tensor
+def mean_loss(name: str, nats: torch.Tensor, count: int, recurrent_state: Any) -> LossOutput:
+    """Return the mean over `count` targets as the only loss, of this name."""
+    return LossOutput(nats / max(count, 1), {name: nats.detach()}, {name: count}, recurrent_state)
 
 
 def causal_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) -> LossOutput:
@@ -65,15 +30,10 @@ def causal_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) ->
     """
     top_ND, targets_N = select_targets(model.encode(batch)[-1], batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_ND), targets_N)
-    count = len(targets_N)
-    return LossOutput(
-        nats / max(count, 1), {"causal": nats.detach()}, {"causal": count}, recurrent_state
-    )
+    return mean_loss("causal", nats, len(targets_N), recurrent_state)
 
 
-def bidirectional_lm_loss(
-    model: BidirectionalModel, batch: Batch, recurrent_state: Any = None
-) -> LossOutput:
+def bidirectional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -> LossOutput:
     """Predict the next word from the left and the previous word from the right.
 
     Each is half of the loss (Peters et al. 2018, section 3.1). The first half of the batch's rows
@@ -96,9 +56,7 @@ def bidirectional_lm_loss(
     return LossOutput(loss, {name: value.detach() for name, value in sums.items()}, counts, state)
 
 
-def regularized_lm_loss(
-    model: RegularizedModel, batch: Batch, recurrent_state: Any = None
-) -> LossOutput:
+def regularized_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -> LossOutput:
     """Predict the next word in reading order, with AWD-LSTM's two penalties.
 
     In training the loss adds alpha times the mean square of the last outputs after dropout, and
@@ -108,16 +66,16 @@ def regularized_lm_loss(
     outputs, dropped_BTE, state = model.run_layers(batch.ids_BT, recurrent_state)
     top_NE, targets_N = select_targets(dropped_BTE, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_NE), targets_N)
-    count = len(targets_N)
-    loss = nats / max(count, 1)
+    direction = "backward" if batch.is_backward else "forward"
+    output = mean_loss(direction, nats, len(targets_N), state)
+    loss = output.loss
     top_BTE = outputs[-1]
     if model.training:
         loss = loss + model.config.activation_penalty * dropped_BTE.float().square().mean()
         if top_BTE.shape[1] > 1:
             change = (top_BTE[:, 1:] - top_BTE[:, :-1]).float()
             loss = loss + model.config.temporal_activation_penalty * change.square().mean()
-    direction = "backward" if batch.is_backward else "forward"
-    return LossOutput(loss, {direction: nats.detach()}, {direction: count}, state)
+    return dataclasses.replace(output, loss=loss)
 
 
 def masked_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) -> LossOutput:
@@ -128,17 +86,13 @@ def masked_lm_loss(model: Encoder, batch: Batch, recurrent_state: Any = None) ->
     top_BTD = model.encode(batch)[-1]
     top_ND, targets_N = select_targets(top_BTD, batch)
     nats = cross_entropy_nats(model.softmax_inputs(top_ND), targets_N)
-    count = len(targets_N)
-    output = LossOutput(
-        nats / max(count, 1), {"masked": nats.detach()}, {"masked": count}, recurrent_state
-    )
+    output = mean_loss("masked", nats, len(targets_N), recurrent_state)
     return _add_next_sentence_loss(output, model, batch, top_BTD)
 
 
 def _add_next_sentence_loss(
     output: LossOutput, model: Any, batch: Batch, top_BTD: torch.Tensor
 ) -> LossOutput:
-    """Add the next-sentence loss if the batch has labels for it."""
     labels_B = batch.next_sentence_labels_B
     if labels_B is None:
         return output
@@ -170,9 +124,9 @@ def directional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -
     top_BTD = model.encode(batch)[-1]
     nats = {}
     counts = {}
-    for direction in directional_nats(model, batch, top_BTD):
-        nats[direction.name] = direction.nats_N.sum()
-        counts[direction.name] = len(direction.nats_N)
+    for name, _, nats_N in directional_nats(model, batch, top_BTD):
+        nats[name] = nats_N.sum()
+        counts[name] = len(nats_N)
     losses = (nats[name] / max(counts[name], 1) for name in nats)
     output = LossOutput(
         sum(losses, torch.zeros(())) / len(nats),
@@ -183,16 +137,13 @@ def directional_lm_loss(model: Any, batch: Batch, recurrent_state: Any = None) -
     return _add_next_sentence_loss(output, model, batch, top_BTD)
 
 
-class DirectionalNats(NamedTuple):
-    """The losses of one reading direction."""
+def directional_nats(
+    model: Any, batch: Batch, top_BTD: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the losses of the text's tokens for each direction in which the model reads.
 
-    name: str  # causal, forward or backward
-    items_N: torch.Tensor  # the item of each predicted token
-    nats_N: torch.Tensor
-
-
-def directional_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> Iterator[DirectionalNats]:
-    """Yield the losses of the text's tokens for each direction in which the model reads."""
+    They are its name (causal, forward or backward), the (N,) item of each token, and (N,) nats.
+    """
     assert batch.text_mask_BT is not None
     ids_BT = batch.ids_BT
     text_BT = batch.text_mask_BT
@@ -204,7 +155,7 @@ def directional_nats(model: Any, batch: Batch, top_BTD: torch.Tensor) -> Iterato
     for name, x_BTD, targets_BT, where_BT in inputs:
         logits_NV = model.logits(x_BTD[where_BT])
         nats_N = F.cross_entropy(logits_NV, targets_BT[where_BT], reduction="none")
-        yield DirectionalNats(name, where_BT.nonzero()[:, 0], nats_N)
+        yield name, where_BT.nonzero()[:, 0], nats_N
 
 
 def auxiliary_lm_loss(model: Encoder, top_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -220,15 +171,15 @@ def auxiliary_lm_loss(model: Encoder, top_BTD: torch.Tensor, batch: Batch) -> to
     return (nats_N / lengths_N).sum() / len(predicted)
 
 
-def select_targets(x_BTD: torch.Tensor, batch: Batch) -> Targets:
+def select_targets(x_BTD: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Select the (N, D) vectors at positions that have a target, and the (N,) targets."""
     assert batch.targets_BT is not None
     x_MD = x_BTD.flatten(0, 1)
     targets_M = batch.targets_BT.flatten()
     positions_N = batch.target_positions()
     if len(positions_N) == len(targets_M):
-        return Targets(x_MD, targets_M)
-    return Targets(x_MD[positions_N], targets_M[positions_N])
+        return x_MD, targets_M
+    return x_MD[positions_N], targets_M[positions_N]
 
 
 def split_directions(batch: Batch) -> tuple[Batch, Batch]:
@@ -266,7 +217,7 @@ def cross_entropy_nats(softmax_inputs: SoftmaxInputs, targets_N: torch.Tensor) -
 
 
 def full_or_sampled_softmax_nats(
-    model: SoftmaxModel, x_ND: torch.Tensor, targets_N: torch.Tensor
+    model: Any, x_ND: torch.Tensor, targets_N: torch.Tensor
 ) -> torch.Tensor:
     """Sum nats over the full vocabulary, or in training over `softmax_samples` candidates.
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from lineage.config.records import Checked, check_fraction, check_non_negative, check_positive
 from lineage.training.schedules import (
-    LR_SCHEDULES,
     LrSchedule,
     LrScheduleName,
+    schedule_with_warmup,
     slanted_triangular_schedule,
 )
 from lineage.training.settings import (
@@ -56,7 +56,7 @@ class DiscriminativeFinetuneSettings(Checked):
         """Return the schedule; `steps` is their total number, if known."""
         if self.schedule == "slanted_triangular":
             return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
-        return LR_SCHEDULES[self.schedule](self.cut_frac)
+        return schedule_with_warmup(self.schedule, self.cut_frac)
 
     def build_optimizer(
         self, layer_groups: Sequence[Sequence[nn.Parameter]]
@@ -65,7 +65,7 @@ class DiscriminativeFinetuneSettings(Checked):
         groups = build_param_groups(
             layer_groups, weight_decay=self.weight_decay, layer_lr_decay=self.layer_lr_decay
         )
-        return _build_adam(
+        return build_adamw(
             groups, betas=self.betas, epsilon=self.epsilon, bias_correction=self.bias_correction
         )
 
@@ -90,14 +90,7 @@ class AdaptSettings(DiscriminativeFinetuneSettings):
     new_words: NewWordSettings | None = None
 
 
-class StlrSettings(Protocol):
-    """Settings with a slanted triangular learning rate; they also have the keys checked below."""
-
-    @property
-    def ratio(self) -> float: ...
-
-
-def check_stlr_settings(settings: StlrSettings) -> None:
+def check_stlr_settings(settings: Any) -> None:
     """Raise ValueError if one of the five keys that every fine-tuning has is out of range."""
     check_positive(settings, "learning_rate", "cut_frac", "ratio", "max_grad_norm")
     check_fraction(settings, "cut_frac")
@@ -161,8 +154,11 @@ def build_adamw(
     *,
     betas: tuple[float, ...] = (0.9, 0.999),
     epsilon: float = 1e-8,
-) -> AdamW:
-    """Build AdamW with decoupled decay (Loshchilov and Hutter 2019) and a fused step."""
+    bias_correction: bool = True,
+) -> torch.optim.Optimizer:
+    """Build AdamW with decoupled decay (Loshchilov and Hutter 2019) and a fused step, or BERT's."""
+    if not bias_correction:
+        return BertAdam(groups, betas=betas, epsilon=epsilon)
     return AdamW(groups, lr=0.0, betas=(betas[0], betas[1]), eps=epsilon, fused=True)
 
 
@@ -181,7 +177,6 @@ class BertAdam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:
@@ -224,7 +219,6 @@ class AveragedSGD(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient, and its average."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -238,7 +232,6 @@ class AveragedSGD(torch.optim.Optimizer):
 
 
 def is_averaging(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer has begun to average its weights."""
     return any("average" in state for state in optimizer.state.values())
 
 
@@ -269,7 +262,7 @@ def build_pretraining_optimizer(
     if isinstance(settings, BilmPretrainSettings) and settings.optimizer == "adagrad":
         initial = settings.initial_accumulator_value
         return Adagrad(groups, lr=0.0, initial_accumulator_value=initial, eps=0.0)
-    return _build_adam(
+    return build_adamw(
         groups,
         betas=settings.betas,
         epsilon=settings.epsilon,
@@ -277,16 +270,7 @@ def build_pretraining_optimizer(
     )
 
 
-def _build_adam(
-    groups: list[ParamGroup], *, betas: tuple[float, ...], epsilon: float, bias_correction: bool
-) -> torch.optim.Optimizer:
-    if bias_correction:
-        return build_adamw(groups, betas=betas, epsilon=epsilon)
-    return BertAdam(groups, betas=betas, epsilon=epsilon)
-
-
 def set_learning_rates(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Give each group its share of the learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["lr_scale"]
 

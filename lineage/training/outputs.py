@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import create_artifact, file_digest, write_json
+from lineage.artifacts import create_artifact, file_digest, write_json, write_table
 from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.stage import Stage
 from lineage.tokenizers.token_ids import TokenizedCorpus
-from lineage.training.curve import write_curve
 from lineage.training.pretrain import TrainOutput
 
 
@@ -38,6 +37,6 @@ def write_training(
         if running_text is not None:
             TokenizedCorpus.load(running_text, "train").save(draft, "train")
     curve_path = Path(f"artifacts/results/curves/{stage.file_name}.parquet")
-    write_curve(curve_path, output.curve)
+    write_table(curve_path, output.curve.to_frame())
     stage.metadata["curve_sha256"] = file_digest(curve_path)
     stage.earlier_seconds = output.curve.previous_seconds

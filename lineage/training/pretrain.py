@@ -35,7 +35,7 @@ from lineage.training.optimizers import (
     build_pretraining_optimizer,
 )
 from lineage.training.samplers import iterate_batches
-from lineage.training.schedules import LR_SCHEDULES
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import BilmPretrainSettings, MaskReplacement, PretrainSettings
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import ALL_BATCHES, TrainContext, TrainPhase, TrainRun
@@ -136,10 +136,8 @@ def pretrain(
         checkpoint, params.grid.text_shares, context.checkpoint_dir
     )
     return run_training(
-        training.state,
+        training,
         checkpoint,
-        training.phases,
-        training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
         intermediate=intermediate,
@@ -179,7 +177,7 @@ def build_training(
         build_pretraining_optimizer([*model.parameters()], settings),
         RngState(derive_seed("pretrain", checkpoint.seed)),
     )
-    lr_schedule = LR_SCHEDULES[settings.schedule](settings.warmup_ratio)
+    lr_schedule = schedule_with_warmup(settings.schedule, settings.warmup_ratio)
     plan = TrainPlan(
         progress=lambda counters: counters.text_bytes / budget_bytes,
         lr_schedule=lambda progress: lr_schedule(settings.schedule_progress(progress)),
@@ -196,20 +194,33 @@ def build_training(
 def _build_phases(
     checkpoint: Checkpoint, tokens: TokenizedCorpus, validation_tokens: TokenizedCorpus
 ) -> list[TrainPhase]:
-    family = checkpoint.family
-    assert isinstance(family, LanguageModelFamily)
-    build_sampler = family.batch_sampler
     phases = []
     for index, (end_progress, settings) in enumerate(checkpoint.pretrain.phases):
         seed = checkpoint.seed
         if index > 0:  # with the same seed, pairs and masks would repeat
             seed = derive_seed("part", index, checkpoint.seed)
-        train_sampler = build_sampler(tokens, checkpoint.tokenizer, settings, seed=seed)
-        validation_sampler = build_sampler(
-            validation_tokens, checkpoint.tokenizer, to_validation_settings(settings), seed=0
-        )
-        phases.append(TrainPhase(train_sampler, validation_sampler, end_progress))
+        phase = build_phase(checkpoint, settings, tokens, validation_tokens, seed=seed)
+        phases.append(replace(phase, end_progress=end_progress))
     return phases
+
+
+def build_phase(
+    checkpoint: Checkpoint,
+    settings: PretrainSettings,
+    tokens: TokenizedCorpus,
+    validation_tokens: TokenizedCorpus,
+    *,
+    seed: int,
+) -> TrainPhase:
+    """Build the batches of both texts; held-out text has the same ones in every training."""
+    assert isinstance(checkpoint.family, LanguageModelFamily), "the study was checked"
+    build_sampler = checkpoint.family.batch_sampler
+    return TrainPhase(
+        build_sampler(tokens, checkpoint.tokenizer, settings, seed=seed),
+        build_sampler(
+            validation_tokens, checkpoint.tokenizer, to_validation_settings(settings), seed=0
+        ),
+    )
 
 
 def _loss_scale(settings: PretrainSettings) -> float:
@@ -237,10 +248,8 @@ def to_validation_settings(settings: Any) -> Any:
 
 
 def run_training(
-    state: TrainState,
+    training: Training,
     checkpoint: Checkpoint,
-    phases: Sequence[TrainPhase],
-    plan: TrainPlan,
     context: TrainContext,
     *,
     corpus_bytes: int,
@@ -251,23 +260,29 @@ def run_training(
 
     For `best` and `intermediate` see `TrainRun`.
     """
-    model = state.model
+    model = training.state.model
     family = checkpoint.family
     assert isinstance(model, Encoder) and isinstance(family, LanguageModelFamily)
     status = "ok"
     reason = ""
     flops_per_token = 0.0
     run = TrainRun(
-        state, family.objective, phases, plan, context, best=best, intermediate=intermediate
+        training.state,
+        family.objective,
+        training.phases,
+        training.plan,
+        context,
+        best=best,
+        intermediate=intermediate,
     )
     try:
-        flops_per_token = mean_flops_per_token(checkpoint, phases, model)
+        flops_per_token = mean_flops_per_token(checkpoint, training.phases, model)
         run.run()
     except EvaluationError as error:
         status = "failed"
         reason = str(error)
     parameter_counts = count_parameters_by_role(model)
-    counters = state.counters
+    counters = training.state.counters
     budget_used = BudgetUsed(
         text_bytes=counters.text_bytes,
         epochs=counters.text_bytes / max(corpus_bytes, 1),

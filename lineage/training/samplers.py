@@ -8,7 +8,7 @@ Shapes: B items, T positions, L tokens of a BPTT row.
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,37 +19,13 @@ from lineage.randomness import generator
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.word_bytes import trim_padding
-
-
-class WindowSettings(Protocol):
-    """The settings that every sampler reads."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def seq_len(self) -> int: ...
-
-
-class BidirectionalBpttSettings(WindowSettings, Protocol):
-    """The settings of `BidirectionalBpttBatches`."""
-
-    @property
-    def carry_state(self) -> bool: ...
-
-
-class SampledBatch(NamedTuple):
-    """A batch and its place."""
-
-    epoch: int
-    batch_index: int
-    batch: Batch
+from lineage.training.settings import BilmPretrainSettings, PretrainSettings
 
 
 def iterate_batches(
     sampler: BatchSampler, *, start_epoch: int = 0, start_index: int = 0, max_epochs: int | None = 1
-) -> Iterator[SampledBatch]:
-    """Yield batches from any place to the end of epoch `max_epochs`, or forever if it is None.
+) -> Iterator[tuple[int, int, Batch]]:
+    """Yield the epoch, the index and the batch from any place to the end of epoch `max_epochs`, or forever if it is None.
 
     Raises EvaluationError if an epoch is empty.
     """
@@ -64,56 +40,73 @@ def iterate_batches(
                 "add text, or lower batch_size and seq_len"
             )
         for index in range(start_index, count):
-            yield SampledBatch(epoch, index, sampler.get_batch(index))
+            yield epoch, index, sampler.get_batch(index)
         start_index = 0
 
 
-class CausalWindows:
-    """Windows of T tokens of the joined documents, in a new order each epoch.
-
-    The target of a position is the token after it.
-    """
+class CorpusSampler:
+    """A tokenized text and the settings of its batches, which all samplers have."""
 
     carries_state = False
 
     def __init__(
-        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: WindowSettings, *, seed: int
+        self,
+        tokens: TokenizedCorpus,
+        tokenizer: Tokenizer,
+        settings: PretrainSettings,
+        *,
+        seed: int,
     ) -> None:
         self.tokens = tokens
-        self.batch_size = settings.batch_size
-        self.seq_len = settings.seq_len
+        self.settings = settings
         self.seed = seed
+        self.epoch = 0
         self.vocab_size = tokenizer.vocab_size
         # None: every id of the corpus is in the vocabulary.
         self.unk_id: int | None = None
         if tokenizer.tokenizer_type == "word":
             self.unk_id = tokenizer.special_token_ids["<unk>"]
-        self.order = np.zeros(0, int)
+
+    def known_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Replace the ids of words outside the closed vocabulary."""
+        if self.unk_id is not None:
+            ids = np.where(ids < self.vocab_size, ids, self.unk_id)
+        return ids.astype(np.int64)
+
+    def count_bytes(self, positions: np.ndarray | slice) -> int:
+        """Count the bytes of raw text at these positions of the corpus."""
+        return int(self.tokens.byte_counts[positions].sum(dtype=np.int64))
+
+
+class CausalWindows(CorpusSampler):
+    """Windows of T tokens of the joined documents, in a new order each epoch.
+
+    The target of a position is the token after it.
+    """
+
+    order: np.ndarray  # of the windows; `set_epoch` sets it
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the windows."""
         num_targets = len(self.tokens.ids) - 1
-        num_windows = max(min(num_targets, 1), num_targets // self.seq_len)
+        num_windows = max(min(num_targets, 1), num_targets // self.settings.seq_len)
         self.order = generator("windows", self.seed, epoch).permutation(num_windows)
-        return _ceil_div(len(self.order), self.batch_size)
+        return _ceil_div(len(self.order), self.settings.batch_size)
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) ids and targets."""
-        first = index * self.batch_size
-        starts = self.order[first : first + self.batch_size] * self.seq_len
-        window_len = min(self.seq_len, len(self.tokens.ids) - 1)
+        seq_len = self.settings.seq_len
+        first = index * self.settings.batch_size
+        starts = self.order[first : first + self.settings.batch_size] * seq_len
+        window_len = min(seq_len, len(self.tokens.ids) - 1)
         positions = starts[:, None] + np.arange(window_len + 1)
-        window_ids = self.tokens.ids[positions].astype(np.int64)
-        if self.unk_id is not None:
-            window_ids = _replace_unknown(window_ids, self.vocab_size, self.unk_id)
-        ids = torch.from_numpy(window_ids)
+        ids = torch.from_numpy(self.known_ids(self.tokens.ids[positions]))
         mask = torch.ones(len(starts), window_len, dtype=torch.bool)
         return Batch(
             ids[:, :-1],
             mask,
             mask,
             targets_BT=ids[:, 1:],
-            text_bytes=_sum_bytes(self.tokens.byte_counts[positions[:, :-1]]),
+            text_bytes=self.count_bytes(positions[:, :-1]),
             num_tokens=mask.numel(),
         )
 
@@ -127,7 +120,7 @@ class _BpttRows(NamedTuple):
 
 def _bptt_rows(
     tokens: TokenizedCorpus,
-    settings: WindowSettings,
+    settings: PretrainSettings,
     rng: np.random.Generator,
     *,
     backward: bool = False,
@@ -146,7 +139,7 @@ def _bptt_rows(
     return _BpttRows(ids[: B * L].reshape(B, L), byte_counts[: B * L].reshape(B, L))
 
 
-class BpttBatches:
+class BpttBatches(CorpusSampler):
     """B rows that run through the documents, with state carried from window to window.
 
     With `variable_bptt`, window lengths vary as in AWD-LSTM (Merity et al. 2018, section 4.1): one
@@ -155,27 +148,22 @@ class BpttBatches:
     """
 
     carries_state = True
+    # `set_epoch` sets these.
+    rows: _BpttRows
+    window_bounds: np.ndarray
 
     def __init__(
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: WindowSettings,
+        settings: PretrainSettings,
         *,
         seed: int,
         variable_bptt: bool = False,
     ) -> None:
-        self.tokens = tokens
-        self.settings = settings
-        self.seed = seed
+        super().__init__(tokens, tokenizer, settings, seed=seed)
         self.variable_bptt = variable_bptt
         self.is_backward = tokenizer.direction == "backward"
-        self.vocab_size = tokenizer.vocab_size
-        # A tokenizer of bytes has no unknown token and needs none.
-        self.unk_id = tokenizer.special_token_ids.get("<unk>", 0)
-        empty = np.zeros((1, 0), int)
-        self.rows = _BpttRows(empty, empty)
-        self.window_bounds = np.zeros(1, int)
 
     def set_epoch(self, epoch: int) -> int:
         """Shuffle the documents, cut them into rows, and the rows into windows."""
@@ -197,7 +185,7 @@ class BpttBatches:
         """(B, T) ids and targets."""
         first, end = self.window_bounds[index : index + 2]
         window_ids = self.rows.ids_BL[:, first : end + 1]
-        ids = torch.from_numpy(_replace_unknown(window_ids, self.vocab_size, self.unk_id))
+        ids = torch.from_numpy(self.known_ids(window_ids))
         mask = torch.ones(len(ids), end - first, dtype=torch.bool)
         lr_scale = 1.0
         if self.variable_bptt:
@@ -207,14 +195,14 @@ class BpttBatches:
             mask,
             mask,
             targets_BT=ids[:, 1:],
-            text_bytes=_sum_bytes(self.rows.byte_counts_BL[:, first:end]),
+            text_bytes=int(self.rows.byte_counts_BL[:, first:end].sum(dtype=np.int64)),
             num_tokens=mask.numel(),
             learning_rate_scale=lr_scale,
             is_backward=self.is_backward,
         )
 
 
-class BidirectionalBpttBatches:
+class BidirectionalBpttBatches(CorpusSampler):
     """B rows that read the documents forward, and B more that read them backward.
 
     State is carried if `carry_state` is set. As in bilm-tf the two directions are independent: a
@@ -227,16 +215,12 @@ class BidirectionalBpttBatches:
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: BidirectionalBpttSettings,
+        settings: BilmPretrainSettings,
         *,
         seed: int,
     ) -> None:
-        self.tokens = tokens
-        self.settings = settings
-        self.seed = seed
+        super().__init__(tokens, tokenizer, settings, seed=seed)
         self.carries_state = settings.carry_state
-        self.vocab_size = tokenizer.vocab_size
-        self.unk_id = tokenizer.special_token_ids["<unk>"]
         self.rows_by_direction: list[_BpttRows] = []
 
     def set_epoch(self, epoch: int) -> int:
@@ -268,41 +252,34 @@ class BidirectionalBpttBatches:
         byte_ids = trim_padding(self.tokens.word_byte_ids_UC[distinct].astype(np.int64))
         mask = torch.ones(inputs.shape, dtype=torch.bool)
         return Batch(
-            torch.from_numpy(_replace_unknown(inputs, self.vocab_size, self.unk_id)),
+            torch.from_numpy(self.known_ids(inputs)),
             mask,
             mask,
             byte_ids_UC=torch.from_numpy(byte_ids),
             word_rows_BT=torch.from_numpy(word_rows.reshape(inputs.shape)),
-            targets_BT=torch.from_numpy(_replace_unknown(targets, self.vocab_size, self.unk_id)),
-            text_bytes=(_sum_bytes(byte_counts[:, :-1]) + 1) // 2,
+            targets_BT=torch.from_numpy(self.known_ids(targets)),
+            text_bytes=(int(byte_counts[:, :-1].sum(dtype=np.int64)) + 1) // 2,
             num_tokens=inputs.size // 2,
         )
 
 
-class SentenceBatches:
+class SentenceBatches(CorpusSampler):
     """Sentences, or documents, cut every `seq_len` tokens, each read from a zero state.
 
     As in context2vec's own code, a batch holds spans of one length, so none is padded. The targets
     are the span's own ids.
     """
 
-    carries_state = False
-
     def __init__(
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: WindowSettings,
+        settings: PretrainSettings,
         *,
         seed: int,
         unit: Literal["sentences", "documents"],
     ) -> None:
-        self.tokens = tokens
-        self.batch_size = settings.batch_size
-        self.seed = seed
-        self.epoch = 0
-        self.vocab_size = tokenizer.vocab_size
-        self.unk_id = tokenizer.special_token_ids["<unk>"]
+        super().__init__(tokens, tokenizer, settings, seed=seed)
         self.special_token_ids = [
             token_id for token, token_id in tokenizer.special_token_ids.items() if token != "<unk>"
         ]
@@ -319,8 +296,8 @@ class SentenceBatches:
         length_changes = np.flatnonzero(np.diff(self.lengths[order])) + 1
         batches: list[np.ndarray] = []
         for group in np.split(order, length_changes):
-            firsts = range(0, len(group), self.batch_size)
-            batches += [group[first : first + self.batch_size] for first in firsts]
+            size = self.settings.batch_size
+            batches += [group[first : first + size] for first in range(0, len(group), size)]
         self.batch_indices = [batches[i] for i in rng.permutation(len(batches))]
         return len(self.batch_indices)
 
@@ -328,15 +305,15 @@ class SentenceBatches:
         """(B, T) ids, which are also the targets."""
         indices = self.batch_indices[index]
         positions = self.starts[indices][:, None] + np.arange(self.lengths[indices[0]])
-        span_ids = self.tokens.ids[positions].astype(np.int64)
-        ids = torch.from_numpy(_replace_unknown(span_ids, self.vocab_size, self.unk_id))
+        span_ids = self.tokens.ids[positions]
+        ids = torch.from_numpy(self.known_ids(span_ids))
         text_mask = torch.from_numpy(~np.isin(span_ids, self.special_token_ids))
         return Batch(
             ids,
             torch.ones_like(text_mask),
             text_mask,
             targets_BT=ids,
-            text_bytes=_sum_bytes(self.tokens.byte_counts[positions]),
+            text_bytes=self.count_bytes(positions),
             num_tokens=ids.numel(),
         )
 
@@ -349,15 +326,6 @@ def _split_spans(bounds: np.ndarray, max_len: int) -> tuple[np.ndarray, np.ndarr
     starts = np.repeat(bounds[:-1], num_pieces) + max_len * piece_in_span
     ends = np.minimum(starts + max_len, np.repeat(bounds[1:], num_pieces))
     return starts, ends - starts
-
-
-def _replace_unknown(ids: np.ndarray, vocab_size: int, unk_id: int) -> np.ndarray:
-    """Replace the ids of words outside the closed vocabulary."""
-    return np.where(ids < vocab_size, ids, unk_id).astype(np.int64)
-
-
-def _sum_bytes(byte_counts: np.ndarray) -> int:
-    return int(byte_counts.sum(dtype=np.int64))
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

@@ -11,79 +11,52 @@ LrSchedule = Callable[[float], float]
 LrScheduleName = Literal["linear", "bert", "gpt", "constant", "cosine"]
 
 
-def linear_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
-    """Rise to 1 over the warmup, then fall linearly to 0 (Devlin et al. 2019, appendix A.2)."""
+def schedule_with_warmup(name: LrScheduleName, warmup_ratio: float) -> LrSchedule:
+    """Rise linearly to 1 over the warmup, then follow the schedule of this name."""
+    after_warmup = SCHEDULES_AFTER_WARMUP[name]
 
     def share(progress: float) -> float:
-        if progress < warmup_ratio:
-            return progress / warmup_ratio
-        if warmup_ratio >= 1:
-            return 0.0
-        return max(0.0, (1.0 - progress) / (1.0 - warmup_ratio))
+        if progress >= warmup_ratio:
+            return after_warmup(progress, warmup_ratio)
+        rise = progress / warmup_ratio
+        # GPT-1's released code multiplies the rise by the fall.
+        return rise * (1.0 - progress) if name == "gpt" else rise
 
     return share
 
 
-def bert_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
-    """Rise to 1 over the warmup, then follow 1 - progress.
-
-    BERT's released code does not rescale the fall, so the rate drops right after the warmup.
-    """
-
-    def share(progress: float) -> float:
-        if progress < warmup_ratio:
-            return progress / warmup_ratio
-        return max(0.0, 1.0 - progress)
-
-    return share
+def _linear(progress: float, warmup_ratio: float) -> float:
+    """Fall to 0 at the end (Devlin et al. 2019, appendix A.2)."""
+    if warmup_ratio >= 1:
+        return 0.0
+    return max(0.0, (1.0 - progress) / (1.0 - warmup_ratio))
 
 
-def gpt_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
-    """Multiply the rise of the warmup by 1 - progress, as GPT-1's released code does."""
-
-    def share(progress: float) -> float:
-        rise = 1.0
-        if warmup_ratio and progress <= warmup_ratio:
-            rise = progress / warmup_ratio
-        return rise * max(0.0, 1.0 - progress)
-
-    return share
+def _unscaled(progress: float, warmup_ratio: float) -> float:
+    """Follow 1 - progress, as the released code of BERT does: the rate drops after the warmup."""
+    return max(0.0, 1.0 - progress)
 
 
-def constant_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
-    """Rise to 1 over the warmup and stay there, as bilm-tf and context2vec (warmup 0) do."""
-
-    def share(progress: float) -> float:
-        if progress < warmup_ratio:
-            return progress / warmup_ratio
-        return 1.0
-
-    return share
+def _constant(progress: float, warmup_ratio: float) -> float:
+    """Stay, as bilm-tf and context2vec (warmup 0) do."""
+    return 1.0
 
 
-def cosine_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
-    """Rise to 1 over the warmup, then fall to 0 along half a cosine.
-
-    GPT-1 was pretrained so (Radford et al. 2018, section 4.1).
-    """
-
-    def share(progress: float) -> float:
-        if progress < warmup_ratio:
-            return progress / warmup_ratio
-        if warmup_ratio >= 1:
-            return 0.0
-        fall = min(1.0, (progress - warmup_ratio) / (1.0 - warmup_ratio))
-        return 0.5 + 0.5 * math.cos(math.pi * fall)
-
-    return share
+def _cosine(progress: float, warmup_ratio: float) -> float:
+    """Fall to 0 along half a cosine. GPT-1 was pretrained so (Radford et al. 2018, section 4.1)."""
+    if warmup_ratio >= 1:
+        return 0.0
+    fall = min(1.0, (progress - warmup_ratio) / (1.0 - warmup_ratio))
+    return 0.5 + 0.5 * math.cos(math.pi * fall)
 
 
-LR_SCHEDULES: dict[LrScheduleName, Callable[[float], LrSchedule]] = {
-    "linear": linear_schedule_with_warmup,
-    "bert": bert_schedule_with_warmup,
-    "gpt": gpt_schedule_with_warmup,
-    "constant": constant_schedule_with_warmup,
-    "cosine": cosine_schedule_with_warmup,
+# (progress, warmup_ratio) -> the share of the highest rate
+SCHEDULES_AFTER_WARMUP: dict[LrScheduleName, Callable[[float, float], float]] = {
+    "linear": _linear,
+    "bert": _unscaled,
+    "gpt": _unscaled,
+    "constant": _constant,
+    "cosine": _cosine,
 }
 
 

@@ -5,7 +5,8 @@ Shapes: N texts, B rows of a batch, T positions, D width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,22 +18,19 @@ from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.objectives import directional_nats
 
+# Of each text: (B,) sums of log-probabilities in nats, and (B,) numbers of tokens.
+LogProbsAndCounts = tuple[torch.Tensor, torch.Tensor]
 MAX_LOGITS_PER_BATCH = 2**25  # positions times vocabulary: 128 MiB in fp32
 
 
-class LogProbsAndCounts(NamedTuple):
-    """(B,) sums of log-probabilities in nats, and (B,) numbers of tokens."""
-
-    log_probs_B: torch.Tensor
-    counts_B: torch.Tensor
-
-
+@torch.inference_mode()
 def score_in_batches(
+    score_batch: Callable[[Any, Batch], LogProbsAndCounts],
     model: Encoder,
     tokenizer: Tokenizer,
     texts: Sequence[str],
+    *,
     limit: int | None,
-    score_batch: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]],
 ) -> np.ndarray:
     """Return (N, 2) float64: each text's log-probability in nats, and its number of tokens.
 
@@ -44,7 +42,7 @@ def score_in_batches(
     scores = np.zeros((len(items), 2))
     for indices in _batch_by_length(items, limit, tokenizer.vocab_size):
         batch = tokenizer.collate([items[i] for i in indices])
-        log_probs_B, counts_B = score_batch(batch.to(device))
+        log_probs_B, counts_B = score_batch(model, batch.to(device))
         batch_scores_B2 = torch.stack([log_probs_B.double(), counts_B.double()], 1)
         scores[indices] = batch_scores_B2.cpu().numpy()
     return scores[index_N]
@@ -85,32 +83,18 @@ def _batch_by_length(
         first += size
 
 
-@torch.inference_mode()
-def score_causal_lm(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
-    """Score each token given those before it, see `score_in_batches`.
+def _score_causal_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
+    """Score each token given those before it.
 
     The begin token precedes the first one; the end token is not scored.
     """
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        assert batch.text_mask_BT is not None
-        return _score_left_to_right(model, batch, batch.text_mask_BT)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    assert batch.text_mask_BT is not None
+    return _score_left_to_right(model, batch, batch.text_mask_BT)
 
 
-@torch.inference_mode()
-def score_forward_lm(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
+def _score_forward_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
     """Score each word given those before it, and the tokens around each sentence too."""
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        return _score_left_to_right(model, batch, batch.mask_BT)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    return _score_left_to_right(model, batch, batch.mask_BT)
 
 
 def _score_left_to_right(
@@ -120,65 +104,48 @@ def _score_left_to_right(
     targets = batch.ids_BT[:, 1:]
     nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
     nats = nats.view(len(logits), -1)
-    return LogProbsAndCounts(-(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1))
+    return -(nats * scored_BT[:, 1:]).sum(1), scored_BT[:, 1:].sum(1)
 
 
-@torch.inference_mode()
-def score_bidirectional_lm(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
+def _score_bidirectional_batch(model: Any, batch: Batch) -> LogProbsAndCounts:
     """Add the forward and the backward log-probability of each token.
 
     The tokens around each sentence are scored too.
     """
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        is_scored = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
-        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        top_BTD = model.encode(batch)[-1]
-        for direction, softmax_inputs in model.softmax_inputs_by_direction(top_BTD):
-            x_BTP, weight_VP, bias_V = softmax_inputs
-            if direction == "forward":
-                x_BTP = x_BTP[:, :-1]
-                targets = batch.ids_BT[:, 1:]
-            else:
-                x_BTP = x_BTP[:, 1:]
-                targets = batch.ids_BT[:, :-1]
-            logits = F.linear(x_BTP, weight_VP, bias_V)
-            nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-            total -= (nats.view(targets.shape) * is_scored).sum(1)
-            count += is_scored.sum(1)
-        return LogProbsAndCounts(total, count)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    is_scored = batch.mask_BT[:, 1:] & batch.mask_BT[:, :-1]
+    total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
+    top_BTD = model.encode(batch)[-1]
+    for direction, softmax_inputs in model.softmax_inputs_by_direction(top_BTD):
+        x_BTP, weight_VP, bias_V = softmax_inputs
+        if direction == "forward":
+            x_BTP = x_BTP[:, :-1]
+            targets = batch.ids_BT[:, 1:]
+        else:
+            x_BTP = x_BTP[:, 1:]
+            targets = batch.ids_BT[:, :-1]
+        logits = F.linear(x_BTP, weight_VP, bias_V)
+        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        total -= (nats.view(targets.shape) * is_scored).sum(1)
+        count += is_scored.sum(1)
+    return total, count
 
 
-@torch.inference_mode()
-def score_directional_lm(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
-) -> np.ndarray:
+def _score_directional_batch(model: Encoder, batch: Batch) -> LogProbsAndCounts:
     """Score each token given those to its left.
 
     With two directions, log-probabilities given those to its right are added.
     """
-
-    def score_batch(batch: Batch) -> LogProbsAndCounts:
-        total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
-        for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
-            total.index_add_(0, items_N, -nats_N.float())
-            count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
-        return LogProbsAndCounts(total, count)
-
-    return score_in_batches(model, tokenizer, texts, limit, score_batch)
+    total, count = torch.zeros(2, len(batch.ids_BT), device=batch.ids_BT.device)
+    for _, items_N, nats_N in directional_nats(model, batch, model.encode(batch)[-1]):
+        total.index_add_(0, items_N, -nats_N.float())
+        count.index_add_(0, items_N, torch.ones_like(nats_N, dtype=count.dtype))
+    return total, count
 
 
-class _MaskedToken(NamedTuple):
-    """An input with one masked token."""
-
-    item_index: int
-    position: int
-    target: int
-    encoding: Encoding
+score_causal_lm = partial(score_in_batches, _score_causal_batch)
+score_forward_lm = partial(score_in_batches, _score_forward_batch)
+score_bidirectional_lm = partial(score_in_batches, _score_bidirectional_batch)
+score_directional_lm = partial(score_in_batches, _score_directional_batch)
 
 
 @torch.inference_mode()
@@ -191,32 +158,25 @@ def score_pseudo_log_likelihood(
     """
     items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
     device = next(model.parameters()).device
-    masked = _mask_each_token(items, tokenizer.special_token_ids["[MASK]"])
+    mask_id = tokenizer.special_token_template.mask_token_id
     scores = np.zeros((len(items), 2))
-    np.add.at(scores[:, 1], [token.item_index for token in masked], 1)
-    # Logits are computed at one position per item, but hidden states at all.
-    vocab_size = max(1, tokenizer.vocab_size // 8)
-    for indices in _batch_by_length([token.encoding for token in masked], limit, vocab_size):
-        tokens = [masked[i] for i in indices]
-        batch = tokenizer.collate([token.encoding for token in tokens]).to(device)
-        positions = torch.tensor([token.position for token in tokens], device=device)
-        targets = torch.tensor([token.target for token in tokens], device=device)
-        rows = torch.arange(len(tokens), device=device)
-        top_ND = model.encode(batch)[-1][rows, positions]
-        nats = F.cross_entropy(model.logits(top_ND), targets, reduction="none")
-        item_indices = [token.item_index for token in tokens]
-        np.subtract.at(scores[:, 0], item_indices, nats.double().cpu().numpy())
-    return scores[index_N]
-
-
-def _mask_each_token(items: Sequence[Encoding], mask_id: int) -> list[_MaskedToken]:
-    """Return a copy of an item for each token of its text, with that token masked."""
-    masked = []
-    for item_index, item in enumerate(items):
-        for position in np.flatnonzero(item.offsets[:, 1] > item.offsets[:, 0]):
+    masked: list[Encoding] = []  # a copy of an item for each token of its text
+    places = []  # of each copy: its row in `scores`, the masked position, the token there
+    for row, item in enumerate(items):
+        positions = np.flatnonzero(item.offsets[:, 1] > item.offsets[:, 0])
+        scores[row, 1] = len(positions)
+        for position in positions:
             ids = item.ids.copy()
             ids[position] = mask_id
-            encoding = Encoding(ids, item.offsets)
-            target = int(item.ids[position])
-            masked.append(_MaskedToken(item_index, int(position), target, encoding))
-    return masked
+            masked.append(Encoding(ids, item.offsets))
+            places.append((row, position, item.ids[position]))
+    places_M3 = np.array(places, np.int64).reshape(-1, 3)
+    # Logits are computed at one position per item, but hidden states at all.
+    vocab_size = max(1, tokenizer.vocab_size // 8)
+    for indices in _batch_by_length(masked, limit, vocab_size):
+        batch = tokenizer.collate([masked[i] for i in indices]).to(device)
+        _, positions_N, targets_N = torch.from_numpy(places_M3[indices]).to(device).unbind(1)
+        top_ND = model.encode(batch)[-1][torch.arange(len(indices), device=device), positions_N]
+        nats = F.cross_entropy(model.logits(top_ND), targets_N, reduction="none")
+        np.subtract.at(scores[:, 0], places_M3[indices, 0], nats.double().cpu().numpy())
+    return scores[index_N]

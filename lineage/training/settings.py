@@ -82,7 +82,6 @@ class PretrainSettings:
 
     @property
     def phases(self) -> list[SettingsPhase]:
-        """The parts of the training in order."""
         return [SettingsPhase(1.0, self)]
 
     def schedule_progress(self, progress: float) -> float:

@@ -77,7 +77,6 @@ class TrainState:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model's parameters."""
         return next(self.model.parameters()).device
 
     def check_finite(self, name: str, value: torch.Tensor) -> None:
@@ -112,79 +111,63 @@ class TrainState:
         Raises EvaluationError if a loss or gradient was not finite: see `run_finite_checks`.
         """
         self.run_finite_checks()
-        parameter_states = self.optimizer.state_dict()["state"]
         metadata = {
             "counters": dataclasses.asdict(self.counters),
             "epoch": self.epoch,
             "batch_index": self.batch_index,
-            "optimizer_steps": {
-                str(index): float(values["step"]) for index, values in parameter_states.items()
-            },
         }
         with create_artifact(folder, "checkpoint") as draft:
             save_file(self._tensors_to_save(), draft / "state.safetensors")
             write_json(draft / STATE_FILE, metadata)
 
     def _tensors_to_save(self) -> dict[str, torch.Tensor]:
-        """Return copies of all tensors, named by what they belong to."""
         tensors = {"rng_state": self.rng_state.state}
         for name, tensor in self.model.state_dict().items():
             tensors[f"model/{name}"] = tensor
         for index, values in self.optimizer.state_dict()["state"].items():
             for name, tensor in values.items():
-                if name != "step":
-                    tensors[f"optimizer/{index}/{name}"] = tensor
+                tensors[f"optimizer/{index}/{name}"] = tensor
         for layer, states in enumerate(self.recurrent_state or ()):
             for place, tensor in enumerate(states):
                 tensors[f"recurrent_state/{layer}/{place}"] = tensor
         return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
     def load(self, folder: Path) -> None:
-        """Read a saved state, and go on from there."""
         read_manifest(folder, "checkpoint")
         tensors = load_file(folder / "state.safetensors")
         metadata = read_json(folder / STATE_FILE)
         self.model.load_state_dict(_select_prefix(tensors, "model/"))
-        self._load_optimizer(_select_prefix(tensors, "optimizer/"), metadata["optimizer_steps"])
-        self._load_recurrent_state(_select_prefix(tensors, "recurrent_state/"))
+        parameter_states = _nest_by_index(_select_prefix(tensors, "optimizer/"))
+        param_groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": parameter_states, "param_groups": param_groups})
+        layers = _nest_by_index(_select_prefix(tensors, "recurrent_state/"))
+        states = []
+        for _, by_place in sorted(layers.items()):
+            places = sorted(by_place, key=int)
+            states.append(tuple(by_place[place].to(self.device) for place in places))
+        self.recurrent_state = tuple(states) or None
         self.rng_state.state = tensors["rng_state"]
         self.counters = TrainCounters(**metadata["counters"])
         self.epoch = metadata["epoch"]
         self.batch_index = metadata["batch_index"]
 
-    def _load_optimizer(
-        self, tensors: Mapping[str, torch.Tensor], steps: Mapping[str, float]
-    ) -> None:
-        parameter_states = {
-            int(index): {"step": torch.tensor(step)} for index, step in steps.items()
-        }
-        for key, tensor in tensors.items():
-            index, name = key.split("/")
-            parameter_states[int(index)][name] = tensor
-        param_groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": parameter_states, "param_groups": param_groups})
-
-    def _load_recurrent_state(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        layers: dict[int, dict[int, torch.Tensor]] = {}
-        for key, tensor in tensors.items():
-            layer, place = key.split("/")
-            layers.setdefault(int(layer), {})[int(place)] = tensor.to(self.device)
-        states = tuple(
-            tuple(tensor for _, tensor in sorted(by_place.items()))
-            for _, by_place in sorted(layers.items())
-        )
-        self.recurrent_state = states or None
-
 
 def read_counters(folder: Path) -> TrainCounters:
-    """Read the counters of a saved state."""
     return TrainCounters(**read_json(folder / STATE_FILE)["counters"])
 
 
 def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    """Return the tensors whose names start with `prefix`, without it."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
+
+
+def _nest_by_index(tensors: Mapping[str, torch.Tensor]) -> dict[int, dict[str, torch.Tensor]]:
+    """Turn names such as 3/exp_avg into two levels."""
+    nested: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split("/")
+        nested.setdefault(int(index), {})[name] = tensor
+    return nested

@@ -62,10 +62,8 @@ def pretrain_on_target(
     params = replace(params, budget=replace(params.budget, text_bytes=budget_bytes))
     training = build_training(checkpoint, tokens, held_out_tokens, params, context.device)
     return run_training(
-        training.state,
+        training,
         checkpoint,
-        training.phases,
-        training.plan,
         context,
         corpus_bytes=tokens.text_bytes,
         # Any training is better than none, whatever the losses say: random init is another system.

@@ -86,7 +86,7 @@ class TrainRun:
         self.plan = replace(self.plan, progress=end_early(self.plan.progress))
         self.context.work.add(self._validations_part, self._num_validations, 0.0)
         if self.intermediate is not None:
-            self.intermediate.start(self.plan.progress(self.state.counters))
+            self.intermediate.reached = self.plan.progress(self.state.counters)
         with _delay_sigterm() as stop_requested:
             self._train(stop_requested)
         swap_averaged_weights(self.state.optimizer)
@@ -125,11 +125,12 @@ class TrainRun:
         return None
 
     def _list_resume_points(self) -> list[Path]:
-        """Return the folders of all resume points, oldest first."""
-        return sorted(self.context.checkpoint_dir.glob("step-*"), key=_step_number)
+        return sorted(
+            self.context.checkpoint_dir.glob("step-*"),
+            key=lambda folder: int(folder.name.removeprefix("step-")),
+        )
 
     def _train(self, stop_requested: Callable[[], bool]) -> None:
-        """Train from the present state to the end, record points, and save resume points."""
         start_time = time.monotonic()
         start_tokens = self.state.counters.tokens
         last_saved = start_time
@@ -159,7 +160,6 @@ class TrainRun:
                 last_saved = time.monotonic()
 
     def _iterate_steps(self) -> Iterator[tuple[TrainPhase, StepOutput]]:
-        """Yield the steps of every phase that is not finished; each phase starts at epoch 0."""
         for phase in self.phases:
             if self.plan.progress(self.state.counters) >= phase.end_progress:
                 continue
@@ -315,10 +315,6 @@ def _delay_sigterm() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGTERM, handler)
     if has_come.is_set():
         signal.raise_signal(signal.SIGTERM)
-
-
-def _step_number(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
 
 
 def _format_metrics(curve: LearningCurve) -> str:

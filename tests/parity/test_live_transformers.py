@@ -21,7 +21,7 @@ from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.training.loop import TrainPlan, train
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.optimizers import build_adamw, build_param_groups
-from lineage.training.schedules import linear_schedule_with_warmup
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.golden import golden_folder
 from tests.tiny import OneBatchSampler
@@ -225,7 +225,7 @@ def test_losses_of_five_training_steps_match_transformers(kind: str) -> None:
     )
     plan = TrainPlan(
         progress=lambda counters: counters.steps / steps,
-        lr_schedule=linear_schedule_with_warmup(0.4),
+        lr_schedule=schedule_with_warmup("linear", 0.4),
         learning_rate=learning_rate,
         max_grad_norm=max_grad_norm,
         precision="fp32",

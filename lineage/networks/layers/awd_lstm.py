@@ -114,15 +114,6 @@ class AwdLSTM(nn.Module):
             WeightDropLSTM(inputs, units) for inputs, units in itertools.pairwise(self.layer_sizes)
         )
 
-    def zero_state(self, batch_size: int) -> LSTMStates:
-        """Return the state before any text: output and cell of each layer, both (1, B, H)."""
-        states = []
-        for units in self.layer_sizes[1:]:
-            output = self.embedding_weight.new_zeros(1, batch_size, units)
-            cell = self.embedding_weight.new_zeros(1, batch_size, units)
-            states.append((output, cell))
-        return tuple(states)
-
     def embed(self, ids_BT: torch.Tensor) -> torch.Tensor:
         """Return (B, T, E); training drops whole words of the table."""
         p = self.dropouts.embedding if self.training else 0.0
@@ -139,10 +130,9 @@ class AwdLSTM(nn.Module):
         """
         B = len(ids_BT)
         dropouts = self.dropouts if self.training else NO_DROPOUT
-        if state is None:
-            state = self.zero_state(B)
-        else:
-            state = tuple((h[:, :B].contiguous(), c[:, :B].contiguous()) for h, c in state)
+        states: list[LSTMState | None] = [None] * len(self.layers)
+        if state is not None:
+            states = [(h[:, :B].contiguous(), c[:, :B].contiguous()) for h, c in state]
         x = self.embed(ids_BT)
         outputs = [x]
         next_state = []
@@ -150,7 +140,7 @@ class AwdLSTM(nn.Module):
         for index, layer in enumerate(self.layers):
             if index > 0:
                 x = locked_dropout(x, (B, 1, x.shape[-1]), dropouts.hidden)
-            x, (h, c) = layer(x, state[index], drop=dropouts.weight)
+            x, (h, c) = layer(x, states[index], drop=dropouts.weight)
             outputs.append(x)
             next_state.append((h.detach(), c.detach()))
         dropped = locked_dropout(x, (B, 1, x.shape[-1]), dropouts.output)

@@ -112,22 +112,15 @@ class LSTMBlock(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x_BTD: torch.Tensor, reversed_BT: torch.Tensor) -> torch.Tensor:
-        """Map (B, T, D) to (B, T, D)."""
         inputs_BTD = self.norm(x_BTD) if self.norm_first else x_BTD
-        outputs = [self.run_direction(0, inputs_BTD)]
+        forward, _ = self.lstms[0](inputs_BTD)
+        outputs = [forward]
         if len(self.lstms) == 2:
-            backward = self.run_direction(1, gather_positions(inputs_BTD, reversed_BT))
+            backward, _ = self.lstms[1](gather_positions(inputs_BTD, reversed_BT))
             outputs.append(gather_positions(backward, reversed_BT))
         projected_BTD = self.out_proj(torch.cat(outputs, -1))
         x_BTD = x_BTD + F.dropout(projected_BTD, self.dropout, self.training)
         return x_BTD if self.norm_first else self.norm(x_BTD)
-
-    def run_direction(self, direction: int, x_BTD: torch.Tensor) -> torch.Tensor:
-        """Map (B, T, D) to (B, T, H of this direction), starting from a zero state."""
-        layer = self.lstms[direction]
-        assert isinstance(layer, WeightDropLSTM)
-        output, _ = layer(x_BTD)
-        return output
 
 
 class LSTMStack(LayerStack):
@@ -176,7 +169,6 @@ class ConcatenatedDirections(nn.Module):
         ]
 
     def layer_groups(self) -> list[list[nn.Parameter]]:
-        """Return each layer's parameters of both directions."""
         pairs = zip(
             self.forward_body.layer_groups(), self.backward_body.layer_groups(), strict=True
         )

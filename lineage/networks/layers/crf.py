@@ -165,7 +165,6 @@ class _LogPartition(torch.autograd.Function):
         start_K: torch.Tensor,
         end_K: torch.Tensor,
     ) -> torch.Tensor:
-        """Return (N,)."""
         posterior = forward_backward(emissions_NWK, mask_NW, transitions_KK, start_K, end_K)
         ctx.save_for_backward(posterior.tags_NWK, posterior.pairs_NKK, mask_NW)
         ctx.dtypes = (emissions_NWK.dtype, transitions_KK.dtype)
@@ -174,7 +173,6 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_N: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of the emissions and of all transitions."""
         tags_NWK, pairs_NKK, mask_NW = ctx.saved_tensors
         emissions_dtype, parameter_dtype = ctx.dtypes
         gradient_N = gradient_N.double()

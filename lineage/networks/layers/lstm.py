@@ -5,14 +5,19 @@ Shapes: a leading 2 is the direction (1 for one direction); B items, T positions
 cell units. Gates are in the order update, input, forget, output.
 """
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from lineage.config.records import check_fraction, check_num_layers, check_positive
+from lineage.networks.base import candidate_sizes
 from lineage.networks.layers.lstm_cell import CellSteps, clip_backward
 
 LSTMState = tuple[torch.Tensor, torch.Tensor]  # output (2, B, P) and cell (2, B, H)
@@ -251,7 +256,6 @@ class ProjectedLSTM(nn.Module):
         )
 
     def zero_state(self, like_2BTP: torch.Tensor) -> LSTMStates:
-        """Return the state before any text."""
         D, B = like_2BTP.shape[:2]
         states = []
         for _ in self.layers:
@@ -299,3 +303,49 @@ class ProjectedLSTM(nn.Module):
             with torch.no_grad():
                 gate_biases = layer.bias.view(-1, 4 * self.cell_size)
                 gate_biases[..., 2 * self.cell_size : 3 * self.cell_size] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedLSTMConfig:
+    """The keys of `architecture` that language models of projected LSTMs share.
+
+    `projection_size` and `cell_size` follow from the parameter budget if they are not given.
+    """
+
+    num_layers: int
+    # cell_size / projection_size; 8 in ELMo, 4 in TagLM (2048 / 512)
+    cell_to_projection_ratio: int
+    dropout: float
+    cell_clip: float | None
+    projection_clip: float | None
+    softmax_samples: int | None  # candidates of the sampled softmax in training; None: all words
+    projection_size: int | None = None
+    cell_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_layers", "cell_to_projection_ratio", "cell_clip")
+        check_positive(self, "projection_clip", "softmax_samples", "projection_size", "cell_size")
+        check_num_layers(self, "num_layers")
+        check_fraction(self, "dropout")
+
+    def candidates(self) -> Iterator[list[Self]]:
+        """Yield lists of configs of growing projection."""
+        return candidate_sizes(
+            self, "projection_size", "cell_size", ratio=self.cell_to_projection_ratio
+        )
+
+    def build_lstm(self, *, residual: bool, num_directions: int) -> ProjectedLSTM:
+        """Build the layers with empty parameters."""
+        assert self.projection_size is not None and self.cell_size is not None, (
+            "widths are solved before a model is built"
+        )
+        return ProjectedLSTM(
+            num_layers=self.num_layers,
+            projection_size=self.projection_size,
+            cell_size=self.cell_size,
+            cell_clip=self.cell_clip or math.inf,
+            projection_clip=self.projection_clip or math.inf,
+            dropout=self.dropout,
+            residual=residual,
+            num_directions=num_directions,
+        )

@@ -77,7 +77,6 @@ class CellSteps:
 
 
 def _activate_gates(gates: torch.Tensor, update: torch.Tensor) -> None:
-    """Apply tanh to the update and sigmoid to the other gates, in place."""
     if gates.device.type == "cpu" and gates.dtype != torch.bfloat16:
         update.mul_(2)
         gates.sigmoid_()

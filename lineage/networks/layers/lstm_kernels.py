@@ -28,7 +28,6 @@ class FusedCellSteps(CellSteps):
         cell_tanh: torch.Tensor,
         hidden: torch.Tensor,
     ) -> None:
-        """Activate the gates, which hold the input's products; write cell, its tanh, and hidden."""
         torch.baddbmm(gates, previous_output, weight_hh, out=gates)
         D, B, H = cell.shape
         by_direction = (gates, previous_cell, cell, cell_tanh, hidden)

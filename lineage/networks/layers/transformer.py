@@ -140,7 +140,6 @@ class TransformerBlock(nn.Module):
     def self_attention(
         self, x_BTD: torch.Tensor, attention_mask_B11T: torch.Tensor | None
     ) -> torch.Tensor:
-        """Apply multi-head self-attention and dropout: (B, T, D) -> (B, T, D)."""
         B, T, D = x_BTD.shape
         qkv = self.qkv_proj(x_BTD).view(B, T, 3, self.num_heads, D // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -156,7 +155,6 @@ class TransformerBlock(nn.Module):
         return F.dropout(self.out_proj(attended_BTD), self.dropout, self.training)
 
     def feed_forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """Apply the position-wise feed-forward part and dropout: (B, T, D) -> (B, T, D)."""
         hidden = F.gelu(self.ffn_in(x_BTD), approximate=self.gelu_approximation)
         return F.dropout(self.ffn_out(hidden), self.dropout, self.training)
 
@@ -221,18 +219,13 @@ def init_normal_weights(
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
-        elif _has_normal_weights(part):
-            weight = part.weight
-            assert isinstance(weight, torch.Tensor)
+            continue
+        # Positions that are not learned have no weight.
+        weight = getattr(part, "weight", None)
+        if isinstance(part, nn.Linear | nn.Embedding | PositionEmbedding) and weight is not None:
             if truncated:
                 nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)
             else:
                 nn.init.normal_(weight, std=std, generator=generator)
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)
-
-
-def _has_normal_weights(part: nn.Module) -> bool:
-    if isinstance(part, PositionEmbedding):
-        return part.encoding == "learned"
-    return isinstance(part, nn.Linear | nn.Embedding)
