@@ -21,22 +21,10 @@ from lineage.config.records import Checked
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import (
-    EvalContext,
-    EvalRun,
-    LabelCount,
-    Subject,
-    TaskContext,
-    Transfer,
-)
+from lineage.methods.encoder import EvalContext, EvalRun, LabelCount, Subject, TaskContext, Transfer
 from lineage.methods.run_predictions import FailedTrial, RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
-from lineage.results import (
-    PREDICTION_COLUMNS,
-    PROBABILITY_PREFIX,
-    SEED_COLUMNS,
-    Note,
-)
+from lineage.results import PREDICTION_COLUMNS, PROBABILITY_PREFIX, SEED_COLUMNS, Note
 from lineage.tasks.base import Kind
 
 # Metrics that are the mean of a column of the same name.

@@ -10,12 +10,7 @@ from typing import ClassVar, Self
 import pandas as pd
 
 from lineage.answers.base import HeadAnswer, PredictionColumns
-from lineage.methods.base import (
-    FittedSystem,
-    RunItems,
-    answer_scored_splits,
-    select_train_rows,
-)
+from lineage.methods.base import FittedSystem, RunItems, answer_scored_splits, select_train_rows
 from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import EvalRun, Subject, TaskContext, Transfer
 from lineage.methods.head_method import HeadMethod

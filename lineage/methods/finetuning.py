@@ -21,12 +21,7 @@ from lineage.config.records import check_fraction, check_non_negative, check_pos
 from lineage.data.task_data import SplitItems
 from lineage.methods.base import RunItems
 from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
-from lineage.methods.encoder import (
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.encoder import Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import (
     EncodedItem,
     answer_rows,

@@ -17,13 +17,7 @@ from lineage.answers.span import ITEM_START
 from lineage.config.records import check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
 from lineage.methods.base import RunItems
-from lineage.methods.encoder import (
-    EncoderUnderTest,
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.encoder import EncoderUnderTest, Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import EncodedItem, answer_rows
 from lineage.methods.feature_store import (
     FeatureScaling,

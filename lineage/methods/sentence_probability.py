@@ -17,13 +17,7 @@ from lineage.methods.base import (
     answer_scored_splits,
 )
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import (
-    EvalRun,
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.encoder import EvalRun, Subject, TaskContext, Transfer, under_test
 from lineage.methods.run_predictions import RunPredictions
 from lineage.networks.base import LanguageModelFamily
 

@@ -25,13 +25,7 @@ from lineage.data.task_data import SplitItems
 from lineage.errors import EvaluationError
 from lineage.methods.base import Method, RunItems
 from lineage.methods.early_stopping import CurvePoint, steps_between_validations
-from lineage.methods.encoder import (
-    EncoderUnderTest,
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.encoder import EncoderUnderTest, Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import EncodedItem, batch_by_length, collate_items
 from lineage.methods.feature_store import FeatureScaling
 from lineage.methods.finetuning import FinetuneMethod

@@ -22,12 +22,7 @@ from lineage.answers.base import AnsweredBy, PredictionColumns
 from lineage.answers.text import text_columns
 from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
-from lineage.families.translator import (
-    EncoderMemory,
-    LSTMState,
-    TranslationSettings,
-    Translator,
-)
+from lineage.families.translator import EncoderMemory, LSTMState, TranslationSettings, Translator
 from lineage.methods.base import (
     FittedSystem,
     Method,

@@ -8,13 +8,7 @@ import pandas as pd
 
 from lineage.answers.label_names import WHOLE_NUMBER
 from lineage.config.data import Task
-from lineage.errors import (
-    InputError,
-    check_rows,
-    display_width,
-    row_error,
-    shorten_value,
-)
+from lineage.errors import InputError, check_rows, display_width, row_error, shorten_value
 from lineage.language import (
     cell_to_text,
     is_blank,
