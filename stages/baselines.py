@@ -47,7 +47,7 @@ def work(stage: Stage) -> None:
     if split == "test" and task.info["ceilings"]:
         rows += ceiling_rows(task.info, task.info["counts"]["test"])
     if split not in task.scored_splits:
-        for run in (EvalRun("none", "none", baseline=name) for name in ("majority", "tfidf")):
+        for run in (EvalRun("none", name) for name in ("majority", "tfidf")):
             note = Note("no_split", split)
             rows += rows_without_value(context, run, "not_applicable", [note], split=split)
     else:
@@ -86,7 +86,7 @@ def evaluate_baselines(
     speeds = {
         str(run.label_count): cost.items_per_second
         for run, cost in reversed(output.costs.items())  # that of the first seed stays
-        if run.baseline == "tfidf"
+        if run.method == "tfidf"
     }
     stage.metadata["tfidf"] = [
         {

@@ -74,7 +74,7 @@ def find_control(data: TaskData, folder: Path, **finetune: Any) -> ConvergenceCo
     runs = [
         run
         for run in tiny.list_runs(INFO, ("random",), ("all",), (0, 1))
-        if run.transfer == "finetuned"
+        if run.method == "finetune"
     ]
     folder.mkdir(exist_ok=True)
     output = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)

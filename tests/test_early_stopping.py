@@ -829,7 +829,7 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
     runs = [
         run
         for run in tiny.list_runs(data.info, ("random",), (20,), SEEDS)
-        if run.transfer == "frozen"
+        if run.method.endswith("_probe")
     ]
     for _ in range(2):  # the second time from the cache
         rows = evaluate_runs(

@@ -280,7 +280,7 @@ def evaluate_task(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.Data
     runs = [
         run
         for run in tiny.list_runs(data.info, ("random",), ("all",), (0, 1))
-        if run.transfer == "frozen"
+        if run.method.endswith("_probe")
     ]
     rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None

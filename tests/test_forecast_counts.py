@@ -230,7 +230,7 @@ def test_symmetric_items_are_predicted_in_each_order_too(task: TaskData) -> None
     data = TaskData(task.info | {"probes": ["linear"], "symmetric": True}, task.splits)
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
     context = BaselineContext(data, settings)
-    run = EvalRun("random", "frozen", "all", 0)
+    run = EvalRun("random", "linear_probe", "all", 0)
     (work,) = count_runs(context, [run]).values()
     (features,) = count_features(context, [run])
     assert work.count == PROBE.count_work(

@@ -226,7 +226,7 @@ def test_rows_name_the_recipe_where_linear_gain_or_word_norm_was_used(
     context.task.info.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
     table = pd.DataFrame({"id": ["0"], "group": ["all"]})
     columns: dict[str, Any] = {"label": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}
-    run = EvalRun("pretrained", "finetuned", "all", 0)
+    run = EvalRun("pretrained", "finetune", "all", 0)
     predictions = build_predictions(context, run, "test", table, columns)
     assert [*predictions["recipe"]] == [recipe]
 

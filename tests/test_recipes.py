@@ -352,7 +352,7 @@ def evaluate_random_model(
         tiny.CPU,
     )
     folder.mkdir()
-    runs = [EvalRun("random", "frozen", "all", 0), EvalRun("random", "finetuned", "all", 0)]
+    runs = [EvalRun("random", "linear_probe", "all", 0), EvalRun("random", "finetune", "all", 0)]
     rows, *_ = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
     return [row for row in rows if row.split == "test"]
 

@@ -265,7 +265,7 @@ def test_the_recipe_names_the_number_of_layers_and_the_join(
         "score": 1.0,
         "correct": 1.0,
     }
-    runs = [EvalRun("pretrained", "frozen", "all", 0, head) for head in ("linear", "bilstm")]
+    runs = [EvalRun("pretrained", f"{name}_probe", "all", 0) for name in ("linear", "bilstm")]
     frames = [build_predictions(context, run, "train", table, columns) for run in runs]
     assert [set(frame["recipe"]) for frame in frames] == [{"none"}, {recipe}]
     rows = [

@@ -238,7 +238,7 @@ def test_evaluations_run_once_and_share_features(
         for run in tiny.list_runs(
             tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
         )
-        if run.transfer == "frozen" or run.label_count == 20
+        if run.method.endswith("_probe") or run.label_count == 20
     ]
     rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
@@ -281,7 +281,7 @@ def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
     monkeypatch.setattr(finetuning, "predict_finetuned", predict_nan)
     rows, *_ = evaluate_runs(
         build_context("gpt", task),
-        [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
+        [EvalRun("random", "finetune", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -300,7 +300,7 @@ def test_a_failed_pretraining_still_has_its_random_init_baseline(
     )
     rows, predictions, *_ = evaluate_runs(
         context,
-        [EvalRun("pretrained", "frozen", 20, 0), EvalRun("random", "frozen", 20, 0)],
+        [EvalRun("pretrained", "linear_probe", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -328,7 +328,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         for run in tiny.list_runs(
             tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
         )
-        if run.transfer == "finetuned"
+        if run.method == "finetune"
     ]
     (tmp_path / "killed").mkdir()
     evaluate_runs(context, runs[:1], cache_dir=tmp_path / "killed", report_progress=lambda *_: None)
@@ -425,7 +425,7 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
     )
     rows, predictions, *_ = evaluate_runs(
         context,
-        [EvalRun("random", "zero_shot")],
+        [EvalRun("random", "sentence_probability")],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -454,7 +454,7 @@ def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) ->
     )
     (row,), *_ = evaluate_runs(
         build_context("gpt", task),
-        [EvalRun("random", "zero_shot")],
+        [EvalRun("random", "sentence_probability")],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

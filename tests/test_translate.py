@@ -218,8 +218,8 @@ def test_rows_hold_corpus_bleu_and_a_killed_evaluation_ends_the_same(
     runs = [
         *tiny.list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))
     ]
-    assert [(run.init, run.transfer, run.label_count) for run in runs] == [
-        (init, "finetuned", label_count)
+    assert [(run.init, run.method, run.label_count) for run in runs] == [
+        (init, "translation", label_count)
         for init in ("pretrained", "random")
         for label_count in (10, "all")
     ]
@@ -263,7 +263,7 @@ def test_translations_that_reach_the_length_limit_are_counted(
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
     rows, predictions, *_ = evaluate_runs(
         context,
-        [EvalRun("random", "finetuned", 10, 0)],
+        [EvalRun("random", "translation", 10, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -280,7 +280,7 @@ def test_targets_longer_than_the_limit_give_a_failed_row_with_a_reason(
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=3)
     (row,), *_ = evaluate_runs(
         context,
-        [EvalRun("random", "finetuned", "all", 0)],
+        [EvalRun("random", "translation", "all", 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

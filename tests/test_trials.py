@@ -193,7 +193,9 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
         tiny.CPU,
     )
     runs = [
-        run for run in tiny.list_runs(INFO, ("random",), (40,), (3,)) if run.transfer == "frozen"
+        run
+        for run in tiny.list_runs(INFO, ("random",), (40,), (3,))
+        if run.method.endswith("_probe")
     ]
     for _ in range(2):  # the second time from the cache
         rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
@@ -343,9 +345,7 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     def record(starter: HeadStarter, method: HeadMethod) -> None:
         run = starter.run
         train_rows = starter.problem.train_rows.tolist()
-        calls[run.init].append(
-            (run.transfer, run.label_count, run.finetune_seed, method, train_rows)
-        )
+        calls[run.init].append((run.method, run.label_count, run.finetune_seed, method, train_rows))
 
     tiny.record_starts(monkeypatch, record)
     context = EvalContext(

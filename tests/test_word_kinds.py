@@ -100,8 +100,8 @@ def build_context(name: str, items: TaskItems) -> EvalContext:
 def evaluate_zero_shot(name: str, items: TaskItems, folder: Path) -> EvaluationOutput:
     """Return the output of an evaluation of an untrained model."""
     runs = [*tiny.list_runs(items.info, ("random",), ("all",), (0, 1))]
-    assert [(run.transfer, run.label_count, run.finetune_seed) for run in runs] == [
-        ("zero_shot", None, None)
+    assert [(run.method, run.label_count, run.finetune_seed) for run in runs] == [
+        ("word_vectors", None, None)
     ]
     return evaluate_runs(
         build_context(name, items), runs, cache_dir=folder, report_progress=lambda *_: None

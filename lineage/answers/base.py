@@ -10,6 +10,7 @@ is a word, and the words of an item follow each other.
 Shapes: N items, M rows, K outputs.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -64,9 +65,6 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
-    # Baselines can answer tasks without a trained head.
-    has_majority: ClassVar[bool] = False
-    has_lexical_answers: ClassVar[bool] = False
     # The name of the most frequent answer to tasks without classes; empty: majority.
     majority_name: ClassVar[str] = ""
 
@@ -135,20 +133,6 @@ class Answer:
         index_of = {name: index for index, name in enumerate(names)}
         return labels.map(index_of).astype("int64")
 
-    # Answers of baselines to tasks without a trained head.
-
-    @classmethod
-    def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
-        """Return the simplest answer to every item."""
-        raise NotImplementedError(f"{cls.__name__}.majority_columns")
-
-    @classmethod
-    def lexical_columns(
-        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
-    ) -> PredictionColumns:
-        """Return the answers by the words and letters of items alone."""
-        raise NotImplementedError(f"{cls.__name__}.lexical_columns")
-
     # Scores.
 
     @classmethod
@@ -170,6 +154,18 @@ class Answer:
     ) -> Note:
         """Return why the metric of these predictions is undefined."""
         return Note("undefined_metric", metric)
+
+
+@dataclass(frozen=True)
+class LexicalAnswer(Answer):
+    """An answer that no head gives, and that a baseline finds by words and letters alone."""
+
+    @classmethod
+    @abstractmethod
+    def lexical_columns(
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+    ) -> PredictionColumns:
+        """Return the answers to some items."""
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,12 @@ class PairAnswer(Answer):
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
     can_be_shown: ClassVar[bool] = True
     has_ties: ClassVar[bool] = True
-    has_majority: ClassVar[bool] = True
     majority_name: ClassVar[str] = "chance"
-
-    @classmethod
-    def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
-        """Return a tie for every pair."""
-        return pair_columns(np.zeros(len(items)))
 
     @classmethod
     def score(
         cls, metric: str, predictions: pd.DataFrame, *, answer_column: str = "prediction"
     ) -> float:
-        """Return the mean of `correct`."""
         return float(predictions["correct"].mean())
 
 

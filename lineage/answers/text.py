@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.base import AnsweredBy, LexicalAnswer, PredictionColumns
 from lineage.answers.metrics import bleu_contributions, get_bleu_signature
 from lineage.results import Note
 
@@ -15,12 +15,11 @@ SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sourc
 
 
 @dataclass(frozen=True)
-class TextAnswer(Answer):
+class TextAnswer(LexicalAnswer):
     """A text, compared with one reference."""
 
     answered_by: ClassVar[AnsweredBy] = "translator"
     are_texts: ClassVar[bool] = True
-    has_lexical_answers: ClassVar[bool] = True
 
     @classmethod
     def lexical_columns(

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.base import AnsweredBy, LexicalAnswer, PredictionColumns
 from lineage.answers.groups import can_report_groups
 from lineage.answers.metrics import mean_spearman_by_group, spearman_contributions
 from lineage.errors import EvaluationError
@@ -53,11 +53,10 @@ def _character_cosines(words: Sequence[str]) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class WordsAnswer(Answer):
+class WordsAnswer(LexicalAnswer):
     """How the cosines of single words answer the items of a kind."""
 
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
-    has_lexical_answers: ClassVar[bool] = True
     item_name: ClassVar[str]  # plural, for the report
     unknown_effect: ClassVar[str]  # how items with an unknown word are answered
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,25 +98,23 @@ def list_runs(
     suitable = [method for method in methods if method.suits(kind, info)]
     for init in inits:
         for method in suitable:
-            baseline = method.name if method.is_baseline else ""
             if not kind.has_train_split:
-                yield EvalRun(init, method.transfer, head=method.head, baseline=baseline)
+                yield EvalRun(init, method.name)
                 continue
-            for count in label_counts:
-                for seed in finetune_seeds:
-                    for fold in fold_numbers(info):
-                        yield EvalRun(
-                            init, method.transfer, count, seed, method.head, fold, baseline
-                        )
+            for count, seed, fold in product(label_counts, finetune_seeds, fold_numbers(info)):
+                yield EvalRun(init, method.name, count, seed, fold)
 
 
-def select_intermediate_runs(runs: Sequence[EvalRun]) -> list[EvalRun]:
+def select_intermediate_runs(context: TaskContext, runs: Sequence[EvalRun]) -> list[EvalRun]:
     """Return the runs that are repeated with the intermediate checkpoints of a pretrained model.
 
     These are frozen ones with the most labels, and those without labels.
     """
     runs = [
-        run for run in runs if run.init == "pretrained" and run.transfer in ("frozen", "zero_shot")
+        run
+        for run in runs
+        if run.init == "pretrained"
+        and find_method(context, run).transfer in ("frozen", "zero_shot")
     ]
     if not runs:
         return []
@@ -160,14 +159,14 @@ def evaluate_runs(
     subject: Subject | None = None
     tables = [empty_predictions()]
     curves = [empty_curves()]
-    chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     costs: dict[EvalRun, RunCost] = {}
     counted = count_runs(context, runs)
     for number, run in enumerate(runs):
-        note = f"{run.init} {run.transfer} {run.label_count or ''}"
+        method = find_method(context, run)
+        note = f"{run.init} {method.transfer} {run.label_count or ''}"
         report = partial(report_progress, number / len(runs), note)
         report()
-        unsupported = find_method(context, run).unsupported_note(context)
+        unsupported = method.unsupported_note(context)
         if unsupported is not None:
             split = (context.task.scored_splits or ["test"])[-1]
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
@@ -182,20 +181,15 @@ def evaluate_runs(
         stopwatch = Stopwatch()
         try:
             predictions = _load_or_evaluate(
-                subject,
-                run,
-                cache_dir,
-                chosen_trials.get(run.selection_key),
-                report,
-                is_saved=_is_saved(run, runs, context),
+                subject, run, cache_dir, report, is_saved=_is_saved(run, runs, context)
             )
         except EvaluationError as error:
             rows += _failed_rows(context, run, _failure_notes(error))
             continue
         if predictions.chosen_trial is not None:
-            chosen_trials[run.selection_key] = predictions.chosen_trial
+            subject.chosen_trials[run.selection_key] = predictions.chosen_trial
         costs[run] = RunCost(predictions.seconds, predictions.items_per_second)
-        if not find_method(context, run).scores_validation:
+        if not method.scores_validation:
             predictions = _select_split(predictions, context.task.scored_splits[-1])
         tables.append(_without_extra_columns(predictions.table))
         curves.append(build_curves(context, run, predictions.curves))
@@ -329,7 +323,6 @@ def _load_or_evaluate(
     subject: Subject,
     run: EvalRun,
     cache_dir: Path,
-    chosen_trial: int | None,
     on_save: Callable[[], None],
     *,
     is_saved: bool,
@@ -349,7 +342,7 @@ def _load_or_evaluate(
         start = time.monotonic()
         with create_artifact(folder, CACHED_RUN) as draft:
             method = find_method(subject.task_context, run)
-            fitted = method.fit(subject, run, chosen_trial, resume_point)
+            fitted = method.fit(subject, run, resume_point)
             if is_saved and fitted.get_tensors is not None:
                 record = _describe_system(subject.task_context, run, fitted)
                 save_system(draft / SYSTEM_DIR, record, fitted.get_tensors())

@@ -23,7 +23,7 @@ from lineage.evaluation.kneser_ney import KneserNey, fit_kneser_ney
 from lineage.evaluation.ngram_bits import NgramBits
 from lineage.language import byte_count, sentence_spans, split_words
 from lineage.methods.baseline import BaselineMethod
-from lineage.methods.encoder import TaskContext
+from lineage.methods.encoder import EvalRun, Subject
 from lineage.networks.base import Family, LanguageModelFamily
 from lineage.networks.batch import BatchSampler
 from lineage.randomness import generator
@@ -160,13 +160,9 @@ class SentenceScorerMethod(BaselineMethod):
     scorer: SentenceScorer
 
     def suits(self, kind: Kind, info: dict[str, object]) -> bool:
-        """Return whether the probabilities of sentences answer."""
         return kind.answer.answered_by == "sentence_probability"
 
-    def answer(
-        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
-    ) -> PredictionColumns:
-        """Subtract the probability of the bad sentence from that of the good one."""
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
         score = self.scorer.log_probs
         return pair_columns(score([*items["good"]]) - score([*items["bad"]]))
 

@@ -161,7 +161,8 @@ def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[No
     if not tables:
         return []
     table = tables[-1]
-    notes = [] if run.transfer == "zero_shot" else context.reading_notes(table)
+    is_zero_shot = find_method(context, run).transfer == "zero_shot"
+    notes = [] if is_zero_shot else context.reading_notes(table)
     return notes + truncated_answers_notes(context.task.info, table)
 
 

@@ -16,7 +16,7 @@ from lineage.answers.base import share_of_labels
 from lineage.answers.label import LabelAnswer
 from lineage.data.task_data import SplitItems
 from lineage.evaluation.result_rows import unigram_row
-from lineage.methods.base import select_train_rows
+from lineage.methods.base import find_method, select_train_rows
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.tfidf import fit_linear, predict_linear
 from lineage.networks.base import Static
@@ -37,7 +37,7 @@ def unigram_control_rows(
     Validation chooses C, for each run by itself.
     """
     for run in runs:
-        if run.init == "random" and run.transfer == "finetuned":
+        if run.init == "random" and find_method(context, run).transfer == "finetuned":
             yield _control_row(context, run, C_values)
 
 

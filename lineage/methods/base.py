@@ -7,6 +7,7 @@ The class of a method is the record of its block. `lineage.methods.registry` lis
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -119,19 +120,18 @@ class Method(Checked):
         """Return the column `recipe` of the results: the techniques that are on."""
         return "none"
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Fit a run's system, and answer every scored split with it. Raises EvaluationError.
 
-        `chosen_trial` is that of an earlier run, if there is one. The `seconds` of the predictions
-        are those of earlier processes only.
+        Here nothing is fitted. The `seconds` of the predictions are those of earlier processes.
         """
-        raise NotImplementedError(f"{type(self).__name__}.fit")
+        return FittedSystem(
+            answer_scored_splits(subject, run, partial(self.answer, subject, run)), self
+        )
+
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
+        """Answer some items, if nothing is fitted. Raises EvaluationError."""
+        raise NotImplementedError(f"{type(self).__name__}.answer")
 
     def count_work(self, items: RunItems) -> float:
         """Return how many items a run reads, each as often as it is read.
@@ -169,17 +169,9 @@ class Method(Checked):
 
 def find_method(context: TaskContext, run: EvalRun) -> Method:
     """Return the method of a run."""
-    if run.baseline:
-        baseline = context.settings.methods[run.baseline]
-        assert isinstance(baseline, Method)
-        return baseline
-    answered_by = context.kind.answer.answered_by
-    for method in context.settings.methods.values():
-        names = (method.transfer, method.head, method.answered_by)
-        if names == (run.transfer, run.head, answered_by):
-            assert isinstance(method, Method)
-            return method
-    raise AssertionError(f"no method for {run}")
+    method = context.settings.methods[run.method]
+    assert isinstance(method, Method)
+    return method
 
 
 def is_requested(context: TaskContext, run: EvalRun) -> bool:
@@ -232,7 +224,7 @@ def run_columns(context: TaskContext, run: EvalRun) -> dict[str, Any]:
         **context.name_model(run),
         "init": run.init,
         "adapt_text": context.adapt_text(run.init),
-        "transfer": run.transfer,
+        "transfer": method.transfer,
         "features": method.features_name(context),
         "head": method.head_name(context),
         "recipe": method.recipe_name(context),
@@ -276,11 +268,12 @@ def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_scored_splits(
-    context: TaskContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
-) -> pd.DataFrame:
+    subject: Subject, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
+) -> RunPredictions:
     """Return the predictions for every scored split, from a function of its items."""
+    context = subject.task_context
     tables = []
     for split in context.task.scored_splits:
         items = context.task.splits[split]
         tables.append(build_predictions(context, run, split, items, answer(items)))
-    return pd.concat(tables, ignore_index=True)
+    return RunPredictions(pd.concat(tables, ignore_index=True))

@@ -23,16 +23,9 @@ class ChanceMethod(BaselineMethod):
     name: ClassVar[str] = "chance"
 
     def suits(self, kind: Kind, info: dict[str, object]) -> bool:
-        """Return whether one of several classes is the answer."""
         return kind.answer.are_classes
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Answer every reported item with a tie."""
         context = subject.task_context
         tables = []

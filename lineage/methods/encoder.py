@@ -53,12 +53,10 @@ class EvalRun:
     """One evaluation within a stage: which system, from how many labels, with which seed."""
 
     init: Init
-    transfer: Transfer
+    method: str  # its name
     label_count: LabelCount | None = None
     finetune_seed: int | None = None
-    head: str = "linear"  # of frozen features: linear or bilstm
     fold: int | None = None
-    baseline: str = ""  # the name of a method without a model
 
     @property
     def selection_key(self) -> "EvalRun":
@@ -95,7 +93,7 @@ class TaskContext:
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
         """Return the columns `model` and `family` of a run's rows."""
-        return {"model": run.baseline, "family": run.baseline}
+        return {"model": run.method, "family": run.method}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
         """Return the text that a model was adapted to: the task's, or the corpus (general)."""
@@ -170,7 +168,6 @@ class EvalContext(TaskContext):
         return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
-        """Return task, the corpus (general), or none."""
         family = self.checkpoint.family
         if init == "adapted":
             return "task"
@@ -187,7 +184,6 @@ class EvalContext(TaskContext):
         return text_bytes + static_bytes
 
     def missing_note(self, init: Init) -> Note | None:
-        """Tell why training failed."""
         static = self.static_context
         if static is not None and static.failure_reason:
             failed = {"model": static.checkpoint.model_name, "error": static.failure_reason}
@@ -197,17 +193,14 @@ class EvalContext(TaskContext):
         return None
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
-        """Return `model_columns`."""
         return self.model_columns
 
     @property
     def keeps_systems(self) -> bool:
-        """True if systems can be used afterwards: those of two models together use two budgets."""
-        return self.static_context is None
+        return self.static_context is None  # two models together use two budgets
 
     @property
     def system_columns(self) -> dict[str, Any]:
-        """Name the folder of the model too."""
         weights_path = self.checkpoint.weights_path
         return {
             "precision": self.precision,
@@ -216,7 +209,6 @@ class EvalContext(TaskContext):
         }
 
     def open(self, init: Init, *, scratch_dir: Path | None = None) -> "EncoderUnderTest":
-        """Return the encoder."""
         return EncoderUnderTest(self, init, scratch_dir=scratch_dir)
 
     def reading_notes(self, table: str) -> list[Note]:
@@ -291,7 +283,6 @@ class EvalContext(TaskContext):
         return items
 
     def order_names(self, table: str) -> list[str]:
-        """Return the names of a table's items in each single order, if they are read in both."""
         return [f"{table}, order {order}" for order in (0, 1)] if self.is_symmetric else []
 
 
@@ -325,6 +316,7 @@ class Subject:
     def __init__(self, context: TaskContext, init: Init) -> None:
         self.task_context = context
         self.init = init
+        self.chosen_trials: dict[EvalRun, int] = {}  # by `EvalRun.selection_key`
         # Results that a method shares between runs, by its name.
         self.kept: dict[str, Any] = {}
         self.shared_work: list[Work] = []  # of computing it

@@ -42,19 +42,14 @@ class HeadMethod(TriedMethod):
         """Return the function that gives a kept head's outputs for items."""
         raise NotImplementedError(f"{type(self).__name__}.load_head")
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Fit a head and predict with it.
 
         If the method has trials and none is chosen yet, also return the predictions of each trial
         on validation.
         """
         context = subject.task_context
+        chosen_trial = subject.chosen_trials.get(run.selection_key)
         problem = _build_problem(context, run)
         start = HeadStarter(subject, run, problem, resume_point)
 

@@ -42,7 +42,6 @@ from lineage.methods.encoder import (
 )
 from lineage.methods.encoding import EncodedItem, batch_by_length
 from lineage.methods.item_batches import ItemBatches
-from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained
 from lineage.networks.batch import IGNORE_INDEX, Batch, BatchSampler
@@ -74,6 +73,7 @@ class TranslationMethod(TranslationSettings, Method):
 
     name: ClassVar[str] = "translation"
     transfer: ClassVar[Transfer] = "finetuned"
+    head: ClassVar[str] = "decoder"
     titles: ClassVar[Mapping[str, str]] = {"decoder": "fine-tuned"}
     descriptions: ClassVar[Mapping[str, str]] = {
         "decoder": "The whole network of {model}, fine-tuned."
@@ -93,16 +93,10 @@ class TranslationMethod(TranslationSettings, Method):
         """The label counts of the grid to use the method with; empty: all of them."""
         return self.label_counts
 
-    def head_name(self, context: TaskContext) -> str:
-        """Return decoder."""
-        return "decoder"
-
     def features_name(self, context: TaskContext) -> str:
-        """Return last: the decoder reads the top layer."""
-        return "last"
+        return "last"  # the decoder reads the top layer
 
     def recipe_name(self, context: TaskContext) -> str:
-        """Return the choices among the paper's ablations."""
         return self.recipe
 
     def count_work(self, items: RunItems) -> float:
@@ -113,13 +107,7 @@ class TranslationMethod(TranslationSettings, Method):
         """Train for one epoch, with all label counts."""
         return replace(self, epochs=1, label_counts=())
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Train a translator on pairs and translate every scored split. Raises EvaluationError."""
         encoder = under_test(subject)
         context = encoder.context
@@ -146,7 +134,7 @@ class TranslationMethod(TranslationSettings, Method):
             texts, scores = translate(model, tokenizer, sources, precision=context.precision)
             return text_columns(items, texts, scores)
 
-        predictions = RunPredictions(answer_scored_splits(context, run, answer))
+        predictions = answer_scored_splits(subject, run, answer)
         return FittedSystem(predictions, self, model.state_dict)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
