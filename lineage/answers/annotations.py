@@ -97,7 +97,6 @@ def _parse_spans(text: str, annotation: Any) -> Iterator[Span]:
 
 
 def _has_span_keys(annotation: dict[str, Any]) -> bool:
-    """Return whether a mapping has a start, an end and a type."""
     return all(any(key in annotation for key in keys) for keys in (START_KEYS, END_KEYS, TYPE_KEYS))
 
 

@@ -53,7 +53,6 @@ def max_difference(metric: str) -> float:
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the share of correct items."""
     return float(np.mean(labels == predictions))
 
 
@@ -341,13 +340,11 @@ def ratio_contributions(numerators_N: np.ndarray, denominators_N: np.ndarray) ->
 
 
 def span_f1_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N,) contributions to the F1 of all spans."""
     counts_N3 = np.array(count_spans(labels, predictions), np.float64)
     return ratio_contributions(2 * counts_N3[:, 0], counts_N3[:, 1] + counts_N3[:, 2])
 
 
 def token_accuracy_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N,) contributions to the share of correct tags."""
     num_correct_N = np.zeros(len(labels))
     num_tags_N = np.zeros(len(labels))
     for row, (label, prediction) in enumerate(zip(labels, predictions, strict=True)):

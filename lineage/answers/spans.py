@@ -62,7 +62,6 @@ class SpanScores:
 
 
 def split_tags(example: str | Iterable[str]) -> list[str]:
-    """Return the tags of one example as a list."""
     return example.split() if isinstance(example, str) else list(example)
 
 
@@ -207,7 +206,6 @@ def score_spans(labels: np.ndarray, predictions: np.ndarray) -> SpanScores:
 
 
 def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, int, int]]:
-    """Count the correct, the predicted and the labelled spans of each example."""
     return [
         (len(predicted & labelled), len(predicted), len(labelled))
         for predicted, labelled in _span_pairs(labels, predictions)
@@ -217,7 +215,6 @@ def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, 
 def _span_pairs(
     labels: np.ndarray, predictions: np.ndarray
 ) -> Iterator[tuple[set[Span], set[Span]]]:
-    """Yield the predicted and the labelled spans of each example."""
     for predicted_tags, label_tags in _tag_pairs(labels, predictions):
         yield set(extract_spans(predicted_tags)), set(extract_spans(label_tags))
 
@@ -239,7 +236,6 @@ def token_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 def _tag_pairs(
     labels: np.ndarray, predictions: np.ndarray
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the predicted tags and the labels of each example."""
     for number, (label, prediction) in enumerate(zip(labels, predictions, strict=True), 1):
         label_tags = split_tags(label)
         predicted_tags = split_tags(prediction)

@@ -31,7 +31,6 @@ class TextAnswer(LexicalAnswer):
 
     @classmethod
     def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
-        """Tell how BLEU was computed."""
         references = predictions["label"].to_numpy()
         signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
         return [Note("bleu_signature", signature)]

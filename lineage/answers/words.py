@@ -162,7 +162,6 @@ class SimilarityAnswer(WordsAnswer):
 
     @classmethod
     def labels(cls, items: pd.DataFrame) -> np.ndarray:
-        """Return the (N,) scores of people, as texts."""
         return np.array([repr(float(score)) for score in items["label"]], object)
 
     @classmethod
@@ -211,7 +210,6 @@ class AnalogyAnswer(WordsAnswer):
 
     @classmethod
     def labels(cls, items: pd.DataFrame) -> np.ndarray:
-        """Return the (N,) words d."""
         return np.array([str(words[3]) for words in items["words"]], object)
 
     @classmethod
@@ -243,5 +241,4 @@ class AnalogyAnswer(WordsAnswer):
     def contributions(
         cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
     ) -> np.ndarray:
-        """Return 1 for each correct answer, else 0."""
         return (cls.labels(items) == answers_N).astype(float)

@@ -241,7 +241,6 @@ def evaluate_untrained(
     label_counts: tuple[LabelCount, ...] = (),
     finetune_seeds: tuple[int, ...] = (0,),
 ) -> EvaluationOutput:
-    """Return the results of methods without a model."""
     context = BaselineContext(task, Baselines({method.name: method for method in methods}))
     runs = [*list_runs(task.info, methods, ("none",), label_counts, finetune_seeds)]
     with tempfile.TemporaryDirectory() as folder:
@@ -256,7 +255,6 @@ def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _failure_notes(error: EvaluationError) -> Sequence[Note]:
-    """Return why a run failed: of trials, one note each."""
     if isinstance(error, AllTrialsFailedError):
         return error.notes
     return [Note("error", str(error))]

@@ -135,7 +135,6 @@ class WordFrequency:
     language: str
 
     def log_probs(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (S,) nats."""
         total = sum(self.counts.values()) + len(self.counts) + 1
         sums = []
         for text in texts:
@@ -146,7 +145,6 @@ class WordFrequency:
 
 
 def count_words(texts: Sequence[str], language: str) -> WordFrequency:
-    """Count the words of a text."""
     counts = Counter[str]()
     for text in texts:
         counts.update(split_words(text, language))

@@ -27,7 +27,6 @@ class Evaluation:
     is_adapted: bool = False  # the text of the task was held out from its training
 
     def model_dir(self, name: str, seed: str, task: str) -> Path:
-        """Return the folder of a model."""
         folder = Path("artifacts") / self.folder / name / seed
         return folder / task if self.per_task else folder
 

@@ -152,7 +152,6 @@ def _row(
 
 
 def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[Note]:
-    """Return notes on what the model could not read of the scored items."""
     tables = [
         part.table
         for part in parts_of_run(context, run)
@@ -167,7 +166,6 @@ def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[No
 
 
 def build_curves(context: TaskContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the learning curves of a run with the columns of the run."""
     columns = run_columns(context, run)
     del columns["trial"]
     table = curves.assign(**columns, metric=context.task.info["metric"][0])
@@ -175,7 +173,6 @@ def build_curves(context: TaskContext, run: EvalRun, curves: pd.DataFrame) -> pd
 
 
 def empty_curves() -> pd.DataFrame:
-    """Return a table of learning curves without rows."""
     return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 
 

@@ -73,7 +73,6 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
 
 
 def _score(context: EvalContext, part: SplitItems, probabilities_NK: np.ndarray) -> float:
-    """Return the task's first metric on some items."""
     info = context.task.info
     answer = LabelAnswer(tuple(info["labels"]))
     columns = answer.prediction_columns(context.task.select_items(part), probabilities_NK)

@@ -168,7 +168,6 @@ class Method(Checked):
 
 
 def find_method(context: TaskContext, run: EvalRun) -> Method:
-    """Return the method of a run."""
     method = context.settings.methods[run.method]
     assert isinstance(method, Method)
     return method
@@ -206,7 +205,6 @@ def parts_of_run(context: TaskContext, run: EvalRun) -> list[SplitItems]:
 
 
 def count_items(context: TaskContext, run: EvalRun, *, chooses_trial: bool) -> RunItems:
-    """Return the numbers of items of a run."""
     sizes = [(part.split, len(part.rows_N)) for part in parts_of_run(context, run)]
     num_orders = 3 if context.is_symmetric else 1
     return RunItems(
@@ -257,7 +255,6 @@ def build_predictions(
 
 
 def empty_predictions() -> pd.DataFrame:
-    """Return a table of predictions without rows."""
     return _with_column_types(pd.DataFrame(columns=list(PREDICTION_COLUMNS)))
 
 

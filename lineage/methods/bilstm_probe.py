@@ -122,19 +122,15 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         return JOINS.index(self.join)
 
     def lr_schedule(self, steps: int) -> LrSchedule:
-        """Return the schedule of a training of this many steps."""
         return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
 
     def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        """Return whether the task asks for it with its key `probes`."""
         return super().suits(kind, info) and self.head in info["probes"]
 
     def features_name(self, context: TaskContext) -> str:
-        """Return the layers that the probe reads."""
         return self.features
 
     def head_name(self, context: TaskContext) -> str:
-        """Name the CRF over tags too."""
         return "bilstm_crf" if context.kind.answer.are_words else self.head
 
     def recipe_name(self, context: TaskContext) -> str:
@@ -148,11 +144,9 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         return "+".join(parts) or "none"
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Count the steps and validations of all trainings."""
         return count_trainings(self, tried, items)
 
     def shorten(self) -> Self:
-        """Train the first trial for one epoch, with all label counts."""
         first = self.with_trial(0) if self.trials else self
         return replace(first, **SHORT_TRAINING)
 
@@ -228,7 +222,6 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         return predict
 
     def _load_probe(self, saved: SavedSystem, features: CachedFeatures) -> "BilstmProbe":
-        """Build the probe for features of this form, and load its weights and statistics."""
         probe = BilstmProbe(saved.record.answer, self, features, seed=0)
         load_into_model(probe, nn.Module.state_dict, saved.tensors, saved.weights_path)
         return probe.to(saved.device)
@@ -343,7 +336,6 @@ class BilstmProbe(nn.Module):
         return combine_pair(u_BH, v_BH)
 
     def loss(self, scores_MK: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
-        """Return the summed loss of the labels."""
         assert batch.labels_M is not None
         if self.crf is None:
             return self.answer.loss(scores_MK, batch.labels_M)
@@ -393,7 +385,6 @@ class FeatureBatches(ItemBatches):
         self.features = features
 
     def get_batch(self, index: int) -> Batch:
-        """Return one batch of the epoch."""
         indices = self.batch_indices[index]
         return self.features.make_batch(indices, self.labels_of(indices))
 

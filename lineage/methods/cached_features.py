@@ -60,11 +60,9 @@ class CachedFeatures:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that the layers take."""
         return sum(layers.nbytes for encodings in self.layers for layers in encodings)
 
     def select(self, indices: np.ndarray) -> "CachedFeatures":
-        """Keep only these items."""
         return replace(
             self,
             items=[self.items[i] for i in indices],

@@ -40,7 +40,6 @@ class ChanceMethod(BaselineMethod):
     def score(
         self, context: TaskContext, metric: str, predictions: pd.DataFrame, answer_column: str
     ) -> float:
-        """Return the metric over all answers that chance can give."""
         pairs = _pair_with_all(predictions["label"], context.task.info["labels"])
         return context.kind.answer.score(metric, pairs)
 
@@ -60,7 +59,6 @@ def _answer(items: pd.DataFrame, names: list[str], metrics: list[str]) -> Predic
 
 
 def _pair_with_all(labels: "pd.Series[str]", names: list[str]) -> pd.DataFrame:
-    """Return each label with every name as prediction."""
     return pd.DataFrame(
         {
             "label": labels.to_numpy(object).repeat(len(names)),

@@ -195,7 +195,6 @@ class EarlyStopper:
 
     @property
     def is_over(self) -> bool:
-        """The patience is used up."""
         return self.num_since_improvement >= self.patience
 
 
@@ -261,7 +260,6 @@ class ValidatedTraining(Generic[ModelT]):
 
     @property
     def is_over(self) -> bool:
-        """All steps are taken, or the patience is used up."""
         has_stopped = self.stopper is not None and self.stopper.is_over
         return has_stopped or self.state.counters.steps == self.num_steps
 
@@ -342,7 +340,6 @@ class ValidatedTraining(Generic[ModelT]):
             self._after_step(self.state.counters.steps, self.num_steps)
 
     def _save(self) -> None:
-        """Save the training after a validation."""
         assert self._resume_point is not None
         start_time = time.monotonic()
         with create_artifact(self._resume_point.folder, RESUME_POINT) as draft:

@@ -78,12 +78,10 @@ class TaskContext:
 
     @cached_property
     def kind(self) -> Kind:
-        """The task's kind."""
         return load_kind(self.task.info["kind"])
 
     @property
     def language(self) -> str:
-        """The task's language."""
         return str(self.task.info["language"])
 
     @property
@@ -113,7 +111,6 @@ class TaskContext:
 
     @property
     def keeps_systems(self) -> bool:
-        """True if systems can be used afterwards."""
         return True
 
     @property
@@ -126,7 +123,6 @@ class TaskContext:
         return []
 
     def open(self, init: Init, *, scratch_dir: Path | None = None) -> "Subject":
-        """Return what the methods are given in turn."""
         return Subject(self, init)
 
 
@@ -176,7 +172,6 @@ class EvalContext(TaskContext):
         return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """Count the static vectors that are joined too."""
         text_bytes = 0 if init == "random" else self.text_bytes
         static_bytes = self.static_context.text_bytes if self.static_context else 0
         if text_bytes is None or static_bytes is None:
@@ -212,7 +207,6 @@ class EvalContext(TaskContext):
         return EncoderUnderTest(self, init, scratch_dir=scratch_dir)
 
     def reading_notes(self, table: str) -> list[Note]:
-        """Tell how many texts were cut, and how many words have no token."""
         notes = []
         share = self.truncated_share(table)
         if share:
@@ -383,6 +377,5 @@ def features_part(init: Init, method: str) -> str:
 
 
 def under_test(subject: Subject) -> EncoderUnderTest:
-    """Return the subject of a method that needs a model."""
     assert isinstance(subject, EncoderUnderTest)
     return subject

@@ -99,7 +99,6 @@ def pop_scaling(tensors: dict[str, torch.Tensor]) -> FeatureScaling:
 
 
 def _split_rows(features: np.ndarray | torch.Tensor) -> Iterator[slice]:
-    """Yield slices of rows that have about CONVERTED_SIZE numbers."""
     num_rows = max(1, CONVERTED_SIZE // max(1, math.prod(features.shape[1:])))
     for first in range(0, len(features), num_rows):
         yield slice(first, first + num_rows)

@@ -132,7 +132,6 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         return "+".join(name for name, is_on in techniques.items() if is_on) or "plain"
 
     def features_name(self, context: TaskContext) -> str:
-        """Return mean, if texts are pooled so, or last."""
         is_mean = self.pooling == "mean" and context.kind.unit != "word"
         return "mean" if is_mean else "last"
 
@@ -144,16 +143,13 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         return replace(self, linear_label_gain=gain, word_layer_norm=norm).recipe
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Count the steps and validations of all trainings."""
         return count_trainings(self, tried, items)
 
     def shorten(self) -> Self:
-        """Train the first trial for one epoch, with all label counts."""
         first = self.with_trial(0) if self.trials else self
         return replace(first, **SHORT_TRAINING)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
-        """Build the network."""
         encoder = under_test(subject)
         context = encoder.context
         tokenizer = context.checkpoint.tokenizer
@@ -208,7 +204,6 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         return predict
 
     def _load_network(self, saved: SavedSystem, example_item: EncodedItem) -> "FinetunedModel":
-        """Build the network for items of this form, and load its weights."""
         encoder = saved.build_empty_encoder()
         answer = saved.record.answer
         network = FinetunedModel(encoder, answer, self, seed=0, example_item=example_item)
@@ -285,7 +280,6 @@ class FinetunedModel(nn.Module):
 
     @property
     def heads(self) -> list[nn.Module]:
-        """The head, and that of pairs."""
         return [self.head] if self.pair_head is None else [self.head, self.pair_head]
 
     def forward(self, batch: Batch) -> torch.Tensor:

@@ -97,7 +97,6 @@ class HeadMethod(TriedMethod):
         return self if chosen_trial is None else self.with_trial(chosen_trial)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
-        """Return the function that answers items. It raises EvaluationError."""
         predict = self.load_head(saved)
         answer = saved.record.answer
 
@@ -123,7 +122,6 @@ class HeadStarter:
         self.earlier_seconds: list[float] = []  # that earlier processes have spent, by training
 
     def __call__(self, method: HeadMethod) -> StartedHead:
-        """Start a head."""
         head = method.start(self.subject, self.problem, seed=self.run.finetune_seed or 0)
         if head.training is not None:
             # A process that repeats the run starts the same trainings in the same order.

@@ -82,11 +82,9 @@ class LinearProbeMethod(HeadMethod):
         return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
 
     def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        """Return whether the task asks for it with its key `probes`."""
         return super().suits(kind, info) and self.head in info["probes"]
 
     def features_name(self, context: TaskContext) -> str:
-        """Return the layers that the probe reads."""
         return self.features
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
@@ -94,7 +92,6 @@ class LinearProbeMethod(HeadMethod):
         return len(tried) * LBFGS_PASSES * items.train
 
     def shorten(self) -> Self:
-        """Use all label counts; a fit takes little time as it is."""
         return replace(self, label_counts=())
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
@@ -127,7 +124,6 @@ class LinearProbeMethod(HeadMethod):
         )
 
     def _select(self, encoder: EncoderUnderTest, table: str, rows_N: np.ndarray) -> StoredFeatures:
-        """Return the features of the answers of some items."""
         rows_by_item = answer_rows(encoder.context.items[table])
         features = self.stored_features(encoder)[table]
         if len(rows_N) == len(rows_by_item):
@@ -229,7 +225,6 @@ class LinearProbe:
         self.has_converged = False
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return all parameters."""
         return [*self.mix.parameters(), self.weight_DK, self.bias_K]
 
     def fold(self, scaling: FeatureScaling) -> tuple[torch.Tensor, torch.Tensor]:

@@ -102,7 +102,6 @@ def save_system(folder: Path, record: SystemRecord, tensors: dict[str, torch.Ten
 
 
 def read_record(folder: Path) -> SystemRecord:
-    """Read system.json. Raises InputError."""
     path = folder / RECORD_FILE
     if not path.is_file():
         raise InputError(
@@ -128,12 +127,10 @@ class SavedSystem:
 
     @property
     def weights_path(self) -> Path:
-        """The file of the weights."""
         return self.folder / WEIGHTS_FILE
 
     @cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights."""
         return read_tensors(self.weights_path)
 
     @cached_property
@@ -142,7 +139,6 @@ class SavedSystem:
         return Checkpoint.load(locate_model(self.folder, self.record))
 
     def encode(self, table: pd.DataFrame) -> list[EncodedItem]:
-        """Return items as the model reads them."""
         record = self.record
         return encode_items(
             table,
@@ -153,7 +149,6 @@ class SavedSystem:
         )
 
     def build_encoder(self) -> Encoder:
-        """Build the frozen encoder."""
         return self.checkpoint.build(self.device, load_weights=self.record.init != "random")
 
     def build_empty_encoder(self) -> Encoder:

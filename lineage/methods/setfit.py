@@ -112,7 +112,6 @@ class SetfitMethod(HeadMethod):
 
     @property
     def probe(self) -> LinearProbeMethod:
-        """The settings of the probe."""
         return LinearProbeMethod(trials=(), l2=self.l2)
 
     @property
@@ -130,16 +129,13 @@ class SetfitMethod(HeadMethod):
         )
 
     def is_in_grid(self, model: str, grid: Grid) -> bool:
-        """Return whether the study names the model in setfit_models."""
         return model in grid.setfit_models
 
     def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        """Return whether one text has one label."""
         is_label_of_text = kind.unit == "text" and kind.answer.has_one_label
         return super().suits(kind, info) and is_label_of_text and not info.get("is_pair", False)
 
     def features_name(self, context: TaskContext) -> str:
-        """Return mean, if texts are pooled so, or last."""
         return "mean" if self.pooling == "mean" else "last"
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
@@ -155,7 +151,6 @@ class SetfitMethod(HeadMethod):
         return TRAINING_PASSES * texts + len(tuned) * (items.train + items.validation)
 
     def shorten(self) -> Self:
-        """Use one pair of each kind for a text, and all label counts."""
         return replace(self, num_iterations=1, label_counts=())
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
@@ -222,7 +217,6 @@ class SetfitMethod(HeadMethod):
         return tuned
 
     def load_head(self, saved: SavedSystem) -> PredictItems:
-        """Return the function that applies a kept encoder and probe."""
         head = {name: saved.tensors.pop(name) for name in ("weight", "bias")}
         encoder = saved.build_empty_encoder()
         uses_mean_pooling = saved.record.features == "mean"
@@ -310,7 +304,6 @@ class PairBatches:
         return -(-len(self.pairs.indices_P2) // self.batch_size)  # rounded up
 
     def get_batch(self, index: int) -> PairBatch:
-        """Return one batch."""
         part = slice(index * self.batch_size, (index + 1) * self.batch_size)
         texts, rows_2B = np.unique(self.pairs.indices_P2[part].T, return_inverse=True)
         batch = collate_items(self.tokenizer, [self.items[i] for i in texts])
@@ -334,7 +327,6 @@ class SentenceEncoder(nn.Module):
         self.uses_mean_pooling = uses_mean_pooling
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return (B, D) vectors of texts."""
         layers = self.encoder.encode(batch)
         if self.uses_mean_pooling:
             assert batch.text_mask_BT is not None

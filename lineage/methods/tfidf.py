@@ -145,12 +145,10 @@ class TfidfModel:
         return self.answer.linear_outputs(predictions, items)
 
     def write_vocabularies(self, folder: Path) -> None:
-        """Write the terms of each vectorizer."""
         terms = [vectorizer.get_feature_names_out().tolist() for vectorizer in self.vectorizers]
         write_json(folder / VOCABULARY_FILE, terms)
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the numbers of the vectorizers and of the linear models."""
         tensors = {}
         for number, vectorizer in enumerate(self.vectorizers):
             tensors[f"vectorizers.{number}.idf"] = torch.from_numpy(vectorizer.idf_)
@@ -165,7 +163,6 @@ class TfidfModel:
 
     @classmethod
     def load(cls, saved: SavedSystem) -> Self:
-        """Read the values of `to_tensors` and the files of `write_vocabularies`."""
         record = saved.record
         tensors = saved.tensors
         vectorizers = []
@@ -207,7 +204,6 @@ def fit_tfidf(
     symmetric: bool,
     C: float,
 ) -> TfidfModel:
-    """Fit the vectorizers and the linear models on training items."""
     inputs = _read_inputs(kind, answer, train, language)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

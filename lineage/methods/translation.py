@@ -84,13 +84,11 @@ class TranslationMethod(TranslationSettings, Method):
     label_counts: tuple[LabelCount, ...] = ()
 
     def complete(self, finetune: Method) -> Self:
-        """Use the label counts of fine-tuning."""
         label_counts = self.label_counts or finetune.requested_label_counts
         return replace(self, label_counts=label_counts)
 
     @property
     def requested_label_counts(self) -> tuple[LabelCount, ...]:
-        """The label counts of the grid to use the method with; empty: all of them."""
         return self.label_counts
 
     def features_name(self, context: TaskContext) -> str:
@@ -104,7 +102,6 @@ class TranslationMethod(TranslationSettings, Method):
         return TRAINING_PASSES * self.epochs * items.train + items.scored
 
     def shorten(self) -> Self:
-        """Train for one epoch, with all label counts."""
         return replace(self, epochs=1, label_counts=())
 
     def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
@@ -138,7 +135,6 @@ class TranslationMethod(TranslationSettings, Method):
         return FittedSystem(predictions, self, model.state_dict)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
-        """Return the function that translates the sources of items."""
         checkpoint = saved.checkpoint
         family = checkpoint.family
         assert isinstance(family, Trained) and family.build_translator is not None
@@ -159,7 +155,6 @@ class TranslationMethod(TranslationSettings, Method):
         return answer
 
     def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
-        """Tell also how many translations were cut."""
         notes = super().describe_answers(context, predictions)
         unfinished_share = float(predictions["score"].isna().mean())
         if unfinished_share:
@@ -190,7 +185,6 @@ class PairBatch(Batch):
     windows: tuple[Batch, ...] = ()
 
     def to(self, device: torch.device) -> "PairBatch":
-        """Move the batch and the batches in it to a device."""
         assert self.sources is not None
         moved = super().to(device)
         assert isinstance(moved, PairBatch)
@@ -256,12 +250,10 @@ class PairSampler(ItemBatches):
             )
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the pairs for an epoch and return its number of batches."""
         self.epoch = epoch
         return super().set_epoch(epoch)
 
     def get_batch(self, index: int) -> PairBatch:
-        """Return one batch of the epoch."""
         indices = self.batch_indices[index]
         step = self.epoch * len(self.batch_indices) + index
         windows = [self._get_window(language, step) for language in range(len(LANGUAGES))]

@@ -48,7 +48,6 @@ class Trial:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The given hyperparameters by their keys."""
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
@@ -80,7 +79,6 @@ class TriedMethod(Method):
         return replace(self, trials=(), **trial.overrides)
 
     def with_trial(self, number: int) -> Self:
-        """Return the settings with the hyperparameters of one trial."""
         return self._with_overrides(self.trials[number])
 
     def count_work(self, items: RunItems) -> float:
@@ -102,16 +100,13 @@ class TriedMethod(Method):
 
     @property
     def requested_label_counts(self) -> tuple[LabelCount, ...]:
-        """The label counts of the grid to use the method with; empty: all of them."""
         return self.label_counts
 
     def describe_trial(self, number: int) -> Note:
-        """Return a note on the hyperparameters of one trial."""
         overrides = self.trials[number].overrides
         return Note("trial", {"number": number, "of": len(self.trials), "settings": overrides})
 
     def describe_failed(self, failed: FailedTrial) -> Note:
-        """Return a note on a trial that could not be fitted."""
         value = self.describe_trial(failed.number).value
         return Note("failed_trial", {**value, "error": failed.error})
 
@@ -314,7 +309,6 @@ class _Trials:
         self.best = self._record(number, self.running.pop(number).finish())
 
     def _record(self, number: int, head: FittedHead) -> FittedTrial:
-        """Keep the predictions and the curve of a trial."""
         predictions = self.predict_validation(head, str(number))
         kept_losses = [point.validation_loss for point in head.learning_curve if point.is_kept]
         # A linear probe has no curve, and its score alone decides.

@@ -176,7 +176,6 @@ def _unused_key(kind: Kind, key: str) -> InputError:
 
 
 def _check_columns(task: Task, kind: Kind, where: str) -> None:
-    """Check that every key that names a column is used, and that none is missing."""
     for key in COLUMN_KEYS:
         is_given = getattr(task, key) is not None
         if is_given and key not in (*kind.required_columns, *kind.optional_columns):

@@ -110,7 +110,6 @@ def read_group_column(columns: TableColumns, name: str | None, where: str) -> li
 
 
 def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) -> list[str]:
-    """Return the values. Raises InputError if one is too long for a name."""
     too_long = (
         f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} characters, and reports show it: "
         "it looks like a text (wide characters count as five)"
@@ -253,7 +252,6 @@ def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _truncate_texts(texts: tuple[str, ...], task: Task) -> tuple[str, ...]:
-    """Cut one text or two to max_words words, both together."""
     if len(texts) == 1:
         return (truncate_to_words(texts[0], task.max_words, task.language),)
     lengths = [len(split_words(text, task.language)) for text in texts]

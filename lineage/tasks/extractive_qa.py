@@ -33,7 +33,6 @@ class _Row:
     starts: str
 
     def error(self, problem: str) -> InputError:
-        """Return an error about this row."""
         return row_error(self.number, self.where, problem)
 
 
@@ -80,7 +79,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the questions and the contexts."""
     return [list(items["question"]), list(items["context"])]
 
 
@@ -175,7 +173,6 @@ def _find_occurrences(text: str, part: str) -> Iterator[int]:
 def _make_item(
     question: str, context: str, answers: list[str], spans: list[CharacterSpan], task: Task
 ) -> tuple[Any, ...]:
-    """Return one row of the items, cut to max_words."""
     question_words = word_spans(question, task.language)
     context_words = word_spans(context, task.language)
     max_question, max_context = truncate_pair_lengths(

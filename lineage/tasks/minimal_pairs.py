@@ -26,7 +26,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the good sentences."""
     return [list(items["good"])]
 
 

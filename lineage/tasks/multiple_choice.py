@@ -135,7 +135,6 @@ def _parse_choices(value: Any, row: int, name: str, where: str) -> list[str]:
 
 
 def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> None:
-    """Check for at least two choices, and the same number in every item."""
     column = task.choices[0] if task.choices else ""
     for row, own in enumerate(choices):
         if len(own) < 2:
@@ -152,7 +151,6 @@ def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> No
 def _read_labels(
     columns: TableColumns, choices: list[list[str]], name: str, where: str
 ) -> list[str]:
-    """Return the labels. Raises InputError if one is not among the choices."""
     labels = read_label_column(columns, name, where)
     for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
         if label not in map(str, range(len(own))):

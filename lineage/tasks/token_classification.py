@@ -82,7 +82,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def _make_new_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens, group and truncated."""
     assert task.tokens is not None
     tokens = []
     for row, cell in enumerate(columns[task.tokens]):
@@ -100,7 +99,6 @@ def _select(sequences: Sequences, flags: list[list[bool]]) -> Sequences:
 
 
 def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
-    """Raise InputError if rows are words instead of sentences."""
     pairs = zip(tokens, tags, strict=True)
     num_single = sum(len(words) == len(word_tags) == 1 for words, word_tags in pairs)
     if len(tokens) < MIN_ROWS_FOR_CHECK or num_single <= MAX_SINGLE_TOKEN_SHARE * len(tokens):
@@ -114,7 +112,6 @@ def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
 
 
 def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
-    """Raise InputError if a tag has a space."""
     for tag in tags:
         if len(tag.split()) > 1:
             hint = ""
@@ -132,7 +129,6 @@ def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
 
 
 def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
-    """Raise InputError if words and tags differ in number."""
     sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
     are_equal = [num_words == num_tags for num_words, num_tags in sizes]
     if not all(are_equal):
@@ -191,7 +187,6 @@ def _convert_spans(
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the words as running text."""
     return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
 
 
