@@ -125,8 +125,9 @@ def start_walker(
         walker.losses.append(float(loss.detach()))
         return LossOutput(loss, {}, {})
 
-    def validate() -> Validation:
-        assert validations is not None
+    def validate(model: Walker) -> Validation:
+        if validations is None:
+            return Validation(math.nan, math.nan)
         walker.weights.append(walker.model.weight.detach().clone())
         walker.num_batches.append(int(walker.model.num_batches))
         validation = validations[len(walker.weights) - 1]
@@ -141,13 +142,13 @@ def start_walker(
         objective,
         RepeatedBatch(steps_per_epoch),
         FinetuneMethod(
-            **vars(settings),
+            **(vars(settings) | ({"patience": None} if validations is None else {})),
             learning_rate=learning_rate,
             ratio=1.0,
             max_grad_norm=1e9,
         ),
         precision="fp32",
-        validate=None if validations is None else validate,
+        validate=validate,
     )
     return walker
 
@@ -397,6 +398,8 @@ def fit_with_validation(
     family: str = "gpt",
 ) -> RecordedFit:
     """Fit a head on a tiny model with these validation scores; without scores, never validate."""
+    if scores is None:
+        patience = None
     labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
     items = {split: encode_split(task, split, family) for split in ("train", "validation")}
     answer = tiny.label_answer(2)
@@ -405,7 +408,8 @@ def fit_with_validation(
     validations: list[Validation] = []
 
     def record(outputs_MK: np.ndarray, loss: float) -> Validation:
-        assert scores is not None
+        if scores is None:
+            return Validation(math.nan, math.nan)
         outputs.append(outputs_MK)
         validations.append(Validation(scores[len(validations)], loss))
         return validations[-1]
@@ -428,7 +432,7 @@ def fit_with_validation(
             settings,
             seed=1,
             device=tiny.CPU,
-            validate=None if scores is None else score_probe,
+            validate=score_probe,
         )
         probe_training.train_to_end()
         probe_training.keep_best()
@@ -448,7 +452,7 @@ def fit_with_validation(
         dataclasses.replace(FINETUNE, epochs=2, min_steps=None, patience=patience),
         seed=1,
         precision="fp32",
-        validate=None if scores is None else lambda m: record(*score(m, labels["validation"])),
+        validate=lambda m: record(*score(m, labels["validation"])),
     )
     training.train_to_end()
     training.keep_best()

@@ -17,7 +17,7 @@ import torch
 
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.cached_features import CachedFeatures, cache_features
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import EncodedItem, answer_rows, encode_items, pool_words
@@ -31,6 +31,7 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
+from tests.fitting import fit_bilstm_probe
 from tests.test_networks import CASES, WORDS
 
 S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]

@@ -22,7 +22,6 @@ from lineage.methods.encoding import EncodedItem, collate_items, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
-    finetune,
     finetuning_objective,
     predict_finetuned,
 )
@@ -36,6 +35,7 @@ from tests.by_hand import (
     lstm_step,
     parameter_arrays,
 )
+from tests.fitting import finetune
 from tests.test_joined import build_eval_context
 from tests.test_networks import CASES
 from tests.test_sa_lstm import build_small_model

@@ -20,7 +20,6 @@ from lineage.methods.bilstm_probe import (
     BilstmProbe,
     BilstmProbeMethod,
     bilstm_probe_objective,
-    fit_bilstm_probe,
 )
 from lineage.methods.cached_features import CachedFeatures
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
@@ -34,6 +33,7 @@ from lineage.study.checks import check_study
 from lineage.study.models import load_model_config
 from stages import publish
 from tests import tiny
+from tests.fitting import fit_bilstm_probe
 from tests.test_joined import SETTINGS, TABLES, build_eval_context
 from tests.test_networks import labelled_texts
 

@@ -22,15 +22,16 @@ from lineage.answers.number import NumberAnswer
 from lineage.answers.tags import TagsAnswer
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.bilstm_probe import BilstmProbe, fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.bilstm_probe import BilstmProbe, predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import answer_rows, collate_items, encode_items
-from lineage.methods.finetuning import FinetuneMethod, finetune
+from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.networks.layers.crf import LinearChainCRF
 from tests import tiny
+from tests.fitting import finetune, fit_bilstm_probe
 
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()

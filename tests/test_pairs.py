@@ -28,7 +28,6 @@ from lineage.methods.encoding import EncodedItem, collate_items, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
-    finetune,
     finetuning_objective,
     predict_finetuned,
 )
@@ -41,6 +40,7 @@ from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny
+from tests.fitting import finetune
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]

@@ -22,7 +22,6 @@ from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
-    finetune,
     finetuning_objective,
     predict_finetuned,
 )
@@ -37,6 +36,7 @@ from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import bert_schedule_with_warmup
 from lineage.training.train_run import TrainContext
 from tests import tiny
+from tests.fitting import finetune
 
 FINETUNE = FinetuneMethod(
     epochs=1,

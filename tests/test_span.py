@@ -38,7 +38,7 @@ def make_item(context: str, answers: object, starts: object = None, **changes: A
         },
         "task",
     )
-    return load_kind("extractive_qa").make_items(columns, task, "here").iloc[0]
+    return load_kind("extractive_qa").read_items(columns, task, "here").iloc[0]
 
 
 def label_text(item: pd.Series) -> str:

@@ -16,7 +16,7 @@ from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.language import word_spans
-from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import (
@@ -25,13 +25,14 @@ from lineage.methods.encoding import (
     encode_items,
     encode_question_context,
 )
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.fitting import finetune, fit_bilstm_probe
 from tests.questions import build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]

@@ -16,7 +16,6 @@ from lineage.methods.base import build_predictions
 from lineage.methods.bilstm_probe import (
     BilstmProbe,
     BilstmProbeMethod,
-    fit_bilstm_probe,
     predict_bilstm_probe,
 )
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch, cache_features
@@ -32,6 +31,7 @@ from tests.by_hand import (
     lstm_step,
     parameter_arrays,
 )
+from tests.fitting import fit_bilstm_probe
 from tests.test_joined import build_eval_context, cache_joined_features
 from tests.test_networks import CASES
 

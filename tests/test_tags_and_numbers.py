@@ -27,13 +27,14 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import stored_features
 from lineage.methods.encoding import answer_rows, collate_items, encode_items, encode_sentence
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
+from tests.fitting import finetune
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]

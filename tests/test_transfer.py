@@ -16,7 +16,7 @@ from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.encoding import collate_items, encode_items, encode_word_in_context
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned, unfreeze_layers
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfreeze_layers
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.saved import read_record
@@ -28,6 +28,7 @@ from lineage.results import results_frame
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests import tiny
+from tests.fitting import finetune
 
 FINETUNE = FinetuneMethod(
     epochs=2,

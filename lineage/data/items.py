@@ -307,7 +307,7 @@ def _make_items(
         dropped["blank"] = num_rows - len(rows)
         columns = {name: [values[row] for row in rows] for name, values in columns.items()}
     try:
-        items = kind.make_items(columns, task, where)
+        items = kind.read_items(columns, task, where)
     except RowError as error:
         raise error.renumber(lambda row: rows[row]) from None
     items.insert(0, "id", [f"{split}-{rows[row] + 1}" for row in items.index])

@@ -19,7 +19,6 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -401,23 +400,6 @@ def bilstm_probe_objective(
     return LossOutput(loss, {"task": total.detach()}, {"task": count})
 
 
-def fit_bilstm_probe(
-    features: CachedFeatures,
-    labels_M: np.ndarray,
-    answer: HeadAnswer,
-    settings: BilstmProbeMethod,
-    *,
-    seed: int,
-    device: torch.device,
-) -> BilstmProbe:
-    """Train a probe for all its epochs, without validation."""
-    training = start_bilstm_probe(
-        features, labels_M, answer, settings, seed=seed, device=device, validate=None
-    )
-    training.train_to_end()
-    return training.model
-
-
 def start_bilstm_probe(
     features: CachedFeatures,
     labels_M: np.ndarray,
@@ -426,7 +408,7 @@ def start_bilstm_probe(
     *,
     seed: int,
     device: torch.device,
-    validate: Callable[[BilstmProbe], Validation] | None,
+    validate: Callable[[BilstmProbe], Validation],
 ) -> ValidatedTraining[BilstmProbe]:
     """Return a training of a probe, with Adam and a slanted triangle, before its first step."""
     model = BilstmProbe(answer, settings, features, seed=seed).to(device)
@@ -439,7 +421,7 @@ def start_bilstm_probe(
         sampler,
         settings,
         precision="fp32",
-        validate=None if validate is None else partial(validate, model),
+        validate=validate,
     )
 
 

@@ -65,7 +65,7 @@ class CurvePoint:
     step: int
     epoch: float
     train_loss: float  # the mean since the previous point
-    validation_loss: float  # this and the score are NaN without validation
+    validation_loss: float  # this and the score are NaN for SetFit, which is not validated
     validation_score: float
     is_kept: bool = False  # the model has the weights of this point
 
@@ -211,8 +211,8 @@ class ValidatedTraining(Generic[ModelT]):
     """A training that ends when validation stops improving, and keeps the best weights.
 
     It can pause after any validation. Its random state is its own, so trainings that take turns
-    give the same weights as each alone. Without patience, or with nothing to validate, it takes
-    all its steps, and the last weights stay.
+    give the same weights as each alone. Without patience it takes all its steps, and the last
+    weights stay.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class ValidatedTraining(Generic[ModelT]):
         settings: ValidatedSettings,
         *,
         precision: str,
-        validate: Callable[[], Validation] | None,
+        validate: Callable[[ModelT], Validation],
         after_step: Callable[[int, int], None] | None = None,
     ) -> None:
         """Prepare to train the model of a state.
@@ -238,7 +238,7 @@ class ValidatedTraining(Generic[ModelT]):
         self.steps_per_epoch = sampler.set_epoch(0)
         self.num_steps = num_steps = count_max_steps(settings, self.steps_per_epoch)
         self.stopper: EarlyStopper | None = None
-        if validate is not None and settings.patience is not None:
+        if settings.patience is not None:
             self.stopper = EarlyStopper(settings.patience)
         self._validate = validate
         self._after_step = after_step
@@ -313,10 +313,7 @@ class ValidatedTraining(Generic[ModelT]):
                 self._after_step(step.step, self.num_steps)
             losses.append(step.loss)
         self.state.run_finite_checks()
-        validation = Validation(math.nan, math.nan)
-        if self._validate is not None:
-            validation = self._validate()
-        self._add_point(validation, float(torch.stack(losses).mean()))
+        self._add_point(self._validate(self.model), float(torch.stack(losses).mean()))
         self._seconds += time.monotonic() - start_time
         if self._seconds >= self._next_save:
             self._save()

@@ -370,37 +370,6 @@ def finetuning_objective(
     return LossOutput(loss, {"task": total.detach()}, {"task": count})
 
 
-def finetune(
-    encoder: Encoder,
-    tokenizer: Tokenizer,
-    items: Sequence[EncodedItem],
-    labels_M: np.ndarray,
-    answer: HeadAnswer,
-    settings: FinetuneMethod,
-    *,
-    seed: int,
-    precision: str,
-    auxiliary_loss: AuxiliaryLoss | None = None,
-) -> FinetunedModel:
-    """Fine-tune the encoder, in place, with a new head for all epochs, without validation."""
-    training = start_finetuning(
-        encoder,
-        tokenizer,
-        items,
-        labels_M,
-        answer,
-        settings,
-        seed=seed,
-        precision=precision,
-        auxiliary_loss=auxiliary_loss,
-        validate=None,
-    )
-    training.train_to_end()
-    norm_items = _sample_norm_items(items, seed=seed)
-    update_batch_norm(training.model, tokenizer, norm_items, precision=precision)
-    return training.model.eval()
-
-
 def start_finetuning(
     encoder: Encoder,
     tokenizer: Tokenizer,
@@ -412,7 +381,7 @@ def start_finetuning(
     seed: int,
     precision: str,
     auxiliary_loss: AuxiliaryLoss | None = None,
-    validate: Callable[[FinetunedModel], Validation] | None,
+    validate: Callable[[FinetunedModel], Validation],
 ) -> ValidatedTraining[FinetunedModel]:
     """Return a fine-tuning of the encoder, in place, with a new head, before its first step.
 
@@ -430,10 +399,10 @@ def start_finetuning(
     def after_step(step: int, num_steps: int) -> None:
         unfreeze_layers(optimizer, Fraction(step, num_steps), settings.gradual_unfreezing)
 
-    norm_items = _sample_norm_items(items, seed=seed)
+    norm_rows = np.sort(generator("batch norm", seed).permutation(len(items))[:MAX_NORM_ITEMS])
+    norm_items = [items[i] for i in norm_rows]
 
-    def update_and_validate() -> Validation:
-        assert validate is not None
+    def update_and_validate(model: FinetunedModel) -> Validation:
         update_batch_norm(model, tokenizer, norm_items, precision=precision)
         return validate(model)
 
@@ -448,15 +417,9 @@ def start_finetuning(
         sampler,
         settings,
         precision=precision,
-        validate=None if validate is None else update_and_validate,
+        validate=update_and_validate,
         after_step=after_step,
     )
-
-
-def _sample_norm_items(items: Sequence[EncodedItem], *, seed: int) -> list[EncodedItem]:
-    """Return at most MAX_NORM_ITEMS items for the statistics of batch norm, in their order."""
-    order = generator("batch norm", seed).permutation(len(items))
-    return [items[i] for i in np.sort(order[:MAX_NORM_ITEMS])]
 
 
 def unfreeze_layers(

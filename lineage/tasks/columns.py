@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -210,8 +211,14 @@ def extract_item_words(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [list(column) for column in zip(*items["words"], strict=True)]
 
 
-def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return items of one text or two, in columns text, second and truncated.
+def make_text_items(
+    columns: TableColumns,
+    task: Task,
+    where: str,
+    *,
+    read_labels: Callable[[TableColumns, str, str], Sequence[str] | Sequence[float]],
+) -> pd.DataFrame:
+    """Return items of one text or two, in columns text, second, label and truncated.
 
     Both texts together have at most max_words words. Rows with a blank text are left out. Raises
     InputError where too many rows have one.
@@ -243,7 +250,11 @@ def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFra
         truncated_texts.append(truncated)
         is_cut.append(truncated != texts)
     names = ["text", "second"][: len(text_columns)]
-    return pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(truncated=is_cut)
+    items = pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(truncated=is_cut)
+    if task.label is not None:
+        labels = read_labels(columns, task.label, where)
+        items["label"] = [labels[row] for row in kept_rows]
+    return items
 
 
 def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:

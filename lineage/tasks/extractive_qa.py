@@ -18,7 +18,7 @@ from lineage.language import (
     word_spans,
 )
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, parse_integer, read_group_column, read_text_column
+from lineage.tasks.columns import TableColumns, parse_integer, read_text_column
 
 CharacterSpan = tuple[int, int]  # the first character, and the one after the last
 
@@ -45,7 +45,7 @@ class _Answer:
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns question, context, starts, ends, answers, label, group and truncated.
+    """Return columns question, context, starts, ends, answers, label and truncated.
 
     `starts` and `ends` hold the characters of each word of the context, `answers` all correct
     texts. Both texts together have max_words words, and the longer one is cut. `label` is the
@@ -74,8 +74,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         texts = [normalize_text(answer.text) for answer in answers]
         items.append(_make_item(question, context, texts, spans, task))
     names = ["question", "context", "starts", "ends", "answers", "label", "truncated"]
-    groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame(items, columns=names).assign(group=groups)
+    return pd.DataFrame(items, columns=names)
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:

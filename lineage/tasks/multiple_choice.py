@@ -19,7 +19,6 @@ from lineage.language import (
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
-    read_group_column,
     read_label_column,
     read_text_column,
 )
@@ -35,7 +34,7 @@ class _Item:
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns text, choices (the same number in every item), label, asked, group and truncated.
+    """Return columns text, choices (the same number in every item), label, asked and truncated.
 
     `label` is the place of the right choice, from 0. The question, from all columns of `text` but
     the first, is at the end of the text and is its last `asked` characters. With the longest
@@ -61,7 +60,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         table["label"] = _read_labels(columns, choices, task.label, where)
     return table.assign(
         asked=[len(question) for question in questions],
-        group=read_group_column(columns, task.group, where),
         truncated=[item.truncated for item in items],
     )
 

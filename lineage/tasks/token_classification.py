@@ -17,7 +17,6 @@ from lineage.tasks.columns import (
     is_empty_cell,
     normalize_label,
     parse_list,
-    read_group_column,
 )
 
 MIN_ROWS_FOR_CHECK = 24  # fewer rows allow no conclusion
@@ -27,11 +26,11 @@ Sequences = list[list[str]]  # a list of words, or of their tags, for each sente
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens, label (a tag for each), blank, has_invalid_tags, group and truncated.
+    """Return columns tokens, label (a tag for each), blank and has_invalid_tags.
 
     `blank` counts the blank tokens that were left out with their tags. `has_invalid_tags` is there
-    if the data has spans of characters, and says whether some overlapped. `truncated` is always
-    False: a word that is cut off could not be tagged. Raises InputError, also where nearly every
+    if the data has spans of characters, and says whether some overlapped. No item is truncated:
+    a word that is cut off could not be tagged. Raises InputError, also where nearly every
     row has one token. New items have no label. A text is then split at its spaces. In a language
     without spaces, one that has none is split into its characters.
     """
@@ -72,8 +71,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "tokens": _select(tokens, is_word),
             "label": _select(tags, is_word),
             "blank": [flags.count(False) for flags in is_word],
-            "group": read_group_column(columns, task.group, where),
-            "truncated": False,
         }
     )
     if has_overlap:
@@ -89,9 +86,7 @@ def _make_new_items(columns: TableColumns, task: Task, where: str) -> pd.DataFra
         if isinstance(cell, str) and is_spaceless(task.language) and len(words) == 1:
             words = list(words[0])
         tokens.append([word for word in words if not is_blank(word)])
-    groups = read_group_column(columns, task.group, where)
-    items = pd.DataFrame({"tokens": tokens, "group": groups, "truncated": False})
-    return items[[bool(words) for words in tokens]]
+    return pd.DataFrame({"tokens": tokens})[[bool(words) for words in tokens]]
 
 
 def _select(sequences: Sequences, flags: list[list[bool]]) -> Sequences:

@@ -14,7 +14,6 @@ from lineage.tasks.columns import (
     TableColumns,
     parse_integer,
     parse_list,
-    read_group_column,
     read_label_column,
 )
 
@@ -29,7 +28,7 @@ class _Window:
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens (a window of max_words around the target), target, label, group, truncated.
+    """Return columns tokens (a window of max_words around the target), target, label, truncated.
 
     `target` is the index of the word in its window.
     """
@@ -42,14 +41,12 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         {
             "tokens": [window.tokens for window in windows],
             "target": [window.target for window in windows],
+            "truncated": [window.truncated for window in windows],
         }
     )
     if task.label is not None:
         items["label"] = read_label_column(columns, task.label, where)
-    return items.assign(
-        group=read_group_column(columns, task.group, where),
-        truncated=[window.truncated for window in windows],
-    )
+    return items
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
