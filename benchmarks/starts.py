@@ -157,7 +157,7 @@ def evaluate_start(
 def _is_main_score(row: ResultRow, context: EvalContext) -> bool:
     """Return whether a row is the main metric of the chosen trial on all test items."""
     return (
-        row.metric == context.task.info["metric"][0]
+        row.metric == context.task.info.ranking_metric
         and row.trial == "chosen"
         and row.split == context.task.scored_splits[-1]
         and row.item_filter == "all"

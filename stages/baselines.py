@@ -44,8 +44,8 @@ def work(stage: Stage) -> None:
     rows: list[ResultRow] = []
     tables = []
     system_dirs: list[Path] = []
-    if split == "test" and task.info["ceilings"]:
-        rows += ceiling_rows(task.info, task.info["counts"]["test"])
+    if split == "test" and task.info.ceilings:
+        rows += ceiling_rows(task.info, task.info.counts["test"])
     if split not in task.scored_splits:
         for run in (EvalRun("none", name) for name in ("majority", "tfidf")):
             note = Note("no_split", split)
@@ -76,7 +76,7 @@ def evaluate_baselines(
     info = context.task.info
     methods = context.settings.methods.values()
     runs = [*list_runs(info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
-    with stage.track(parameters=parameters, inputs=[folder], task=info["name"]) as tracker:
+    with stage.track(parameters=parameters, inputs=[folder], task=info.name) as tracker:
         with stage.show_progress("baselines", 1.0) as report:
             output = evaluate_runs(
                 context, runs, cache_dir=cache_dir, report_progress=report, work=stage.work

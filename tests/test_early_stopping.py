@@ -698,7 +698,7 @@ SEEDS = (3, 5)
 
 def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:  # noqa: F811
     """Evaluate an untrained tiny GPT with both probes and fine-tuning, on all labels."""
-    data = TaskData(task.info | {"probes": ["linear", "bilstm"]}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["linear", "bilstm"]), task.splits)
     context = EvalContext(tiny.checkpoint("gpt"), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
     return evaluate_runs(
         context,
@@ -828,7 +828,7 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
 ) -> None:
     probe = LinearProbeMethod(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))
     settings = dataclasses.replace(SETTINGS, linear_probe=probe)
-    data = TaskData(task.info | {"probes": ["linear"]}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits)
     context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
     runs = [
         run

@@ -25,6 +25,7 @@ from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.stored_features import extract_features
 from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.training import sentence_scores
 from tests import tiny
 from tests.test_transfer import build_context, task  # noqa: F401
@@ -68,7 +69,7 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
         ],
         tmp_path,
     )
-    data = TaskData(task.info | {"counts": {}}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, counts={}), task.splits)
     assert [
         *tiny.evaluate_baselines(
             load_kind("text_classification"),
@@ -135,14 +136,9 @@ def test_features_are_extracted_without_dropout(name: str) -> None:
 
 
 def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
-    task_info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    task_info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     data = TaskData(
         task_info,
         {"test": pd.DataFrame({"id": ["0"], "good": ["a b c"], "bad": ["a c b"], "group": ["x"]})},

@@ -223,7 +223,8 @@ def test_rows_name_the_recipe_where_linear_gain_or_word_norm_was_used(
         ),
         static_context=None,
     )
-    context.task.info.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
+    info = dataclasses.replace(context.task.info, kind=kind, symmetric=symmetric)
+    context = dataclasses.replace(context, task=dataclasses.replace(context.task, info=info))
     table = pd.DataFrame({"id": ["0"], "group": ["all"]})
     columns: dict[str, Any] = {"label": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}
     run = EvalRun("pretrained", "finetune", "all", 0)

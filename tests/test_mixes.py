@@ -31,6 +31,7 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.study.checks import check_study
 from lineage.study.models import load_model_config
+from lineage.tasks.info import TaskInfo
 from stages import publish
 from tests import tiny
 from tests.fitting import fit_bilstm_probe
@@ -215,8 +216,7 @@ def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
 def test_rows_of_bilstm_probes_name_the_features(
     name: str, features: Any, reason: str, tmp_path: Path
 ) -> None:
-    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
-             "probes": ["linear", "bilstm"]}  # fmt: skip
+    task_info = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en", probes=["linear", "bilstm"])  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     settings = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
     context = EvalContext(

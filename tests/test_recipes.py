@@ -30,6 +30,7 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features, select_layers
 from lineage.networks.batch import masked_mean
 from lineage.report.notes import format_notes
+from lineage.tasks.info import TaskInfo
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
@@ -331,14 +332,9 @@ def evaluate_random_model(
     finetune_settings: FinetuneMethod,
 ) -> list[Any]:
     """Return the test rows of an untrained model, frozen and fine-tuned, and of what failed."""
-    info = {
-        "name": "x",
-        "kind": "text_classification",
-        "labels": ["a", "b"],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en"
+    )
     task = TaskData(info, {"train": TABLE, "validation": TABLE, "test": TABLE})
     context = EvalContext(
         tiny.checkpoint(name),

@@ -502,7 +502,7 @@ def test_the_counted_steps_and_texts_are_those_of_an_evaluation(
     trials = (Trial(l2=0.1), Trial(l2=0.01), Trial(learning_rate=0.01))
     method = dataclasses.replace(SETTINGS, trials=trials)
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE, setfit=method)
-    data = TaskData(task.info | {"probes": []}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=[]), task.splits)
     context = dataclasses.replace(setfit_context(data, name="word2vec"), settings=settings)
     encoded_texts: list[int] = []
     tuned = record_tuning(monkeypatch)

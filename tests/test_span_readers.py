@@ -68,7 +68,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     items, test_items = (
         encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
     )
-    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
+    answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert answer == SpanAnswer()
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, encoded, precision="fp32")
@@ -332,7 +332,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
         "f1",
         "exact_match",
     }
-    lost = task.info["truncated_answers"]["test"]
+    lost = task.info.truncated_answers["test"]
     assert lost and all(format_notes(row.reason).endswith(f"{lost} of 12 questions have no answer within max_words, and are scored all the same")
                         and "tokens, and read in parts; " in format_notes(row.reason) for row in rows if row.split == "test")  # fmt: skip
     means = (

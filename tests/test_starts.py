@@ -111,7 +111,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with create_artifact(Path("artifacts/tasks/sentiment"), "task", name="sentiment") as draft:
             for split, table in items.splits.items():
                 write_table(draft / f"{split}.parquet", table)
-            write_json(draft / "task.json", items.info)
+            items.info.write(draft)
     return folder
 
 

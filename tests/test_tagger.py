@@ -257,7 +257,8 @@ def test_the_recipe_names_the_number_of_layers_and_the_join(
         settings=dataclasses.replace(context.settings, bilstm_probe=bilstm_settings),
         static_context=static,
     )
-    context.task.info.update({"labels": ["a", "b"], "metric": ["accuracy"]})
+    info = dataclasses.replace(context.task.info, labels=["a", "b"], metric=["accuracy"])
+    context = dataclasses.replace(context, task=dataclasses.replace(context.task, info=info))
     table = context.task.splits["train"].assign(id=[str(i) for i in range(12)], group="all")
     columns: dict[str, Any] = {
         "label": ["a"] * 12,

@@ -243,7 +243,9 @@ def test_frozen_runs_with_the_most_labels_are_repeated() -> None:
         for method in ("linear_probe", "bilstm_probe")
         for seed in (0, 1)
     ]
-    context = BaselineContext(TaskData({}, {}), tiny.model_config("gpt").evaluate)
+    context = BaselineContext(
+        TaskData(tiny.task_info("text_classification"), {}), tiny.model_config("gpt").evaluate
+    )
     assert select_intermediate_runs(context, runs) == expected
     with_all = [dataclasses.replace(run, label_count="all") for run in expected[:2]]
     assert select_intermediate_runs(context, [*runs, *with_all]) == with_all

@@ -25,6 +25,7 @@ from lineage.networks.base import Encoder
 from lineage.networks.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests import tiny
@@ -61,14 +62,13 @@ def make_items(count: int) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def task() -> TaskData:
     """Return a small task with two labels."""
-    info = {
-        "name": "first_word",
-        "kind": "text_classification",
-        "labels": ["a", "b"],
-        "metric": ["accuracy", "macro_f1"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="first_word",
+        kind="text_classification",
+        labels=["a", "b"],
+        metric=["accuracy", "macro_f1"],
+        language="en",
+    )
     return TaskData(
         info, {"train": make_items(60), "validation": make_items(13), "test": make_items(29)}
     )
@@ -368,14 +368,9 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
 def test_equal_scores_of_a_pair_count_as_half_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     pairs = pd.DataFrame(
         {
             "id": ["0", "1", "2"],
@@ -401,14 +396,9 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
 
 def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Path) -> None:
     """With equally improbable pieces, the sum prefers the shorter sentence and the mean ties."""
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     pairs = pd.DataFrame(
         {"id": ["0", "1"], "good": ["a", "b a"], "bad": ["a b c d", "b a c"], "group": ["x", "x"]}
     )
@@ -435,14 +425,9 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
 
 
 def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) -> None:
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 200,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     context = build_context("gpt", TaskData(info, {}))
     assert (
         context.max_input_positions is not None

@@ -32,6 +32,7 @@ from lineage.networks.checkpoint import Checkpoint
 from lineage.report.notes import format_notes, format_reason
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
@@ -82,17 +83,17 @@ TEST = pd.DataFrame(
 
 def test_a_users_table_becomes_pairs_and_truncation_is_counted(tmp_path: Path) -> None:
     items = build_task(tmp_path, TRAIN, TEST, max_words=5, validation_share=0.2)
-    assert items.info["counts"] == {"train": 32, "test": 2, "validation": 8}
-    assert items.info["held_out_from_train"] == 8
-    assert items.info["metric"] == ["bleu", "chrf"] and items.info["labels"] == []
+    assert items.info.counts == {"train": 32, "test": 2, "validation": 8}
+    assert items.info.held_out_from_train == 8
+    assert items.info.metric == ["bleu", "chrf"] and items.info.labels == []
     assert items.splits["test"].to_dict("records")[1] == {
         "id": "test-2",
         "source": "a dog sleeps in the",
         "target": TEST["de"][1],
         "group": "all",
     }
-    assert items.info["truncated"]["test"] == 1
-    assert items.info["duplicates_of_train"]["test"] == int(
+    assert items.info.truncated["test"] == 1
+    assert items.info.duplicates_of_train["test"] == int(
         TEST["en"][0] in set(items.splits["train"]["source"])
     )
 
@@ -179,14 +180,9 @@ def task() -> TaskData:
             "group": "all",
         }
     )
-    info = {
-        "name": "mt",
-        "kind": "translation",
-        "labels": [],
-        "metric": ["bleu", "chrf"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="mt", kind="translation", labels=[], metric=["bleu", "chrf"], language="en"
+    )
     return TaskData(info, {"train": table[:40], "validation": table[40:47], "test": table[47:]})
 
 

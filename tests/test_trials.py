@@ -25,13 +25,13 @@ from lineage.report.notes import format_notes, format_reason
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from tests import tiny, user_project
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                       max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
-INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
-                         "metric": ["accuracy", "macro_f1"]}  # fmt: skip
+INFO = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy", "macro_f1"])  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
 
 def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data: TaskData) -> None:
     """The first seed chooses and each trial has a row; a single penalty is not a trial."""
-    info = INFO | {"counts": {}}
+    info = INFO
     splits = data.splits
     noisy = splits["train"].assign(
         label=np.where(

@@ -16,13 +16,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lineage.artifacts import create_artifact, is_intact, text_digest
-from lineage.data.task_data import TaskData, fold_numbers
+from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.result_rows import (
     build_curves,
@@ -63,6 +63,7 @@ from lineage.results import (
     ResultRow,
 )
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.work import Stopwatch, Work, WorkLog
 
 CACHED_RUN = "evaluated_run"  # the kind of artifact
@@ -87,21 +88,21 @@ class EvaluationOutput(NamedTuple):
 
 
 def list_runs(
-    info: dict[str, Any],
+    info: TaskInfo,
     methods: Iterable[Method],
     inits: tuple[Init, ...],
     label_counts: tuple[LabelCount, ...],
     finetune_seeds: tuple[int, ...],
 ) -> Iterator[EvalRun]:
     """Yield the runs of the methods that suit a task (task.json), in order."""
-    kind = load_kind(info["kind"])
+    kind = load_kind(info.kind)
     suitable = [method for method in methods if method.suits(kind, info)]
     for init in inits:
         for method in suitable:
             if not kind.has_train_split:
                 yield EvalRun(init, method.name)
                 continue
-            for count, seed, fold in product(label_counts, finetune_seeds, fold_numbers(info)):
+            for count, seed, fold in product(label_counts, finetune_seeds, info.fold_numbers):
                 yield EvalRun(init, method.name, count, seed, fold)
 
 
@@ -287,7 +288,7 @@ def list_kept_systems(
     """
     saved = {run: _system_dir(cache_dir, run) for run in runs if _is_saved(run, runs, context)}
     saved = {run: folder for run, folder in saved.items() if folder.is_dir()}
-    metric = context.task.info["metric"][0]
+    metric = context.task.info.ranking_metric
     values: dict[tuple[str, str], list[float]] = {}  # by label count and system
     for row in rows:
         is_counted = row.split == "validation" and row.trial == "chosen" and row.group == "all"
@@ -359,7 +360,7 @@ def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -
     info = context.task.info
     columns = run_columns(context, run)
     is_scored = (predictions["split"] == "validation") & (predictions["trial"] == "chosen")
-    score = context.kind.answer.score(info["metric"][0], predictions[is_scored])
+    score = context.kind.answer.score(info.ranking_metric, predictions[is_scored])
     scale: tuple[float | None, float | None] = (None, None)
     if answer is not None and answer.are_numbers:
         scale = (answer.mean, answer.std)
@@ -367,12 +368,12 @@ def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -
         **{key: value for key, value in columns.items() if key != "trial"},
         kind=context.kind.name,
         train_examples=count_train_examples(context, run),
-        metric=info["metric"][0],
+        metric=info.ranking_metric,
         validation_score=score if math.isfinite(score) else None,
         language=context.language,
         symmetric=context.is_symmetric,
-        character_spans=info.get("character_spans", False),
-        labels=tuple(info.get("labels", ())),
+        character_spans=info.character_spans,
+        labels=tuple(info.labels),
         label_mean=scale[0],
         label_std=scale[1],
         settings_block=fitted.method.name,

@@ -28,6 +28,7 @@ from lineage.networks.base import Family, LanguageModelFamily
 from lineage.networks.batch import BatchSampler
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
@@ -157,7 +158,7 @@ class SentenceScorerMethod(BaselineMethod):
 
     scorer: SentenceScorer
 
-    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         return kind.answer.answered_by == "sentence_probability"
 
     def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:

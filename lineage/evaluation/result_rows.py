@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lineage.answers.groups import split_by_group
 from lineage.answers.words import LAYER_PREFIX
-from lineage.data.task_data import fold_numbers, truncated_answers_notes
+from lineage.data.task_data import truncated_answers_notes
 from lineage.methods.base import (
     MEAN_METRICS,
     count_train_examples,
@@ -28,6 +28,7 @@ from lineage.results import (
     Note,
     ResultRow,
 )
+from lineage.tasks.info import TaskInfo
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def result_rows(
     """Yield a row for each metric, trial, split, test set and group, and for each failed trial."""
     method = find_method(context, run)
     for failed in predictions.failed_trials:
-        scope = _Scope("validation", context.task.info["name"], trial=str(failed.number))
-        metric = context.task.info["metric"][0]
+        scope = _Scope("validation", context.task.info.name, trial=str(failed.number))
+        metric = context.task.info.ranking_metric
         yield _row(context, run, scope, metric, [method.describe_failed(failed)], status="failed")
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
@@ -89,7 +90,7 @@ def _metric_rows(
             yield _row(context, run, scope, metric, notes, value=value, num_examples=len(items))
     layer_columns = [str(name) for name in items if str(name).startswith(LAYER_PREFIX)]
     method = find_method(context, run)
-    for metric in context.task.info["metric"]:
+    for metric in context.task.info.metric:
         if method.is_baseline and metric in undefined:
             continue
         for column in ("prediction", *layer_columns):
@@ -119,8 +120,8 @@ def rows_without_value(
     parts = parts_of_run(context, run)
     test_sets = [part.test_set for part in parts if part.split == split]
     if not test_sets:
-        test_sets = [context.task.info["name"]]
-    metric = context.task.info["metric"][0]
+        test_sets = [context.task.info.name]
+    metric = context.task.info.ranking_metric
     return [
         _row(context, run, _Scope(split, test_set), metric, notes, status=status)
         for test_set in test_sets
@@ -168,7 +169,7 @@ def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[No
 def build_curves(context: TaskContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
     columns = run_columns(context, run)
     del columns["trial"]
-    table = curves.assign(**columns, metric=context.task.info["metric"][0])
+    table = curves.assign(**columns, metric=context.task.info.ranking_metric)
     return table[list(CURVE_COLUMNS)].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 
 
@@ -232,12 +233,12 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     if checkpoint.tokenizer.tokenizer_type == "pretrained":
         return
     last_split = context.task.scored_splits[-1:]
-    for part in context.task.split_items(seed=0, fold=fold_numbers(context.task.info)[0]):
+    for part in context.task.split_items(seed=0, fold=context.task.info.fold_numbers[0]):
         if part.split in last_split:
             yield ResultRow(
                 model=context.model_columns["model"],
                 family=context.model_columns["family"],
-                task=context.task.info["name"],
+                task=context.task.info.name,
                 kind=context.kind.name,
                 metric=UNKNOWN_TOKEN_METRIC,
                 value=context.unknown_token_share(part.table),
@@ -258,11 +259,11 @@ def unigram_row(
     return ResultRow(
         **run_columns(context, run),
         kind=context.kind.name,
-        metric=UNIGRAM_PREFIX + context.task.info["metric"][0],
+        metric=UNIGRAM_PREFIX + context.task.info.ranking_metric,
         value=value,
         num_examples=num_examples,
         train_examples=count_train_examples(context, run),
-        test_set=context.task.info["name"],
+        test_set=context.task.info.name,
         split=context.task.scored_splits[-1],
         text_bytes=0,
     )
@@ -302,7 +303,7 @@ def _heldout_row(
     return ResultRow(
         model=context.checkpoint.model_name,
         family=context.checkpoint.family.name,
-        task=context.task.info["name"],
+        task=context.task.info.name,
         kind=context.kind.name,
         metric=metric,
         value=value,
@@ -317,22 +318,22 @@ def _heldout_row(
     )
 
 
-def ceiling_rows(info: dict[str, Any], num_examples: int) -> list[ResultRow]:
+def ceiling_rows(info: TaskInfo, num_examples: int) -> list[ResultRow]:
     """Return the best possible scores on a generated task, over all items and by group.
 
     There is one for each window that a model may read: the word alone (static), its left context,
     or both sides. The column `features` names the window.
     """
-    if not info["ceilings"]:
+    if not info.ceilings:
         return []
-    groups = {"all": info["ceilings"], **info["ceiling_groups"]}
+    groups = {"all": info.ceilings, **info.ceiling_groups}
     return [
         ResultRow(
             model="ceiling",
             family="ceiling",
-            task=info["name"],
-            kind=info["kind"],
-            metric=info["metric"][0],
+            task=info.name,
+            kind=info.kind,
+            metric=info.ranking_metric,
             value=value,
             num_examples=num_examples,
             features=window,

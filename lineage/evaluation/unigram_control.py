@@ -45,11 +45,11 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
     split = context.task.scored_splits[-1]
     parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
     validation = next(part for part in parts if part.split == "validation")
-    name = context.task.info["name"]
+    name = context.task.info.name
     scored = next(part for part in parts if part.split == split and part.test_set == name)
     train_items = context.task.splits["train"].iloc[select_train_rows(context, run)]
     labels_N = train_items["label"].to_numpy()
-    num_labels = len(context.task.info["labels"])
+    num_labels = len(context.task.info.labels)
     matrices = _build_features(
         context, [train_items, *(context.task.select_items(part) for part in (validation, scored))]
     )
@@ -74,10 +74,10 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
 
 def _score(context: EvalContext, part: SplitItems, probabilities_NK: np.ndarray) -> float:
     info = context.task.info
-    answer = LabelAnswer(tuple(info["labels"]))
+    answer = LabelAnswer(tuple(info.labels))
     columns = answer.prediction_columns(context.task.select_items(part), probabilities_NK)
     answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-    return context.kind.answer.score(info["metric"][0], answers)
+    return context.kind.answer.score(info.ranking_metric, answers)
 
 
 def _build_features(

@@ -27,6 +27,7 @@ from lineage.methods.run_predictions import FailedTrial, RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.results import PREDICTION_COLUMNS, PROBABILITY_PREFIX, SEED_COLUMNS, Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 # Metrics that are the mean of a column of the same name.
 SWAP_CONSISTENCY = "swap_consistency"  # either order of two texts gives the same answer
@@ -95,7 +96,7 @@ class Method(Checked):
         """Return whether the study uses the method with a model."""
         return True
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         """Return whether the method can be used on a task of this kind (task.json)."""
         return kind.answer.answered_by == self.answered_by
 
@@ -231,7 +232,7 @@ def run_columns(context: TaskContext, run: EvalRun) -> dict[str, Any]:
         "fold": run.fold,
         "trial": "chosen",
         "label_count": "none" if run.label_count is None else str(run.label_count),
-        "task": context.task.info["name"],
+        "task": context.task.info.name,
     }
 
 
@@ -250,7 +251,7 @@ def build_predictions(
     for name, value in run_columns(context, run).items():
         table[name] = value
     table["split"] = split
-    table["test_set"] = test_set or context.task.info["name"]
+    table["test_set"] = test_set or context.task.info.name
     return _with_column_types(table)
 
 

@@ -14,6 +14,7 @@ from lineage.methods.encoder import EvalRun, Subject, TaskContext, Transfer
 from lineage.methods.head_method import HeadMethod
 from lineage.results import Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.work import TRAINING_PASSES
 
 
@@ -27,7 +28,7 @@ class BaselineMethod(HeadMethod):
     keeps_network: ClassVar[bool] = False
     scores_validation: ClassVar[bool] = False
 
-    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         return True  # a row says so if a baseline has no answer
 
     def unsupported_note(self, context: TaskContext) -> Note | None:

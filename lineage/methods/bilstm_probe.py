@@ -19,7 +19,7 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -57,6 +57,7 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.training.optimizers import build_adamw, build_param_groups, check_stlr_settings
 from lineage.training.schedules import LrSchedule, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
@@ -123,8 +124,8 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
     def lr_schedule(self, steps: int) -> LrSchedule:
         return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        return super().suits(kind, info) and self.head in info["probes"]
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
+        return super().suits(kind, info) and self.head in info.probes
 
     def features_name(self, context: TaskContext) -> str:
         return self.features

@@ -10,6 +10,7 @@ from lineage.answers.text import text_columns
 from lineage.methods.baseline import BaselineMethod
 from lineage.methods.encoder import EvalRun, Subject
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class CopyMethod(BaselineMethod):
     name: ClassVar[str] = "copy"
     answered_by: ClassVar[AnsweredBy] = "translator"
 
-    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         return kind.answer.answered_by == self.answered_by
 
     def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:

@@ -78,16 +78,16 @@ class TaskContext:
 
     @cached_property
     def kind(self) -> Kind:
-        return load_kind(self.task.info["kind"])
+        return load_kind(self.task.info.kind)
 
     @property
     def language(self) -> str:
-        return str(self.task.info["language"])
+        return self.task.info.language
 
     @property
     def is_symmetric(self) -> bool:
         """True if the order of the two texts means nothing, so that both orders are read."""
-        return bool(self.task.info.get("symmetric", False))
+        return self.task.info.symmetric
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
         """Return the columns `model` and `family` of a run's rows."""
@@ -271,7 +271,7 @@ class EvalContext(TaskContext):
             for name, table in self.task.splits.items()
         }
         for name in self.task.splits:
-            if name != "train" or self.task.info.get("folds"):
+            if name != "train" or self.task.info.folds:
                 for order, order_name in enumerate(self.order_names(name)):
                     items[order_name] = keep_one_order(items[name], order)
         return items

@@ -57,7 +57,7 @@ class HeadMethod(TriedMethod):
             return _predict_part(context, run, head, problem, problem.validation, trial=trial)
 
         def score(predictions: pd.DataFrame) -> float:
-            return context.kind.answer.score(context.task.info["metric"][0], predictions)
+            return context.kind.answer.score(context.task.info.ranking_metric, predictions)
 
         tables: list[pd.DataFrame] = []
         curves: list[pd.DataFrame] = []
@@ -134,11 +134,11 @@ def _build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
     """Return the items that the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
-    answer = context.kind.answer.fit(context.task.info["labels"], train_items)
+    answer = context.kind.answer.fit(context.task.info.labels, train_items)
     assert isinstance(answer, HeadAnswer)
     validation = next(part for part in parts_of_run(context, run) if part.split == "validation")
     validation_items = context.task.select_items(validation)
-    metric = context.task.info["metric"][0]
+    metric = context.task.info.ranking_metric
 
     def score_validation(outputs_MK: np.ndarray, decoded_M: np.ndarray | None) -> float:
         _check_finite(outputs_MK, "validation")
@@ -181,7 +181,7 @@ def _predict_part(
         _check_finite(outputs_MK, part.split)
         outputs_MK = answer.normalize(items, outputs_MK)
     columns = answer.prediction_columns(items, outputs_MK, decoded_M)
-    columns = correct_column(columns, context.task.info["metric"][0])
+    columns = correct_column(columns, context.task.info.ranking_metric)
     order_names = context.order_names(part.table)
     if trial == "chosen" and order_names:
         by_order = [head.predict(replace(part, table=name))[0] for name in order_names]

@@ -6,7 +6,7 @@ K outputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 LBFGS_PASSES = 100  # over the training items, in a fit
 
@@ -81,8 +82,8 @@ class LinearProbeMethod(HeadMethod):
         """The L2 of the mix as a multiple of `l2`."""
         return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        return super().suits(kind, info) and self.head in info["probes"]
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
+        return super().suits(kind, info) and self.head in info.probes
 
     def features_name(self, context: TaskContext) -> str:
         return self.features

@@ -12,7 +12,7 @@ B pairs or texts of a batch, M texts, D width, K labels.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.results import Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
@@ -131,9 +132,9 @@ class SetfitMethod(HeadMethod):
     def is_in_grid(self, model: str, grid: Grid) -> bool:
         return model in grid.setfit_models
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         is_label_of_text = kind.unit == "text" and kind.answer.has_one_label
-        return super().suits(kind, info) and is_label_of_text and not info.get("is_pair", False)
+        return super().suits(kind, info) and is_label_of_text and not info.is_pair
 
     def features_name(self, context: TaskContext) -> str:
         return "mean" if self.pooling == "mean" else "last"

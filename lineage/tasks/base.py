@@ -42,7 +42,7 @@ COLUMN_KEYS = (
     "group",
 )
 # Modules of this package that are not kinds.
-SUPPORT_MODULES = ("base", "columns")
+SUPPORT_MODULES = ("base", "columns", "info")
 Unit = Literal["text", "choice", "sentence", "word"]
 
 
