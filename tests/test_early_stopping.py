@@ -136,17 +136,20 @@ def start_walker(
         return validation
 
     parameters = build_param_groups([[walker.model.weight]], weight_decay=0.0)
+    method = FinetuneMethod(
+        **(vars(settings) | ({"patience": None} if validations is None else {})),
+        learning_rate=learning_rate,
+        ratio=1.0,
+    )
     walker.training = ValidatedTraining(
         TrainState(walker.model, build_adamw(parameters), RngState(1)),
         walker.model,
         objective,
         RepeatedBatch(steps_per_epoch),
-        FinetuneMethod(
-            **(vars(settings) | ({"patience": None} if validations is None else {})),
-            learning_rate=learning_rate,
-            ratio=1.0,
-            max_grad_norm=1e9,
-        ),
+        method,
+        learning_rate=learning_rate,
+        lr_schedule=method.lr_schedule,
+        max_grad_norm=1e9,
         precision="fp32",
         validate=validate,
     )

@@ -184,15 +184,23 @@ def evaluate_runs(
             predictions = _load_or_evaluate(
                 subject, run, cache_dir, report, is_saved=_is_saved(run, runs, context)
             )
+        except AllTrialsFailedError as error:
+            rows += _failed_rows(context, run, error.notes)
+            continue
         except EvaluationError as error:
-            rows += _failed_rows(context, run, _failure_notes(error))
+            rows += _failed_rows(context, run, [Note("error", str(error))])
             continue
         if predictions.chosen_trial is not None:
             subject.chosen_trials[run.selection_key] = predictions.chosen_trial
         costs[run] = RunCost(predictions.seconds, predictions.items_per_second)
-        if not method.scores_validation:
-            predictions = _select_split(predictions, context.task.scored_splits[-1])
-        tables.append(_without_extra_columns(predictions.table))
+        if not method.scores_validation:  # all trials answer it, the chosen system does not
+            table = predictions.table
+            is_kept = (table["split"] == context.task.scored_splits[-1]) | (
+                table["trial"] != "chosen"
+            )
+            predictions = replace(predictions, table=table[is_kept])
+        is_extra = predictions.table.columns.str.startswith(EXTRA_COLUMNS)
+        tables.append(predictions.table.loc[:, ~is_extra])
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
         _log_run(work, counted[run], subject, stopwatch.seconds)
@@ -255,12 +263,6 @@ def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
-def _failure_notes(error: EvaluationError) -> Sequence[Note]:
-    if isinstance(error, AllTrialsFailedError):
-        return error.notes
-    return [Note("error", str(error))]
-
-
 def _failed_rows(context: TaskContext, run: EvalRun, notes: Sequence[Note]) -> list[ResultRow]:
     split = context.task.scored_splits[-1]
     return rows_without_value(context, run, "failed", notes, split=split)
@@ -286,7 +288,9 @@ def list_kept_systems(
     validation are left out: heads are small, but a network is as large as its encoder. The mean
     over the seeds decides.
     """
-    saved = {run: _system_dir(cache_dir, run) for run in runs if _is_saved(run, runs, context)}
+    saved = {
+        run: _run_dir(cache_dir, run) / SYSTEM_DIR for run in runs if _is_saved(run, runs, context)
+    }
     saved = {run: folder for run, folder in saved.items() if folder.is_dir()}
     metric = context.task.info.ranking_metric
     values: dict[tuple[str, str], list[float]] = {}  # by label count and system
@@ -310,12 +314,8 @@ def _name_of_run(context: TaskContext, run: EvalRun) -> str:
     return system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
 
 
-def _run_digest(run: EvalRun) -> str:
-    return text_digest(json.dumps(vars(run)))[:16]
-
-
-def _system_dir(cache_dir: Path, run: EvalRun) -> Path:
-    return cache_dir / _run_digest(run) / SYSTEM_DIR
+def _run_dir(cache_dir: Path, run: EvalRun) -> Path:
+    return cache_dir / text_digest(json.dumps(vars(run)))[:16]
 
 
 def _load_or_evaluate(
@@ -330,7 +330,7 @@ def _load_or_evaluate(
 
     `on_save` is called when a training has been saved.
     """
-    folder = cache_dir / _run_digest(run)
+    folder = _run_dir(cache_dir, run)
     resume_point = ResumePoint(
         folder.with_suffix(TRAININGS_SUFFIX), subject.task_context.checkpoint_seconds, on_save
     )
@@ -380,18 +380,6 @@ def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -
         settings=asdict(fitted.method),
         **context.system_columns,
     )
-
-
-def _select_split(predictions: RunPredictions, split: str) -> RunPredictions:
-    """Keep how the chosen system answers one split, and how all trials answer validation."""
-    table = predictions.table
-    is_kept = (table["split"] == split) | (table["trial"] != "chosen")
-    return replace(predictions, table=table[is_kept])
-
-
-def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
-    names = [name for name in predictions if not str(name).startswith(EXTRA_COLUMNS)]
-    return predictions[names]
 
 
 def sort_predictions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

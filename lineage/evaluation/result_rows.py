@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -235,17 +235,12 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     last_split = context.task.scored_splits[-1:]
     for part in context.task.split_items(seed=0, fold=context.task.info.fold_numbers[0]):
         if part.split in last_split:
-            yield ResultRow(
-                model=context.model_columns["model"],
-                family=context.model_columns["family"],
-                task=context.task.info.name,
-                kind=context.kind.name,
-                metric=UNKNOWN_TOKEN_METRIC,
-                value=context.unknown_token_share(part.table),
+            row = _model_row(
+                context, init, UNKNOWN_TOKEN_METRIC, context.unknown_token_share(part.table)
+            )
+            yield replace(
+                row,
                 num_examples=len(context.task.splits[part.table]),
-                init=init,
-                adapt_text=context.adapt_text(init),
-                pretrain_seed=context.pretrain_seed,
                 test_set=part.test_set,
                 split=part.split,
                 text_bytes=context.text_bytes_read(init),
@@ -256,34 +251,30 @@ def unigram_row(
     context: EvalContext, run: EvalRun, value: float, *, num_examples: int
 ) -> ResultRow:
     """Return the row of a run's score by `lineage.evaluation.unigram_control`."""
-    return ResultRow(
-        **run_columns(context, run),
-        kind=context.kind.name,
-        metric=UNIGRAM_PREFIX + context.task.info.ranking_metric,
-        value=value,
-        num_examples=num_examples,
-        train_examples=count_train_examples(context, run),
-        test_set=context.task.info.name,
-        split=context.task.scored_splits[-1],
-        text_bytes=0,
-    )
+    info = context.task.info
+    metric = UNIGRAM_PREFIX + info.ranking_metric
+    scope = _Scope(context.task.scored_splits[-1], info.name)
+    return _row(context, run, scope, metric, (), value=value, num_examples=num_examples)
 
 
 def heldout_rows(
     context: EvalContext, heldout: dict[str, dict[str, float]], *, adapted_bytes: int
 ) -> Iterator[ResultRow]:
     """Yield the language model's metrics on held-out target text, before and after adaptation."""
+    heldout_columns: dict[str, Any] = {"test_set": HELDOUT_TEST_SET, "split": "validation"}
     bytes_after = context.text_bytes
     bytes_before = None if bytes_after is None else bytes_after - adapted_bytes
     for metric, value in heldout["before"].items():
         notes = _lossless_notes(context, metric)
-        yield _heldout_row(context, "pretrained", metric, value, bytes_before, notes)
+        row = _model_row(context, "pretrained", metric, value)
+        yield replace(row, **heldout_columns, text_bytes=bytes_before, reason=notes)
     for metric, value in heldout["after"].items():
         notes = _lossless_notes(context, metric)
         has_improved = value < heldout["before"].get(metric, float("inf"))
         if not has_improved and not metric.endswith("_accuracy"):
             notes.insert(0, Note("no_improvement"))
-        yield _heldout_row(context, "adapted", metric, value, bytes_after, notes)
+        row = _model_row(context, "adapted", metric, value)
+        yield replace(row, **heldout_columns, text_bytes=bytes_after, reason=notes)
 
 
 def _lossless_notes(context: EvalContext, metric: str) -> list[Note]:
@@ -292,17 +283,11 @@ def _lossless_notes(context: EvalContext, metric: str) -> list[Note]:
     return [Note("not_lossless")]
 
 
-def _heldout_row(
-    context: EvalContext,
-    init: Literal["pretrained", "adapted"],
-    metric: str,
-    value: float,
-    text_bytes: int | None,
-    notes: list[Note],
-) -> ResultRow:
+def _model_row(context: EvalContext, init: Init, metric: str, value: float) -> ResultRow:
+    """Return the row of a value of the language model itself."""
     return ResultRow(
-        model=context.checkpoint.model_name,
-        family=context.checkpoint.family.name,
+        model=context.model_columns["model"],
+        family=context.model_columns["family"],
         task=context.task.info.name,
         kind=context.kind.name,
         metric=metric,
@@ -311,10 +296,6 @@ def _heldout_row(
         init=init,
         adapt_text=context.adapt_text(init),
         pretrain_seed=context.pretrain_seed,
-        test_set=HELDOUT_TEST_SET,
-        split="validation",
-        text_bytes=text_bytes,
-        reason=notes,
     )
 
 

@@ -421,6 +421,9 @@ def start_bilstm_probe(
         bilstm_probe_objective,
         sampler,
         settings,
+        learning_rate=settings.learning_rate,
+        lr_schedule=settings.lr_schedule,
+        max_grad_norm=settings.max_grad_norm,
         precision="fp32",
         validate=validate,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
@@ -98,29 +98,7 @@ class EarlyStopping(Checked):
         check_positive(self, "epochs", "min_steps", "patience", "batch_size")
 
 
-class ValidatedSettings(Protocol):
-    """Settings of a method that are an EarlyStopping, and have a learning rate."""
-
-    @property
-    def epochs(self) -> int: ...
-
-    @property
-    def min_steps(self) -> int | None: ...
-
-    @property
-    def patience(self) -> int | None: ...
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def max_grad_norm(self) -> float: ...
-
-    def lr_schedule(self, steps: int) -> LrSchedule:
-        """Return the schedule of a training of this many steps."""
-
-
-def count_max_steps(settings: "EarlyStopping | ValidatedSettings", steps_per_epoch: int) -> int:
+def count_max_steps(settings: EarlyStopping, steps_per_epoch: int) -> int:
     """Return the steps of a training that does not stop early: whole epochs."""
     epochs_needed = -(-(settings.min_steps or 0) // steps_per_epoch)  # rounded up
     return max(settings.epochs, epochs_needed) * steps_per_epoch
@@ -221,8 +199,11 @@ class ValidatedTraining(Generic[ModelT]):
         model: ModelT,
         objective: Objective,
         sampler: BatchSampler,
-        settings: ValidatedSettings,
+        settings: EarlyStopping,
         *,
+        learning_rate: float,
+        lr_schedule: Callable[[int], LrSchedule],  # of a training of this many steps
+        max_grad_norm: float,
         precision: str,
         validate: Callable[[ModelT], Validation],
         after_step: Callable[[int, int], None] | None = None,
@@ -250,9 +231,9 @@ class ValidatedTraining(Generic[ModelT]):
         # The plan must not refer to `self`: the cycle would keep a dropped model in memory.
         plan = TrainPlan(
             progress=lambda counters: counters.steps / num_steps,
-            lr_schedule=settings.lr_schedule(num_steps),
-            learning_rate=settings.learning_rate,
-            max_grad_norm=settings.max_grad_norm,
+            lr_schedule=lr_schedule(num_steps),
+            learning_rate=learning_rate,
+            max_grad_norm=max_grad_norm,
             precision=precision,
             max_epochs=num_steps // self.steps_per_epoch,
         )
