@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ class NumberAnswer(HeadAnswer):
     majority_name: ClassVar[str] = "mean score"
 
     @classmethod
-    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> "NumberAnswer":
+    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> Self:
         labels_M = train["label"].to_numpy(np.float64)
         return cls(mean=float(labels_M.mean()), std=float(labels_M.std()) or 1.0)
 

@@ -1,6 +1,5 @@
 """Which of two sentences is the good one, by the probabilities that a language model gives them."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +8,6 @@ import pandas as pd
 from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
 
 
-@dataclass(frozen=True)
 class PairAnswer(Answer):
     """The good sentence of two; equal probabilities are half right."""
 

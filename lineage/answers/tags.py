@@ -41,7 +41,6 @@ class TagsAnswer(ClassAnswer):
     names_labels: ClassVar[bool] = True
     are_words: ClassVar[bool] = True
     reads_in_parts: ClassVar[bool] = True
-    decodes_sequences: ClassVar[bool] = True
 
     @classmethod
     def check_task(cls, task: Task, kind_name: str, where: str) -> None:

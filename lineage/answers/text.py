@@ -1,7 +1,6 @@
 """A text that a model writes: the translation of a sentence."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +13,6 @@ from lineage.results import Note
 SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
 
 
-@dataclass(frozen=True)
 class TextAnswer(LexicalAnswer):
     """A text, compared with one reference."""
 

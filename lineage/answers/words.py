@@ -4,8 +4,8 @@ The cosines come from a model or from TF-IDF; nothing is trained.
 Shapes: V distinct words of the task, N items, K words of an item, n items of a batch.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -52,7 +52,6 @@ def _character_cosines(words: Sequence[str]) -> np.ndarray:
     return cosine_matrix(products_VV - (mean_V[:, None] + mean_V) + mean_V.mean())
 
 
-@dataclass(frozen=True)
 class WordsAnswer(LexicalAnswer):
     """How the cosines of single words answer the items of a kind."""
 
@@ -61,11 +60,12 @@ class WordsAnswer(LexicalAnswer):
     unknown_effect: ClassVar[str]  # how items with an unknown word are answered
 
     @classmethod
+    @abstractmethod
     def labels(cls, items: pd.DataFrame) -> np.ndarray:
         """Return the (N,) correct answers as texts."""
-        raise NotImplementedError(f"{cls.__name__}.labels")
 
     @classmethod
+    @abstractmethod
     def answer(
         cls, words_V: np.ndarray, index_NK: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
     ) -> AnswersAndScores:
@@ -74,14 +74,13 @@ class WordsAnswer(LexicalAnswer):
         The index holds each item's words as places in `words_V`; `known_V` is False where the model
         lacks the word. Raises EvaluationError if no item can be answered.
         """
-        raise NotImplementedError(f"{cls.__name__}.answer")
 
     @classmethod
+    @abstractmethod
     def contributions(
         cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
     ) -> np.ndarray:
         """Return the (N,) contribution of each item to the metric."""
-        raise NotImplementedError(f"{cls.__name__}.contributions")
 
     @classmethod
     def columns(
@@ -152,7 +151,6 @@ class WordsAnswer(LexicalAnswer):
         return Note("constant_cosines", {"count": len(constant_groups), "of": num_groups})
 
 
-@dataclass(frozen=True)
 class SimilarityAnswer(WordsAnswer):
     """The cosine of two words, compared with how similar people find them."""
 
@@ -201,7 +199,6 @@ class SimilarityAnswer(WordsAnswer):
         return mean_spearman_by_group(labels, answers, predictions["group"].to_numpy(object))
 
 
-@dataclass(frozen=True)
 class AnalogyAnswer(WordsAnswer):
     """The word that is to c as b is to a."""
 

@@ -19,6 +19,7 @@ from lineage.methods.base import (
 )
 from lineage.methods.encoder import EvalContext, EvalRun, Init, TaskContext
 from lineage.methods.run_predictions import RunPredictions
+from lineage.methods.trials import TriedMethod
 from lineage.results import (
     CURVE_COLUMNS,
     HELDOUT_TEST_SET,
@@ -48,6 +49,7 @@ def result_rows(
     """Yield a row for each metric, trial, split, test set and group, and for each failed trial."""
     method = find_method(context, run)
     for failed in predictions.failed_trials:
+        assert isinstance(method, TriedMethod)
         scope = _Scope("validation", context.task.info.name, trial=str(failed.number))
         metric = context.task.info.ranking_metric
         yield _row(context, run, scope, metric, [method.describe_failed(failed)], status="failed")
@@ -55,6 +57,7 @@ def result_rows(
     for (trial, split, test_set), all_items in parts:
         notes = list(predictions.notes) if trial == "chosen" else []
         if predictions.chosen_trial is not None:
+            assert isinstance(method, TriedMethod)
             number = predictions.chosen_trial if trial == "chosen" else int(str(trial))
             notes.append(method.describe_trial(number))
         groups = [("all", all_items)]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.base import AnsweredBy, HeadAnswer, PredictionColumns
 from lineage.answers.words import KNOWN_COLUMN, LAYER_PREFIX
 from lineage.config.params import Grid
 from lineage.config.records import Checked
@@ -23,7 +23,7 @@ from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems
 from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import EvalContext, EvalRun, LabelCount, Subject, TaskContext, Transfer
-from lineage.methods.run_predictions import FailedTrial, RunPredictions
+from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.results import PREDICTION_COLUMNS, PROBABILITY_PREFIX, SEED_COLUMNS, Note
 from lineage.tasks.base import Kind
@@ -47,7 +47,7 @@ class FittedSystem:
     # The weights that are kept; None: nothing was trained.
     get_tensors: Callable[[], dict[str, torch.Tensor]] | None = None
     write_files: Callable[[Path], None] | None = None  # writes all that is no tensor into a folder
-    answer: Answer | None = None  # of a head, fitted to the training items
+    answer: HeadAnswer | None = None  # of a head, fitted to the training items
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,6 @@ class Method(Checked):
     def load(self, saved: SavedSystem) -> AnswerItems:
         """Return the function that answers items as a kept system does."""
         raise NotImplementedError(f"{type(self).__name__}.load")
-
-    def describe_trial(self, number: int) -> Note:
-        """Return a note on the hyperparameters of one trial."""
-        raise NotImplementedError(f"{type(self).__name__} has no trials")
-
-    def describe_failed(self, failed: FailedTrial) -> Note:
-        """Return a note on a trial that could not be fitted."""
-        raise NotImplementedError(f"{type(self).__name__} has no trials")
 
     def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
         """Return notes on how some items were answered."""

@@ -282,7 +282,7 @@ class BilstmProbe(nn.Module):
         if self.is_text_pair:
             output_size = pair_width(output_size)
         self.output_layer = nn.Linear(output_size, answer.num_outputs)
-        self.crf = LinearChainCRF(answer.num_outputs) if answer.decodes_sequences else None
+        self.crf = LinearChainCRF(answer.num_outputs) if answer.are_words else None
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
 
     def init_weights(self, generator: torch.Generator) -> None:

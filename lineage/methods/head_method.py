@@ -134,8 +134,9 @@ def _build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
     """Return the items that the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
-    answer = context.kind.answer.fit(context.task.info.labels, train_items)
-    assert isinstance(answer, HeadAnswer)
+    answer_type = context.kind.answer
+    assert issubclass(answer_type, HeadAnswer)
+    answer = answer_type.fit(context.task.info.labels, train_items)
     validation = next(part for part in parts_of_run(context, run) if part.split == "validation")
     validation_items = context.task.select_items(validation)
     metric = context.task.info.ranking_metric

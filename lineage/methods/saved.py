@@ -76,9 +76,8 @@ class SystemRecord:
     def answer(self) -> HeadAnswer:
         """How the outputs of a head answer."""
         answer = load_kind(self.kind).answer
-        fitted = answer(self.labels, mean=self.label_mean or 0.0, std=self.label_std or 1.0)
-        assert isinstance(fitted, HeadAnswer)
-        return fitted
+        assert issubclass(answer, HeadAnswer)
+        return answer(self.labels, mean=self.label_mean or 0.0, std=self.label_std or 1.0)
 
 
 def system_name(model: str, init: str, transfer: str, head: str) -> str:

@@ -326,23 +326,40 @@ def _encode_pairs(
     return EncodedPairs(sources, targets)
 
 
-def train_translator(
-    model: Translator,
-    tokenizer: Tokenizer,
+def build_trained_translator(
+    checkpoint: Checkpoint,
+    models: tuple[Encoder, Encoder],
+    tokens_dir: Path,
     pairs: pd.DataFrame,
-    text_sampler: TwoLanguageSampler,
+    settings: TranslationSettings,
     *,
     seed: int,
     precision: str,
 ) -> Translator:
-    """Train the whole translator, in place, without early stopping.
+    """Build the family's translator from a pretrained and a random-init model, and train it.
 
+    The whole translator is trained, without early stopping. `tokens_dir` is the tokenized corpus.
     Raises EvaluationError if a target is too long, the corpus too short, or the loss not finite.
     """
-    settings = model.settings
+    family = checkpoint.family
+    tokenizer = checkpoint.tokenizer
+    assert isinstance(family, Trained)
+    assert family.build_translator is not None
+    text_sampler = family.batch_sampler(
+        TokenizedCorpus.load(tokens_dir, "train"),
+        tokenizer,
+        checkpoint.pretrain,
+        seed=derive_seed("running text", seed),
+    )
+    init_generator = torch.Generator().manual_seed(derive_seed("translator", seed))
+    model: Translator = family.build_translator(*models, settings, generator=init_generator)
     encoded = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
     sampler = PairSampler(
-        tokenizer, encoded, text_sampler, batch_size=settings.batch_size, seed=seed
+        tokenizer,
+        encoded,
+        cast(TwoLanguageSampler, text_sampler),
+        batch_size=settings.batch_size,
+        seed=seed,
     )
     num_steps = settings.epochs * sampler.set_epoch(0)
     groups = build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
@@ -358,41 +375,6 @@ def train_translator(
     for _ in train(state, translation_loss, sampler, plan):
         pass
     return model
-
-
-def build_trained_translator(
-    checkpoint: Checkpoint,
-    models: tuple[Encoder, Encoder],
-    tokens_dir: Path,
-    pairs: pd.DataFrame,
-    settings: TranslationSettings,
-    *,
-    seed: int,
-    precision: str,
-) -> Translator:
-    """Build the family's translator from a pretrained and a random-init model, and train it.
-
-    `tokens_dir` is the tokenized corpus. Raises EvaluationError.
-    """
-    family = checkpoint.family
-    assert isinstance(family, Trained)
-    assert family.build_translator is not None
-    init_generator = torch.Generator().manual_seed(derive_seed("translator", seed))
-    text_sampler = family.batch_sampler(
-        TokenizedCorpus.load(tokens_dir, "train"),
-        checkpoint.tokenizer,
-        checkpoint.pretrain,
-        seed=derive_seed("running text", seed),
-    )
-    model = family.build_translator(*models, settings, generator=init_generator)
-    return train_translator(
-        model,
-        checkpoint.tokenizer,
-        pairs,
-        cast(TwoLanguageSampler, text_sampler),
-        seed=seed,
-        precision=precision,
-    )
 
 
 @torch.inference_mode()
