@@ -43,7 +43,7 @@ class LinearInputs:
     extra_MF: np.ndarray | None = None  # further features
 
 
-class Answer(ABC):
+class Answer:
     """A type of answer: the checks of its labels, and its scores."""
 
     answered_by: ClassVar[AnsweredBy] = "head"
@@ -145,7 +145,7 @@ class Answer(ABC):
         return Note("undefined_metric", metric)
 
 
-class LexicalAnswer(Answer):
+class LexicalAnswer(Answer, ABC):
     """An answer that no head gives, and that a baseline finds by words and letters alone."""
 
     @classmethod
@@ -157,7 +157,7 @@ class LexicalAnswer(Answer):
 
 
 @dataclass(frozen=True)
-class HeadAnswer(Answer):
+class HeadAnswer(Answer, ABC):
     """An answer that a trained head gives, over an encoder or over TF-IDF, fitted to a task."""
 
     label_names: tuple[str, ...] = ()
@@ -199,9 +199,9 @@ class HeadAnswer(Answer):
         """Return outputs of `postprocess` that are probabilities over all rows of an item."""
         return outputs_MK
 
-    @abstractmethod
     def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
         """Return (M,) whether two outputs of `postprocess` give the same answer."""
+        return np.asarray(one_MK.argmax(1) == other_MK.argmax(1))
 
     @abstractmethod
     def answer_columns(

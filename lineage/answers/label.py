@@ -59,9 +59,6 @@ class ClassAnswer(HeadAnswer):
         """Return (M, K) probabilities, float64."""
         return torch.softmax(scores_MK.double(), -1).cpu().numpy()
 
-    def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
-        return np.asarray(one_MK.argmax(1) == other_MK.argmax(1))
-
 
 @dataclass(frozen=True)
 class LabelAnswer(ClassAnswer):
