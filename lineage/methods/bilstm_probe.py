@@ -17,9 +17,9 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +28,9 @@ from torch import nn
 from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
-from lineage.methods.base import RunItems
 from lineage.methods.bilstm import BiLstm
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch
-from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
+from lineage.methods.early_stopping import ValidatedTraining, Validation
 from lineage.methods.encoder import (
     EncoderUnderTest,
     EvalContext,
@@ -42,13 +41,12 @@ from lineage.methods.encoder import (
 )
 from lineage.methods.encoding import EncodedItem, answer_rows, batch_by_length, pool_words
 from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
-from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import combine_pair, pair_width
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
-from lineage.methods.trials import SHORT_TRAINING, count_trainings
 from lineage.networks.base import LossOutput
 from lineage.networks.batch import Batch
 from lineage.networks.layers.crf import LinearChainCRF
@@ -66,7 +64,7 @@ JOINS = ("input", "first", "second")  # the index is the number of LSTMs below
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilstmProbeMethod(HeadMethod, EarlyStopping):
+class BilstmProbeMethod(ValidatedHeadMethod):
     """The block `bilstm_probe`: a BiLSTM on frozen features, with a CRF for tags."""
 
     name: ClassVar[str] = "bilstm_probe"
@@ -142,13 +140,6 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         if context.static_context is not None and self.join != "input":
             parts.append(f"joined at {self.join}")
         return "+".join(parts) or "none"
-
-    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        return count_trainings(self, tried, items)
-
-    def shorten(self) -> Self:
-        first = self.with_trial(0) if self.trials else self
-        return replace(first, **SHORT_TRAINING)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build the probe. Raises EvaluationError if there are no such layers."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
-from lineage.methods.base import RunItems
-from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
+from lineage.methods.early_stopping import ValidatedTraining, Validation
 from lineage.methods.encoder import Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import (
     EncodedItem,
@@ -29,12 +28,11 @@ from lineage.methods.encoding import (
     collate_items,
     pool_words,
 )
-from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import pair_width, pool_pair
 from lineage.methods.saved import SavedSystem
-from lineage.methods.trials import SHORT_TRAINING, count_trainings
 from lineage.networks.base import Encoder, LossOutput, Trained, build_linear_head
 from lineage.networks.batch import Batch, masked_mean
 from lineage.networks.weights import load_into_model
@@ -50,7 +48,7 @@ AuxiliaryLoss = Callable[[Encoder, torch.Tensor, Batch], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
+class FinetuneMethod(ValidatedHeadMethod, DiscriminativeFinetuneSettings):
     """The block `finetune`: fine-tuning of the whole network.
 
     ULMFiT's techniques are off with layer_lr_decay 1, ratio 1 and gradual_unfreezing 0.
@@ -141,13 +139,6 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         gain = self.linear_label_gain and is_one_text
         norm = self.word_layer_norm and context.kind.unit == "word"
         return replace(self, linear_label_gain=gain, word_layer_norm=norm).recipe
-
-    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        return count_trainings(self, tried, items)
-
-    def shorten(self) -> Self:
-        first = self.with_trial(0) if self.trials else self
-        return replace(first, **SHORT_TRAINING)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         encoder = under_test(subject)

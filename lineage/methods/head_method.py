@@ -1,7 +1,7 @@
 """A method that trains a head on a task's labels, with the trials of its hyperparameters."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,17 +14,18 @@ from lineage.errors import EvaluationError
 from lineage.methods.base import (
     SWAP_CONSISTENCY,
     FittedSystem,
+    RunItems,
     build_predictions,
     parts_of_run,
     select_train_rows,
 )
-from lineage.methods.early_stopping import ResumePoint, curve_frame
+from lineage.methods.early_stopping import EarlyStopping, ResumePoint, curve_frame
 from lineage.methods.encoder import EncoderUnderTest, EvalRun, Subject, TaskContext
 from lineage.methods.encoding import EncodedItem
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.run_predictions import FailedTrial, RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
-from lineage.methods.trials import TriedMethod, fit_best_trial
+from lineage.methods.trials import TriedMethod, count_trainings, fit_best_trial
 
 # Items -> the outputs of a kept head.
 PredictItems = Callable[[list[EncodedItem]], HeadOutput]
@@ -107,6 +108,20 @@ class HeadMethod(TriedMethod):
             return answer.answer_columns(table, answer.normalize(table, outputs_MK), decoded_M)
 
         return answer_items
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedHeadMethod(HeadMethod, EarlyStopping):
+    """A method whose heads are trained until validation stops improving."""
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the steps and validations of all trainings."""
+        return count_trainings(self, tried, items)
+
+    def shorten(self) -> Self:
+        """Train the first trial for one epoch, with all label counts."""
+        first = self.with_trial(0) if self.trials else self
+        return replace(first, label_counts=(), epochs=1, min_steps=None, patience=None)
 
 
 class HeadStarter:

@@ -25,6 +25,7 @@ from lineage.methods.feature_store import (
     mean_and_std,
     pop_scaling,
     scaling_to_tensors,
+    statistics_of_parts,
     varying_features,
 )
 from lineage.methods.head_method import HeadMethod, PredictItems
@@ -160,21 +161,12 @@ class Standardizer:
 
     @classmethod
     def fit(cls, features: StoredFeatures, *, layer_norm: bool) -> "Standardizer":
-        """Compute the statistics of the layers and, separately, of the static vectors after them.
-
-        The scales of the two models are unrelated.
-        """
+        """Compute the statistics of all features."""
         L, D = features.stored.shape[-2:]
         chunks = (features.chunk(rows).view(-1, L, D) for rows in features.chunks())
         mean_LD, std_LD = features.scaling.unscale_statistics(*mean_and_std(chunks))
-        parts = (slice(D - features.static_size), slice(D - features.static_size, D))
-        statistics = [
-            _floored_mean_and_std(mean_LD[:, part], std_LD[:, part], layer_norm=layer_norm)
-            for part in parts
-            if mean_LD[:, part].size
-        ]
-        means, stds = zip(*statistics, strict=True)
-        return cls(np.concatenate(means, -1), np.concatenate(stds, -1))
+        compute = layer_mean_and_std if layer_norm else _floored_mean_and_std
+        return cls(*statistics_of_parts(mean_LD, std_LD, features.static_size, compute))
 
     def fold_into_linear(
         self, weight_LDK: torch.Tensor, bias_K: torch.Tensor, scaling: FeatureScaling
@@ -185,16 +177,12 @@ class Standardizer:
         return scaled_LDK, bias_K - torch.tensordot(torch.from_numpy(mean_LD), scaled_LDK, 2)
 
 
-def _floored_mean_and_std(
-    mean_LD: np.ndarray, std_LD: np.ndarray, *, layer_norm: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation, (L, D) each, for each feature or for each layer.
+def _floored_mean_and_std(mean_LD: np.ndarray, std_LD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each feature; the latter has a floor.
 
-    The standard deviation has a floor. Otherwise a feature that hardly varies in training could
-    dominate the score of an item where it differs.
+    Otherwise a feature that hardly varies in training could dominate the score of an item where it
+    differs.
     """
-    if layer_norm:
-        return layer_mean_and_std(mean_LD, std_LD)
     mean_std = std_LD.mean(-1, keepdims=True, where=varying_features(std_LD))
     return mean_LD, np.maximum(std_LD, 0.01 * mean_std + 1e-6)
 

@@ -1,7 +1,7 @@
 """Hyperparameter trials of a head: validation chooses the best, early if that is safe."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import pandas as pd
@@ -25,13 +25,6 @@ from lineage.work import TRAINING_PASSES
 # After this many of 20 validations the best of several learning rates was the best to the end, or
 # as good: see docs/decisions/0026.
 RACE_VALIDATIONS = 5
-# The keys of a training that is as short as a rehearsal needs.
-SHORT_TRAINING: dict[str, Any] = {
-    "label_counts": (),
-    "epochs": 1,
-    "min_steps": None,
-    "patience": None,
-}
 
 
 @dataclass(frozen=True)
@@ -191,28 +184,22 @@ def fit_best_trial(
     return TrialsOutcome(best, predictions, curves, failed)
 
 
+@dataclass
 class _Trials:
     """The trials of a head by their numbers, and the best one once it is known.
 
     Only `running` and `best` hold models, so a trial that is dropped frees its memory.
     """
 
-    def __init__(
-        self,
-        settings: TriedMethod,
-        start: Callable[[Any], StartedHead],
-        predict_validation: Callable[[FittedHead, str], pd.DataFrame],
-        score: Callable[[pd.DataFrame], float],
-    ) -> None:
-        self.settings = settings
-        self.start = start
-        self.predict_validation = predict_validation
-        self.score = score
-        self.best: FittedTrial | None = None
-        self.running: dict[int, StartedHead] = {}
-        self.predictions: dict[int, pd.DataFrame] = {}
-        self.curves: dict[int, pd.DataFrame] = {}
-        self.failed: dict[int, str] = {}
+    settings: TriedMethod
+    start: Callable[[Any], StartedHead]
+    predict_validation: Callable[[FittedHead, str], pd.DataFrame]
+    score: Callable[[pd.DataFrame], float]
+    best: FittedTrial | None = None
+    running: dict[int, StartedHead] = field(default_factory=dict)
+    predictions: dict[int, pd.DataFrame] = field(default_factory=dict)
+    curves: dict[int, pd.DataFrame] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
     def fit_each(self) -> FittedTrial | None:
         """Fit every trial and return the best; None if all fail."""
