@@ -109,29 +109,22 @@ def steps_between_validations(num_steps: int) -> int:
     return min(-(-num_steps // NUM_VALIDATIONS), MAX_STEPS_BETWEEN_VALIDATIONS)
 
 
-class TrainingCount(NamedTuple):
-    """The steps and validations of a training, as far as they are known in advance."""
-
-    steps: int
-    validations: int
-
-
 def count_training(
     settings: EarlyStopping, num_items: int, *, max_validations: int | None = None
-) -> TrainingCount:
-    """Count the steps of a training on so many items, of which early stopping takes a share.
+) -> tuple[int, int]:
+    """Count the steps and validations of a training, of which early stopping takes a share.
 
     A trial that loses a race ends after `max_validations`.
     """
     if num_items == 0:
-        return TrainingCount(0, 0)
+        return 0, 0
     max_steps = count_max_steps(settings, -(-num_items // settings.batch_size))  # rounded up
     interval = steps_between_validations(max_steps)
     share = 1.0 if settings.patience is None else EARLY_STOPPING_SHARE
     steps = round(share * max_steps)
     if max_validations is not None:
         steps = min(steps, max_validations * interval)
-    return TrainingCount(steps, -(-steps // interval))
+    return steps, -(-steps // interval)
 
 
 @dataclass

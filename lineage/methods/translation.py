@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self, cast
+from typing import ClassVar, Protocol, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -170,13 +170,6 @@ class TwoLanguageSampler(Protocol):
     def samplers(self) -> Sequence[BatchSampler]: ...
 
 
-class EncodedPairs(NamedTuple):
-    """Encoded sources and targets, in the same order."""
-
-    sources: list[Encoding]
-    targets: list[Encoding]
-
-
 @dataclass(frozen=True)
 class PairBatch(Batch):
     """Decoder inputs and targets, sources, and a window of running text for each language model."""
@@ -229,16 +222,17 @@ class PairSampler(ItemBatches):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        pairs: EncodedPairs,
+        sources: Sequence[Encoding],
+        targets: Sequence[Encoding],
         text_sampler: TwoLanguageSampler,
         *,
         batch_size: int,
         seed: int,
     ) -> None:
-        items = [EncodedItem(source) for source in pairs.sources]
+        items = [EncodedItem(source) for source in sources]
         no_labels_N = np.zeros(len(items))
         super().__init__(tokenizer, items, no_labels_N, batch_size=batch_size, seed=seed)
-        self.pairs = pairs
+        self.targets = targets
         self.epoch = 0
         self.text_samplers = text_sampler.samplers
         self.text_epochs = [0] * len(self.text_samplers)
@@ -259,8 +253,8 @@ class PairSampler(ItemBatches):
         windows = [self._get_window(language, step) for language in range(len(LANGUAGES))]
         return collate_pairs(
             self.tokenizer,
-            [self.pairs.sources[i] for i in indices],
-            [self.pairs.targets[i] for i in indices],
+            [self.items[i].encoded for i in indices],
+            [self.targets[i] for i in indices],
             tuple(windows),
         )
 
@@ -310,7 +304,7 @@ def translation_loss(
 
 def _encode_pairs(
     tokenizer: Tokenizer, pairs: pd.DataFrame, *, max_target_length: int
-) -> EncodedPairs:
+) -> tuple[list[Encoding], list[Encoding]]:
     """Encode both columns. Raises EvaluationError for targets longer than a translation may be."""
     sources = tokenizer.encode_batch(pairs["source"].tolist())
     targets = tokenizer.encode_batch(pairs["target"].tolist())
@@ -323,7 +317,7 @@ def _encode_pairs(
             f"evaluate.translation.max_new_tokens, {max_target_length}; raise it, or remove the "
             "pair"
         )
-    return EncodedPairs(sources, targets)
+    return sources, targets
 
 
 def build_trained_translator(
@@ -353,10 +347,11 @@ def build_trained_translator(
     )
     init_generator = torch.Generator().manual_seed(derive_seed("translator", seed))
     model: Translator = family.build_translator(*models, settings, generator=init_generator)
-    encoded = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
+    sources, targets = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
     sampler = PairSampler(
         tokenizer,
-        encoded,
+        sources,
+        targets,
         cast(TwoLanguageSampler, text_sampler),
         batch_size=settings.batch_size,
         seed=seed,

@@ -156,8 +156,8 @@ def count_trainings(
     if len(trainings) > 1 and is_race(method):
         loser = count_training(trainings[0], items.train, max_validations=RACE_VALIDATIONS)
         counts = [counts[0], *[loser] * (len(trainings) - 1)]
-    num_steps = sum(count.steps for count in counts)
-    num_validations = sum(count.validations for count in counts)
+    num_steps = sum(steps for steps, _ in counts)
+    num_validations = sum(validations for _, validations in counts)
     items_per_step = items.train / max(1, -(-items.train // trainings[0].batch_size))
     return TRAINING_PASSES * items_per_step * num_steps + num_validations * items.validation
 

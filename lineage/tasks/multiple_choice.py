@@ -1,6 +1,5 @@
 """A text, a question about it, and several choices, one of which is right."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -24,15 +23,6 @@ from lineage.tasks.columns import (
 )
 
 
-@dataclass(frozen=True)
-class _Item:
-    """An item within max_words words."""
-
-    text: str
-    choices: list[str]
-    truncated: bool
-
-
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     """Return columns text, choices (the same number in every item), label, asked and truncated.
 
@@ -53,21 +43,16 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         _truncate_item(row, *parts, task, where)
         for row, parts in enumerate(zip(passages, questions, choices, strict=True))
     ]
-    table = pd.DataFrame(
-        {"text": [item.text for item in items], "choices": [item.choices for item in items]}
-    )
+    table = pd.DataFrame(items, columns=["text", "choices", "truncated"])
     if task.label is not None:
         table["label"] = _read_labels(columns, choices, task.label, where)
-    return table.assign(
-        asked=[len(question) for question in questions],
-        truncated=[item.truncated for item in items],
-    )
+    return table.assign(asked=[len(question) for question in questions])
 
 
 def _truncate_item(
     row: int, passage: str, question: str, choices: list[str], task: Task, where: str
-) -> _Item:
-    """Cut an item to max_words words.
+) -> tuple[str, list[str], bool]:
+    """Cut an item to max_words words. Return its text and choices, and whether it was cut.
 
     Raises InputError if this leaves no words of a choice, or makes two choices equal.
     """
@@ -92,11 +77,8 @@ def _truncate_item(
             limit = f" within max_words, which is {task.max_words}; raise it"
         raise row_error(row, where, f"two of its choices are the same{limit}")
     short_passage = truncate_to_words(passage, max_passage, task.language)
-    return _Item(
-        text=f"{short_passage} {question}" if question else short_passage,
-        choices=short_choices,
-        truncated=short_passage != passage or short_choices != choices,
-    )
+    text = f"{short_passage} {question}" if question else short_passage
+    return text, short_choices, short_passage != passage or short_choices != choices
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
