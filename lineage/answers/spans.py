@@ -86,7 +86,8 @@ def _extract_spans(tags: tuple[str, ...]) -> tuple[Span, ...]:
     start: int | None = None  # first token of the open span
     previous = "O"
     for index, tag in enumerate((*tags, "O")):
-        if start is not None and not _continues_span(previous, tag):
+        is_continued = tag[0] == "I" and _span_type(previous) == _span_type(tag)
+        if start is not None and not is_continued:
             spans.append(Span(_span_type(previous), start, index))
             start = None
         if start is None and tag != "O":
@@ -97,10 +98,6 @@ def _extract_spans(tags: tuple[str, ...]) -> tuple[Span, ...]:
 
 def _span_type(tag: str) -> str:
     return tag[2:] or "_"
-
-
-def _continues_span(previous: str, tag: str) -> bool:
-    return tag[0] == "I" and _span_type(previous) == _span_type(tag)
 
 
 def are_span_tags(tags: Iterable[str]) -> bool:

@@ -299,7 +299,11 @@ def list_kept_systems(
         if is_counted and row.metric == metric and row.value is not None:
             name = system_name(row.model, row.init, row.transfer, row.head)
             values.setdefault((row.label_count, name), []).append(row.value)
-    keys = {run: (str(run.label_count), _name_of_run(context, run)) for run in saved}
+    keys = {}
+    for run in saved:
+        columns = run_columns(context, run)
+        name = system_name(*(columns[key] for key in ("model", "init", "transfer", "head")))
+        keys[run] = (columns["label_count"], name)
     means = {run: np.mean(values.get(key, [-math.inf])) for run, key in keys.items()}
     kept = []
     for run, folder in saved.items():
@@ -307,11 +311,6 @@ def list_kept_systems(
         if not find_method(context, run).keeps_network or means[run] >= max(rivals):
             kept.append(folder)
     return kept
-
-
-def _name_of_run(context: TaskContext, run: EvalRun) -> str:
-    columns = run_columns(context, run)
-    return system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
 
 
 def _run_dir(cache_dir: Path, run: EvalRun) -> Path:

@@ -52,7 +52,6 @@ from lineage.networks.batch import Batch
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.networks.layers.dropout import fast_dropout
 from lineage.networks.layers.scalar_mix import ScalarMix
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.tasks.base import Kind
 from lineage.tasks.info import TaskInfo
@@ -203,7 +202,8 @@ class BilstmProbeMethod(ValidatedHeadMethod):
                     self.features, is_per_word=answer.are_words, folder=None, scaling=scaling
                 )["new"]
                 if not probes:
-                    probes.append(self._load_probe(saved, features))
+                    probe = BilstmProbe(answer, self, features, seed=0)
+                    probes.append(saved.load_weights(probe))
                 output = predict_bilstm_probe(probes[0], features)
                 outputs.append(output.outputs_MK)
                 if output.decoded_M is not None:
@@ -211,11 +211,6 @@ class BilstmProbeMethod(ValidatedHeadMethod):
             return np.concatenate(outputs), np.concatenate(decoded) if decoded else None
 
         return predict
-
-    def _load_probe(self, saved: SavedSystem, features: CachedFeatures) -> "BilstmProbe":
-        probe = BilstmProbe(saved.record.answer, self, features, seed=0)
-        load_into_model(probe, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        return probe.to(saved.device)
 
 
 class ProbeOutput(NamedTuple):

@@ -35,7 +35,6 @@ from lineage.methods.pooling import pair_width, pool_pair
 from lineage.methods.saved import SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained, build_linear_head
 from lineage.networks.batch import Batch, masked_mean
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
@@ -189,17 +188,13 @@ class FinetuneMethod(ValidatedHeadMethod, DiscriminativeFinetuneSettings):
 
         def predict(items: list[EncodedItem]) -> HeadOutput:
             if not networks:
-                networks.append(self._load_network(saved, items[0]))
+                encoder = saved.build_empty_encoder()
+                answer = saved.record.answer
+                network = FinetunedModel(encoder, answer, self, seed=0, example_item=items[0])
+                networks.append(saved.load_weights(network))
             return predict_finetuned(networks[0], tokenizer, items, precision=precision), None
 
         return predict
-
-    def _load_network(self, saved: SavedSystem, example_item: EncodedItem) -> "FinetunedModel":
-        encoder = saved.build_empty_encoder()
-        answer = saved.record.answer
-        network = FinetunedModel(encoder, answer, self, seed=0, example_item=example_item)
-        load_into_model(network, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        return network.to(saved.device)
 
 
 class PooledVectors(NamedTuple):

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
+from torch import nn
 
 from lineage.answers.base import HeadAnswer, PredictionColumns
 from lineage.artifacts import read_json, write_json
@@ -23,10 +24,17 @@ from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.frozen_features import FeatureExtractor
 from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
-from lineage.networks.weights import WEIGHTS_FILE, build_on_meta, read_tensors, save_tensors
+from lineage.networks.weights import (
+    WEIGHTS_FILE,
+    build_on_meta,
+    load_into_model,
+    read_tensors,
+    save_tensors,
+)
 from lineage.tasks.base import load_kind
 
 RECORD_FILE = "system.json"
+ModelT = TypeVar("ModelT", bound=nn.Module)
 MODEL_FOLDER = "model"  # of an exported system: its pretrained or adapted model
 # Answers to the items of a table, without labels.
 AnswerItems = Callable[[pd.DataFrame], PredictionColumns]
@@ -160,6 +168,11 @@ class SavedSystem:
         )
         # Heads are drawn at random, which on the meta device takes seconds of imports.
         return encoder.to_empty(device="cpu")
+
+    def load_weights(self, model: ModelT) -> ModelT:
+        """Load the weights that are left in `tensors` into a network, on the device."""
+        load_into_model(model, nn.Module.state_dict, self.tensors, self.weights_path)
+        return model.to(self.device)
 
     def extractors(self, encoder: Encoder, items: list[EncodedItem]) -> Iterator[FeatureExtractor]:
         """Yield extractors of the table `new`: parts of the items that fit into memory."""

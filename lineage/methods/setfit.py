@@ -37,7 +37,6 @@ from lineage.methods.stored_features import StoredFeatures
 from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
 from lineage.networks.base import Encoder, LossOutput
 from lineage.networks.batch import Batch, masked_mean
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.results import Note
 from lineage.tasks.base import Kind
@@ -221,9 +220,7 @@ class SetfitMethod(HeadMethod):
         head = {name: saved.tensors.pop(name) for name in ("weight", "bias")}
         encoder = saved.build_empty_encoder()
         uses_mean_pooling = saved.record.features == "mean"
-        model = SentenceEncoder(encoder, uses_mean_pooling=uses_mean_pooling)
-        load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        model.to(saved.device)
+        model = saved.load_weights(SentenceEncoder(encoder, uses_mean_pooling=uses_mean_pooling))
         tokenizer = saved.checkpoint.tokenizer
         answer = saved.record.answer
 

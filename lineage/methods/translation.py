@@ -15,7 +15,6 @@ from typing import ClassVar, Protocol, Self, cast
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from lineage.answers.base import AnsweredBy, PredictionColumns
@@ -46,7 +45,6 @@ from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained
 from lineage.networks.batch import IGNORE_INDEX, Batch, BatchSampler
 from lineage.networks.checkpoint import Checkpoint
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tokenizers.token_ids import TokenizedCorpus
@@ -142,9 +140,9 @@ class TranslationMethod(TranslationSettings, Method):
         cpu = torch.device("cpu")
         trained, random_init = [checkpoint.build(cpu, load_weights=False) for _ in range(2)]
         generator = torch.Generator().manual_seed(0)
-        model: Translator = family.build_translator(trained, random_init, self, generator=generator)
-        load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        model.to(saved.device)
+        model: Translator = saved.load_weights(
+            family.build_translator(trained, random_init, self, generator=generator)
+        )
 
         def answer(items: pd.DataFrame) -> PredictionColumns:
             sources = items["source"].tolist()
