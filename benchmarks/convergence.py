@@ -86,7 +86,7 @@ class Scorer:
         self.test_scores: list[float | None] = []
         self.best = -math.inf
         parts = context.task.split_items(seed=0, fold=None)
-        name = context.task.info["name"]
+        name = context.task.info.name
         by_split = {part.split: part for part in parts if part.test_set == name}
         self.validation = by_split["validation"]
         self.test = by_split["test"]
@@ -118,7 +118,9 @@ class Scorer:
             raise EvaluationError("the predictions are not finite")
         columns = self.answer.prediction_columns(items, outputs_MK)
         answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-        return Validation(context.kind.answer.score(context.task.info["metric"][0], answers), loss)
+        return Validation(
+            context.kind.answer.score(context.task.info.ranking_metric, answers), loss
+        )
 
 
 def load_context(study: Path, model: str, task: str, device: str) -> EvalContext:
@@ -145,7 +147,7 @@ def run_training(context: EvalContext, training: Training) -> dict[str, Any]:
     """Fine-tune once, and return the line of the results."""
     start = time.monotonic()
     items = context.task.splits["train"]
-    answer = context.kind.answer.fit(context.task.info["labels"], items)
+    answer = context.kind.answer.fit(context.task.info.labels, items)
     assert isinstance(answer, HeadAnswer)
     scorer = Scorer(context, answer)
     settings = finetune_settings(context, training.trial)
@@ -176,7 +178,7 @@ def run_training(context: EvalContext, training: Training) -> dict[str, Any]:
         error = str(failure)
     return {
         **asdict(training),
-        "metric": context.task.info["metric"][0],
+        "metric": context.task.info.ranking_metric,
         "learning_rate": settings.learning_rate,
         "text_bytes": context.text_bytes,
         "device": torch.cuda.get_device_name() if context.device.type == "cuda" else "cpu",

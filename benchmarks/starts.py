@@ -29,7 +29,7 @@ from torch import nn
 from lineage.config.params import Params, read_params
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.base import is_requested
+from lineage.methods.base import Method, find_method, is_requested
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
@@ -127,11 +127,9 @@ class StartCheckpoint(Checkpoint):
         return STARTS[self.start](pretrained, random)
 
 
-def arm_of(run: EvalRun | ResultRow) -> str:
+def arm_of(one: Method | ResultRow) -> str:
     """Return what is trained: a linear probe (`frozen`), a BiLSTM probe, or all (`finetuned`)."""
-    if run.head is not None and run.head.startswith("bilstm"):
-        return "bilstm"
-    return run.transfer
+    return "bilstm" if one.head.startswith("bilstm") else one.transfer
 
 
 def evaluate_start(
@@ -159,7 +157,7 @@ def evaluate_start(
 def _is_main_score(row: ResultRow, context: EvalContext) -> bool:
     """Return whether a row is the main metric of the chosen trial on all test items."""
     return (
-        row.metric == context.task.info["metric"][0]
+        row.metric == context.task.info.ranking_metric
         and row.trial == "chosen"
         and row.split == context.task.scored_splits[-1]
         and row.item_filter == "all"
@@ -203,7 +201,8 @@ def load_evaluation(
     runs = []
     for run in all_runs:
         has_labels = str(run.label_count) in requested_labels
-        if is_requested(context, run) and has_labels and arm_of(run) in arms:
+        arm = arm_of(find_method(context, run))
+        if is_requested(context, run) and has_labels and arm in arms:
             runs.append(run)
     if not runs:
         raise InputError(

@@ -44,10 +44,10 @@ def work(stage: Stage) -> None:
     rows: list[ResultRow] = []
     tables = []
     system_dirs: list[Path] = []
-    if split == "test" and task.info["ceilings"]:
-        rows += ceiling_rows(task.info, task.info["counts"]["test"])
+    if split == "test" and task.info.ceilings:
+        rows += ceiling_rows(task.info, task.info.counts["test"])
     if split not in task.scored_splits:
-        for run in (EvalRun("none", "none", baseline=name) for name in ("majority", "tfidf")):
+        for run in (EvalRun("none", name) for name in ("majority", "tfidf")):
             note = Note("no_split", split)
             rows += rows_without_value(context, run, "not_applicable", [note], split=split)
     else:
@@ -76,7 +76,7 @@ def evaluate_baselines(
     info = context.task.info
     methods = context.settings.methods.values()
     runs = [*list_runs(info, methods, ("none",), grid.label_counts, grid.finetune_seeds)]
-    with stage.track(parameters=parameters, inputs=[folder], task=info["name"]) as tracker:
+    with stage.track(parameters=parameters, inputs=[folder], task=info.name) as tracker:
         with stage.show_progress("baselines", 1.0) as report:
             output = evaluate_runs(
                 context, runs, cache_dir=cache_dir, report_progress=report, work=stage.work
@@ -86,7 +86,7 @@ def evaluate_baselines(
     speeds = {
         str(run.label_count): cost.items_per_second
         for run, cost in reversed(output.costs.items())  # that of the first seed stays
-        if run.baseline == "tfidf"
+        if run.method == "tfidf"
     }
     stage.metadata["tfidf"] = [
         {

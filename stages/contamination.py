@@ -10,7 +10,7 @@ import pandas as pd
 from lineage.artifacts import check_intact, read_table, write_table
 from lineage.config.params import read_recorded_params
 from lineage.data.contamination import NgramIndex
-from lineage.data.task_data import TaskData, fold_numbers
+from lineage.data.task_data import TaskData
 from lineage.language import byte_count
 from lineage.runtime.stage import Stage, run_stage
 from lineage.tasks.base import load_kind
@@ -28,8 +28,8 @@ def work(stage: Stage) -> None:
     check_intact(corpus_dir, "train.parquet")
     check_intact(task_dir, "unlabelled.parquet")
     task = TaskData.load(task_dir, split=params.report.split)
-    language = task.info["language"]
-    kind = load_kind(task.info["kind"])
+    language = task.info.language
+    kind = load_kind(task.info.kind)
     documents = {}
     for column, path in (
         ("corpus", corpus_dir / "train.parquet"),
@@ -37,7 +37,7 @@ def work(stage: Stage) -> None:
     ):
         if path.is_file():
             documents[column] = read_table(path, ["text"])["text"]
-    scored_split = params.report.split if fold_numbers(task.info) == [None] else "train"
+    scored_split = params.report.split if not task.info.folds else "train"
     tables = []
     for part in task.split_items(seed=0, fold=None):
         if part.split != scored_split:

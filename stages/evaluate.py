@@ -24,6 +24,7 @@ from lineage.config.params import Params, read_recorded_params
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import (
     EvaluationOutput,
+    RunCost,
     concatenate,
     evaluate_runs,
     intermediate_predictions,
@@ -43,6 +44,7 @@ from lineage.evaluation.result_rows import (
     unknown_token_rows,
 )
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
+from lineage.methods.base import find_method
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings
 from lineage.networks.base import Public
@@ -96,7 +98,7 @@ def work(stage: Stage) -> None:
         runs = list_requested_runs(context, params.grid, evaluation, name)
         output = evaluate(stage, context, runs, cache_dir, stage.work)
         stage.metadata["run_costs"] = [
-            vars(run) | cost._asdict() for run, cost in output.costs.items()
+            describe_cost(context, run, cost) for run, cost in output.costs.items()
         ]
         system_dirs = list_kept_systems(context, runs, output.rows, cache_dir)
         rows = [*output.rows, *list_further_rows(context, params, evaluation, runs, model_dir)]
@@ -135,6 +137,13 @@ def list_further_rows(
     if not evaluation.joins_static:
         rows += unknown_token_rows(context, evaluation.inits[0])
     return rows
+
+
+def describe_cost(context: EvalContext, run: EvalRun, cost: RunCost) -> dict[str, Any]:
+    """Return the cost of a run for the metadata of the stage."""
+    method = find_method(context, run)
+    use = {"transfer": method.transfer, "head": method.head}
+    return {**vars(run), **use, **cost._asdict()}
 
 
 def pretrained_dir(name: str, seed: str) -> Path:
@@ -212,7 +221,7 @@ def evaluate_intermediate(
 
     Nothing else is kept of them. Where one cannot be scored, it has no predictions.
     """
-    repeated = select_intermediate_runs(runs)
+    repeated = select_intermediate_runs(context, runs)
     tables: list[pd.DataFrame] = []
     if not (repeated and context.task.scored_splits):
         return tables

@@ -17,10 +17,8 @@ from safetensors.torch import save_file
 from lineage.artifacts import create_artifact
 from lineage.config.params import AdaptationBudget, read_params
 from lineage.methods import bilstm_probe, finetuning
-from lineage.methods.bilstm_probe import fit_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoding import encode_items
-from lineage.methods.finetuning import finetune
 from lineage.networks.base import Encoder
 from lineage.networks.layers.awd_lstm import WeightDropLSTM
 from lineage.tokenizers.token_ids import encode_corpus
@@ -32,6 +30,7 @@ from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.train_run import TrainContext, TrainPhase
 from tests import tiny
+from tests.fitting import finetune, fit_bilstm_probe
 from tests.test_adaptation import SETTINGS
 from tests.test_nt_asgd import build_averaged_run, train_to_4000_bytes
 from tests.test_transfer import FINETUNE

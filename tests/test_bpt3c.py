@@ -14,9 +14,10 @@ import torch
 
 from lineage.families.ulmfit import ULMFiTModel
 from lineage.methods.encoding import encode_items
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.networks.batch import Batch
 from tests import tiny
+from tests.fitting import finetune
 
 SETTINGS = FinetuneMethod(
     epochs=1,

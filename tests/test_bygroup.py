@@ -207,7 +207,7 @@ def test_baselines_have_a_row_for_each_group_if_they_have_a_value(
     ]
     all_rows = results_frame([row for rows, _ in cells for row in rows])
     rows_of_all = all_rows[(all_rows["group"] == "all") & (all_rows["status"] == "ok")]
-    assert "tfidf" in {*rows_of_all["model"]} or kind == "minimal_pairs" == data.info["kind"]
+    assert "tfidf" in {*rows_of_all["model"]} or kind == "minimal_pairs" == data.info.kind
     for _, row_of_all in rows_of_all.iterrows():
         group_rows = all_rows[
             (all_rows["model"] == row_of_all["model"])

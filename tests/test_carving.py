@@ -78,7 +78,7 @@ def test_frequent_labels_keep_their_share_in_validation_among_many_rare_ones(
         table = table.iloc[splits["validation"]]
     else:
         table = task.splits["validation"]
-    shares = table["label"].map(task.info["labels"].__getitem__).value_counts(normalize=True)
+    shares = table["label"].map(task.info.labels.__getitem__).value_counts(normalize=True)
     assert shares["often"] == pytest.approx(60 / 200, abs=0.1)
     assert shares["some"] == pytest.approx(70 / 200, abs=0.1)
 
@@ -93,16 +93,16 @@ def test_groups_are_kept_in_one_split_if_the_task_names_their_column(
     assert (
         validation_groups
         and not train_groups & validation_groups
-        and task.info["held_out_from_train"] == 10
+        and task.info.held_out_from_train == 10
     )
-    assert task.info["groups_in_train"] == {"validation": 0, "test": 0}
+    assert task.info.groups_in_train == {"validation": 0, "test": 0}
     reversed_task = build_task(tmp_path, train[::-1], group="author", limit=limit)
     assert split_groups(reversed_task)[1] == validation_groups or limit, (
         "the groups must not depend on the order of rows"
     )
     task_without_groups = build_task(tmp_path, train, limit=limit)
-    assert task_without_groups.info["groups_in_train"] == {}
-    assert task_without_groups.info["held_out_from_train"] == 10
+    assert task_without_groups.info.groups_in_train == {}
+    assert task_without_groups.info.held_out_from_train == 10
 
 
 def test_groups_that_are_too_large_are_divided_and_the_overlap_is_counted(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ def test_groups_that_are_too_large_are_divided_and_the_overlap_is_counted(tmp_pa
     test = build_rows("acb" * 4, prefix="other")
     task = build_task(tmp_path, train, test, group="author")
     task_without_groups = build_task(tmp_path, train, test)
-    assert task.info["counts"] == {"train": 90, "validation": 10, "test": 12}
+    assert task.info.counts == {"train": 90, "validation": 10, "test": 12}
     assert list(task.splits["validation"]["id"]) == list(
         task_without_groups.splits["validation"]["id"]
     ), "the split must be that of a task without groups, stratified by label"
-    assert task.info["groups_in_train"] == {"validation": 10, "test": 8}
+    assert task.info.groups_in_train == {"validation": 10, "test": 8}
     test_stats = compute_split_stats(task.info, "test")
     validation_stats = compute_split_stats(task.info, "validation")
     assert (test_stats.groups_in_train, test_stats.items) == (8, 12)
@@ -164,7 +164,7 @@ def test_groups_of_an_extra_test_set_are_counted_if_it_names_their_column(tmp_pa
         build_rows([f"author {n // 5}" for n in range(100)]),
         group="author",
         extra_test_sets=extra_test_sets,
-    ).info["groups_in_train"]
+    ).info.groups_in_train
     assert counted == {"validation": 0, "test": 0, "test-again": 90}
 
 
@@ -173,7 +173,7 @@ def test_groups_of_a_synthetic_task_are_not_counted_as_named_groups(tmp_path: Pa
     items = build_items(
         "sentiment", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
-    assert items.info["groups_in_train"] == {} and len({*items.splits["test"]["group"]}) > 1
+    assert items.info.groups_in_train == {} and len({*items.splits["test"]["group"]}) > 1
 
 
 def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
@@ -198,8 +198,8 @@ def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
         root=tmp_path,
         where="task",
     )
-    assert items.info["duplicates_of_train"] == {"test": 18, "validation": 0}
-    assert items.info["counts"]["unlabelled"] == 9
+    assert items.info.duplicates_of_train == {"test": 18, "validation": 0}
+    assert items.info.counts["unlabelled"] == 9
 
 
 def test_duplicates_in_train_are_counted_by_text_and_by_group() -> None:
@@ -224,4 +224,4 @@ def test_labels_that_never_occur_twice_are_rejected(tmp_path: Path) -> None:
         build_task(tmp_path, numbers, numbers[:9])
     # If one label occurs twice, the labels are accepted.
     with_a_repeated_label = build_rows("a" * 100, [min(n, 98) for n in range(100)])
-    assert build_task(tmp_path, with_a_repeated_label).info["held_out_from_train"] == 1
+    assert build_task(tmp_path, with_a_repeated_label).info.held_out_from_train == 1

@@ -75,9 +75,9 @@ def test_correct_choices_that_are_always_in_one_place_are_rejected(
 def test_few_items_or_train_alone_may_have_one_correct_place(tmp_path: Path) -> None:
     """This does not hold for a train split from which validation is split off."""
     labels = {"train": [0] * 40, "validation": [0, 1] * 10, "test": [0] * 19}
-    assert build_task(tmp_path, labels).info["counts"]["test"] == 19
+    assert build_task(tmp_path, labels).info.counts["test"] == 19
     labels = {"train": [0] * 40, "validation": [0] * 19, "test": [0, 1] * 10}
-    assert build_task(tmp_path, labels).info["labels"] == ["0", "1"]
+    assert build_task(tmp_path, labels).info.labels == ["0", "1"]
 
 
 @pytest.mark.parametrize("end", ["", " ."])

@@ -124,7 +124,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         "metric": ["matthews"],
     }
     data = build_task(tmp_path, frame[:200], **task_keys)
-    assert data.info["metric"] == ["matthews", "accuracy"]
+    assert data.info.metric == ["matthews", "accuracy"]
     context = EvalContext(
         tiny.checkpoint("word2vec"),
         data,

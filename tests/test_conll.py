@@ -48,7 +48,7 @@ def test_lines_of_words_up_to_a_blank_line_are_a_sentence(
         for sentence in SENTENCES * 2
     ]
     assert tagged_test_sentences(task) == expected
-    assert task.info["metric"] == ["span_f1"] and task.info["blank_words"]["test"] == 18
+    assert task.info.metric == ["span_f1"] and task.info.blank_words["test"] == 18
 
 
 def test_sentences_of_two_files_are_separate_and_large_files_are_complete(
@@ -59,7 +59,7 @@ def test_sentences_of_two_files_are_separate_and_large_files_are_complete(
     task = build_task(
         tmp_path, "b.conll", text, **TOKENS, files={"train": "*.conll", "test": "*.conll"}
     )
-    assert task.info["counts"]["test"] == 2 * 18 * 70
+    assert task.info.counts["test"] == 2 * 18 * 70
     assert [len(tokens) for tokens in task.splits["test"]["tokens"]] == [5, 1] * (2 * 9 * 70)
 
 
@@ -250,7 +250,7 @@ def test_a_long_file_without_blank_lines_is_rejected_but_not_a_short_one(tmp_pat
         format_lines(NAMES, " ") * 300 + "\n" + format_lines(NAMES, " "),
     ):
         assert (
-            build_task(tmp_path, "t.conll", text, files=files, **TOKENS).info["counts"]["test"]
+            build_task(tmp_path, "t.conll", text, files=files, **TOKENS).info.counts["test"]
             == text.count("\n\n") + 1
         )
 
@@ -290,7 +290,7 @@ def test_a_few_sentences_of_blank_words_are_left_out_and_counted(
     task = build_task(
         tmp_path, "t.conll", format_sentences([*SENTENCES, blank_sentence, NAMES], "\t"), **TOKENS
     )
-    assert task.info["counts"]["test"] == 19 and task.info["dropped"]["test"] == {"unusable": 1}
+    assert task.info.counts["test"] == 19 and task.info.dropped["test"] == {"unusable": 1}
     assert task.splits["test"]["id"].iloc[-1] == "test-20"
     with pytest.raises(
         InputError,

@@ -35,12 +35,12 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.report.sections.tasks import draw_finetune_curves
 from lineage.report.task_notes import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
+from lineage.tasks.info import TaskInfo
 from tests import tiny
 from tests.study_rows import GRID, Study, build_analysis, render_pages
 
 C_VALUES = (0.1, 1.0, 10.0, 100.0)
-INFO: dict[str, Any] = {"name": "mood", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
-                         "metric": ["accuracy"]}  # fmt: skip
+INFO = TaskInfo(name="mood", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy"])  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def find_control(data: TaskData, folder: Path, **finetune: Any) -> ConvergenceCo
     runs = [
         run
         for run in tiny.list_runs(INFO, ("random",), ("all",), (0, 1))
-        if run.transfer == "finetuned"
+        if run.method == "finetune"
     ]
     folder.mkdir(exist_ok=True)
     output = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)

@@ -25,6 +25,7 @@ from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.stored_features import extract_features
 from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.training import sentence_scores
 from tests import tiny
 from tests.test_transfer import build_context, task  # noqa: F401
@@ -55,16 +56,20 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
 
     def record(starter: HeadStarter, method: HeadMethod) -> None:
         run = starter.run
-        name = run.baseline or run.init
+        name = run.method if run.init == "none" else run.init
         train_rows[name, run.finetune_seed] = starter.problem.train_rows.tolist()
 
     tiny.record_starts(monkeypatch, record)
     run_evaluation(
         task,
-        [EvalRun(init, "frozen", 20, seed) for init in ("pretrained", "random") for seed in (0, 1)],
+        [
+            EvalRun(init, "linear_probe", 20, seed)
+            for init in ("pretrained", "random")
+            for seed in (0, 1)
+        ],
         tmp_path,
     )
-    data = TaskData(task.info | {"counts": {}}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, counts={}), task.splits)
     assert [
         *tiny.evaluate_baselines(
             load_kind("text_classification"),
@@ -100,7 +105,7 @@ def test_the_answer_is_built_from_the_training_labels_and_rows_count_them(
 
     tiny.record_starts(monkeypatch, record)
     rows, *_ = run_evaluation(
-        task, [EvalRun("random", "frozen", count, 0) for count in (20, 100)], tmp_path
+        task, [EvalRun("random", "linear_probe", count, 0) for count in (20, 100)], tmp_path
     )
     assert label_counts == [20, 60]
     row_counts = {(row.label_count, row.train_examples) for row in rows}
@@ -131,14 +136,9 @@ def test_features_are_extracted_without_dropout(name: str) -> None:
 
 
 def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
-    task_info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    task_info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     data = TaskData(
         task_info,
         {"test": pd.DataFrame({"id": ["0"], "good": ["a b c"], "bad": ["a c b"], "group": ["x"]})},
@@ -146,7 +146,10 @@ def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
     checkpoint = tiny.checkpoint("gpt", architecture={"dropout": 0.5})
     first, second = (
         run_evaluation(
-            data, [EvalRun("random", "zero_shot")], tmp_path / folder, checkpoint=checkpoint
+            data,
+            [EvalRun("random", "sentence_probability")],
+            tmp_path / folder,
+            checkpoint=checkpoint,
         )[1]
         for folder in "ab"
     )
@@ -204,7 +207,7 @@ def test_the_speed_of_a_frozen_system_includes_its_encoder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    runs = [EvalRun("pretrained", "frozen", "all", seed) for seed in (0, 1)]
+    runs = [EvalRun("pretrained", "linear_probe", "all", seed) for seed in (0, 1)]
     store = FeatureExtractor.store
 
     def slow_store(self: FeatureExtractor, *args: Any, **kwargs: Any) -> Any:
@@ -228,7 +231,7 @@ def test_a_damaged_finished_run_is_repeated(
     capsys: pytest.CaptureFixture[str],
     file_name: str,
 ) -> None:
-    runs = [EvalRun("pretrained", "frozen", "all", seed) for seed in (0, 1)]
+    runs = [EvalRun("pretrained", "linear_probe", "all", seed) for seed in (0, 1)]
     expected = run_evaluation(task, runs, tmp_path)
     (first, _) = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     content = bytearray((first / file_name).read_bytes())

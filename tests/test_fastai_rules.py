@@ -18,6 +18,7 @@ from lineage.errors import InputError
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import encode_word_in_context
 from lineage.methods.word_vectors import embed_words
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.normalization import normalize_fastai
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
@@ -164,7 +165,7 @@ def test_the_vector_of_a_word_covers_its_own_tokens() -> None:
 
 def test_a_case_marker_alone_does_not_make_a_word_known() -> None:
     data = TaskData(
-        {"name": "x", "kind": "word_similarity", "language": "en", "folds": None},
+        TaskInfo(name="x", kind="word_similarity", language="en", folds=None),
         {"test": pd.DataFrame({"words": [("a", "b")]})},
     )
     checkpoint = dataclasses.replace(tiny.checkpoint("ulmfit"), tokenizer=train_fastai_tokenizer())

@@ -30,6 +30,7 @@ from lineage.methods.feature_store import (
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import StoredFeatures
+from lineage.tasks.info import TaskInfo
 from tests import tiny
 from tests.test_networks import CASES, labelled_texts, tagged_sentences
 
@@ -124,7 +125,7 @@ def build_context(table: pd.DataFrame, kind: str, *, width: int = 24) -> EvalCon
         bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=1),
         finetune=tiny.model_config("bert").evaluate.finetune,
     )
-    data = TaskData({"name": "x", "kind": kind, "language": "en"}, {"train": table})
+    data = TaskData(TaskInfo(name="x", kind=kind, language="en"), {"train": table})
     checkpoint = tiny.checkpoint("bert")
     architecture = dataclasses.replace(checkpoint.architecture, hidden_size=width)
     checkpoint = dataclasses.replace(checkpoint, architecture=architecture)
@@ -321,18 +322,20 @@ def test_a_bilstm_probe_scores_stored_features_as_float32() -> None:
 def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = {"answer": "tags", "labels": ["a", "b"], "metric": ["token_accuracy"]}
-    info |= {"probes": ["linear", "bilstm"]}
     table = tagged_sentences(30).assign(id=[f"train-{i}" for i in range(30)], group="all")
     context = build_context(table, "token_classification")
-    context.task.info.update(info)
-    context.task.splits.update(
-        {"validation": table[:10], "test": table[10:].reset_index(drop=True)}
+    info = dataclasses.replace(
+        context.task.info,
+        labels=["a", "b"],
+        metric=["token_accuracy"],
+        probes=["linear", "bilstm"],
     )
+    splits = {"train": table, "validation": table[:10], "test": table[10:].reset_index(drop=True)}
+    context = dataclasses.replace(context, task=TaskData(info, splits))
     runs = [
         run
         for run in tiny.list_runs(context.task.info, ("random",), ("all",), (0,))
-        if run.transfer == "frozen"
+        if run.method.endswith("_probe")
     ]
     predictions = []
     for limit in (1 << 30, 0):

@@ -204,8 +204,7 @@ def test_regression_folds_must_be_large_enough_for_a_correlation(
             build_task(tmp_path, frame, **regression_fields, **fields)
     else:
         assert (
-            build_task(tmp_path, frame, **regression_fields, **fields).info["folds"]
-            == fields["folds"]
+            build_task(tmp_path, frame, **regression_fields, **fields).info.folds == fields["folds"]
         )
 
 
@@ -280,7 +279,7 @@ def evaluate_task(data: TaskData, tmp_path: Path) -> tuple[pd.DataFrame, pd.Data
     runs = [
         run
         for run in tiny.list_runs(data.info, ("random",), ("all",), (0, 1))
-        if run.transfer == "frozen"
+        if run.method.endswith("_probe")
     ]
     rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
@@ -388,7 +387,7 @@ def test_an_extra_test_set_is_scored_by_the_same_probe_under_its_own_name(tmp_pa
         extra_test_sets={"other": extra_test_set},
     )
     expected_counts = {"train": 54, "validation": 6, "test": 20, "test-other": 30}
-    assert data.info["counts"] == expected_counts
+    assert data.info.counts == expected_counts
     assert set(data.splits["test-other"]["label"]) == {0, 1}
     common = {
         "kind": "text_classification",

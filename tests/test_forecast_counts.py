@@ -98,7 +98,7 @@ def test_the_announced_work_of_trainings_is_done(
     finetune = dataclasses.replace(FINETUNE, epochs=2, min_steps=min_steps, trials=trials)
     bilstm = dataclasses.replace(tiny.BILSTM_PROBE, epochs=2)
     settings = EvaluateSettings(linear_probe=PROBE, bilstm_probe=bilstm, finetune=finetune)
-    data = TaskData(task.info | {"probes": ["linear", "bilstm"]}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["linear", "bilstm"]), task.splits)
     seeds = (0,) if trials else (0, 1)
     context = build_context(data, settings)
     runs = [*tiny.list_runs(data.info, ("random",), (20, "all"), seeds)]
@@ -133,7 +133,7 @@ def test_the_announced_work_of_a_race_is_done(
     finetune = dataclasses.replace(FINETUNE, gradual_unfreezing=0.0, **changes)
     bilstm = dataclasses.replace(tiny.BILSTM_PROBE, **changes)
     settings = EvaluateSettings(linear_probe=PROBE, bilstm_probe=bilstm, finetune=finetune)
-    data = TaskData(task.info | {"probes": ["bilstm"]}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["bilstm"]), task.splits)
     context = build_context(data, settings)
     runs = [*tiny.list_runs(data.info, ("random",), ("all",), (0, 1))]
     counted = count_by_part(context, runs)
@@ -189,7 +189,7 @@ def test_setfit_counts_the_distinct_texts_of_its_steps() -> None:
 def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:  # noqa: F811
     finetune = dataclasses.replace(FINETUNE, label_counts=(20,))
     settings = EvaluateSettings(linear_probe=PROBE, finetune=finetune)
-    data = TaskData(task.info | {"probes": ["linear"]}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits)
     context = BaselineContext(data, settings)
     evaluation = EVALUATIONS["evaluate"]
     runs = list_requested_runs(context, grid(), evaluation, "gpt")
@@ -205,7 +205,9 @@ def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:  # noqa: 
 def test_intermediate_checkpoints_are_counted(task: TaskData) -> None:  # noqa: F811
     """Both seeds are evaluated again, frozen and with all labels, at both shares."""
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
-    context = BaselineContext(TaskData(task.info | {"probes": ["linear"]}, task.splits), settings)
+    context = BaselineContext(
+        TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits), settings
+    )
     shares = grid(text_shares=(0.25, 0.5))
     parts = [one.part for one in count_evaluation(context, shares, EVALUATIONS["evaluate"], "gpt")]
     assert parts.count("intermediate pretrained linear_probe") == 2 * 2
@@ -215,8 +217,8 @@ def test_intermediate_checkpoints_are_counted(task: TaskData) -> None:  # noqa: 
 
 
 def test_folds_are_counted_with_their_own_sizes(task: TaskData) -> None:  # noqa: F811
-    facts = {"probes": ["linear"], "folds": 5, "grouped": False, "validation_share": 0.25}
-    data = TaskData(task.info | facts, {"train": task.splits["train"]})
+    info = dataclasses.replace(task.info, folds=5, validation_share=0.25)
+    data = TaskData(info, {"train": task.splits["train"]})
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
     context = BaselineContext(data, settings)
     folds = grid(finetune_seeds=(3,), label_counts=("all",))
@@ -227,10 +229,10 @@ def test_folds_are_counted_with_their_own_sizes(task: TaskData) -> None:  # noqa
 
 
 def test_symmetric_items_are_predicted_in_each_order_too(task: TaskData) -> None:  # noqa: F811
-    data = TaskData(task.info | {"probes": ["linear"], "symmetric": True}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["linear"], symmetric=True), task.splits)
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE)
     context = BaselineContext(data, settings)
-    run = EvalRun("random", "frozen", "all", 0)
+    run = EvalRun("random", "linear_probe", "all", 0)
     (work,) = count_runs(context, [run]).values()
     (features,) = count_features(context, [run])
     assert work.count == PROBE.count_work(

@@ -71,9 +71,9 @@ def test_a_test_split_whose_labels_are_all_the_same_is_refused(
 
 
 def test_a_small_test_split_or_extra_test_set_with_one_label_is_allowed(tmp_path: Path) -> None:
-    assert build_task(tmp_path, "text_classification", 0, 19).info["counts"]["test"] == 19
+    assert build_task(tmp_path, "text_classification", 0, 19).info.counts["test"] == 19
     assert (
-        build_task(tmp_path, "text_classification", 0, 40, extra_test_set=True).info["counts"][
+        build_task(tmp_path, "text_classification", 0, 40, extra_test_set=True).info.counts[
             "test-hard"
         ]
         == 40
@@ -142,7 +142,7 @@ def test_few_equal_numbers_and_an_extra_test_set_with_one_number_are_allowed(
         root=tmp_path,
         where="task",
     )
-    assert task_items.info["counts"] == {"train": 40, "validation": 2, "test": 8, "test-hard": 40}
+    assert task_items.info.counts == {"train": 40, "validation": 2, "test": 8, "test-hard": 40}
 
 
 def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
         root=tmp_path,
         where="task",
     )
-    assert task_items.info["labels"] == ["l0", "l1"]
+    assert task_items.info.labels == ["l0", "l1"]
     for split in ("train", "test"):
-        assert task_items.info["dropped"][split] == {"unused_label": 10}
+        assert task_items.info.dropped[split] == {"unused_label": 10}
     test_ids = {*task_items.splits["test"]["id"]}
     assert not {"test-1", "test-6"} & test_ids
     assert {"test-2", "test-50"} <= test_ids
@@ -191,7 +191,7 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
     )
     assert build_items(
         "x", task_with_list, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    ).info["dropped"]["test"] == {"unused_label": 10}
+    ).info.dropped["test"] == {"unused_label": 10}
     task_without_labels = parse_record(
         Task, fields | {"label_map": {"-": None, "l0": None, "l1": None}}, "task"
     )

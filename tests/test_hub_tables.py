@@ -65,8 +65,8 @@ def test_labels_are_read_as_they_are_written(suffix: str, tmp_path: Path) -> Non
         suffix=suffix,
     )
     task_items = build_task(tmp_path)
-    assert task_items.info["labels"] == ["01", "1", "2", "NA"]
-    assert task_items.info["counts"]["test"] == 40
+    assert task_items.info.labels == ["01", "1", "2", "NA"]
+    assert task_items.info.counts["test"] == 40
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -138,7 +138,7 @@ def test_a_folder_and_files_that_are_links_are_read(tmp_path: Path) -> None:
     (tmp_path / "stored/set/train.csv").symlink_to(tmp_path / "blob")
     (tmp_path / "root").mkdir()
     (tmp_path / "set").symlink_to(tmp_path / "stored/set")
-    counts = build_task(tmp_path / "root", hub="../set").info["counts"]
+    counts = build_task(tmp_path / "root", hub="../set").info.counts
     assert counts["train"] + counts["validation"] == counts["test"] == len(ROWS)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.cached_features import CachedFeatures, cache_features
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import EncodedItem, answer_rows, encode_items, pool_words
@@ -29,8 +29,10 @@ from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
+from tests.fitting import fit_bilstm_probe
 from tests.test_networks import CASES, WORDS
 
 S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]
@@ -114,7 +116,7 @@ def expected_vectors(case: str, row: Any) -> list[np.ndarray]:
 
 def build_eval_context(case: str, name: str = "bert", **options: Any) -> EvalContext:
     """Return the context of an untrained tiny model with word2vec vectors, on twelve items."""
-    task_info = {"name": "x", "kind": case, "language": "en"}
+    task_info = TaskInfo(name="x", kind=case, language="en")
     context = EvalContext(
         tiny.checkpoint(name),
         TaskData(task_info, {"train": TABLES[case]}),
@@ -416,8 +418,7 @@ def test_random_init_keeps_the_trained_static_vectors_and_changes_only_the_rest(
 def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
     failing_part: str, tmp_path: Path
 ) -> None:
-    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
-             "probes": ["linear", "bilstm"]}  # fmt: skip
+    task_info = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en", probes=["linear", "bilstm"])  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     task = TaskData(task_info, {"train": table, "validation": table, "test": table})
     context = dataclasses.replace(

@@ -35,8 +35,7 @@ def test_objects_per_line_and_a_list_of_objects_give_the_same_items(
         for name in ("t.json", "t.jsonl", "folder")
     )
     assert all(
-        other.info["counts"] == first.info["counts"]
-        and other.splits["test"].equals(first.splits["test"])
+        other.info.counts == first.info.counts and other.splits["test"].equals(first.splits["test"])
         for other in others
     )
     assert read_column_names(tmp_path / "t.json", "t.json", "task.files.train") == ["text", "label"]

@@ -22,7 +22,6 @@ from lineage.methods.encoding import EncodedItem, collate_items, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
-    finetune,
     finetuning_objective,
     predict_finetuned,
 )
@@ -36,6 +35,7 @@ from tests.by_hand import (
     lstm_step,
     parameter_arrays,
 )
+from tests.fitting import finetune
 from tests.test_joined import build_eval_context
 from tests.test_networks import CASES
 from tests.test_sa_lstm import build_small_model
@@ -223,10 +223,11 @@ def test_rows_name_the_recipe_where_linear_gain_or_word_norm_was_used(
         ),
         static_context=None,
     )
-    context.task.info.update({"kind": kind, "symmetric": symmetric, "answer": "label"})
+    info = dataclasses.replace(context.task.info, kind=kind, symmetric=symmetric)
+    context = dataclasses.replace(context, task=dataclasses.replace(context.task, info=info))
     table = pd.DataFrame({"id": ["0"], "group": ["all"]})
     columns: dict[str, Any] = {"label": ["a"], "prediction": ["a"], "score": 1.0, "correct": 1.0}
-    run = EvalRun("pretrained", "finetuned", "all", 0)
+    run = EvalRun("pretrained", "finetune", "all", 0)
     predictions = build_predictions(context, run, "test", table, columns)
     assert [*predictions["recipe"]] == [recipe]
 

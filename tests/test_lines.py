@@ -68,7 +68,7 @@ def labelled_test_rows(items: TaskItems, *columns: str) -> list[tuple[str, ...]]
     table = items.splits["test"]
     return list(
         zip(
-            (items.info["labels"][label_id] for label_id in table["label"]),
+            (items.info.labels[label_id] for label_id in table["label"]),
             *(table[column] for column in columns),
             strict=True,
         )
@@ -79,7 +79,7 @@ def tagged_test_sentences(items: TaskItems) -> list[list[tuple[str, str]]]:
     """Return the words of each test sentence with their tags."""
     table = items.splits["test"]
     return [
-        [(word, items.info["labels"][label_id]) for word, label_id in zip(*sentence, strict=True)]
+        [(word, items.info.labels[label_id]) for word, label_id in zip(*sentence, strict=True)]
         for sentence in zip(table["tokens"], table["label"], strict=True)
     ]
 
@@ -116,7 +116,7 @@ def test_tab_separated_labels_and_texts_are_read_in_either_order(
         language="zh",
     )
     assert labelled_test_rows(task_items, "text") == TITLES
-    assert task_items.info["dropped"]["test"] == {"blank": 1}
+    assert task_items.info.dropped["test"] == {"blank": 1}
     reversed_rows = [(text, label) for label, text in TITLES]
     reversed_items = build_task(
         tmp_path,
@@ -230,7 +230,7 @@ def test_a_shared_first_line_with_a_label_of_its_own_is_refused_as_a_header(
     fields = {"files": {"train": "train.tsv", "test": "test.tsv"}, "columns": ["label", "text"]}
     if end or not start.strip():
         expected = ["a", "b", "c"] if end else ["b", "c"]
-        assert build_task(tmp_path, "other.tsv", "", **fields).info["labels"] == expected
+        assert build_task(tmp_path, "other.tsv", "", **fields).info.labels == expected
         return
     with pytest.raises(
         InputError,
@@ -239,11 +239,11 @@ def test_a_shared_first_line_with_a_label_of_its_own_is_refused_as_a_header(
         build_task(tmp_path, "other.tsv", "", **fields)
     label = start.split("\t")[0].strip()
     task_items = build_task(tmp_path, "other.tsv", "", **fields, label_map={label: "d"})
-    assert task_items.info["labels"] == ["b", "c", "d"]
+    assert task_items.info.labels == ["b", "c", "d"]
     (tmp_path / "test.tsv").write_text(
         "".join(f"{'bc'[number % 2]}\tother {number}\n" for number in range(20))
     )
-    assert label in build_task(tmp_path, "other.tsv", "", **fields).info["labels"], (
+    assert label in build_task(tmp_path, "other.tsv", "", **fields).info.labels, (
         "a line that only train begins with may be an item"
     )
 
@@ -303,7 +303,7 @@ def test_each_file_is_an_item_whose_folder_is_its_label(
         for folder in sorted(MOOD_TEXTS)
         for text in MOOD_TEXTS[folder]
     ]
-    assert task_items.info["labels"] == ["neg", "pos"]
+    assert task_items.info.labels == ["neg", "pos"]
 
 
 def test_unlabelled_texts_can_be_files_and_an_extra_test_set_can_be_a_table(
@@ -352,7 +352,7 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "train/.ignore").write_text("no item")
     files = {"train": "train", "test": "test"}
     task_items = build_task(tmp_path, "none.txt", "not read", files=files, **FILE_ITEMS)
-    assert task_items.info["labels"] == ["neg", "pos"]
+    assert task_items.info.labels == ["neg", "pos"]
     elsewhere = tmp_path / "elsewhere/neu"
     elsewhere.mkdir(parents=True)
     for number in range(12):
@@ -367,7 +367,7 @@ def test_skipped_folders_and_files_are_reported(tmp_path: Path) -> None:
     task_items = build_task(
         tmp_path, "none.txt", "not read", files=files | {"train": "train/*/*.txt"}, **FILE_ITEMS
     )
-    assert task_items.info["counts"]["train"] > 30
+    assert task_items.info.counts["train"] > 30
     link.unlink()
     elsewhere.rename(tmp_path / "train/.net")
     for pattern in ("train", "train/*/*.txt"):

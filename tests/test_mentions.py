@@ -47,7 +47,7 @@ def build_task(root: Path, rows: list[dict[str, Any]], **fields: Any) -> TaskIte
 def span_texts(items: TaskItems, row: int) -> set[tuple[str, str]]:
     """Return the type and the words of each span of a test item."""
     item = items.splits["test"].iloc[row]
-    tags = [items.info["labels"][label_id] for label_id in item["label"]]
+    tags = [items.info.labels[label_id] for label_id in item["label"]]
     return {(kind, " ".join(item["tokens"][first:end])) for kind, first, end in extract_spans(tags)}
 
 
@@ -123,9 +123,9 @@ def test_chinese_spans_become_tags_of_characters_and_spaces_are_dropped(
     assert not span_texts(task_items, 1)
     assert not span_texts(task_items, 2)
     assert "".join(task_items.splits["test"]["tokens"].iloc[0]) == TEXT.replace(" ", "")
-    assert task_items.info["invalid_tags"]["test"] == 0
-    assert task_items.info["blank_words"]["test"] == 9
-    assert task_items.info["metric"] == ["span_f1"]
+    assert task_items.info.invalid_tags["test"] == 0
+    assert task_items.info.blank_words["test"] == 9
+    assert task_items.info.metric == ["span_f1"]
 
 
 def test_the_name_of_a_type_can_have_several_words(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_longest_of_overlapping_spans_is_kept_and_the_sentence_is_counted(
     task_items = build_task(tmp_path, [nested, {"text": TEXT, "label": SPANS}] * 9, language="zh")
     assert (
         span_texts(task_items, 0) == span_texts(task_items, 1)
-        and task_items.info["invalid_tags"]["test"] == 9
+        and task_items.info.invalid_tags["test"] == 9
     )
 
 

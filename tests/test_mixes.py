@@ -20,7 +20,6 @@ from lineage.methods.bilstm_probe import (
     BilstmProbe,
     BilstmProbeMethod,
     bilstm_probe_objective,
-    fit_bilstm_probe,
 )
 from lineage.methods.cached_features import CachedFeatures
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
@@ -32,8 +31,10 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.study.checks import check_study
 from lineage.study.models import load_model_config
+from lineage.tasks.info import TaskInfo
 from stages import publish
 from tests import tiny
+from tests.fitting import fit_bilstm_probe
 from tests.test_joined import SETTINGS, TABLES, build_eval_context
 from tests.test_networks import labelled_texts
 
@@ -215,8 +216,7 @@ def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
 def test_rows_of_bilstm_probes_name_the_features(
     name: str, features: Any, reason: str, tmp_path: Path
 ) -> None:
-    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "metric": ["accuracy"], "language": "en",
-             "probes": ["linear", "bilstm"]}  # fmt: skip
+    task_info = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en", probes=["linear", "bilstm"])  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     settings = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
     context = EvalContext(
@@ -231,7 +231,7 @@ def test_rows_of_bilstm_probes_name_the_features(
     runs = [
         run
         for run in tiny.list_runs(task_info, ("random",), ("all",), (0,))
-        if run.transfer == "frozen"
+        if run.method.endswith("_probe")
     ]
     rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
     assert {(row.head, row.features, row.status) for row in rows} == {

@@ -35,13 +35,13 @@ def test_number_labels_are_named_by_a_list_or_a_mapping(label_map: Any, tmp_path
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {"train": "t.jsonl", "test": "t.jsonl"}
     tagging = build_task(tmp_path, "token_classification", {}, files=files, label_map=label_map)
-    assert tagging.info["labels"] == ["B-ORG", "I-ORG", "O"]
-    assert tagging.info["metric"][0] == "span_f1"
-    assert not tagging.info["numeric_tags"]
+    assert tagging.info.labels == ["B-ORG", "I-ORG", "O"]
+    assert tagging.info.ranking_metric == "span_f1"
+    assert not tagging.info.numeric_tags
     classification = build_task(
         tmp_path, "text_classification", {}, files=files, label_map=label_map, label="tag"
     )
-    assert classification.info["labels"] == ["B-ORG", "I-ORG", "O"]
+    assert classification.info.labels == ["B-ORG", "I-ORG", "O"]
 
 
 @pytest.mark.parametrize(("label_map", "message"), [
@@ -153,7 +153,7 @@ def test_labels_that_train_lacks_are_all_reported_in_a_form_to_copy(tmp_path: Pa
     corrected_items = build_items(
         "x", corrected_task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
-    assert corrected_items.info["counts"]["test"] == 40
+    assert corrected_items.info.counts["test"] == 40
     many_message = error_with_labels([*names[2:], "M0", "M1"])
     assert "11 labels (L00, " in many_message
     assert "L08, M0, and 1 more) do not" in many_message

@@ -22,15 +22,17 @@ from lineage.answers.number import NumberAnswer
 from lineage.answers.tags import TagsAnswer
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.bilstm_probe import BilstmProbe, fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.bilstm_probe import BilstmProbe, predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import answer_rows, collate_items, encode_items
-from lineage.methods.finetuning import FinetuneMethod, finetune
+from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.networks.layers.crf import LinearChainCRF
+from lineage.tasks.info import TaskInfo
 from tests import tiny
+from tests.fitting import finetune, fit_bilstm_probe
 
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
@@ -289,14 +291,14 @@ def test_with_few_labels_training_runs_at_least_min_steps(method: str) -> None:
 
 
 def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> None:
-    task_info = {
-        "name": "x",
-        "kind": "token_classification",
-        "labels": ["a", "b"],
-        "metric": ["token_accuracy"],
-        "language": "en",
-        "probes": ["linear", "bilstm"],
-    }
+    task_info = TaskInfo(
+        name="x",
+        kind="token_classification",
+        labels=["a", "b"],
+        metric=["token_accuracy"],
+        language="en",
+        probes=["linear", "bilstm"],
+    )
     table = tagged_sentences(40).assign(id=[f"train-{i}" for i in range(40)], group="all")
     data = TaskData(
         task_info,

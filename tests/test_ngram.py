@@ -26,6 +26,7 @@ from lineage.report.sections.ngrams import (
     describe_ngram_comparisons,
     describe_weak_pairs,
 )
+from lineage.tasks.info import TaskInfo
 from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import to_validation_settings
@@ -164,7 +165,7 @@ def test_minimal_pairs_have_rows_by_group_and_ties_count_half() -> None:
             "group": ["one", "one", "two", "two"],
         }
     )
-    info = {"name": "pairs", "kind": "minimal_pairs", "metric": ["accuracy"]}
+    info = TaskInfo(name="pairs", kind="minimal_pairs", metric=["accuracy"])
     method = ngram.KneserNeyMethod(scorer=LettersAreUnlikely())
     result = evaluate_untrained(TaskData(info, {"test": items}), [method])
     values = {row.group: row.value for row in result.rows}

@@ -217,7 +217,7 @@ def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
     )
     files = {"train": "t.csv", "test": "t.csv"}
     task_items = build_task(tmp_path, "text_classification", {}, files=files)
-    assert task_items.info["dropped"]["test"] == {"blank": 32}
+    assert task_items.info.dropped["test"] == {"blank": 32}
     expected_ids = [f"test-{number}" for number in range(3, 23)]
     assert list(task_items.splits["test"]["id"]) == expected_ids
     assert compute_split_stats(task_items.info, "test").dropped == {"blank": 32}
@@ -242,12 +242,12 @@ def test_a_list_written_as_text_is_refused(tmp_path: Path) -> None:
 def test_whole_numbers_with_a_decimal_point_equal_those_without(tmp_path: Path) -> None:
     for label in (1.0, "1.0"):
         task_items = build_task(tmp_path, "text_classification", {"label": label}, split="test")
-        assert task_items.info["labels"] == ["0", "1"]
+        assert task_items.info.labels == ["0", "1"]
     rows = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["token_classification"]]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = {"train": "t.jsonl", "test": "t.jsonl"}
     task_items = build_task(tmp_path, "token_classification", {}, files=files)
-    assert task_items.info["labels"] == ["0", "1", "2"]
+    assert task_items.info.labels == ["0", "1", "2"]
     with pytest.raises(
         InputError,
         match=r"span_f1 needs spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
@@ -271,13 +271,13 @@ def test_numeric_tags_are_counted_unless_the_task_sets_a_metric(
     )
     files = {"train": "t.jsonl", "test": "t.jsonl"}
     task_items = build_task(tmp_path, "token_classification", {}, files=files)
-    assert task_items.info["numeric_tags"] == {"train": 3}
+    assert task_items.info.numeric_tags == {"train": 3}
     for other_items in (
         build_task(tmp_path, "token_classification", {}, files=files, metric=["token_accuracy"]),
         build_task(tmp_path, "token_classification", {}),
         build_task(tmp_path, "text_classification", {}),
     ):
-        assert other_items.info["numeric_tags"] == {}
+        assert other_items.info.numeric_tags == {}
 
 
 @pytest.mark.parametrize("language", ["en", "de", "zh"])
@@ -330,12 +330,12 @@ def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
         {"label": ["O", "O", "I-ORG", "I-ORG"]},
         metric=["span_f1"],
     )
-    assert task_items.info["invalid_tags"] in (
+    assert task_items.info.invalid_tags in (
         {"train": 1, "validation": 0, "test": 0},
         {"train": 0, "validation": 1, "test": 0},
     )
     rows = pd.concat([task_items.splits["train"], task_items.splits["validation"]]).set_index("id")
-    tags = [task_items.info["labels"][label_id] for label_id in rows.loc["train-4", "label"]]
+    tags = [task_items.info.labels[label_id] for label_id in rows.loc["train-4", "label"]]
     assert tags == ["O", "O", "B-ORG", "I-ORG"]
     with pytest.raises(
         InputError,
@@ -349,7 +349,7 @@ def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
     items_without_o = build_task(
         tmp_path, "token_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
     )
-    assert items_without_o.info["metric"] == ["span_f1"], "spans need no O between them"
+    assert items_without_o.info.metric == ["span_f1"], "spans need no O between them"
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -386,10 +386,10 @@ def test_class_labels_of_the_hub_are_read_by_name_only_for_tags(
     tagging = build_task(
         tmp_path, "token_classification", {}, files=files, label="tags", metric=["span_f1"]
     )
-    assert tagging.info["labels"] == ["B-PER", "I-PER", "O"]
+    assert tagging.info.labels == ["B-PER", "I-PER", "O"]
     assert tagging.splits["test"]["label"].iloc[0] == [2, 0, 1]
     classification = build_task(tmp_path, "text_classification", {}, files=files)
-    assert classification.info["labels"] == ["0", "1"], (
+    assert classification.info.labels == ["0", "1"], (
         "a single label stays a number, because it may be the index of a choice"
     )
 

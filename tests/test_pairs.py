@@ -28,7 +28,6 @@ from lineage.methods.encoding import EncodedItem, collate_items, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
-    finetune,
     finetuning_objective,
     predict_finetuned,
 )
@@ -39,8 +38,10 @@ from lineage.methods.stored_features import extract_features
 from lineage.methods.tfidf import fit_tfidf
 from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.pairs import encode_pairs
 from tests import tiny
+from tests.fitting import finetune
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -472,7 +473,7 @@ def test_choices_are_several_columns_or_one_column_of_lists(
         **{**CHOICE_TASK, "choices": ["ends"]},
     )
     assert items_from_columns.splits["test"].equals(items_from_lists.splits["test"])
-    assert items_from_columns.info["labels"] == ["0", "1"]
+    assert items_from_columns.info.labels == ["0", "1"]
     first_choices = items_from_columns.splits["test"]["choices"].iloc[0]
     assert first_choices == ["the first choice", "another"]
 
@@ -503,8 +504,8 @@ def test_two_texts_share_max_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     task_items = build_task(tmp_path, {"train": table, "test": table[:4]}, **fields, symmetric=True)
     row = task_items.splits["test"].iloc[0]
     assert (row["text"], row["second"]) == ("one two three", "a b")
-    assert task_items.info["truncated"]["test"] == 4
-    assert task_items.info["symmetric"]
+    assert task_items.info.truncated["test"] == 4
+    assert task_items.info.symmetric
     with pytest.raises(InputError, match="symmetric needs two texts"):
         build_task(
             tmp_path,
@@ -517,7 +518,7 @@ def test_two_texts_share_max_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     row = task_items.splits["test"].iloc[0]
     assert (row["text"], row["choices"]) == ("one two three", ["a b", "another"])
-    assert task_items.info["truncated"]["test"] == 4
+    assert task_items.info.truncated["test"] == 4
 
 
 def test_a_question_follows_the_passage_and_is_not_truncated(
@@ -532,7 +533,7 @@ def test_a_question_follows_the_passage_and_is_not_truncated(
     )
     row = task_items.splits["test"].iloc[0]
     assert (row["text"], row["choices"]) == ("one two three four why so", ["a", "another"])
-    assert task_items.info["truncated"]["test"] == 4
+    assert task_items.info.truncated["test"] == 4
 
 
 @pytest.mark.parametrize(
@@ -616,8 +617,7 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
         texts = [[random_text(4, rng) for _ in range(count)] for _ in range(2)]
         splits[split] = pd.DataFrame({"id": [f"{split}-{number}" for number in range(count)], "text": texts[0], "second": texts[1],
                                       "label": rng.integers(2, size=count), "group": "all"})  # fmt: skip
-    task_info = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear", "bilstm"],
-             "metric": ["accuracy"], "symmetric": symmetric}  # fmt: skip
+    task_info = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], language="en", probes=["linear", "bilstm"], metric=["accuracy"], symmetric=symmetric)  # fmt: skip
     settings = EvaluateSettings(
         linear_probe=FROZEN,
         bilstm_probe=replace(tiny.BILSTM_PROBE, epochs=1),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lineage.methods.word_vectors import embed_words
+from lineage.tasks.info import TaskInfo
 
 pytest.importorskip("transformers")
 
@@ -167,7 +168,7 @@ def test_a_word_without_tokens_is_unknown_to_a_public_model(tmp_path: Path) -> N
     checkpoint.save(tmp_path / "kept", model)
     loaded = type(checkpoint).load(tmp_path / "kept")
     data = TaskData(
-        {"name": "x", "kind": "word_similarity", "language": "en", "folds": None},
+        TaskInfo(name="x", kind="word_similarity", language="en", folds=None),
         {"test": pd.DataFrame({"words": [("to", "☃")]})},
     )
     encoder = EncoderUnderTest(

@@ -317,7 +317,7 @@ def evaluate_tiny_gpt(
     report_progress: Callable[[float, str], None] = lambda *_: None,
 ) -> EvaluationOutput:
     """Evaluate an untrained tiny GPT with a BiLSTM probe and fine-tuning, on all labels."""
-    data = TaskData(task.info | {"probes": ["bilstm"]}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=["bilstm"]), task.splits)
     context = EvalContext(
         tiny.checkpoint("gpt"),
         data,

@@ -22,7 +22,6 @@ from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
-    finetune,
     finetuning_objective,
     predict_finetuned,
 )
@@ -31,12 +30,14 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features, select_layers
 from lineage.networks.batch import masked_mean
 from lineage.report.notes import format_notes
+from lineage.tasks.info import TaskInfo
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.train_run import TrainContext
 from tests import tiny
+from tests.fitting import finetune
 
 FINETUNE = FinetuneMethod(
     epochs=1,
@@ -331,14 +332,9 @@ def evaluate_random_model(
     finetune_settings: FinetuneMethod,
 ) -> list[Any]:
     """Return the test rows of an untrained model, frozen and fine-tuned, and of what failed."""
-    info = {
-        "name": "x",
-        "kind": "text_classification",
-        "labels": ["a", "b"],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en"
+    )
     task = TaskData(info, {"train": TABLE, "validation": TABLE, "test": TABLE})
     context = EvalContext(
         tiny.checkpoint(name),
@@ -352,7 +348,7 @@ def evaluate_random_model(
         tiny.CPU,
     )
     folder.mkdir()
-    runs = [EvalRun("random", "frozen", "all", 0), EvalRun("random", "finetuned", "all", 0)]
+    runs = [EvalRun("random", "linear_probe", "all", 0), EvalRun("random", "finetune", "all", 0)]
     rows, *_ = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
     return [row for row in rows if row.split == "test"]
 

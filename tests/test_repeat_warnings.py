@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from lineage.data.splits import describe_repeats
+from lineage.tasks.info import TaskInfo
 from tests.user_project import make_project, mood_reviews, run_stage, write_params
 
 # The fourth is in validation.
@@ -29,12 +30,10 @@ def test_a_test_file_with_many_texts_of_train_is_reported_before_a_run(
 
 
 def test_copies_that_folds_may_part_are_reported() -> None:
-    facts = {
-        "counts": {"train": 1200},
-        "duplicates_of_train": {},
-        "duplicates_in_folds": {"train": 1100},
-    }
-    (warning,) = describe_repeats(facts)
+    info = TaskInfo(
+        "x", "text_classification", counts={"train": 1200}, duplicates_in_folds={"train": 1100}
+    )
+    (warning,) = describe_repeats(info)
     assert warning == (
         "train has 1,100 of 1,200 texts that occur several times, so copies may be in both parts "
         "of a fold; keep one of each"

@@ -71,8 +71,8 @@ def test_scored_texts_are_not_adapted_to_even_if_items_truncate_them(
         where="task",
     )
     assert task_items.splits["unlabelled"]["text"].tolist() == more
-    assert task_items.info["dropped"]["unlabelled"] == {"scored": 20}
-    assert task_items.info["truncated"]["train" if folds else "test"] == 20, (
+    assert task_items.info.dropped["unlabelled"] == {"scored": 20}
+    assert task_items.info.truncated["train" if folds else "test"] == 20, (
         "every text is longer than the part that an item keeps"
     )
 
@@ -99,7 +99,7 @@ def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(
     validation = {
         int(name.removeprefix("train-")) - 1 for name in task_items.splits["validation"]["id"]
     }
-    assert len(validation) == 4 and task_items.info["dropped"]["unlabelled"] == {"scored": 44}
+    assert len(validation) == 4 and task_items.info.dropped["unlabelled"] == {"scored": 44}
     expected = [n for n in range(120) if n not in validation | {*range(40, 60), *range(80, 100)}]
     assert task_items.splits["unlabelled"]["text"].tolist() == [
         long_texts(1, n)[0] for n in expected
@@ -125,16 +125,16 @@ def test_duplicates_that_a_fold_could_separate_are_counted(
     table = pd.DataFrame({"text": [f"text {n // 2}" for n in range(36)] + [f"once {n}" for n in range(4)], "label": [n % 2 for n in range(40)],
                           "author": [f"author {n // 4}" for n in range(40)]})  # fmt: skip
     task_items = build_task_in_folds(tmp_path, table)
-    assert task_items.info["duplicates_in_folds"] == {"train": 36}
-    assert task_items.info["duplicates_of_train"] == {}
+    assert task_items.info.duplicates_in_folds == {"train": 36}
+    assert task_items.info.duplicates_of_train == {}
     train = compute_split_stats(task_items.info, "train")
     assert (train.duplicates_in_folds, train.items) == (36, 40)
     assert format_duplicates({"train": train}) == "36 within train"
-    assert build_task_in_folds(tmp_path, table, group="author").info["duplicates_in_folds"] == {
+    assert build_task_in_folds(tmp_path, table, group="author").info.duplicates_in_folds == {
         "train": 0
     }, "groups keep both copies on one side, since they have the same author"
     swapped = table.assign(author=[f"author {n % 10}" for n in range(40)])
-    assert build_task_in_folds(tmp_path, swapped, group="author").info["duplicates_in_folds"] == {
+    assert build_task_in_folds(tmp_path, swapped, group="author").info.duplicates_in_folds == {
         "train": 36
     }
 
@@ -166,7 +166,7 @@ def test_swapped_text_pairs_are_duplicates_if_the_task_is_symmetric(
         root=tmp_path,
         where="task",
     )
-    assert task_items.info["duplicates_of_train"] == {"test": repeated, "validation": 5}
+    assert task_items.info.duplicates_of_train == {"test": repeated, "validation": 5}
 
 
 def test_a_sentence_with_another_target_word_is_not_a_duplicate(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_sentence_with_another_target_word_is_not_a_duplicate(tmp_path: Path) 
         where="task",
     )
     train_numbers = {int(name.removeprefix("train-")) for name in task_items.splits["train"]["id"]}
-    assert task_items.info["duplicates_of_train"]["test"] == len({1, 2, 3} & train_numbers) > 0
+    assert task_items.info.duplicates_of_train["test"] == len({1, 2, 3} & train_numbers) > 0
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_answers_cut_off_by_max_words_are_reported_for_each_test_set(tmp_path: P
         max_words=8,
         extra_test_sets={"second": {"files": {"test": "second.parquet"}}},
     )
-    lost = task_items.info["truncated_answers"]
+    lost = task_items.info.truncated_answers
     assert 0 < lost["test-second"] != lost["test"] > 0
     data = TaskData(task_items.info, task_items.splits)
     notes = {(row.test_set, format_notes(row.reason)) for row in baseline_rows(data)}
@@ -265,8 +265,8 @@ def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
     data = TaskData(task_items.info, task_items.splits)
     items = task_items.splits["train"]
     unanswerable = {*items["id"][items["label"].map(len) == 0]}
-    assert task_items.info["counts"]["train"] == 40
-    assert task_items.info["truncated_answers"]["train"] == len(unanswerable) > 3
+    assert task_items.info.counts["train"] == 40
+    assert task_items.info.truncated_answers["train"] == len(unanswerable) > 3
     tested = set[str]()
     for fold in range(4):
         train, validation, test = (

@@ -189,7 +189,7 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
     (tmp_path / "keep").mkdir()
     scored, *_ = evaluate_runs(
         context,
-        [EvalRun("random", "frozen", 20, 3)],
+        [EvalRun("random", "linear_probe", 20, 3)],
         cache_dir=tmp_path / "keep",
         report_progress=lambda *_: None,
     )

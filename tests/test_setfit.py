@@ -382,7 +382,7 @@ def test_labels_of_one_class_fail_with_a_reason_and_other_runs_continue(
 ) -> None:
     table = task.splits["train"].assign(label=1)
     data = TaskData(task.info, {**task.splits, "train": table})
-    runs = [EvalRun("random", "setfit", 20, 0), EvalRun("random", "frozen", 20, 0)]
+    runs = [EvalRun("random", "setfit", 20, 0), EvalRun("random", "linear_probe", 20, 0)]
     output = evaluate_runs(
         setfit_context(data), runs, cache_dir=tmp_path, report_progress=lambda *_: None
     )
@@ -422,12 +422,12 @@ def test_without_a_learning_rate_of_its_own_that_of_fine_tuning_is_used() -> Non
 def test_only_named_models_have_runs_of_setfit() -> None:
     facts = tiny.task_info("text_classification")
 
-    def transfers(**options: bool) -> list[str]:
+    def methods(**options: bool) -> list[str]:
         runs = tiny.list_runs(facts, ("pretrained",), (20,), (0,), **options)
-        return [run.transfer for run in runs]
+        return [run.method for run in runs]
 
-    assert transfers() == ["frozen", "finetuned"]
-    assert transfers(setfit=True) == ["frozen", "finetuned", "setfit"]
+    assert methods() == ["linear_probe", "finetune"]
+    assert methods(setfit=True) == ["linear_probe", "finetune", "setfit"]
 
 
 def setfit_params(**changes: Any) -> dict[str, Any]:
@@ -502,7 +502,7 @@ def test_the_counted_steps_and_texts_are_those_of_an_evaluation(
     trials = (Trial(l2=0.1), Trial(l2=0.01), Trial(learning_rate=0.01))
     method = dataclasses.replace(SETTINGS, trials=trials)
     settings = EvaluateSettings(linear_probe=PROBE, finetune=FINETUNE, setfit=method)
-    data = TaskData(task.info | {"probes": []}, task.splits)
+    data = TaskData(dataclasses.replace(task.info, probes=[]), task.splits)
     context = dataclasses.replace(setfit_context(data, name="word2vec"), settings=settings)
     encoded_texts: list[int] = []
     tuned = record_tuning(monkeypatch)
@@ -613,13 +613,13 @@ def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:
     metadata = {}
     for stage, init in (("evaluate", "pretrained"), ("evaluate_adapted", "adapted")):
         runs = [
-            EvalRun(init, transfer, count, 0)
+            {"init": init, "transfer": transfer, "head": "linear", "label_count": count}
             for transfer in ("finetuned", "setfit")
             for count in (100, "all")
         ]
         seconds = {"finetuned": 30.0, "setfit": 40.0}
         metadata[f"{stage}@gpt-0-sentiment"] = {
-            "run_costs": [vars(run) | {"seconds": seconds[run.transfer]} for run in runs]
+            "run_costs": [run | {"seconds": seconds[run["transfer"]]} for run in runs]
         }
     found = {
         system: cost.seconds

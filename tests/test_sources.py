@@ -119,7 +119,7 @@ def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
         "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
     assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
-    assert items.info["labels"] == ["0", "1"]
+    assert items.info.labels == ["0", "1"]
 
 
 @pytest.mark.parametrize("compression", ["", ".gz"])
@@ -143,7 +143,7 @@ def test_a_csv_may_have_semicolons(compression: str, tmp_path: Path) -> None:
         "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
     )
     assert list(items.splits["test"]["text"]) == texts
-    assert items.info["labels"] == ["0,5", "1,5"]
+    assert items.info.labels == ["0,5", "1,5"]
 
 
 def test_one_column_of_texts_with_semicolons_stays_one(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
         root=tmp_path,
         where="task",
     )
-    assert items.info["counts"] == {"train": 7, "test": 4, "validation": 1}
+    assert items.info.counts == {"train": 7, "test": 4, "validation": 1}
     fingerprint = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
     assert [f["name"] for f in fingerprint["splits"]["test"]["files"]] == [
         "README.md",

@@ -38,7 +38,7 @@ def make_item(context: str, answers: object, starts: object = None, **changes: A
         },
         "task",
     )
-    return load_kind("extractive_qa").make_items(columns, task, "here").iloc[0]
+    return load_kind("extractive_qa").read_items(columns, task, "here").iloc[0]
 
 
 def label_text(item: pd.Series) -> str:
@@ -49,8 +49,8 @@ def label_text(item: pd.Series) -> str:
 def test_answers_may_be_a_text_a_list_or_the_lists_of_squad(tmp_path: Path) -> None:
     table = build_questions(20)
     task = build_task(tmp_path, table, table[:4])
-    assert task.info["metric"] == ["f1"]
-    assert task.info["labels"] == []
+    assert task.info.metric == ["f1"]
+    assert task.info.labels == []
     test = task.splits["test"]
     assert (
         [label_text(item) for _, item in test.iterrows()]
@@ -140,12 +140,12 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
     assert (
         0
         < cut_counts["test"]
-        == task.info["truncated_answers"]["test"]
+        == task.info.truncated_answers["test"]
         < 10
-        == task.info["counts"]["test"]
+        == task.info.counts["test"]
     )
     assert cut_counts["train"] == 0
-    assert task.info["dropped"]["train"]["answer_cut_off"] + cut_counts["validation"] == num_beyond
+    assert task.info.dropped["train"]["answer_cut_off"] + cut_counts["validation"] == num_beyond
     answer = SpanAnswer()
     splits = task.splits
     predictions = answer.prediction_columns(

@@ -16,7 +16,7 @@ from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.task_data import TaskData
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.language import word_spans
-from lineage.methods.bilstm_probe import fit_bilstm_probe, predict_bilstm_probe
+from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import (
@@ -25,13 +25,14 @@ from lineage.methods.encoding import (
     encode_items,
     encode_question_context,
 )
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests import tiny
+from tests.fitting import finetune, fit_bilstm_probe
 from tests.questions import build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -67,7 +68,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     items, test_items = (
         encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
     )
-    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
+    answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert answer == SpanAnswer()
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, encoded, precision="fp32")
@@ -331,7 +332,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
         "f1",
         "exact_match",
     }
-    lost = task.info["truncated_answers"]["test"]
+    lost = task.info.truncated_answers["test"]
     assert lost and all(format_notes(row.reason).endswith(f"{lost} of 12 questions have no answer within max_words, and are scored all the same")
                         and "tokens, and read in parts; " in format_notes(row.reason) for row in rows if row.split == "test")  # fmt: skip
     means = (

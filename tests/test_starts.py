@@ -111,7 +111,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with create_artifact(Path("artifacts/tasks/sentiment"), "task", name="sentiment") as draft:
             for split, table in items.splits.items():
                 write_table(draft / f"{split}.parquet", table)
-            write_json(draft / "task.json", items.info)
+            items.info.write(draft)
     return folder
 
 
@@ -157,7 +157,7 @@ def test_the_script_fine_tunes_as_the_run_did(
             runs = [
                 run
                 for run in tiny.list_runs(context.task.info, (init,), (60,), (0, 1))
-                if run.transfer == "finetuned"
+                if run.method == "finetune"
             ]
             expected_rows, *_ = evaluate_runs(
                 context, runs, cache_dir=tmp_path / init, report_progress=lambda *_: None
@@ -197,7 +197,7 @@ def test_the_start_with_small_tables_is_fine_tuned_otherwise_than_the_pretrained
         values = []
         for start in ("pretrained", "pretrained, small tables", "pretrained"):
             (row,) = starts.evaluate_start(
-                context, start, [EvalRun("pretrained", "finetuned", 30, 0)]
+                context, start, [EvalRun("pretrained", "finetune", 30, 0)]
             )
             values.append(row["value"])
     assert values[0] == values[2] != values[1]

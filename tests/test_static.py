@@ -32,6 +32,7 @@ from lineage.report.notes import format_notes
 from lineage.study.checks import check_study
 from lineage.synthetic import grammar
 from lineage.synthetic.words import build_lexicon
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
 from lineage.tokenizers.train import train_tokenizer
@@ -327,14 +328,9 @@ def test_glove_counts_the_text_once_whatever_the_number_of_epochs(tmp_path: Path
 
 @pytest.mark.parametrize("name", STATIC)
 def test_minimal_pairs_are_not_applicable_to_static_families(name: str, tmp_path: Path) -> None:
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     pairs = pd.DataFrame({"id": ["0"], "good": ["a b"], "bad": ["b a"], "group": ["x"]})
     context = build_context(name, TaskData(info, {"test": pairs}))
     rows, predictions, *_ = evaluate_runs(

@@ -65,7 +65,7 @@ def test_words_in_a_cell_may_be_separated_by_control_characters(tmp_path: Path) 
     (tmp_path / "t.tsv").write_text("tokens\ttags\n" + (row + "当\tO\n") * 9)
     task = build_task(tmp_path, [], files={"train": "t.tsv", "test": "t.tsv"}, language="zh")
     assert task.splits["test"]["tokens"].tolist() == [["当", "希", "望"], ["当"]] * 9
-    assert task.info["blank_words"]["test"] == 9
+    assert task.info.blank_words["test"] == 9
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_chinese_text_with_one_tag_per_character_is_split_into_characters(
 ) -> None:
     task = build_task(tmp_path, [{"tokens": text, "tags": tags}] * 30, language="zh")
     assert task.splits["test"]["tokens"].iloc[0] == list(text.replace(" ", ""))
-    assert task.info["blank_words"]["test"] == 30 * text.count(" ") and "B-X" in task.info["labels"]
+    assert task.info.blank_words["test"] == 30 * text.count(" ") and "B-X" in task.info.labels
     for language, words in (("en", text), ("zh", text + "!")):
         first = r"30 rows \(1, 2.*the first has \d tokens in 'tokens' and 8 tags in 'tags'"
         with pytest.raises(InputError, match=first):
@@ -102,7 +102,7 @@ def test_one_word_sentences_are_accepted_unless_they_are_too_many(
         ):
             build_task(tmp_path, rows)
     else:
-        assert build_task(tmp_path, rows).info["counts"]["test"] == num_words + num_sentences
+        assert build_task(tmp_path, rows).info.counts["test"] == num_words + num_sentences
 
 
 FORMS = [
@@ -123,11 +123,13 @@ def test_unsupported_span_tags_are_refused_with_a_suggested_label_map(
     assert str(caught.value).startswith("task.label: the tags (")
     assert f"write O, B-PER and I-PER, or rename them: label_map: {label_map}" in str(caught.value)
     info = build_task(tmp_path, tagged_rows(tags), metric=["token_accuracy"]).info
-    assert info["metric"] == ["token_accuracy"] and info["tags_without_scheme"] == {}, (
+    assert info.metric == ["token_accuracy"] and info.tags_without_scheme == {}, (
         "an explicit metric is accepted"
     )
     renamed = dict(zip(tags, ["O", "B-PER", "I-PER"], strict=True))
-    assert build_task(tmp_path, tagged_rows(tags), label_map=renamed).info["metric"][0] == "span_f1"
+    assert (
+        build_task(tmp_path, tagged_rows(tags), label_map=renamed).info.ranking_metric == "span_f1"
+    )
 
 
 def test_conll_2012_brackets_are_refused_unless_token_accuracy_is_chosen(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_conll_2012_brackets_are_refused_unless_token_accuracy_is_chosen(tmp_pat
         match=r"task\.label: the tags .* are the brackets of CoNLL-2012, which are not read; write O, B-PER and I-PER",
     ):
         build_task(tmp_path, tagged_rows(tags) + tagged_rows(["*", "(GPE)", "*"]))
-    assert build_task(tmp_path, tagged_rows(tags), metric=["token_accuracy"]).info["metric"] == [
+    assert build_task(tmp_path, tagged_rows(tags), metric=["token_accuracy"]).info.metric == [
         "token_accuracy"
     ]
 
@@ -180,15 +182,14 @@ def test_plain_tags_with_an_o_are_counted_unless_the_metric_is_explicit(
 ) -> None:
     info = build_task(tmp_path, tagged_rows(tags)).info
     assert (
-        info["tags_without_scheme"] == ({"train": count} if count else {})
-        and info["numeric_tags"] == {}
+        info.tags_without_scheme == ({"train": count} if count else {}) and info.numeric_tags == {}
     )
     assert compute_split_stats(info, "train").tags_without_scheme == count
-    if info["metric"] == ["token_accuracy"]:
+    if info.metric == ["token_accuracy"]:
         assert (
-            build_task(tmp_path, tagged_rows(tags), metric=["token_accuracy"]).info[
-                "tags_without_scheme"
-            ]
+            build_task(
+                tmp_path, tagged_rows(tags), metric=["token_accuracy"]
+            ).info.tags_without_scheme
             == {}
         )
 
@@ -285,7 +286,7 @@ def test_tags_missing_from_train_are_counted_and_refused_if_all_are_missing(
     ]
     test = [*person_rows, *({"tokens": [f"Rome{n}"], "ner": ["B-LOC"]} for n in range(3))]
     info = build_train_test_task(tmp_path, train, test).info
-    assert info["tags_not_in_train"] == {"train": 0, "validation": 0, "test": 3}
+    assert info.tags_not_in_train == {"train": 0, "validation": 0, "test": 3}
     assert compute_split_stats(info, "test").tags_not_in_train == 3
     assert compute_split_stats(info, "train").tags_not_in_train == 0
     renamed_rows = [
@@ -298,9 +299,9 @@ def test_tags_missing_from_train_are_counted_and_refused_if_all_are_missing(
         build_train_test_task(tmp_path, train, renamed_rows)
     label_map = {"B-person": "B-PER", "I-person": "I-PER"}
     assert (
-        build_train_test_task(tmp_path, train, renamed_rows, label_map=label_map).info[
-            "tags_not_in_train"
-        ]["test"]
+        build_train_test_task(
+            tmp_path, train, renamed_rows, label_map=label_map
+        ).info.tags_not_in_train["test"]
         == 0
     )
 

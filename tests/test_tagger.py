@@ -16,7 +16,6 @@ from lineage.methods.base import build_predictions
 from lineage.methods.bilstm_probe import (
     BilstmProbe,
     BilstmProbeMethod,
-    fit_bilstm_probe,
     predict_bilstm_probe,
 )
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch, cache_features
@@ -32,6 +31,7 @@ from tests.by_hand import (
     lstm_step,
     parameter_arrays,
 )
+from tests.fitting import fit_bilstm_probe
 from tests.test_joined import build_eval_context, cache_joined_features
 from tests.test_networks import CASES
 
@@ -257,7 +257,8 @@ def test_the_recipe_names_the_number_of_layers_and_the_join(
         settings=dataclasses.replace(context.settings, bilstm_probe=bilstm_settings),
         static_context=static,
     )
-    context.task.info.update({"labels": ["a", "b"], "metric": ["accuracy"]})
+    info = dataclasses.replace(context.task.info, labels=["a", "b"], metric=["accuracy"])
+    context = dataclasses.replace(context, task=dataclasses.replace(context.task, info=info))
     table = context.task.splits["train"].assign(id=[str(i) for i in range(12)], group="all")
     columns: dict[str, Any] = {
         "label": ["a"] * 12,
@@ -265,7 +266,7 @@ def test_the_recipe_names_the_number_of_layers_and_the_join(
         "score": 1.0,
         "correct": 1.0,
     }
-    runs = [EvalRun("pretrained", "frozen", "all", 0, head) for head in ("linear", "bilstm")]
+    runs = [EvalRun("pretrained", f"{name}_probe", "all", 0) for name in ("linear", "bilstm")]
     frames = [build_predictions(context, run, "train", table, columns) for run in runs]
     assert [set(frame["recipe"]) for frame in frames] == [{"none"}, {recipe}]
     rows = [

@@ -27,13 +27,14 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import stored_features
 from lineage.methods.encoding import answer_rows, collate_items, encode_items, encode_sentence
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests import tiny
+from tests.fitting import finetune
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -139,10 +140,10 @@ def test_every_tag_scheme_is_converted_to_iob2(tmp_path: Path) -> None:
     ], "BMES, common for Chinese"
     table = make_tagged_sentences(20)
     task = build_tagging_task(tmp_path, table, table[:4])
-    assert task.info["labels"] == ["B-X", "I-X", "O"]
-    assert task.info["metric"] == ["span_f1"]
+    assert task.info.labels == ["B-X", "I-X", "O"]
+    assert task.info.metric == ["span_f1"]
     last_row = task.splits["test"].iloc[3]
-    assert [task.info["labels"][i] for i in last_row["label"]] == list(table["tags"][3])
+    assert [task.info.labels[i] for i in last_row["label"]] == list(table["tags"][3])
     assert list(last_row["tokens"]) == list(table["tokens"][3])
     as_text = table.assign(tokens=table["tokens"].map(" ".join), tags=table["tags"].map(" ".join))
     assert (
@@ -151,9 +152,9 @@ def test_every_tag_scheme_is_converted_to_iob2(tmp_path: Path) -> None:
         .equals(task.splits["test"])
     ), "a text with spaces is split into words"
     untyped = table.assign(tags=table["tags"].map(lambda tags: [tag[0] for tag in tags]))
-    assert build_tagging_task(tmp_path, untyped, untyped[:4]).info["metric"] == [
-        "token_accuracy"
-    ], "B, I and O without a type are plain tags"
+    assert build_tagging_task(tmp_path, untyped, untyped[:4]).info.metric == ["token_accuracy"], (
+        "B, I and O without a type are plain tags"
+    )
 
 
 @pytest.mark.parametrize(("corrupt", "message"), [
@@ -199,7 +200,7 @@ def test_blank_words_are_dropped_with_their_tags_and_counted(tmp_path: Path) -> 
         task.splits[split].equals(expected.splits[split])
         for split in ("train", "validation", "test")
     )
-    assert task.info["blank_words"] == {
+    assert task.info.blank_words == {
         "train": len(task.splits["train"]),
         "validation": len(task.splits["validation"]),
         "test": 0,
@@ -214,7 +215,7 @@ def test_blank_words_are_dropped_with_their_tags_and_counted(tmp_path: Path) -> 
         label_map={str(number): name for number, name in enumerate(tag_names)},
     )
     assert renamed.splits["test"].equals(expected.splits["test"])
-    assert renamed.info["metric"] == ["span_f1"]
+    assert renamed.info.metric == ["span_f1"]
 
 
 def test_span_f1_is_refused_for_plain_tags(tmp_path: Path) -> None:
@@ -281,8 +282,8 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     items, test_items = (
         encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
     )
-    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
-    assert isinstance(answer, TagsAnswer) and task.info["metric"] == ["span_f1"]
+    answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
+    assert isinstance(answer, TagsAnswer) and task.info.metric == ["span_f1"]
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
         for items_ in (items, test_items)
@@ -368,7 +369,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     items, test_items = (
         encode_items(table, tokenizer, max_length=None, language="en") for table in (train, test)
     )
-    answer = load_kind(task.info["kind"]).answer.fit(task.info["labels"], train)
+    answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, NumberAnswer) and answer.mean == pytest.approx(train["label"].mean())
     features, test_features = (
         extract_features(tiny.model(name), tokenizer, items_, precision="fp32")

@@ -67,7 +67,7 @@ def test_labels_come_from_train_and_ids_give_the_users_row(tmp_path):
     task = build_classification_task(
         tmp_path, train=TRAIN, test=make_table(("first", "b"), ("second", "a"))
     )
-    assert task.info["labels"] == ["a", "b"]
+    assert task.info.labels == ["a", "b"]
     assert list(task.splits["test"].itertuples(index=False, name=None)) == [
         ("test-1", "first", 1, "all"),
         ("test-2", "second", 0, "all"),
@@ -83,8 +83,8 @@ def test_a_missing_validation_split_is_taken_from_train_by_the_seed(tmp_path):
         )
         for seed in (1, 1, 2)
     )
-    assert first.info["counts"] == {"train": 72, "test": 2, "validation": 18}
-    assert first.info["held_out_from_train"] == 18
+    assert first.info.counts == {"train": 72, "test": 2, "validation": 18}
+    assert first.info.held_out_from_train == 18
     ids = [set(task.splits["validation"]["id"]) for task in (first, same, other)]
     assert ids[0] == ids[1] != ids[2]
     assert not ids[0] & set(first.splits["train"]["id"])
@@ -102,13 +102,11 @@ def test_a_train_limit_also_limits_the_validation_split_taken_from_train(limit, 
         )
         for limits in (limit, {})
     )
-    assert limited.info["counts"] == counts | {"test": 2}
+    assert limited.info.counts == counts | {"test": 2}
     for split in ("train", "validation"):
         assert set(limited.splits[split]["id"]) <= set(unlimited.splits[split]["id"])
-    assert limited.info["held_out_from_train"] == 18
-    assert (
-        limited.info["dropped"].get("validation", {}).get("limit", 0) == 18 - counts["validation"]
-    )
+    assert limited.info.held_out_from_train == 18
+    assert limited.info.dropped.get("validation", {}).get("limit", 0) == 18 - counts["validation"]
 
 
 def test_splitting_off_validation_leaves_every_label_in_train(tmp_path):
@@ -121,15 +119,13 @@ def test_splitting_off_validation_leaves_every_label_in_train(tmp_path):
             validation_share=0.2,
             limit=limit,
         )
-        assert "rare" in {task.info["labels"][i] for i in task.splits["train"]["label"]}
+        assert "rare" in {task.info.labels[i] for i in task.splits["train"]["label"]}
         assert not {*task.splits["train"]["id"]} & {*task.splits["validation"]["id"]}
 
 
 def test_accuracy_is_always_among_the_metrics(tmp_path):
     task = build_classification_task(tmp_path, train=TRAIN, test=TRAIN[:5], metric=["macro_f1"])
-    assert task.info["metric"] == ["macro_f1", "accuracy"], (
-        "the report compares by the first metric"
-    )
+    assert task.info.metric == ["macro_f1", "accuracy"], "the report compares by the first metric"
 
 
 def test_limits_are_nested_and_counted(tmp_path):
@@ -139,8 +135,8 @@ def test_limits_are_nested_and_counted(tmp_path):
     )
     for name in ("train", "test"):
         assert set(small.splits[name]["id"]) < set(large.splits[name]["id"])
-    assert small.info["dropped"]["test"] == {"limit": 80}
-    assert small.info["dropped"]["train"] == {"limit": 71}
+    assert small.info.dropped["test"] == {"limit": 80}
+    assert small.info.dropped["train"] == {"limit": 71}
 
 
 def test_long_texts_are_truncated_and_counted(tmp_path):
@@ -151,7 +147,7 @@ def test_long_texts_are_truncated_and_counted(tmp_path):
         max_words=3,
     )
     assert list(task.splits["test"]["text"]) == ["one two three", "one two three"]
-    assert task.info["truncated"]["test"] == 1
+    assert task.info.truncated["test"] == 1
 
 
 def test_test_items_that_occur_in_train_are_counted_but_kept(tmp_path):
@@ -161,8 +157,8 @@ def test_test_items_that_occur_in_train_are_counted_but_kept(tmp_path):
         test=make_table(("text number 5", "a"), ("new", "b")),
         files={"validation": "test.csv"},
     )
-    assert task.info["duplicates_of_train"] == {"validation": 1, "test": 1}
-    assert task.info["counts"]["test"] == 2
+    assert task.info.duplicates_of_train == {"validation": 1, "test": 1}
+    assert task.info.counts["test"] == 2
 
 
 def test_scored_texts_are_dropped_from_unlabelled_text_and_counted(tmp_path):
@@ -178,8 +174,8 @@ def test_scored_texts_are_dropped_from_unlabelled_text_and_counted(tmp_path):
     assert set(task.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {
         *task.splits["validation"]["text"]
     }
-    assert task.info["dropped"]["unlabelled"]["scored"] == 3 - len(task.splits["unlabelled"])
-    assert {*task.info["duplicates_of_train"]} == {"validation", "test"}, (
+    assert task.info.dropped["unlabelled"]["scored"] == 3 - len(task.splits["unlabelled"])
+    assert {*task.info.duplicates_of_train} == {"validation", "test"}, (
         "unlabelled text is not an item"
     )
 
@@ -190,8 +186,8 @@ def test_unlabelled_text_needs_no_label_and_its_blank_rows_are_dropped(tmp_path)
         tmp_path, train=TRAIN, test=TRAIN[:3], files={"unlabelled": "u.parquet"}
     )
     assert list(task.splits["unlabelled"]["text"]) == ["some words", "more words"]
-    assert task.info["dropped"]["unlabelled"] == {"blank": 1}
-    assert task.info["has"] == ["test", "train", "unlabelled", "validation"]
+    assert task.info.dropped["unlabelled"] == {"blank": 1}
+    assert task.info.has == ["test", "train", "unlabelled", "validation"]
 
 
 def make_sense_table(**change: object) -> pd.DataFrame:
@@ -216,8 +212,8 @@ def test_truncated_tokens_keep_the_target_word(tmp_path):
     first = task.splits["test"].iloc[0]
     assert len(first["tokens"]) == 9
     assert first["tokens"][first["target"]] == "w20"
-    assert task.info["truncated"]["test"] == 2
-    assert task.info["labels"] == ["money", "shore"]
+    assert task.info.truncated["test"] == 2
+    assert task.info.labels == ["money", "shore"]
 
 
 def test_a_few_rows_without_text_are_dropped_and_counted(tmp_path):
@@ -241,7 +237,7 @@ def test_a_few_rows_without_text_are_dropped_and_counted(tmp_path):
         assert {"test-4", "test-10"}.isdisjoint(test.index)
         assert test.loc["test-11", "text"] == "text 10"
         assert test.loc["test-11", "label"] == (0 if kind == "text_classification" else 10 / 7)
-        assert task.info["dropped"]["test"] == task.info["dropped"]["train"] == {"unusable": 2}
+        assert task.info.dropped["test"] == task.info.dropped["train"] == {"unusable": 2}
 
 
 def test_tokens_may_be_one_text_with_spaces(tmp_path):
@@ -286,13 +282,13 @@ def test_minimal_pairs_are_limited_per_group_and_equal_pairs_are_dropped(tmp_pat
         max_per_group=4,
     )
     assert task.splits["test"]["group"].value_counts().to_dict() == {"p0": 4, "p1": 4, "p2": 4}
-    assert task.info["dropped"] == {"test": {"unusable": 1, "per_group": 18}}
-    assert (task.info["labels"], task.info["has"]) == ([], ["test"])
+    assert task.info.dropped == {"test": {"unusable": 1, "per_group": 18}}
+    assert (task.info.labels, task.info.has) == ([], ["test"])
 
 
 def test_a_generated_task_has_ceilings(tmp_path):
     task = build_task(tmp_path, kind="word_sense", generated="synthetic")
-    assert set(task.info["ceilings"]) == {"static", "left", "both"}
+    assert set(task.info.ceilings) == {"static", "left", "both"}
     assert list(task.splits["train"].columns) == ["id", "tokens", "target", "label", "group"]
     with pytest.raises(InputError, match="is of kind word_sense, not text_classification"):
         build_task(tmp_path, kind="text_classification", generated="synthetic")
@@ -437,8 +433,8 @@ def test_real_tasks_load_by_configuration_alone(name):
     task = build_task(
         Path(os.environ["LINEAGE_DATA"]), files=files, limit=COUNTS[name], **REAL[name]
     )
-    assert task.info["counts"] == COUNTS[name]
-    assert task.info["labels"] == ([] if name == "blimp" else ["0", "1"])
+    assert task.info.counts == COUNTS[name]
+    assert task.info.labels == ([] if name == "blimp" else ["0", "1"])
 
 
 def test_code_outside_lineage_tasks_does_not_mention_task_kinds() -> None:

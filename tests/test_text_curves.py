@@ -16,9 +16,10 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, System, TextCurve, TextGain
 from lineage.config.params import Grid, Params, ReportParams, parse_params, read_params
 from lineage.config.resolve import merge_trees
+from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import select_intermediate_runs
-from lineage.methods.encoder import EvalRun
+from lineage.methods.encoder import BaselineContext, EvalRun
 from lineage.methods.head_method import HeadMethod
 from lineage.networks.checkpoint import Checkpoint
 from lineage.report import page
@@ -231,23 +232,27 @@ def test_averaged_weights_are_kept_where_the_optimizer_has_them(tmp_path: Path) 
 
 def test_frozen_runs_with_the_most_labels_are_repeated() -> None:
     runs = [
-        EvalRun(init, transfer, count, seed, head)  # type: ignore[arg-type]
+        EvalRun(init, method, count, seed)  # type: ignore[arg-type]
         for init in ("pretrained", "random")
-        for transfer, head in (("frozen", "linear"), ("frozen", "bilstm"), ("finetuned", "linear"))
+        for method in ("linear_probe", "bilstm_probe", "finetune")
         for count in (20, 100)
         for seed in (0, 1)
     ]
     expected = [
-        EvalRun("pretrained", "frozen", 100, seed, head)  # type: ignore[arg-type]
-        for head in ("linear", "bilstm")
+        EvalRun("pretrained", method, 100, seed)
+        for method in ("linear_probe", "bilstm_probe")
         for seed in (0, 1)
     ]
-    assert select_intermediate_runs(runs) == expected
+    context = BaselineContext(
+        TaskData(tiny.task_info("text_classification"), {}), tiny.model_config("gpt").evaluate
+    )
+    assert select_intermediate_runs(context, runs) == expected
     with_all = [dataclasses.replace(run, label_count="all") for run in expected[:2]]
-    assert select_intermediate_runs([*runs, *with_all]) == with_all
-    zero_shot = [EvalRun("pretrained", "zero_shot"), EvalRun("random", "zero_shot")]
-    assert select_intermediate_runs(zero_shot) == zero_shot[:1]
-    assert select_intermediate_runs([EvalRun("pretrained", "finetuned", "all", 0)]) == []
+    assert select_intermediate_runs(context, [*runs, *with_all]) == with_all
+    zero_shot = [EvalRun("pretrained", "word_vectors"), EvalRun("random", "word_vectors")]
+    assert select_intermediate_runs(context, zero_shot) == zero_shot[:1]
+    finetuned = [EvalRun("pretrained", "finetune", "all", 0)]
+    assert select_intermediate_runs(context, finetuned) == []
 
 
 class Project:

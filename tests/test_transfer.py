@@ -16,7 +16,7 @@ from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.encoding import collate_items, encode_items, encode_word_in_context
-from lineage.methods.finetuning import FinetuneMethod, finetune, predict_finetuned, unfreeze_layers
+from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfreeze_layers
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.saved import read_record
@@ -25,9 +25,11 @@ from lineage.networks.base import Encoder
 from lineage.networks.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests import tiny
+from tests.fitting import finetune
 
 FINETUNE = FinetuneMethod(
     epochs=2,
@@ -60,14 +62,13 @@ def make_items(count: int) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def task() -> TaskData:
     """Return a small task with two labels."""
-    info = {
-        "name": "first_word",
-        "kind": "text_classification",
-        "labels": ["a", "b"],
-        "metric": ["accuracy", "macro_f1"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="first_word",
+        kind="text_classification",
+        labels=["a", "b"],
+        metric=["accuracy", "macro_f1"],
+        language="en",
+    )
     return TaskData(
         info, {"train": make_items(60), "validation": make_items(13), "test": make_items(29)}
     )
@@ -238,7 +239,7 @@ def test_evaluations_run_once_and_share_features(
         for run in tiny.list_runs(
             tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
         )
-        if run.transfer == "frozen" or run.label_count == 20
+        if run.method.endswith("_probe") or run.label_count == 20
     ]
     rows, predictions, *_ = evaluate_runs(
         context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
@@ -281,7 +282,7 @@ def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
     monkeypatch.setattr(finetuning, "predict_finetuned", predict_nan)
     rows, *_ = evaluate_runs(
         build_context("gpt", task),
-        [EvalRun("random", "finetuned", 20, 0), EvalRun("random", "frozen", 20, 0)],
+        [EvalRun("random", "finetune", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -300,7 +301,7 @@ def test_a_failed_pretraining_still_has_its_random_init_baseline(
     )
     rows, predictions, *_ = evaluate_runs(
         context,
-        [EvalRun("pretrained", "frozen", 20, 0), EvalRun("random", "frozen", 20, 0)],
+        [EvalRun("pretrained", "linear_probe", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -328,7 +329,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         for run in tiny.list_runs(
             tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
         )
-        if run.transfer == "finetuned"
+        if run.method == "finetune"
     ]
     (tmp_path / "killed").mkdir()
     evaluate_runs(context, runs[:1], cache_dir=tmp_path / "killed", report_progress=lambda *_: None)
@@ -367,14 +368,9 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
 def test_equal_scores_of_a_pair_count_as_half_correct(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     pairs = pd.DataFrame(
         {
             "id": ["0", "1", "2"],
@@ -400,14 +396,9 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
 
 def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Path) -> None:
     """With equally improbable pieces, the sum prefers the shorter sentence and the mean ties."""
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     pairs = pd.DataFrame(
         {"id": ["0", "1"], "good": ["a", "b a"], "bad": ["a b c d", "b a c"], "group": ["x", "x"]}
     )
@@ -425,7 +416,7 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
     )
     rows, predictions, *_ = evaluate_runs(
         context,
-        [EvalRun("random", "zero_shot")],
+        [EvalRun("random", "sentence_probability")],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -434,14 +425,9 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
 
 
 def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) -> None:
-    info = {
-        "name": "pairs",
-        "kind": "minimal_pairs",
-        "labels": [],
-        "metric": ["accuracy"],
-        "max_words": 200,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
+    )
     context = build_context("gpt", TaskData(info, {}))
     assert (
         context.max_input_positions is not None
@@ -454,7 +440,7 @@ def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) ->
     )
     (row,), *_ = evaluate_runs(
         build_context("gpt", task),
-        [EvalRun("random", "zero_shot")],
+        [EvalRun("random", "sentence_probability")],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

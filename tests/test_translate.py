@@ -32,6 +32,7 @@ from lineage.networks.checkpoint import Checkpoint
 from lineage.report.notes import format_notes, format_reason
 from lineage.synthetic import grammar
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
@@ -82,17 +83,17 @@ TEST = pd.DataFrame(
 
 def test_a_users_table_becomes_pairs_and_truncation_is_counted(tmp_path: Path) -> None:
     items = build_task(tmp_path, TRAIN, TEST, max_words=5, validation_share=0.2)
-    assert items.info["counts"] == {"train": 32, "test": 2, "validation": 8}
-    assert items.info["held_out_from_train"] == 8
-    assert items.info["metric"] == ["bleu", "chrf"] and items.info["labels"] == []
+    assert items.info.counts == {"train": 32, "test": 2, "validation": 8}
+    assert items.info.held_out_from_train == 8
+    assert items.info.metric == ["bleu", "chrf"] and items.info.labels == []
     assert items.splits["test"].to_dict("records")[1] == {
         "id": "test-2",
         "source": "a dog sleeps in the",
         "target": TEST["de"][1],
         "group": "all",
     }
-    assert items.info["truncated"]["test"] == 1
-    assert items.info["duplicates_of_train"]["test"] == int(
+    assert items.info.truncated["test"] == 1
+    assert items.info.duplicates_of_train["test"] == int(
         TEST["en"][0] in set(items.splits["train"]["source"])
     )
 
@@ -179,14 +180,9 @@ def task() -> TaskData:
             "group": "all",
         }
     )
-    info = {
-        "name": "mt",
-        "kind": "translation",
-        "labels": [],
-        "metric": ["bleu", "chrf"],
-        "max_words": 20,
-        "language": "en",
-    }
+    info = TaskInfo(
+        name="mt", kind="translation", labels=[], metric=["bleu", "chrf"], language="en"
+    )
     return TaskData(info, {"train": table[:40], "validation": table[40:47], "test": table[47:]})
 
 
@@ -218,8 +214,8 @@ def test_rows_hold_corpus_bleu_and_a_killed_evaluation_ends_the_same(
     runs = [
         *tiny.list_runs(tiny.task_info("translation"), ("pretrained", "random"), (10, "all"), (0,))
     ]
-    assert [(run.init, run.transfer, run.label_count) for run in runs] == [
-        (init, "finetuned", label_count)
+    assert [(run.init, run.method, run.label_count) for run in runs] == [
+        (init, "translation", label_count)
         for init in ("pretrained", "random")
         for label_count in (10, "all")
     ]
@@ -263,7 +259,7 @@ def test_translations_that_reach_the_length_limit_are_counted(
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=40, learning_rate=1e-6)
     rows, predictions, *_ = evaluate_runs(
         context,
-        [EvalRun("random", "finetuned", 10, 0)],
+        [EvalRun("random", "translation", 10, 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )
@@ -280,7 +276,7 @@ def test_targets_longer_than_the_limit_give_a_failed_row_with_a_reason(
     context = build_context("seq2seq", task, tmp_path, max_new_tokens=3)
     (row,), *_ = evaluate_runs(
         context,
-        [EvalRun("random", "finetuned", "all", 0)],
+        [EvalRun("random", "translation", "all", 0)],
         cache_dir=tmp_path,
         report_progress=lambda *_: None,
     )

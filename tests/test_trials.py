@@ -25,13 +25,13 @@ from lineage.report.notes import format_notes, format_reason
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from tests import tiny, user_project
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
                       max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
-INFO: dict[str, Any] = {"name": "x", "kind": "text_classification", "labels": ["a", "b"], "language": "en", "probes": ["linear"],
-                         "metric": ["accuracy", "macro_f1"]}  # fmt: skip
+INFO = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy", "macro_f1"])  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,9 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
         tiny.CPU,
     )
     runs = [
-        run for run in tiny.list_runs(INFO, ("random",), (40,), (3,)) if run.transfer == "frozen"
+        run
+        for run in tiny.list_runs(INFO, ("random",), (40,), (3,))
+        if run.method.endswith("_probe")
     ]
     for _ in range(2):  # the second time from the cache
         rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
@@ -204,7 +206,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
 
 def test_baselines_choose_trials_on_validation_as_models_do(tmp_path: Path, data: TaskData) -> None:
     """The first seed chooses and each trial has a row; a single penalty is not a trial."""
-    info = INFO | {"counts": {}}
+    info = INFO
     splits = data.splits
     noisy = splits["train"].assign(
         label=np.where(
@@ -343,9 +345,7 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     def record(starter: HeadStarter, method: HeadMethod) -> None:
         run = starter.run
         train_rows = starter.problem.train_rows.tolist()
-        calls[run.init].append(
-            (run.transfer, run.label_count, run.finetune_seed, method, train_rows)
-        )
+        calls[run.init].append((run.method, run.label_count, run.finetune_seed, method, train_rows))
 
     tiny.record_starts(monkeypatch, record)
     context = EvalContext(

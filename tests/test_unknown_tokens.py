@@ -10,6 +10,7 @@ from lineage.data.task_data import TaskData
 from lineage.evaluation.result_rows import unknown_token_rows
 from lineage.methods.encoder import EvalContext
 from lineage.results import UNKNOWN_TOKEN_METRIC
+from lineage.tasks.info import TaskInfo
 from tests import tiny
 
 
@@ -17,15 +18,9 @@ def build_context(
     name: str, *, kind: str = "text_classification", folds: int | None = None, **columns: list[Any]
 ) -> EvalContext:
     """Return the context of a tiny model and six items in which a third of the words is unknown."""
-    info = {
-        "name": "small",
-        "kind": kind,
-        "answer": None,
-        "language": "en",
-        "folds": folds,
-        "grouped": False,
-        "validation_share": 0.2,
-    }
+    info = TaskInfo(
+        name="small", kind=kind, language="en", folds=folds, grouped=False, validation_share=0.2
+    )
     table = pd.DataFrame(
         {"label": [0, 1] * 3, "group": "all"}
         | (columns or {"text": ["kenfes qqq zzz", "kenfes kenfes kenfes"] * 3})

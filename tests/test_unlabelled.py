@@ -65,7 +65,7 @@ def test_lines_with_a_label_and_a_text_give_only_the_text(
         tmp_path, {"train.txt": LINES.format(sign=delimiter), name: more}, **QUESTIONS
     )
     assert task.splits["unlabelled"]["text"].tolist() == [f"question {n} other ?" for n in range(9)]
-    assert task.info["dropped"]["unlabelled"] == {"scored": 1}
+    assert task.info.dropped["unlabelled"] == {"scored": 1}
 
 
 def test_the_test_file_as_unlabelled_text_is_refused(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_unlabelled_sentences_with_one_word_per_line_become_texts(
     assert task.splits["unlabelled"]["text"].tolist() == [
         f"Mr Lee 's cat{n} too" for n in range(30)
     ]
-    assert task.info["dropped"]["unlabelled"] == {"scored": 1}
+    assert task.info.dropped["unlabelled"] == {"scored": 1}
     chinese = [([*"高勇\u3000", str(n)], ["B-N", "E-N", "O", "O"]) for n in range(30)]
     files = {
         "zh.txt": conll_text(chinese, delimiter),
@@ -205,7 +205,7 @@ def test_unlabelled_tables_of_words_need_no_tags(suffix: str, tmp_path: Path) ->
     assert task.splits["unlabelled"]["text"].tolist() == [
         f"Mr Lee 's cat{n} too" for n in range(30)
     ]
-    assert task.info["dropped"]["unlabelled"] == {"blank": 1, "scored": 1}
+    assert task.info.dropped["unlabelled"] == {"blank": 1, "scored": 1}
 
 
 @pytest.mark.parametrize("as_words", [False, True])

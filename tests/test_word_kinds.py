@@ -26,6 +26,7 @@ from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
 from lineage.tasks import word_similarity
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from tests import tiny
 from tests.test_transfer import FINETUNE, PROBE
 from tests.test_wordspace import make_items, unit_vectors_by_hand
@@ -100,8 +101,8 @@ def build_context(name: str, items: TaskItems) -> EvalContext:
 def evaluate_zero_shot(name: str, items: TaskItems, folder: Path) -> EvaluationOutput:
     """Return the output of an evaluation of an untrained model."""
     runs = [*tiny.list_runs(items.info, ("random",), ("all",), (0, 1))]
-    assert [(run.transfer, run.label_count, run.finetune_seed) for run in runs] == [
-        ("zero_shot", None, None)
+    assert [(run.method, run.label_count, run.finetune_seed) for run in runs] == [
+        ("word_vectors", None, None)
     ]
     return evaluate_runs(
         build_context(name, items), runs, cache_dir=folder, report_progress=lambda *_: None
@@ -118,21 +119,21 @@ def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
         "label": table["score"][0],
         "group": "small",
     }
-    assert task.info["metric"] == ["spearman"]
-    assert task.info["has"] == ["test"]
+    assert task.info.metric == ["spearman"]
+    assert task.info.has == ["test"]
     assert build_task(tmp_path, "word_similarity", make_pairs(group=False), group=None).splits[
         "test"
     ]["group"].unique().tolist() == ["all"]
-    assert build_task(tmp_path, "word_similarity", make_pairs(), max_per_group=5).info[
-        "counts"
-    ] == {"test": 10}
+    assert build_task(tmp_path, "word_similarity", make_pairs(), max_per_group=5).info.counts == {
+        "test": 10
+    }
     task = build_task(tmp_path, "word_analogy", make_analogies())
     assert task.splits["test"].iloc[2].to_dict() == {
         "id": "test-3",
         "words": make_analogies().iloc[2, :4].tolist(),
         "group": "even",
     }
-    assert task.info["metric"] == ["accuracy"]
+    assert task.info.metric == ["accuracy"]
     assert (
         load_kind("word_analogy").extract_texts(task.splits["test"], "en")[3]
         == make_analogies()["d"].tolist()
@@ -274,7 +275,7 @@ def test_a_word_is_unknown_only_to_closed_vocabularies_without_subwords(
 
 def run_baselines(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
     """Return the baselines' rows by model, and their predictions."""
-    kind = load_kind(items.info["kind"])
+    kind = load_kind(items.info.kind)
     (results,) = tiny.evaluate_baselines(
         kind,
         TaskData(items.info, items.splits),
@@ -319,7 +320,7 @@ def test_tfidf_compares_words_by_characters_and_majority_does_not_apply(tmp_path
 
 
 def test_tfidf_is_not_applicable_when_all_its_scores_are_equal() -> None:
-    info = {"name": "x", "kind": "word_similarity", "metric": ["spearman"], "language": "en"}
+    info = TaskInfo(name="x", kind="word_similarity", metric=["spearman"], language="en")
     items = make_items(("a", "a"), ("b", "b"), ("c", "c"), label=[1.0, 2.0, 3.0])
     rows, table = run_baselines(TaskItems({"test": items}, info))
     assert rows["tfidf"].status == "not_applicable"

@@ -8,11 +8,12 @@ import torch
 
 from lineage.answers.tags import TagsAnswer
 from lineage.methods.encoding import collate_items, encode_items
-from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, finetune, predict_finetuned
+from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, predict_finetuned
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
 from lineage.report.notes import format_note
 from tests import tiny
+from tests.fitting import finetune
 from tests.test_networks import CASES, WORDS
 
 FINETUNE = FinetuneMethod(

@@ -31,6 +31,7 @@ from lineage.results import PREDICTION_COLUMNS, ResultRow
 from lineage.study.models import ModelConfig, parse_model_config
 from lineage.synthetic import grammar
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
@@ -213,9 +214,9 @@ def bilingual_settings(**overrides: Any) -> Any:
     ).pretrain
 
 
-def task_info(kind: str, *probes: str) -> dict[str, Any]:
+def task_info(kind: str, *probes: str) -> TaskInfo:
     """Return the part of a task's info that decides which evaluations a stage runs."""
-    return {"kind": kind, "probes": probes or ("linear",)}
+    return TaskInfo("x", kind, probes=probes or ("linear",))
 
 
 def label_answer(count: int, *, choices: bool = False) -> LabelAnswer:
@@ -253,7 +254,7 @@ def record_starts(
 
 
 def list_runs(
-    info: Mapping[str, Any],
+    info: TaskInfo,
     inits: tuple[Init, ...],
     label_counts: tuple[LabelCount, ...],
     finetune_seeds: tuple[int, ...],

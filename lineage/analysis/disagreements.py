@@ -16,6 +16,7 @@ from lineage.analysis.cells import (
 from lineage.analysis.decision import largest_label_counts, widest_ranking
 from lineage.analysis.records import Analysis, System
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 
 MAX_ITEMS_PER_SIDE = 3  # items on which the first system is better, and the second
 MAX_TEXT_CHARACTERS = 300
@@ -115,11 +116,11 @@ def _item_accuracy(table: pd.DataFrame, system: System, kind: str) -> pd.DataFra
 
 def _read_texts(task_dir: Path, ids: list[str]) -> dict[str, str]:
     """Return the texts of items by id, from the tables of a task."""
-    info = artifacts.read_json(task_dir / "task.json")
-    names = [name for name in info["has"] if name != "unlabelled"]
+    info = TaskInfo.read(task_dir)
+    names = [name for name in info.has if name != "unlabelled"]
     tables = [artifacts.read_table(task_dir / f"{name}.parquet") for name in names]
     items = pd.concat([table[table["id"].isin(ids)] for table in tables], ignore_index=True)
-    columns = load_kind(info["kind"]).extract_texts(items, info["language"])
+    columns = load_kind(info.kind).extract_texts(items, info.language)
     parts_by_id = zip(items["id"], *columns, strict=True)
     return {item_id: _shorten_text(" | ".join(parts)) for item_id, *parts in parts_by_id}
 

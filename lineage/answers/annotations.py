@@ -10,6 +10,7 @@ from lineage.language import is_spaceless, word_spans
 START_KEYS = ("start", "start_offset", "start_idx", "start_pos", "begin")
 END_KEYS = ("end", "end_offset", "end_idx", "end_pos")
 TYPE_KEYS = ("label", "labels", "type", "label_type", "entity_group")  # Label Studio: list of one
+SPAN_KEYS = (START_KEYS, END_KEYS, TYPE_KEYS)
 TEXT_KEYS = ("text", "entity", "mention")  # only some have the text of the span
 
 
@@ -30,11 +31,10 @@ def is_span_annotation(annotation: Any) -> bool:
         return True
     if not isinstance(annotation, list) or not annotation:
         return False
-    return all(_is_span_entry(entry) for entry in annotation)
-
-
-def _is_span_entry(entry: Any) -> bool:
-    return isinstance(entry, dict) or (isinstance(entry, list) and len(entry) == 3)
+    return all(
+        isinstance(entry, dict) or (isinstance(entry, list) and len(entry) == 3)
+        for entry in annotation
+    )
 
 
 def spans_to_iob2(text: str, annotation: Any, language: str) -> tuple[list[str], list[str], bool]:
@@ -87,8 +87,10 @@ def _words_in_span(span: Span, word_offsets: list[tuple[int, int]]) -> list[int]
 
 
 def _parse_spans(text: str, annotation: Any) -> Iterator[Span]:
-    if isinstance(annotation, dict) and _has_span_keys(annotation):
-        annotation = _split_columns(annotation)
+    if isinstance(annotation, dict):
+        has_span_keys = [not annotation.keys().isdisjoint(keys) for keys in SPAN_KEYS]
+        if all(has_span_keys):
+            annotation = _split_columns(annotation)
     if isinstance(annotation, list):
         for entry in annotation:
             yield _parse_entry(text, entry)
@@ -96,17 +98,11 @@ def _parse_spans(text: str, annotation: Any) -> Iterator[Span]:
         yield from _parse_spans_by_type(text, annotation or {})
 
 
-def _has_span_keys(annotation: dict[str, Any]) -> bool:
-    """Return whether a mapping has a start, an end and a type."""
-    return all(any(key in annotation for key in keys) for keys in (START_KEYS, END_KEYS, TYPE_KEYS))
-
-
 def _split_columns(annotation: dict[str, Any]) -> list[dict[str, Any]]:
     """Return one object per span; `datasets` keeps lists of objects as an object of lists."""
     columns = list(annotation.values())
-    if not all(isinstance(column, list) for column in columns):
-        raise ValueError("starts, ends and labels of spans are not lists of one length")
-    if len({len(column) for column in columns}) > 1:
+    are_lists = all(isinstance(column, list) for column in columns)
+    if not are_lists or len({len(column) for column in columns}) > 1:
         raise ValueError("starts, ends and labels of spans are not lists of one length")
     return [dict(zip(annotation, row, strict=True)) for row in zip(*columns, strict=True)]
 

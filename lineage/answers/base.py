@@ -10,9 +10,10 @@ is a word, and the words of an item follow each other.
 Shapes: N items, M rows, K outputs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -42,19 +43,13 @@ class LinearInputs:
     extra_MF: np.ndarray | None = None  # further features
 
 
-@dataclass(frozen=True)
 class Answer:
-    """A type of answer, fitted to a task: the names of its labels, and the scale of its numbers."""
-
-    label_names: tuple[str, ...] = ()
-    # The mean and standard deviation of the training labels, for numbers.
-    mean: float = 0.0
-    std: float = 1.0
+    """A type of answer: the checks of its labels, and its scores."""
 
     answered_by: ClassVar[AnsweredBy] = "head"
     names_labels: ClassVar[bool] = False  # labels have names, which `label_map` may change
     are_classes: ClassVar[bool] = False  # one of several, with a probability each
-    are_words: ClassVar[bool] = False  # an answer for each word of an item
+    are_words: ClassVar[bool] = False  # an answer for each word of an item; a CRF may decode them
     are_texts: ClassVar[bool] = False  # labels and answers are texts, which may be private
     are_numbers: ClassVar[bool] = False
     # The report shows single answers: each is a name, and right, wrong or half right.
@@ -64,16 +59,8 @@ class Answer:
     has_ties: ClassVar[bool] = False  # items may be half right
     averages_groups: ClassVar[bool] = False  # the score is the mean over groups of a score each
     has_one_label: ClassVar[bool] = False  # an item has one label, and train must have them all
-    # Baselines can answer tasks without a trained head.
-    has_majority: ClassVar[bool] = False
-    has_lexical_answers: ClassVar[bool] = False
     # The name of the most frequent answer to tasks without classes; empty: majority.
     majority_name: ClassVar[str] = ""
-
-    @classmethod
-    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> "Answer":
-        """Return the answer of a task from the names of its labels and its training items."""
-        return cls(tuple(label_names))
 
     # Checks and storage of a task's labels.
 
@@ -135,20 +122,6 @@ class Answer:
         index_of = {name: index for index, name in enumerate(names)}
         return labels.map(index_of).astype("int64")
 
-    # Answers of baselines to tasks without a trained head.
-
-    @classmethod
-    def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
-        """Return the simplest answer to every item."""
-        raise NotImplementedError(f"{cls.__name__}.majority_columns")
-
-    @classmethod
-    def lexical_columns(
-        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
-    ) -> PredictionColumns:
-        """Return the answers by the words and letters of items alone."""
-        raise NotImplementedError(f"{cls.__name__}.lexical_columns")
-
     # Scores.
 
     @classmethod
@@ -172,22 +145,43 @@ class Answer:
         return Note("undefined_metric", metric)
 
 
+class LexicalAnswer(Answer, ABC):
+    """An answer that no head gives, and that a baseline finds by words and letters alone."""
+
+    @classmethod
+    @abstractmethod
+    def lexical_columns(
+        cls, train: pd.DataFrame | None, items: pd.DataFrame, language: str
+    ) -> PredictionColumns:
+        """Return the answers to some items."""
+
+
 @dataclass(frozen=True)
-class HeadAnswer(Answer):
-    """An answer that a trained head gives, over an encoder or over TF-IDF."""
+class HeadAnswer(Answer, ABC):
+    """An answer that a trained head gives, over an encoder or over TF-IDF, fitted to a task."""
+
+    label_names: tuple[str, ...] = ()
+    # The mean and standard deviation of the training labels, for numbers.
+    mean: float = 0.0
+    std: float = 1.0
 
     mean_over_items: ClassVar[bool] = False  # the loss is a mean over items, not over rows
-    decodes_sequences: ClassVar[bool] = False  # a CRF may decode the answers of an item together
+
+    @classmethod
+    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> Self:
+        """Return the answer of a task from the names of its labels and its training items."""
+        return cls(tuple(label_names))
 
     @property
+    @abstractmethod
     def num_outputs(self) -> int:
         """The scores that a head gives to each row."""
-        raise NotImplementedError(f"{type(self).__name__}.num_outputs")
 
+    @abstractmethod
     def labels(self, items: pd.DataFrame) -> np.ndarray:
         """Return (M,) labels as a head learns them."""
-        raise NotImplementedError(f"{type(self).__name__}.labels")
 
+    @abstractmethod
     def loss(
         self,
         scores_MK: torch.Tensor,
@@ -196,11 +190,10 @@ class HeadAnswer(Answer):
         weights_M: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the (weighted) sum over rows of the loss."""
-        raise NotImplementedError(f"{type(self).__name__}.loss")
 
+    @abstractmethod
     def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
         """Return (M, K) outputs, float64: probabilities of labels, numbers, or scores of words."""
-        raise NotImplementedError(f"{type(self).__name__}.postprocess")
 
     def normalize(self, items: pd.DataFrame, outputs_MK: np.ndarray) -> np.ndarray:
         """Return outputs of `postprocess` that are probabilities over all rows of an item."""
@@ -208,8 +201,9 @@ class HeadAnswer(Answer):
 
     def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
         """Return (M,) whether two outputs of `postprocess` give the same answer."""
-        raise NotImplementedError(f"{type(self).__name__}.agrees")
+        return np.asarray(one_MK.argmax(1) == other_MK.argmax(1))
 
+    @abstractmethod
     def answer_columns(
         self, items: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
@@ -217,13 +211,12 @@ class HeadAnswer(Answer):
 
         The outputs are normalized here and in `prediction_columns`.
         """
-        raise NotImplementedError(f"{type(self).__name__}.answer_columns")
 
+    @abstractmethod
     def prediction_columns(
         self, items: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
         """Return label, prediction and score of labelled items, and what `answer_columns` adds."""
-        raise NotImplementedError(f"{type(self).__name__}.prediction_columns")
 
     # Baselines. They learn from items whose labels are places in `label_names`.
 
@@ -231,9 +224,9 @@ class HeadAnswer(Answer):
         """Tell whether the training items have more than one answer."""
         return True
 
+    @abstractmethod
     def majority(self, train: pd.DataFrame) -> np.ndarray:
         """Return the most frequent answer of the training items, as `repeat` takes it."""
-        raise NotImplementedError(f"{type(self).__name__}.majority")
 
     def repeat(self, majority: np.ndarray, items: pd.DataFrame) -> np.ndarray:
         """Return (M, K) outputs that give every item the same answer."""

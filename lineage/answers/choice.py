@@ -22,7 +22,6 @@ class ChoiceAnswer(LabelAnswer):
 
     @property
     def num_outputs(self) -> int:
-        """One score for a choice."""
         return 1
 
     @classmethod
@@ -74,14 +73,12 @@ class ChoiceAnswer(LabelAnswer):
         )
 
     def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
-        """Return whether each choice is right."""
         labels_N = train["label"].to_numpy()
         num_choices = len(train["choices"].iloc[0])
         return [np.concatenate([labels_N == choice for choice in range(num_choices)])]
 
     @property
     def num_linear_labels(self) -> int:
-        """Wrong and right."""
         return 2
 
     def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:

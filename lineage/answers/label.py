@@ -40,7 +40,6 @@ class ClassAnswer(HeadAnswer):
 
     @property
     def num_outputs(self) -> int:
-        """One score for each class."""
         return len(self.label_names)
 
     def loss(
@@ -59,10 +58,6 @@ class ClassAnswer(HeadAnswer):
     def postprocess(self, scores_MK: torch.Tensor) -> np.ndarray:
         """Return (M, K) probabilities, float64."""
         return torch.softmax(scores_MK.double(), -1).cpu().numpy()
-
-    def agrees(self, one_MK: np.ndarray, other_MK: np.ndarray) -> np.ndarray:
-        """Return (M,) whether two outputs of `postprocess` give the same class."""
-        return np.asarray(one_MK.argmax(1) == other_MK.argmax(1))
 
 
 @dataclass(frozen=True)
@@ -113,11 +108,9 @@ class LabelAnswer(ClassAnswer):
 
     @classmethod
     def warn_of_labels(cls, splits: Splits, task: Task) -> list[str]:
-        """Warn of labels that are similar, and of rare ones."""
         return warn_of_names(splits, task)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """Return (M,) label indices."""
         return table["label"].to_numpy()
 
     def answer_columns(
@@ -144,11 +137,9 @@ class LabelAnswer(ClassAnswer):
         }
 
     def can_learn(self, train: pd.DataFrame) -> bool:
-        """Tell whether the training items have two labels."""
         return train["label"].nunique() > 1
 
     def majority(self, train: pd.DataFrame) -> np.ndarray:
-        """Return (K,) the share of each label."""
         return share_of_labels(train["label"].to_numpy(), len(self.label_names))
 
 

@@ -53,7 +53,6 @@ def max_difference(metric: str) -> float:
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Return the share of correct items."""
     return float(np.mean(labels == predictions))
 
 
@@ -341,13 +340,11 @@ def ratio_contributions(numerators_N: np.ndarray, denominators_N: np.ndarray) ->
 
 
 def span_f1_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N,) contributions to the F1 of all spans."""
     counts_N3 = np.array(count_spans(labels, predictions), np.float64)
     return ratio_contributions(2 * counts_N3[:, 0], counts_N3[:, 1] + counts_N3[:, 2])
 
 
 def token_accuracy_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return (N,) contributions to the share of correct tags."""
     num_correct_N = np.zeros(len(labels))
     num_tags_N = np.zeros(len(labels))
     for row, (label, prediction) in enumerate(zip(labels, predictions, strict=True)):
@@ -358,21 +355,9 @@ def token_accuracy_contributions(labels: np.ndarray, predictions: np.ndarray) ->
     return ratio_contributions(num_correct_N, num_tags_N)
 
 
-def _accuracy_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    return (labels == predictions).astype(float)
-
-
 def _spearman_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     one_group = np.zeros(len(labels))
     return spearman_contributions(labels.astype(float), predictions.astype(float), one_group)
-
-
-def _exact_match_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    return score_answers(labels, predictions)[:, 0]
-
-
-def _answer_f1_contributions(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    return score_answers(labels, predictions)[:, 1]
 
 
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
@@ -391,14 +376,14 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 # (N,) contributions to each ranking metric, as shares of a perfect score. Word similarity has its
 # own by group, see `lineage.tasks.word_similarity`.
 CONTRIBUTIONS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "accuracy": _accuracy_contributions,
+    "accuracy": lambda labels, predictions: (labels == predictions).astype(float),
     "macro_f1": partial(confusion_contributions, _macro_f1_from_counts),
     "matthews": partial(confusion_contributions, _matthews_from_counts),
     "pearson": pearson_contributions,
     "spearman": _spearman_contributions,
     "token_accuracy": token_accuracy_contributions,
     "span_f1": span_f1_contributions,
-    "exact_match": _exact_match_contributions,
-    "f1": _answer_f1_contributions,
+    "exact_match": lambda labels, predictions: score_answers(labels, predictions)[:, 0],
+    "f1": lambda labels, predictions: score_answers(labels, predictions)[:, 1],
     "bleu": bleu_contributions,
 }

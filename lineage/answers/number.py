@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -20,14 +20,12 @@ class NumberAnswer(HeadAnswer):
     majority_name: ClassVar[str] = "mean score"
 
     @classmethod
-    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> "NumberAnswer":
-        """Take the mean and standard deviation of the training labels."""
+    def fit(cls, label_names: Sequence[str], train: pd.DataFrame) -> Self:
         labels_M = train["label"].to_numpy(np.float64)
         return cls(mean=float(labels_M.mean()), std=float(labels_M.std()) or 1.0)
 
     @property
     def num_outputs(self) -> int:
-        """One number."""
         return 1
 
     @classmethod
@@ -57,7 +55,6 @@ class NumberAnswer(HeadAnswer):
         return []
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """Return (M,) numbers."""
         return table["label"].to_numpy(np.float64)
 
     def loss(
@@ -88,7 +85,6 @@ class NumberAnswer(HeadAnswer):
     def answer_columns(
         self, table: pd.DataFrame, outputs_MK: np.ndarray, decoded_M: np.ndarray | None = None
     ) -> PredictionColumns:
-        """Return the predicted numbers."""
         return {"prediction": outputs_MK[:, 0].astype(float)}
 
     def prediction_columns(
@@ -103,20 +99,16 @@ class NumberAnswer(HeadAnswer):
         }
 
     def majority(self, train: pd.DataFrame) -> np.ndarray:
-        """Return (1,) the mean."""
         return np.array([train["label"].to_numpy(float).mean()])
 
     def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
-        """Return the numbers."""
         return [train["label"].to_numpy(float)]
 
     @property
     def num_linear_labels(self) -> int:
-        """None: a linear model predicts the number."""
         return 0
 
     def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:
-        """Return (N, 1) the predicted numbers."""
         return predictions[0][:, None]
 
 

@@ -1,6 +1,5 @@
 """Which of two sentences is the good one, by the probabilities that a language model gives them."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -9,26 +8,18 @@ import pandas as pd
 from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
 
 
-@dataclass(frozen=True)
 class PairAnswer(Answer):
     """The good sentence of two; equal probabilities are half right."""
 
     answered_by: ClassVar[AnsweredBy] = "sentence_probability"
     can_be_shown: ClassVar[bool] = True
     has_ties: ClassVar[bool] = True
-    has_majority: ClassVar[bool] = True
     majority_name: ClassVar[str] = "chance"
-
-    @classmethod
-    def majority_columns(cls, items: pd.DataFrame) -> PredictionColumns:
-        """Return a tie for every pair."""
-        return pair_columns(np.zeros(len(items)))
 
     @classmethod
     def score(
         cls, metric: str, predictions: pd.DataFrame, *, answer_column: str = "prediction"
     ) -> float:
-        """Return the mean of `correct`."""
         return float(predictions["correct"].mean())
 
 

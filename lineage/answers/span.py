@@ -44,7 +44,6 @@ class SpanAnswer(HeadAnswer):
 
     @property
     def num_outputs(self) -> int:
-        """Two scores."""
         return 2
 
     @classmethod
@@ -82,14 +81,12 @@ class SpanAnswer(HeadAnswer):
 
     @classmethod
     def can_be_learned(cls, items: pd.DataFrame) -> np.ndarray:
-        """Return (N,) whether the answer was not cut off."""
         return (items["label"].map(len) > 0).to_numpy()
 
     @classmethod
     def count_doubtful(
         cls, splits: Splits, labels: Sequence[str], task: Task
     ) -> dict[str, dict[str, int]]:
-        """Count the questions whose answer max_words cut off."""
         counts = {
             split: int((table["label"].map(len) == 0).sum())
             for split, table in splits.items()
@@ -223,7 +220,6 @@ class SpanAnswer(HeadAnswer):
 
     @property
     def num_linear_labels(self) -> int:
-        """Wrong and right."""
         return 2
 
     def linear_outputs(self, predictions: Sequence[np.ndarray], items: pd.DataFrame) -> np.ndarray:

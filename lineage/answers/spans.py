@@ -62,7 +62,6 @@ class SpanScores:
 
 
 def split_tags(example: str | Iterable[str]) -> list[str]:
-    """Return the tags of one example as a list."""
     return example.split() if isinstance(example, str) else list(example)
 
 
@@ -87,7 +86,8 @@ def _extract_spans(tags: tuple[str, ...]) -> tuple[Span, ...]:
     start: int | None = None  # first token of the open span
     previous = "O"
     for index, tag in enumerate((*tags, "O")):
-        if start is not None and not _continues_span(previous, tag):
+        is_continued = tag[0] == "I" and _span_type(previous) == _span_type(tag)
+        if start is not None and not is_continued:
             spans.append(Span(_span_type(previous), start, index))
             start = None
         if start is None and tag != "O":
@@ -98,10 +98,6 @@ def _extract_spans(tags: tuple[str, ...]) -> tuple[Span, ...]:
 
 def _span_type(tag: str) -> str:
     return tag[2:] or "_"
-
-
-def _continues_span(previous: str, tag: str) -> bool:
-    return tag[0] == "I" and _span_type(previous) == _span_type(tag)
 
 
 def are_span_tags(tags: Iterable[str]) -> bool:
@@ -207,7 +203,6 @@ def score_spans(labels: np.ndarray, predictions: np.ndarray) -> SpanScores:
 
 
 def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, int, int]]:
-    """Count the correct, the predicted and the labelled spans of each example."""
     return [
         (len(predicted & labelled), len(predicted), len(labelled))
         for predicted, labelled in _span_pairs(labels, predictions)
@@ -217,7 +212,6 @@ def count_spans(labels: np.ndarray, predictions: np.ndarray) -> list[tuple[int, 
 def _span_pairs(
     labels: np.ndarray, predictions: np.ndarray
 ) -> Iterator[tuple[set[Span], set[Span]]]:
-    """Yield the predicted and the labelled spans of each example."""
     for predicted_tags, label_tags in _tag_pairs(labels, predictions):
         yield set(extract_spans(predicted_tags)), set(extract_spans(label_tags))
 
@@ -239,7 +233,6 @@ def token_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
 def _tag_pairs(
     labels: np.ndarray, predictions: np.ndarray
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the predicted tags and the labels of each example."""
     for number, (label, prediction) in enumerate(zip(labels, predictions, strict=True), 1):
         label_tags = split_tags(label)
         predicted_tags = split_tags(prediction)

@@ -41,7 +41,6 @@ class TagsAnswer(ClassAnswer):
     names_labels: ClassVar[bool] = True
     are_words: ClassVar[bool] = True
     reads_in_parts: ClassVar[bool] = True
-    decodes_sequences: ClassVar[bool] = True
 
     @classmethod
     def check_task(cls, task: Task, kind_name: str, where: str) -> None:
@@ -93,7 +92,6 @@ class TagsAnswer(ClassAnswer):
 
     @classmethod
     def warn_of_labels(cls, splits: Splits, task: Task) -> list[str]:
-        """Warn of tags that are similar, and of rare types of spans."""
         counts: Counter[str] = Counter()
         labels = splits["train"]["label"]
         if are_span_tags(labels.explode()):
@@ -154,13 +152,11 @@ class TagsAnswer(ClassAnswer):
 
     @classmethod
     def index_labels(cls, labels: "pd.Series[Any]", names: Sequence[str]) -> "pd.Series[Any]":
-        """Replace each tag by its place in `names`."""
         index_of = {name: index for index, name in enumerate(names)}
         indices = [[index_of[tag] for tag in tags] for tags in labels]
         return pd.Series(indices, labels.index)
 
     def labels(self, table: pd.DataFrame) -> np.ndarray:
-        """Return (M,) tag indices of all words."""
         return np.concatenate([np.asarray(tags, np.int64) for tags in table["label"]])
 
     def answer_columns(
@@ -194,15 +190,12 @@ class TagsAnswer(ClassAnswer):
         return texts
 
     def can_learn(self, train: pd.DataFrame) -> bool:
-        """Tell whether the training items have two tags."""
         return len(set(self.labels(train).tolist())) > 1
 
     def majority(self, train: pd.DataFrame) -> np.ndarray:
-        """Return (K,) the share of each tag."""
         return share_of_labels(self.labels(train), len(self.label_names))
 
     def repeat(self, majority: np.ndarray, items: pd.DataFrame) -> np.ndarray:
-        """Return the shares for every word."""
         return np.tile(majority, (sum(map(len, items["tokens"])), 1))
 
     def linear_inputs(
@@ -212,7 +205,6 @@ class TagsAnswer(ClassAnswer):
         return LinearInputs(words=words_in_context(items["tokens"]))
 
     def linear_labels(self, train: pd.DataFrame) -> list[np.ndarray]:
-        """Return the tags of all words."""
         return [self.labels(train)]
 
 

@@ -1,26 +1,23 @@
 """A text that a model writes: the translation of a sentence."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.base import AnsweredBy, LexicalAnswer, PredictionColumns
 from lineage.answers.metrics import bleu_contributions, get_bleu_signature
 from lineage.results import Note
 
 SIMILARITY_BATCH_SIZE = 256  # sources that are compared with all training sources at once
 
 
-@dataclass(frozen=True)
-class TextAnswer(Answer):
+class TextAnswer(LexicalAnswer):
     """A text, compared with one reference."""
 
     answered_by: ClassVar[AnsweredBy] = "translator"
     are_texts: ClassVar[bool] = True
-    has_lexical_answers: ClassVar[bool] = True
 
     @classmethod
     def lexical_columns(
@@ -32,7 +29,6 @@ class TextAnswer(Answer):
 
     @classmethod
     def describe_answers(cls, predictions: pd.DataFrame) -> list[Note]:
-        """Tell how BLEU was computed."""
         references = predictions["label"].to_numpy()
         signature = get_bleu_signature(references, predictions["prediction"].to_numpy())
         return [Note("bleu_signature", signature)]

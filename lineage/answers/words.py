@@ -4,14 +4,14 @@ The cosines come from a model or from TF-IDF; nothing is trained.
 Shapes: V distinct words of the task, N items, K words of an item, n items of a batch.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.base import AnsweredBy, LexicalAnswer, PredictionColumns
 from lineage.answers.groups import can_report_groups
 from lineage.answers.metrics import mean_spearman_by_group, spearman_contributions
 from lineage.errors import EvaluationError
@@ -52,21 +52,20 @@ def _character_cosines(words: Sequence[str]) -> np.ndarray:
     return cosine_matrix(products_VV - (mean_V[:, None] + mean_V) + mean_V.mean())
 
 
-@dataclass(frozen=True)
-class WordsAnswer(Answer):
+class WordsAnswer(LexicalAnswer):
     """How the cosines of single words answer the items of a kind."""
 
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
-    has_lexical_answers: ClassVar[bool] = True
     item_name: ClassVar[str]  # plural, for the report
     unknown_effect: ClassVar[str]  # how items with an unknown word are answered
 
     @classmethod
+    @abstractmethod
     def labels(cls, items: pd.DataFrame) -> np.ndarray:
         """Return the (N,) correct answers as texts."""
-        raise NotImplementedError(f"{cls.__name__}.labels")
 
     @classmethod
+    @abstractmethod
     def answer(
         cls, words_V: np.ndarray, index_NK: np.ndarray, cosines_VV: np.ndarray, known_V: np.ndarray
     ) -> AnswersAndScores:
@@ -75,14 +74,13 @@ class WordsAnswer(Answer):
         The index holds each item's words as places in `words_V`; `known_V` is False where the model
         lacks the word. Raises EvaluationError if no item can be answered.
         """
-        raise NotImplementedError(f"{cls.__name__}.answer")
 
     @classmethod
+    @abstractmethod
     def contributions(
         cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
     ) -> np.ndarray:
         """Return the (N,) contribution of each item to the metric."""
-        raise NotImplementedError(f"{cls.__name__}.contributions")
 
     @classmethod
     def columns(
@@ -153,7 +151,6 @@ class WordsAnswer(Answer):
         return Note("constant_cosines", {"count": len(constant_groups), "of": num_groups})
 
 
-@dataclass(frozen=True)
 class SimilarityAnswer(WordsAnswer):
     """The cosine of two words, compared with how similar people find them."""
 
@@ -163,7 +160,6 @@ class SimilarityAnswer(WordsAnswer):
 
     @classmethod
     def labels(cls, items: pd.DataFrame) -> np.ndarray:
-        """Return the (N,) scores of people, as texts."""
         return np.array([repr(float(score)) for score in items["label"]], object)
 
     @classmethod
@@ -203,7 +199,6 @@ class SimilarityAnswer(WordsAnswer):
         return mean_spearman_by_group(labels, answers, predictions["group"].to_numpy(object))
 
 
-@dataclass(frozen=True)
 class AnalogyAnswer(WordsAnswer):
     """The word that is to c as b is to a."""
 
@@ -212,7 +207,6 @@ class AnalogyAnswer(WordsAnswer):
 
     @classmethod
     def labels(cls, items: pd.DataFrame) -> np.ndarray:
-        """Return the (N,) words d."""
         return np.array([str(words[3]) for words in items["words"]], object)
 
     @classmethod
@@ -244,5 +238,4 @@ class AnalogyAnswer(WordsAnswer):
     def contributions(
         cls, items: pd.DataFrame, answers_N: np.ndarray, scores_N: np.ndarray
     ) -> np.ndarray:
-        """Return 1 for each correct answer, else 0."""
         return (cls.labels(items) == answers_N).astype(float)

@@ -1,14 +1,14 @@
 """Statistics of a task's data: the numbers of items, and of those dropped, cut or repeated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from lineage import artifacts
 from lineage.config.records import parse_record
-from lineage.data.task_data import EXTRA_TEST_PREFIX, TaskData, fold_numbers
+from lineage.data.task_data import EXTRA_TEST_PREFIX, TaskData
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 
 # Counts that task.json has for each split, by the names of SplitStats.
 SPLIT_COUNTS = (
@@ -68,27 +68,27 @@ def compute_dataset_stats(task: TaskData, finetune_seeds: Sequence[int]) -> Data
     info = task.info
     splits = {}
     extra_test_sets = {}
-    for name in info["counts"]:
+    for name in info.counts:
         if name.startswith(EXTRA_TEST_PREFIX):
             extra_test_sets[name.removeprefix(EXTRA_TEST_PREFIX)] = compute_split_stats(info, name)
         else:
             splits[name] = compute_split_stats(info, name)
     return DatasetStats(
-        task=info["name"],
-        kind=info["kind"],
+        task=info.name,
+        kind=info.kind,
         splits=splits,
         extra_test_sets=extra_test_sets,
-        cross_validation=compute_fold_stats(task, finetune_seeds) if info["folds"] else None,
+        cross_validation=compute_fold_stats(task, finetune_seeds) if info.folds else None,
     )
 
 
-def compute_split_stats(info: Mapping[str, Any], name: str) -> SplitStats:
+def compute_split_stats(info: TaskInfo, name: str) -> SplitStats:
     """Collect the counts of one split, or of an extra test set, from task.json."""
-    counts = {stat: info[stat].get(name, 0) for stat in SPLIT_COUNTS}
-    dropped = {reason: n for reason, n in info["dropped"].get(name, {}).items() if n}
+    counts = {stat: getattr(info, stat).get(name, 0) for stat in SPLIT_COUNTS}
+    dropped = {reason: n for reason, n in info.dropped.get(name, {}).items() if n}
     return SplitStats(
-        items=info["counts"][name],
-        held_out_from_train=name == "validation" and bool(info["held_out_from_train"]),
+        items=info.counts[name],
+        held_out_from_train=name == "validation" and bool(info.held_out_from_train),
         dropped=dropped,
         **counts,
     )
@@ -97,18 +97,19 @@ def compute_split_stats(info: Mapping[str, Any], name: str) -> SplitStats:
 def compute_fold_stats(task: TaskData, finetune_seeds: Sequence[int]) -> FoldStats:
     """Count the folds of a task, and the training sets that lack a label."""
     info = task.info
+    assert info.folds is not None
     training_sets = [
         task.split_items(seed=seed, fold=fold)[0]
         for seed in finetune_seeds
-        for fold in fold_numbers(info)
+        for fold in info.fold_numbers
     ]
     missing_a_label = 0
-    if load_kind(info["kind"]).answer.has_one_label:
+    if load_kind(info.kind).answer.has_one_label:
         for part in training_sets:
-            missing_a_label += task.select_items(part)["label"].nunique() < len(info["labels"])
+            missing_a_label += task.select_items(part)["label"].nunique() < len(info.labels)
     return FoldStats(
-        folds=info["folds"],
-        groups=task.splits["train"]["group"].nunique() if info["grouped"] else 0,
+        folds=info.folds,
+        groups=task.splits["train"]["group"].nunique() if info.grouped else 0,
         missing_a_label=missing_a_label,
         training_sets=len(training_sets),
     )

@@ -32,6 +32,7 @@ from lineage.synthetic import tasks as synthetic_tasks
 from lineage.synthetic.tasks import Ceilings
 from lineage.tasks.base import COLUMN_KEYS, Kind, check_task, choose_metrics
 from lineage.tasks.columns import find_filled_rows
+from lineage.tasks.info import TaskInfo
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class TaskItems:
     """A task's items: a table for each split, and the content of task.json."""
 
     splits: dict[str, pd.DataFrame]
-    info: dict[str, Any]
+    info: TaskInfo
     label_warnings: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -154,10 +155,9 @@ def build_items(
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
             raw.tables, raw.tasks, kind, splits, seed=seed
         )
-    info = _describe_items(name, task, kind, raw, splits, labels, dropped, where)
-    info |= counters | {"held_out_from_train": num_validation_taken}
-    if _has_character_spans(raw, kind):
-        info["character_spans"] = True
+    facts = _describe_items(name, task, kind, raw, splits, labels, dropped, where)
+    facts |= counters | {"held_out_from_train": num_validation_taken}
+    info = TaskInfo(**facts, character_spans=_has_character_spans(raw, kind))
     for items in splits.values():
         if labels and "label" in items:
             items["label"] = kind.answer.index_labels(items["label"], labels)
@@ -307,7 +307,7 @@ def _make_items(
         dropped["blank"] = num_rows - len(rows)
         columns = {name: [values[row] for row in rows] for name, values in columns.items()}
     try:
-        items = kind.make_items(columns, task, where)
+        items = kind.read_items(columns, task, where)
     except RowError as error:
         raise error.renumber(lambda row: rows[row]) from None
     items.insert(0, "id", [f"{split}-{rows[row] + 1}" for row in items.index])
@@ -407,10 +407,6 @@ def _describe_items(
         "probes": list(raw.task.probes),
         "counts": {split: len(table) for split, table in splits.items()},
         "dropped": dropped,
-        "tags_not_in_train": {},
-        "numeric_tags": {},
-        "tags_without_scheme": {},
-        "truncated_answers": {},
         **kind.answer.count_doubtful(splits, labels, raw.task),
         "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
         "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lineage.artifacts import write_json, write_table
+from lineage.artifacts import write_table
 from lineage.config.data import Task
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
@@ -75,18 +75,18 @@ def prepare_task(
     _check_scripts(items, task, kind, where)
     for split, table in items.splits.items():
         write_table(folder / f"{split}.parquet", table)
-    write_json(folder / "task.json", items.info)
+    items.info.write(folder)
     texts = _texts_to_adapt_to(items, task, kind)
     whole_texts = _whole_texts(items, kind)
     measures = TaskMeasures(
         num_texts=len(texts),
         text_bytes=sum(map(byte_count, texts)),
-        num_classes=len(items.info["labels"]) if kind.answer.has_one_label else 0,
-        num_train=items.info["counts"].get("train", 0),
+        num_classes=len(items.info.labels) if kind.answer.has_one_label else 0,
+        num_train=items.info.counts.get("train", 0),
         longest_words=max((len(text.split()) for text in whole_texts), default=0),
         longest_characters=max(map(_count_han, whole_texts), default=0),
-        numeric_tags=items.info["numeric_tags"].get("train", 0),
-        tags_without_scheme=items.info["tags_without_scheme"].get("train", 0),
+        numeric_tags=items.info.numeric_tags.get("train", 0),
+        tags_without_scheme=items.info.tags_without_scheme.get("train", 0),
         label_warnings=items.label_warnings,
         repeat_warnings=describe_repeats(items.info),
     )

@@ -8,7 +8,6 @@ Shapes: N items.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from lineage.config.data import Task
 from lineage.errors import InputError, shorten_value
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 MIN_FOLD_SIZE_FOR_CORRELATION = 3  # the correlation of two items is 1 or -1
 MIN_REPEATED_SHARE = 0.1  # of the items of a split, from which on repeats cause a warning
@@ -261,11 +261,8 @@ def count_repeats_in_folds(
     return {"train": int((units.groupby(texts).transform("nunique") > 1).sum())}
 
 
-def describe_repeats(info: Mapping[str, Any]) -> list[str]:
-    """Return a warning for each split many of whose texts may be both learned and scored.
-
-    `info` is task.json.
-    """
+def describe_repeats(info: TaskInfo) -> list[str]:
+    """Return a warning for each split many of whose texts may be both learned and scored."""
     endings = {
         "duplicates_of_train": "train has too, word for word, so they are learned and then scored; "
         "remove them from train or from here",
@@ -274,8 +271,8 @@ def describe_repeats(info: Mapping[str, Any]) -> list[str]:
     }
     warnings = []
     for stat, ending in endings.items():
-        for split, count in info[stat].items():
-            num_items = info["counts"][split]
+        for split, count in getattr(info, stat).items():
+            num_items = info.counts[split]
             if count and count >= MIN_REPEATED_SHARE * num_items:
                 warnings.append(f"{split} has {count:,} of {num_items:,} texts that {ending}")
     return warnings

@@ -5,19 +5,19 @@ These are the task's own splits, or parts of the table train if the task is cros
 Shapes: N items of a table.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import check_intact, read_json, read_manifest, read_table
+from lineage.artifacts import check_intact, read_manifest, read_table
 from lineage.data.splits import choose_heldout, stratification_labels
 from lineage.randomness import generator
 from lineage.results import Note
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import INFO_FILE, TaskInfo
 
 Split = Literal["train", "validation", "test"]
 EXTRA_TEST_PREFIX = "test-"  # the table of an extra test set is test-NAME
@@ -33,18 +33,11 @@ class SplitItems:
     test_set: str  # the name of the task, or of its extra test set
 
 
-def fold_numbers(info: dict[str, Any]) -> list[int | None]:
-    """Return the folds of each repetition; [None] if the task has splits of its own."""
-    if info.get("folds"):
-        return list(range(info["folds"]))
-    return [None]
-
-
 @dataclass(frozen=True)
 class TaskData:
     """One folder of artifacts/tasks. Test files are read only if the report needs them."""
 
-    info: dict[str, Any]  # task.json
+    info: TaskInfo
     # Tables by name: the splits, and test-NAME of extra test sets; with folds train alone.
     splits: dict[str, pd.DataFrame]
     include_test: bool = True  # whether test items are scored
@@ -56,13 +49,13 @@ class TaskData:
         Raises InputError if a file that is read is damaged.
         """
         read_manifest(folder, "task")
-        check_intact(folder, "task.json")
-        info = read_json(folder / "task.json")
+        check_intact(folder, INFO_FILE)
+        info = TaskInfo.read(folder)
         include_test = split == "test"
         names = ["train", "validation"]
         if include_test:
             names.append("test")
-            names.extend(f"{EXTRA_TEST_PREFIX}{name}" for name in info["extra_test_sets"])
+            names.extend(f"{EXTRA_TEST_PREFIX}{name}" for name in info.extra_test_sets)
         check_intact(folder, *(f"{name}.parquet" for name in names))
         splits = {}
         for name in names:
@@ -74,7 +67,7 @@ class TaskData:
     @property
     def scored_splits(self) -> list[Split]:
         """The splits that get predictions."""
-        has_folds = fold_numbers(self.info) != [None]
+        has_folds = bool(self.info.folds)
         scored: list[Split] = []
         if has_folds or "validation" in self.splits:
             scored.append("validation")
@@ -101,25 +94,26 @@ class TaskData:
                 test_set = name.removeprefix(EXTRA_TEST_PREFIX)
                 parts.append(SplitItems("test", name, rows_N, test_set))
             else:
-                parts.append(SplitItems(cast(Split, name), name, rows_N, self.info["name"]))
+                parts.append(SplitItems(cast(Split, name), name, rows_N, self.info.name))
         return sorted(parts, key=lambda part: part.split != "train")
 
     def _fold_parts(self, *, seed: int, fold: int) -> list[SplitItems]:
         """Return the parts of `split_items` for one fold of the table train."""
         items = self.splits["train"]
+        assert self.info.folds is not None
         rows = assign_fold_splits(
             items,
-            folds=self.info["folds"],
+            folds=self.info.folds,
             fold=fold,
             seed=seed,
-            by_group=self.info["grouped"],
-            validation_share=self.info["validation_share"],
+            by_group=self.info.grouped,
+            validation_share=self.info.validation_share,
         )
         # A question whose answer was cut off is scored, but nothing can be learned from it.
-        can_be_learned_N = load_kind(self.info["kind"]).answer.can_be_learned(items)
+        can_be_learned_N = load_kind(self.info.kind).answer.can_be_learned(items)
         rows["train"] = rows["train"][can_be_learned_N[rows["train"]]]
         return [
-            SplitItems(split, "train", rows_N, self.info["name"])
+            SplitItems(split, "train", rows_N, self.info.name)
             for split, rows_N in rows.items()
             if split == "train" or split in self.scored_splits
         ]
@@ -193,12 +187,12 @@ def _fold_splits(
     }
 
 
-def truncated_answers_notes(info: Mapping[str, Any], table: str) -> list[Note]:
+def truncated_answers_notes(info: TaskInfo, table: str) -> list[Note]:
     """Return a note on the questions of a table whose answer max_words cut off, if there are any.
 
     No system can answer these.
     """
-    num_lost = info.get("truncated_answers", {}).get(table, 0)
+    num_lost = info.truncated_answers.get(table, 0)
     if not num_lost:
         return []
-    return [Note("answers_cut_off", {"count": num_lost, "of": info["counts"][table]})]
+    return [Note("answers_cut_off", {"count": num_lost, "of": info.counts[table]})]

@@ -14,14 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from lineage.artifacts import create_artifact, is_intact, text_digest
-from lineage.data.task_data import TaskData, fold_numbers
+from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.evaluation.result_rows import (
     build_curves,
@@ -62,6 +63,7 @@ from lineage.results import (
     ResultRow,
 )
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import TaskInfo
 from lineage.work import Stopwatch, Work, WorkLog
 
 CACHED_RUN = "evaluated_run"  # the kind of artifact
@@ -86,36 +88,34 @@ class EvaluationOutput(NamedTuple):
 
 
 def list_runs(
-    info: dict[str, Any],
+    info: TaskInfo,
     methods: Iterable[Method],
     inits: tuple[Init, ...],
     label_counts: tuple[LabelCount, ...],
     finetune_seeds: tuple[int, ...],
 ) -> Iterator[EvalRun]:
     """Yield the runs of the methods that suit a task (task.json), in order."""
-    kind = load_kind(info["kind"])
+    kind = load_kind(info.kind)
     suitable = [method for method in methods if method.suits(kind, info)]
     for init in inits:
         for method in suitable:
-            baseline = method.name if method.is_baseline else ""
             if not kind.has_train_split:
-                yield EvalRun(init, method.transfer, head=method.head, baseline=baseline)
+                yield EvalRun(init, method.name)
                 continue
-            for count in label_counts:
-                for seed in finetune_seeds:
-                    for fold in fold_numbers(info):
-                        yield EvalRun(
-                            init, method.transfer, count, seed, method.head, fold, baseline
-                        )
+            for count, seed, fold in product(label_counts, finetune_seeds, info.fold_numbers):
+                yield EvalRun(init, method.name, count, seed, fold)
 
 
-def select_intermediate_runs(runs: Sequence[EvalRun]) -> list[EvalRun]:
+def select_intermediate_runs(context: TaskContext, runs: Sequence[EvalRun]) -> list[EvalRun]:
     """Return the runs that are repeated with the intermediate checkpoints of a pretrained model.
 
     These are frozen ones with the most labels, and those without labels.
     """
     runs = [
-        run for run in runs if run.init == "pretrained" and run.transfer in ("frozen", "zero_shot")
+        run
+        for run in runs
+        if run.init == "pretrained"
+        and find_method(context, run).transfer in ("frozen", "zero_shot")
     ]
     if not runs:
         return []
@@ -160,14 +160,14 @@ def evaluate_runs(
     subject: Subject | None = None
     tables = [empty_predictions()]
     curves = [empty_curves()]
-    chosen_trials: dict[EvalRun, int] = {}  # chosen on validation; by selection key
     costs: dict[EvalRun, RunCost] = {}
     counted = count_runs(context, runs)
     for number, run in enumerate(runs):
-        note = f"{run.init} {run.transfer} {run.label_count or ''}"
+        method = find_method(context, run)
+        note = f"{run.init} {method.transfer} {run.label_count or ''}"
         report = partial(report_progress, number / len(runs), note)
         report()
-        unsupported = find_method(context, run).unsupported_note(context)
+        unsupported = method.unsupported_note(context)
         if unsupported is not None:
             split = (context.task.scored_splits or ["test"])[-1]
             rows += rows_without_value(context, run, "not_applicable", [unsupported], split=split)
@@ -182,22 +182,25 @@ def evaluate_runs(
         stopwatch = Stopwatch()
         try:
             predictions = _load_or_evaluate(
-                subject,
-                run,
-                cache_dir,
-                chosen_trials.get(run.selection_key),
-                report,
-                is_saved=_is_saved(run, runs, context),
+                subject, run, cache_dir, report, is_saved=_is_saved(run, runs, context)
             )
+        except AllTrialsFailedError as error:
+            rows += _failed_rows(context, run, error.notes)
+            continue
         except EvaluationError as error:
-            rows += _failed_rows(context, run, _failure_notes(error))
+            rows += _failed_rows(context, run, [Note("error", str(error))])
             continue
         if predictions.chosen_trial is not None:
-            chosen_trials[run.selection_key] = predictions.chosen_trial
+            subject.chosen_trials[run.selection_key] = predictions.chosen_trial
         costs[run] = RunCost(predictions.seconds, predictions.items_per_second)
-        if not find_method(context, run).scores_validation:
-            predictions = _select_split(predictions, context.task.scored_splits[-1])
-        tables.append(_without_extra_columns(predictions.table))
+        if not method.scores_validation:  # all trials answer it, the chosen system does not
+            table = predictions.table
+            is_kept = (table["split"] == context.task.scored_splits[-1]) | (
+                table["trial"] != "chosen"
+            )
+            predictions = replace(predictions, table=table[is_kept])
+        is_extra = predictions.table.columns.str.startswith(EXTRA_COLUMNS)
+        tables.append(predictions.table.loc[:, ~is_extra])
         curves.append(build_curves(context, run, predictions.curves))
         rows += result_rows(context, run, predictions)
         _log_run(work, counted[run], subject, stopwatch.seconds)
@@ -247,7 +250,6 @@ def evaluate_untrained(
     label_counts: tuple[LabelCount, ...] = (),
     finetune_seeds: tuple[int, ...] = (0,),
 ) -> EvaluationOutput:
-    """Return the results of methods without a model."""
     context = BaselineContext(task, Baselines({method.name: method for method in methods}))
     runs = [*list_runs(task.info, methods, ("none",), label_counts, finetune_seeds)]
     with tempfile.TemporaryDirectory() as folder:
@@ -259,13 +261,6 @@ def evaluate_untrained(
 def concatenate(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables of the same columns; empty ones, of which pandas warns, are left out."""
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
-
-
-def _failure_notes(error: EvaluationError) -> Sequence[Note]:
-    """Return why a run failed: of trials, one note each."""
-    if isinstance(error, AllTrialsFailedError):
-        return error.notes
-    return [Note("error", str(error))]
 
 
 def _failed_rows(context: TaskContext, run: EvalRun, notes: Sequence[Note]) -> list[ResultRow]:
@@ -293,16 +288,22 @@ def list_kept_systems(
     validation are left out: heads are small, but a network is as large as its encoder. The mean
     over the seeds decides.
     """
-    saved = {run: _system_dir(cache_dir, run) for run in runs if _is_saved(run, runs, context)}
+    saved = {
+        run: _run_dir(cache_dir, run) / SYSTEM_DIR for run in runs if _is_saved(run, runs, context)
+    }
     saved = {run: folder for run, folder in saved.items() if folder.is_dir()}
-    metric = context.task.info["metric"][0]
+    metric = context.task.info.ranking_metric
     values: dict[tuple[str, str], list[float]] = {}  # by label count and system
     for row in rows:
         is_counted = row.split == "validation" and row.trial == "chosen" and row.group == "all"
         if is_counted and row.metric == metric and row.value is not None:
             name = system_name(row.model, row.init, row.transfer, row.head)
             values.setdefault((row.label_count, name), []).append(row.value)
-    keys = {run: (str(run.label_count), _name_of_run(context, run)) for run in saved}
+    keys = {}
+    for run in saved:
+        columns = run_columns(context, run)
+        name = system_name(*(columns[key] for key in ("model", "init", "transfer", "head")))
+        keys[run] = (columns["label_count"], name)
     means = {run: np.mean(values.get(key, [-math.inf])) for run, key in keys.items()}
     kept = []
     for run, folder in saved.items():
@@ -312,24 +313,14 @@ def list_kept_systems(
     return kept
 
 
-def _name_of_run(context: TaskContext, run: EvalRun) -> str:
-    columns = run_columns(context, run)
-    return system_name(columns["model"], columns["init"], columns["transfer"], columns["head"])
-
-
-def _run_digest(run: EvalRun) -> str:
-    return text_digest(json.dumps(vars(run)))[:16]
-
-
-def _system_dir(cache_dir: Path, run: EvalRun) -> Path:
-    return cache_dir / _run_digest(run) / SYSTEM_DIR
+def _run_dir(cache_dir: Path, run: EvalRun) -> Path:
+    return cache_dir / text_digest(json.dumps(vars(run)))[:16]
 
 
 def _load_or_evaluate(
     subject: Subject,
     run: EvalRun,
     cache_dir: Path,
-    chosen_trial: int | None,
     on_save: Callable[[], None],
     *,
     is_saved: bool,
@@ -338,7 +329,7 @@ def _load_or_evaluate(
 
     `on_save` is called when a training has been saved.
     """
-    folder = cache_dir / _run_digest(run)
+    folder = _run_dir(cache_dir, run)
     resume_point = ResumePoint(
         folder.with_suffix(TRAININGS_SUFFIX), subject.task_context.checkpoint_seconds, on_save
     )
@@ -349,7 +340,7 @@ def _load_or_evaluate(
         start = time.monotonic()
         with create_artifact(folder, CACHED_RUN) as draft:
             method = find_method(subject.task_context, run)
-            fitted = method.fit(subject, run, chosen_trial, resume_point)
+            fitted = method.fit(subject, run, resume_point)
             if is_saved and fitted.get_tensors is not None:
                 record = _describe_system(subject.task_context, run, fitted)
                 save_system(draft / SYSTEM_DIR, record, fitted.get_tensors())
@@ -368,7 +359,7 @@ def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -
     info = context.task.info
     columns = run_columns(context, run)
     is_scored = (predictions["split"] == "validation") & (predictions["trial"] == "chosen")
-    score = context.kind.answer.score(info["metric"][0], predictions[is_scored])
+    score = context.kind.answer.score(info.ranking_metric, predictions[is_scored])
     scale: tuple[float | None, float | None] = (None, None)
     if answer is not None and answer.are_numbers:
         scale = (answer.mean, answer.std)
@@ -376,30 +367,18 @@ def _describe_system(context: TaskContext, run: EvalRun, fitted: FittedSystem) -
         **{key: value for key, value in columns.items() if key != "trial"},
         kind=context.kind.name,
         train_examples=count_train_examples(context, run),
-        metric=info["metric"][0],
+        metric=info.ranking_metric,
         validation_score=score if math.isfinite(score) else None,
         language=context.language,
         symmetric=context.is_symmetric,
-        character_spans=info.get("character_spans", False),
-        labels=tuple(info.get("labels", ())),
+        character_spans=info.character_spans,
+        labels=tuple(info.labels),
         label_mean=scale[0],
         label_std=scale[1],
         settings_block=fitted.method.name,
         settings=asdict(fitted.method),
         **context.system_columns,
     )
-
-
-def _select_split(predictions: RunPredictions, split: str) -> RunPredictions:
-    """Keep how the chosen system answers one split, and how all trials answer validation."""
-    table = predictions.table
-    is_kept = (table["split"] == split) | (table["trial"] != "chosen")
-    return replace(predictions, table=table[is_kept])
-
-
-def _without_extra_columns(predictions: pd.DataFrame) -> pd.DataFrame:
-    names = [name for name in predictions if not str(name).startswith(EXTRA_COLUMNS)]
-    return predictions[names]
 
 
 def sort_predictions(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

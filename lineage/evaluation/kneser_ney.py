@@ -120,7 +120,6 @@ class _CountedNgrams:
 def _count_ngrams(
     ids_N: np.ndarray, lengths_N: np.ndarray, vocab_size: int
 ) -> list[_CountedNgrams]:
-    """Count the n-grams of a text, from bigrams to 5-grams."""
     counted = []
     ngrams_N = ids_N  # the index of the n-gram of the order below that ends at each token
     for n in range(2, ORDER + 1):

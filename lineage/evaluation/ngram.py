@@ -23,11 +23,12 @@ from lineage.evaluation.kneser_ney import KneserNey, fit_kneser_ney
 from lineage.evaluation.ngram_bits import NgramBits
 from lineage.language import byte_count, sentence_spans, split_words
 from lineage.methods.baseline import BaselineMethod
-from lineage.methods.encoder import TaskContext
+from lineage.methods.encoder import EvalRun, Subject
 from lineage.networks.base import Family, LanguageModelFamily
 from lineage.networks.batch import BatchSampler
 from lineage.randomness import generator
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.token_ids import TokenizedCorpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
@@ -135,7 +136,6 @@ class WordFrequency:
     language: str
 
     def log_probs(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (S,) nats."""
         total = sum(self.counts.values()) + len(self.counts) + 1
         sums = []
         for text in texts:
@@ -146,7 +146,6 @@ class WordFrequency:
 
 
 def count_words(texts: Sequence[str], language: str) -> WordFrequency:
-    """Count the words of a text."""
     counts = Counter[str]()
     for text in texts:
         counts.update(split_words(text, language))
@@ -159,14 +158,10 @@ class SentenceScorerMethod(BaselineMethod):
 
     scorer: SentenceScorer
 
-    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
-        """Return whether the probabilities of sentences answer."""
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         return kind.answer.answered_by == "sentence_probability"
 
-    def answer(
-        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
-    ) -> PredictionColumns:
-        """Subtract the probability of the bad sentence from that of the good one."""
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
         score = self.scorer.log_probs
         return pair_columns(score([*items["good"]]) - score([*items["bad"]]))
 

@@ -31,7 +31,6 @@ class NgramBitsFile:
 
 
 def write_ngram_bits(path: Path, bits: Sequence[NgramBits]) -> None:
-    """Write them as JSON."""
     artifacts.write_json(path, asdict(NgramBitsFile(tuple(bits))))
 
 

@@ -27,7 +27,6 @@ class Evaluation:
     is_adapted: bool = False  # the text of the task was held out from its training
 
     def model_dir(self, name: str, seed: str, task: str) -> Path:
-        """Return the folder of a model."""
         folder = Path("artifacts") / self.folder / name / seed
         return folder / task if self.per_task else folder
 
@@ -71,7 +70,7 @@ def count_evaluation(
     runs = list_requested_runs(context, grid, evaluation, model)
     counted = [*count_runs(context, runs).values(), *count_features(context, runs)]
     if evaluation.has_intermediate:
-        repeated = select_intermediate_runs(runs)
+        repeated = select_intermediate_runs(context, runs)
         again = [*count_runs(context, repeated).values(), *count_features(context, repeated)]
         for _ in grid.text_shares:
             counted += [Work(intermediate_part(one.part), one.count) for one in again]

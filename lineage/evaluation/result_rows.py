@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.answers.groups import split_by_group
 from lineage.answers.words import LAYER_PREFIX
-from lineage.data.task_data import fold_numbers, truncated_answers_notes
+from lineage.data.task_data import truncated_answers_notes
 from lineage.methods.base import (
     MEAN_METRICS,
     count_train_examples,
@@ -19,6 +19,7 @@ from lineage.methods.base import (
 )
 from lineage.methods.encoder import EvalContext, EvalRun, Init, TaskContext
 from lineage.methods.run_predictions import RunPredictions
+from lineage.methods.trials import TriedMethod
 from lineage.results import (
     CURVE_COLUMNS,
     HELDOUT_TEST_SET,
@@ -28,6 +29,7 @@ from lineage.results import (
     Note,
     ResultRow,
 )
+from lineage.tasks.info import TaskInfo
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,15 @@ def result_rows(
     """Yield a row for each metric, trial, split, test set and group, and for each failed trial."""
     method = find_method(context, run)
     for failed in predictions.failed_trials:
-        scope = _Scope("validation", context.task.info["name"], trial=str(failed.number))
-        metric = context.task.info["metric"][0]
+        assert isinstance(method, TriedMethod)
+        scope = _Scope("validation", context.task.info.name, trial=str(failed.number))
+        metric = context.task.info.ranking_metric
         yield _row(context, run, scope, metric, [method.describe_failed(failed)], status="failed")
     parts = predictions.table.groupby(["trial", "split", "test_set"], sort=True)
     for (trial, split, test_set), all_items in parts:
         notes = list(predictions.notes) if trial == "chosen" else []
         if predictions.chosen_trial is not None:
+            assert isinstance(method, TriedMethod)
             number = predictions.chosen_trial if trial == "chosen" else int(str(trial))
             notes.append(method.describe_trial(number))
         groups = [("all", all_items)]
@@ -89,7 +93,7 @@ def _metric_rows(
             yield _row(context, run, scope, metric, notes, value=value, num_examples=len(items))
     layer_columns = [str(name) for name in items if str(name).startswith(LAYER_PREFIX)]
     method = find_method(context, run)
-    for metric in context.task.info["metric"]:
+    for metric in context.task.info.metric:
         if method.is_baseline and metric in undefined:
             continue
         for column in ("prediction", *layer_columns):
@@ -119,8 +123,8 @@ def rows_without_value(
     parts = parts_of_run(context, run)
     test_sets = [part.test_set for part in parts if part.split == split]
     if not test_sets:
-        test_sets = [context.task.info["name"]]
-    metric = context.task.info["metric"][0]
+        test_sets = [context.task.info.name]
+    metric = context.task.info.ranking_metric
     return [
         _row(context, run, _Scope(split, test_set), metric, notes, status=status)
         for test_set in test_sets
@@ -152,7 +156,6 @@ def _row(
 
 
 def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[Note]:
-    """Return notes on what the model could not read of the scored items."""
     tables = [
         part.table
         for part in parts_of_run(context, run)
@@ -161,20 +164,19 @@ def _reading_notes(context: TaskContext, run: EvalRun, scope: _Scope) -> list[No
     if not tables:
         return []
     table = tables[-1]
-    notes = [] if run.transfer == "zero_shot" else context.reading_notes(table)
+    is_zero_shot = find_method(context, run).transfer == "zero_shot"
+    notes = [] if is_zero_shot else context.reading_notes(table)
     return notes + truncated_answers_notes(context.task.info, table)
 
 
 def build_curves(context: TaskContext, run: EvalRun, curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the learning curves of a run with the columns of the run."""
     columns = run_columns(context, run)
     del columns["trial"]
-    table = curves.assign(**columns, metric=context.task.info["metric"][0])
+    table = curves.assign(**columns, metric=context.task.info.ranking_metric)
     return table[list(CURVE_COLUMNS)].astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 
 
 def empty_curves() -> pd.DataFrame:
-    """Return a table of learning curves without rows."""
     return pd.DataFrame(columns=list(CURVE_COLUMNS)).astype(dict.fromkeys(SEED_COLUMNS, "Int64"))
 
 
@@ -234,19 +236,14 @@ def unknown_token_rows(context: EvalContext, init: Init) -> Iterator[ResultRow]:
     if checkpoint.tokenizer.tokenizer_type == "pretrained":
         return
     last_split = context.task.scored_splits[-1:]
-    for part in context.task.split_items(seed=0, fold=fold_numbers(context.task.info)[0]):
+    for part in context.task.split_items(seed=0, fold=context.task.info.fold_numbers[0]):
         if part.split in last_split:
-            yield ResultRow(
-                model=context.model_columns["model"],
-                family=context.model_columns["family"],
-                task=context.task.info["name"],
-                kind=context.kind.name,
-                metric=UNKNOWN_TOKEN_METRIC,
-                value=context.unknown_token_share(part.table),
+            row = _model_row(
+                context, init, UNKNOWN_TOKEN_METRIC, context.unknown_token_share(part.table)
+            )
+            yield replace(
+                row,
                 num_examples=len(context.task.splits[part.table]),
-                init=init,
-                adapt_text=context.adapt_text(init),
-                pretrain_seed=context.pretrain_seed,
                 test_set=part.test_set,
                 split=part.split,
                 text_bytes=context.text_bytes_read(init),
@@ -257,34 +254,30 @@ def unigram_row(
     context: EvalContext, run: EvalRun, value: float, *, num_examples: int
 ) -> ResultRow:
     """Return the row of a run's score by `lineage.evaluation.unigram_control`."""
-    return ResultRow(
-        **run_columns(context, run),
-        kind=context.kind.name,
-        metric=UNIGRAM_PREFIX + context.task.info["metric"][0],
-        value=value,
-        num_examples=num_examples,
-        train_examples=count_train_examples(context, run),
-        test_set=context.task.info["name"],
-        split=context.task.scored_splits[-1],
-        text_bytes=0,
-    )
+    info = context.task.info
+    metric = UNIGRAM_PREFIX + info.ranking_metric
+    scope = _Scope(context.task.scored_splits[-1], info.name)
+    return _row(context, run, scope, metric, (), value=value, num_examples=num_examples)
 
 
 def heldout_rows(
     context: EvalContext, heldout: dict[str, dict[str, float]], *, adapted_bytes: int
 ) -> Iterator[ResultRow]:
     """Yield the language model's metrics on held-out target text, before and after adaptation."""
+    heldout_columns: dict[str, Any] = {"test_set": HELDOUT_TEST_SET, "split": "validation"}
     bytes_after = context.text_bytes
     bytes_before = None if bytes_after is None else bytes_after - adapted_bytes
     for metric, value in heldout["before"].items():
         notes = _lossless_notes(context, metric)
-        yield _heldout_row(context, "pretrained", metric, value, bytes_before, notes)
+        row = _model_row(context, "pretrained", metric, value)
+        yield replace(row, **heldout_columns, text_bytes=bytes_before, reason=notes)
     for metric, value in heldout["after"].items():
         notes = _lossless_notes(context, metric)
         has_improved = value < heldout["before"].get(metric, float("inf"))
         if not has_improved and not metric.endswith("_accuracy"):
             notes.insert(0, Note("no_improvement"))
-        yield _heldout_row(context, "adapted", metric, value, bytes_after, notes)
+        row = _model_row(context, "adapted", metric, value)
+        yield replace(row, **heldout_columns, text_bytes=bytes_after, reason=notes)
 
 
 def _lossless_notes(context: EvalContext, metric: str) -> list[Note]:
@@ -293,18 +286,12 @@ def _lossless_notes(context: EvalContext, metric: str) -> list[Note]:
     return [Note("not_lossless")]
 
 
-def _heldout_row(
-    context: EvalContext,
-    init: Literal["pretrained", "adapted"],
-    metric: str,
-    value: float,
-    text_bytes: int | None,
-    notes: list[Note],
-) -> ResultRow:
+def _model_row(context: EvalContext, init: Init, metric: str, value: float) -> ResultRow:
+    """Return the row of a value of the language model itself."""
     return ResultRow(
-        model=context.checkpoint.model_name,
-        family=context.checkpoint.family.name,
-        task=context.task.info["name"],
+        model=context.model_columns["model"],
+        family=context.model_columns["family"],
+        task=context.task.info.name,
         kind=context.kind.name,
         metric=metric,
         value=value,
@@ -312,29 +299,25 @@ def _heldout_row(
         init=init,
         adapt_text=context.adapt_text(init),
         pretrain_seed=context.pretrain_seed,
-        test_set=HELDOUT_TEST_SET,
-        split="validation",
-        text_bytes=text_bytes,
-        reason=notes,
     )
 
 
-def ceiling_rows(info: dict[str, Any], num_examples: int) -> list[ResultRow]:
+def ceiling_rows(info: TaskInfo, num_examples: int) -> list[ResultRow]:
     """Return the best possible scores on a generated task, over all items and by group.
 
     There is one for each window that a model may read: the word alone (static), its left context,
     or both sides. The column `features` names the window.
     """
-    if not info["ceilings"]:
+    if not info.ceilings:
         return []
-    groups = {"all": info["ceilings"], **info["ceiling_groups"]}
+    groups = {"all": info.ceilings, **info.ceiling_groups}
     return [
         ResultRow(
             model="ceiling",
             family="ceiling",
-            task=info["name"],
-            kind=info["kind"],
-            metric=info["metric"][0],
+            task=info.name,
+            kind=info.kind,
+            metric=info.ranking_metric,
             value=value,
             num_examples=num_examples,
             features=window,

@@ -16,7 +16,7 @@ from lineage.answers.base import share_of_labels
 from lineage.answers.label import LabelAnswer
 from lineage.data.task_data import SplitItems
 from lineage.evaluation.result_rows import unigram_row
-from lineage.methods.base import select_train_rows
+from lineage.methods.base import find_method, select_train_rows
 from lineage.methods.encoder import EvalContext, EvalRun
 from lineage.methods.tfidf import fit_linear, predict_linear
 from lineage.networks.base import Static
@@ -37,7 +37,7 @@ def unigram_control_rows(
     Validation chooses C, for each run by itself.
     """
     for run in runs:
-        if run.init == "random" and run.transfer == "finetuned":
+        if run.init == "random" and find_method(context, run).transfer == "finetuned":
             yield _control_row(context, run, C_values)
 
 
@@ -45,11 +45,11 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
     split = context.task.scored_splits[-1]
     parts = context.task.split_items(seed=run.finetune_seed or 0, fold=run.fold)
     validation = next(part for part in parts if part.split == "validation")
-    name = context.task.info["name"]
+    name = context.task.info.name
     scored = next(part for part in parts if part.split == split and part.test_set == name)
     train_items = context.task.splits["train"].iloc[select_train_rows(context, run)]
     labels_N = train_items["label"].to_numpy()
-    num_labels = len(context.task.info["labels"])
+    num_labels = len(context.task.info.labels)
     matrices = _build_features(
         context, [train_items, *(context.task.select_items(part) for part in (validation, scored))]
     )
@@ -73,12 +73,11 @@ def _control_row(context: EvalContext, run: EvalRun, C_values: Sequence[float]) 
 
 
 def _score(context: EvalContext, part: SplitItems, probabilities_NK: np.ndarray) -> float:
-    """Return the task's first metric on some items."""
     info = context.task.info
-    answer = LabelAnswer(tuple(info["labels"]))
+    answer = LabelAnswer(tuple(info.labels))
     columns = answer.prediction_columns(context.task.select_items(part), probabilities_NK)
     answers = pd.DataFrame({name: columns[name] for name in ("label", "prediction")})
-    return context.kind.answer.score(info["metric"][0], answers)
+    return context.kind.answer.score(info.ranking_metric, answers)
 
 
 def _build_features(

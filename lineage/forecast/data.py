@@ -1,12 +1,13 @@
 """The prepared data of a study, and small samples of them for a rehearsal."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
+from lineage.artifacts import create_artifact, read_json, read_table, write_table
 from lineage.config.params import Params
 from lineage.data.corpus import count_text_bytes
 from lineage.data.items import task_fingerprint
@@ -19,6 +20,7 @@ from lineage.data.prepare_task import locate_prepared_task, prepare_task
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.language import byte_count
 from lineage.randomness import generator
+from lineage.tasks.info import TaskInfo
 
 CORPUS_BYTES = {"train": 1_000_000, "valid": 40_000}  # of the sample
 UNLABELLED_BYTES = 300_000
@@ -109,10 +111,9 @@ def sample_task(folder: Path, target: Path, *, max_train_items: int, seed: int) 
                 labels = stratification_labels(table) if is_train else np.zeros(len(table))
                 sample = table.iloc[nested_stratified_subset(labels, max_items, seed=seed)]
             write_table(draft / path.name, sample)
-        info = read_json(folder / "task.json")
-        if info.get("folds"):
-            info["folds"] = min(info["folds"], MAX_FOLDS)
-        write_json(draft / "task.json", info)
+        info = TaskInfo.read(folder)
+        folds = info.folds and min(info.folds, MAX_FOLDS)
+        replace(info, folds=folds).write(draft)
 
 
 def _sample_texts(table: pd.DataFrame, max_bytes: int, *, seed: int) -> pd.DataFrame:

@@ -115,7 +115,7 @@ def _copy_data(params: Params, data_root: Path, root: Path) -> StudyData:
 def _mean_item_bytes(task: TaskData) -> float:
     """Return the mean bytes of all texts of an item."""
     table = next(iter(task.splits.values())).head(1000)
-    columns = load_kind(task.info["kind"]).extract_texts(table, task.info["language"])
+    columns = load_kind(task.info.kind).extract_texts(table, task.info.language)
     num_bytes = sum(len(text.encode()) for column in columns for text in column)
     return max(1.0, num_bytes / max(1, len(table)))
 

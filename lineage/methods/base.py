@@ -7,6 +7,7 @@ The class of a method is the record of its block. `lineage.methods.registry` lis
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,30 +15,19 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lineage.answers.base import Answer, AnsweredBy, PredictionColumns
+from lineage.answers.base import AnsweredBy, HeadAnswer, PredictionColumns
 from lineage.answers.words import KNOWN_COLUMN, LAYER_PREFIX
 from lineage.config.params import Grid
 from lineage.config.records import Checked
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.data.task_data import SplitItems
 from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import (
-    EvalContext,
-    EvalRun,
-    LabelCount,
-    Subject,
-    TaskContext,
-    Transfer,
-)
-from lineage.methods.run_predictions import FailedTrial, RunPredictions
+from lineage.methods.encoder import EvalContext, EvalRun, LabelCount, Subject, TaskContext, Transfer
+from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
-from lineage.results import (
-    PREDICTION_COLUMNS,
-    PROBABILITY_PREFIX,
-    SEED_COLUMNS,
-    Note,
-)
+from lineage.results import PREDICTION_COLUMNS, PROBABILITY_PREFIX, SEED_COLUMNS, Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 # Metrics that are the mean of a column of the same name.
 SWAP_CONSISTENCY = "swap_consistency"  # either order of two texts gives the same answer
@@ -57,7 +47,7 @@ class FittedSystem:
     # The weights that are kept; None: nothing was trained.
     get_tensors: Callable[[], dict[str, torch.Tensor]] | None = None
     write_files: Callable[[Path], None] | None = None  # writes all that is no tensor into a folder
-    answer: Answer | None = None  # of a head, fitted to the training items
+    answer: HeadAnswer | None = None  # of a head, fitted to the training items
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,7 @@ class Method(Checked):
         """Return whether the study uses the method with a model."""
         return True
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         """Return whether the method can be used on a task of this kind (task.json)."""
         return kind.answer.answered_by == self.answered_by
 
@@ -131,19 +121,18 @@ class Method(Checked):
         """Return the column `recipe` of the results: the techniques that are on."""
         return "none"
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Fit a run's system, and answer every scored split with it. Raises EvaluationError.
 
-        `chosen_trial` is that of an earlier run, if there is one. The `seconds` of the predictions
-        are those of earlier processes only.
+        Here nothing is fitted. The `seconds` of the predictions are those of earlier processes.
         """
-        raise NotImplementedError(f"{type(self).__name__}.fit")
+        return FittedSystem(
+            answer_scored_splits(subject, run, partial(self.answer, subject, run)), self
+        )
+
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
+        """Answer some items, if nothing is fitted. Raises EvaluationError."""
+        raise NotImplementedError(f"{type(self).__name__}.answer")
 
     def count_work(self, items: RunItems) -> float:
         """Return how many items a run reads, each as often as it is read.
@@ -160,14 +149,6 @@ class Method(Checked):
         """Return the function that answers items as a kept system does."""
         raise NotImplementedError(f"{type(self).__name__}.load")
 
-    def describe_trial(self, number: int) -> Note:
-        """Return a note on the hyperparameters of one trial."""
-        raise NotImplementedError(f"{type(self).__name__} has no trials")
-
-    def describe_failed(self, failed: FailedTrial) -> Note:
-        """Return a note on a trial that could not be fitted."""
-        raise NotImplementedError(f"{type(self).__name__} has no trials")
-
     def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
         """Return notes on how some items were answered."""
         return context.kind.answer.describe_answers(predictions)
@@ -180,18 +161,9 @@ class Method(Checked):
 
 
 def find_method(context: TaskContext, run: EvalRun) -> Method:
-    """Return the method of a run."""
-    if run.baseline:
-        baseline = context.settings.methods[run.baseline]
-        assert isinstance(baseline, Method)
-        return baseline
-    answered_by = context.kind.answer.answered_by
-    for method in context.settings.methods.values():
-        names = (method.transfer, method.head, method.answered_by)
-        if names == (run.transfer, run.head, answered_by):
-            assert isinstance(method, Method)
-            return method
-    raise AssertionError(f"no method for {run}")
+    method = context.settings.methods[run.method]
+    assert isinstance(method, Method)
+    return method
 
 
 def is_requested(context: TaskContext, run: EvalRun) -> bool:
@@ -226,7 +198,6 @@ def parts_of_run(context: TaskContext, run: EvalRun) -> list[SplitItems]:
 
 
 def count_items(context: TaskContext, run: EvalRun, *, chooses_trial: bool) -> RunItems:
-    """Return the numbers of items of a run."""
     sizes = [(part.split, len(part.rows_N)) for part in parts_of_run(context, run)]
     num_orders = 3 if context.is_symmetric else 1
     return RunItems(
@@ -244,7 +215,7 @@ def run_columns(context: TaskContext, run: EvalRun) -> dict[str, Any]:
         **context.name_model(run),
         "init": run.init,
         "adapt_text": context.adapt_text(run.init),
-        "transfer": run.transfer,
+        "transfer": method.transfer,
         "features": method.features_name(context),
         "head": method.head_name(context),
         "recipe": method.recipe_name(context),
@@ -253,7 +224,7 @@ def run_columns(context: TaskContext, run: EvalRun) -> dict[str, Any]:
         "fold": run.fold,
         "trial": "chosen",
         "label_count": "none" if run.label_count is None else str(run.label_count),
-        "task": context.task.info["name"],
+        "task": context.task.info.name,
     }
 
 
@@ -272,12 +243,11 @@ def build_predictions(
     for name, value in run_columns(context, run).items():
         table[name] = value
     table["split"] = split
-    table["test_set"] = test_set or context.task.info["name"]
+    table["test_set"] = test_set or context.task.info.name
     return _with_column_types(table)
 
 
 def empty_predictions() -> pd.DataFrame:
-    """Return a table of predictions without rows."""
     return _with_column_types(pd.DataFrame(columns=list(PREDICTION_COLUMNS)))
 
 
@@ -288,11 +258,12 @@ def _with_column_types(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def answer_scored_splits(
-    context: TaskContext, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
-) -> pd.DataFrame:
+    subject: Subject, run: EvalRun, answer: Callable[[pd.DataFrame], PredictionColumns]
+) -> RunPredictions:
     """Return the predictions for every scored split, from a function of its items."""
+    context = subject.task_context
     tables = []
     for split in context.task.scored_splits:
         items = context.task.splits[split]
         tables.append(build_predictions(context, run, split, items, answer(items)))
-    return pd.concat(tables, ignore_index=True)
+    return RunPredictions(pd.concat(tables, ignore_index=True))

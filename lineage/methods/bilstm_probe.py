@@ -17,10 +17,9 @@ F = L D, H units of both directions, K outputs. For tags B is N and T is W.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -29,10 +28,9 @@ from torch import nn
 from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
-from lineage.methods.base import RunItems
 from lineage.methods.bilstm import BiLstm
 from lineage.methods.cached_features import CachedFeatures, FeatureBatch
-from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
+from lineage.methods.early_stopping import ValidatedTraining, Validation
 from lineage.methods.encoder import (
     EncoderUnderTest,
     EvalContext,
@@ -43,21 +41,20 @@ from lineage.methods.encoder import (
 )
 from lineage.methods.encoding import EncodedItem, answer_rows, batch_by_length, pool_words
 from lineage.methods.feature_store import pop_scaling, scaling_to_tensors
-from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import combine_pair, pair_width
 from lineage.methods.saved import SavedSystem
 from lineage.methods.stored_features import Features
-from lineage.methods.trials import SHORT_TRAINING, count_trainings
 from lineage.networks.base import LossOutput
 from lineage.networks.batch import Batch
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.networks.layers.dropout import fast_dropout
 from lineage.networks.layers.scalar_mix import ScalarMix
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.training.optimizers import build_adamw, build_param_groups, check_stlr_settings
 from lineage.training.schedules import LrSchedule, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
@@ -66,7 +63,7 @@ JOINS = ("input", "first", "second")  # the index is the number of LSTMs below
 
 
 @dataclass(frozen=True, kw_only=True)
-class BilstmProbeMethod(HeadMethod, EarlyStopping):
+class BilstmProbeMethod(ValidatedHeadMethod):
     """The block `bilstm_probe`: a BiLSTM on frozen features, with a CRF for tags."""
 
     name: ClassVar[str] = "bilstm_probe"
@@ -122,19 +119,15 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         return JOINS.index(self.join)
 
     def lr_schedule(self, steps: int) -> LrSchedule:
-        """Return the schedule of a training of this many steps."""
         return slanted_triangular_schedule(self.cut_frac, self.ratio, steps=steps)
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        """Return whether the task asks for it with its key `probes`."""
-        return super().suits(kind, info) and self.head in info["probes"]
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
+        return super().suits(kind, info) and self.head in info.probes
 
     def features_name(self, context: TaskContext) -> str:
-        """Return the layers that the probe reads."""
         return self.features
 
     def head_name(self, context: TaskContext) -> str:
-        """Name the CRF over tags too."""
         return "bilstm_crf" if context.kind.answer.are_words else self.head
 
     def recipe_name(self, context: TaskContext) -> str:
@@ -146,15 +139,6 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
         if context.static_context is not None and self.join != "input":
             parts.append(f"joined at {self.join}")
         return "+".join(parts) or "none"
-
-    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Count the steps and validations of all trainings."""
-        return count_trainings(self, tried, items)
-
-    def shorten(self) -> Self:
-        """Train the first trial for one epoch, with all label counts."""
-        first = self.with_trial(0) if self.trials else self
-        return replace(first, **SHORT_TRAINING)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
         """Build the probe. Raises EvaluationError if there are no such layers."""
@@ -218,7 +202,8 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
                     self.features, is_per_word=answer.are_words, folder=None, scaling=scaling
                 )["new"]
                 if not probes:
-                    probes.append(self._load_probe(saved, features))
+                    probe = BilstmProbe(answer, self, features, seed=0)
+                    probes.append(saved.load_weights(probe))
                 output = predict_bilstm_probe(probes[0], features)
                 outputs.append(output.outputs_MK)
                 if output.decoded_M is not None:
@@ -226,12 +211,6 @@ class BilstmProbeMethod(HeadMethod, EarlyStopping):
             return np.concatenate(outputs), np.concatenate(decoded) if decoded else None
 
         return predict
-
-    def _load_probe(self, saved: SavedSystem, features: CachedFeatures) -> "BilstmProbe":
-        """Build the probe for features of this form, and load its weights and statistics."""
-        probe = BilstmProbe(saved.record.answer, self, features, seed=0)
-        load_into_model(probe, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        return probe.to(saved.device)
 
 
 class ProbeOutput(NamedTuple):
@@ -289,7 +268,7 @@ class BilstmProbe(nn.Module):
         if self.is_text_pair:
             output_size = pair_width(output_size)
         self.output_layer = nn.Linear(output_size, answer.num_outputs)
-        self.crf = LinearChainCRF(answer.num_outputs) if answer.decodes_sequences else None
+        self.crf = LinearChainCRF(answer.num_outputs) if answer.are_words else None
         self.init_weights(torch.Generator().manual_seed(derive_seed("task network", seed)))
 
     def init_weights(self, generator: torch.Generator) -> None:
@@ -343,7 +322,6 @@ class BilstmProbe(nn.Module):
         return combine_pair(u_BH, v_BH)
 
     def loss(self, scores_MK: torch.Tensor, batch: FeatureBatch) -> torch.Tensor:
-        """Return the summed loss of the labels."""
         assert batch.labels_M is not None
         if self.crf is None:
             return self.answer.loss(scores_MK, batch.labels_M)
@@ -393,7 +371,6 @@ class FeatureBatches(ItemBatches):
         self.features = features
 
     def get_batch(self, index: int) -> Batch:
-        """Return one batch of the epoch."""
         indices = self.batch_indices[index]
         return self.features.make_batch(indices, self.labels_of(indices))
 
@@ -410,23 +387,6 @@ def bilstm_probe_objective(
     return LossOutput(loss, {"task": total.detach()}, {"task": count})
 
 
-def fit_bilstm_probe(
-    features: CachedFeatures,
-    labels_M: np.ndarray,
-    answer: HeadAnswer,
-    settings: BilstmProbeMethod,
-    *,
-    seed: int,
-    device: torch.device,
-) -> BilstmProbe:
-    """Train a probe for all its epochs, without validation."""
-    training = start_bilstm_probe(
-        features, labels_M, answer, settings, seed=seed, device=device, validate=None
-    )
-    training.train_to_end()
-    return training.model
-
-
 def start_bilstm_probe(
     features: CachedFeatures,
     labels_M: np.ndarray,
@@ -435,7 +395,7 @@ def start_bilstm_probe(
     *,
     seed: int,
     device: torch.device,
-    validate: Callable[[BilstmProbe], Validation] | None,
+    validate: Callable[[BilstmProbe], Validation],
 ) -> ValidatedTraining[BilstmProbe]:
     """Return a training of a probe, with Adam and a slanted triangle, before its first step."""
     model = BilstmProbe(answer, settings, features, seed=seed).to(device)
@@ -447,8 +407,11 @@ def start_bilstm_probe(
         bilstm_probe_objective,
         sampler,
         settings,
+        learning_rate=settings.learning_rate,
+        lr_schedule=settings.lr_schedule,
+        max_grad_norm=settings.max_grad_norm,
         precision="fp32",
-        validate=None if validate is None else partial(validate, model),
+        validate=validate,
     )
 
 

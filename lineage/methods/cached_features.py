@@ -6,6 +6,7 @@ R rows: the positions, or words, of all items.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,12 @@ from lineage.methods.encoding import (
     collate_words,
     pool_words,
 )
-from lineage.methods.feature_store import FeatureScaling, layer_mean_and_std, mean_and_std
+from lineage.methods.feature_store import (
+    FeatureScaling,
+    layer_mean_and_std,
+    mean_and_std,
+    statistics_of_parts,
+)
 from lineage.methods.stored_features import Features, select_layers
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
@@ -60,11 +66,9 @@ class CachedFeatures:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that the layers take."""
         return sum(layers.nbytes for encodings in self.layers for layers in encodings)
 
     def select(self, indices: np.ndarray) -> "CachedFeatures":
-        """Keep only these items."""
         return replace(
             self,
             items=[self.items[i] for i in indices],
@@ -137,7 +141,8 @@ class CachedFeatures:
         scaling = self.scaling or FeatureScaling.none(mean_LD.shape)
         mean_LD, std_LD = scaling.unscale_statistics(mean_LD, std_LD)
         if layer_norm:
-            mean_LD, std_LD = self._layer_mean_and_std(mean_LD, std_LD)
+            compute = partial(layer_mean_and_std, min_std=MIN_STD)
+            mean_LD, std_LD = statistics_of_parts(mean_LD, std_LD, self.static_size, compute)
         else:
             std_LD = np.where(std_LD > MIN_STD, std_LD, 1.0)
         mean_LD, std_LD = scaling.scale_statistics(mean_LD, std_LD)
@@ -151,19 +156,6 @@ class CachedFeatures:
                 covered = self.items[i].covered_words if self.is_per_word else slice(None)
                 rows += [layers_TLD[covered] for layers_TLD in self.layers[i]]
             yield torch.from_numpy(np.concatenate(rows))
-
-    def _layer_mean_and_std(
-        self, mean_LD: np.ndarray, std_LD: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        num_contextual = mean_LD.shape[-1] - self.static_size
-        means = []
-        stds = []
-        for part in (slice(num_contextual), slice(num_contextual, None)):
-            if mean_LD[:, part].size:
-                mean, std = layer_mean_and_std(mean_LD[:, part], std_LD[:, part], min_std=MIN_STD)
-                means.append(mean)
-                stds.append(std)
-        return np.concatenate(means, -1), np.concatenate(stds, -1)
 
 
 @torch.inference_mode()

@@ -1,5 +1,6 @@
 """The chance level of a classification: every label is guessed equally often."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from lineage.methods.early_stopping import ResumePoint
 from lineage.methods.encoder import EvalRun, Subject, TaskContext
 from lineage.methods.run_predictions import RunPredictions
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,24 +24,17 @@ class ChanceMethod(BaselineMethod):
 
     name: ClassVar[str] = "chance"
 
-    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
-        """Return whether one of several classes is the answer."""
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         return kind.answer.are_classes
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Answer every reported item with a tie."""
         context = subject.task_context
         tables = []
         for part in parts_of_run(context, run):
             if part.split == context.task.scored_splits[-1]:
                 items = context.task.select_items(part)
-                columns = _answer(items, context.task.info["labels"], context.task.info["metric"])
+                columns = _answer(items, context.task.info.labels, context.task.info.metric)
                 table = build_predictions(context, run, part.split, items, columns, part.test_set)
                 tables.append(table.assign(trial="chosen"))
         return FittedSystem(RunPredictions(pd.concat(tables, ignore_index=True)), self)
@@ -47,12 +42,11 @@ class ChanceMethod(BaselineMethod):
     def score(
         self, context: TaskContext, metric: str, predictions: pd.DataFrame, answer_column: str
     ) -> float:
-        """Return the metric over all answers that chance can give."""
-        pairs = _pair_with_all(predictions["label"], context.task.info["labels"])
+        pairs = _pair_with_all(predictions["label"], context.task.info.labels)
         return context.kind.answer.score(metric, pairs)
 
 
-def _answer(items: pd.DataFrame, names: list[str], metrics: list[str]) -> PredictionColumns:
+def _answer(items: pd.DataFrame, names: Sequence[str], metrics: Sequence[str]) -> PredictionColumns:
     labels = np.asarray(names, object)[items["label"]]
     pairs = _pair_with_all(pd.Series(labels), names)
     contributions = CONTRIBUTIONS[metrics[0]](
@@ -66,8 +60,7 @@ def _answer(items: pd.DataFrame, names: list[str], metrics: list[str]) -> Predic
     }
 
 
-def _pair_with_all(labels: "pd.Series[str]", names: list[str]) -> pd.DataFrame:
-    """Return each label with every name as prediction."""
+def _pair_with_all(labels: "pd.Series[str]", names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "label": labels.to_numpy(object).repeat(len(names)),

@@ -8,8 +8,9 @@ import pandas as pd
 from lineage.answers.base import AnsweredBy, PredictionColumns
 from lineage.answers.text import text_columns
 from lineage.methods.baseline import BaselineMethod
-from lineage.methods.encoder import TaskContext
+from lineage.methods.encoder import EvalRun, Subject
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +20,8 @@ class CopyMethod(BaselineMethod):
     name: ClassVar[str] = "copy"
     answered_by: ClassVar[AnsweredBy] = "translator"
 
-    def suits(self, kind: Kind, info: dict[str, object]) -> bool:
-        """Return whether the items have a source."""
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         return kind.answer.answered_by == self.answered_by
 
-    def answer(
-        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
-    ) -> PredictionColumns:
-        """Return the sources."""
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
         return text_columns(items, items["source"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import pandas as pd
 import torch
@@ -65,7 +65,7 @@ class CurvePoint:
     step: int
     epoch: float
     train_loss: float  # the mean since the previous point
-    validation_loss: float  # this and the score are NaN without validation
+    validation_loss: float  # this and the score are NaN for SetFit, which is not validated
     validation_score: float
     is_kept: bool = False  # the model has the weights of this point
 
@@ -98,29 +98,7 @@ class EarlyStopping(Checked):
         check_positive(self, "epochs", "min_steps", "patience", "batch_size")
 
 
-class ValidatedSettings(Protocol):
-    """Settings of a method that are an EarlyStopping, and have a learning rate."""
-
-    @property
-    def epochs(self) -> int: ...
-
-    @property
-    def min_steps(self) -> int | None: ...
-
-    @property
-    def patience(self) -> int | None: ...
-
-    @property
-    def learning_rate(self) -> float: ...
-
-    @property
-    def max_grad_norm(self) -> float: ...
-
-    def lr_schedule(self, steps: int) -> LrSchedule:
-        """Return the schedule of a training of this many steps."""
-
-
-def count_max_steps(settings: "EarlyStopping | ValidatedSettings", steps_per_epoch: int) -> int:
+def count_max_steps(settings: EarlyStopping, steps_per_epoch: int) -> int:
     """Return the steps of a training that does not stop early: whole epochs."""
     epochs_needed = -(-(settings.min_steps or 0) // steps_per_epoch)  # rounded up
     return max(settings.epochs, epochs_needed) * steps_per_epoch
@@ -131,29 +109,22 @@ def steps_between_validations(num_steps: int) -> int:
     return min(-(-num_steps // NUM_VALIDATIONS), MAX_STEPS_BETWEEN_VALIDATIONS)
 
 
-class TrainingCount(NamedTuple):
-    """The steps and validations of a training, as far as they are known in advance."""
-
-    steps: int
-    validations: int
-
-
 def count_training(
     settings: EarlyStopping, num_items: int, *, max_validations: int | None = None
-) -> TrainingCount:
-    """Count the steps of a training on so many items, of which early stopping takes a share.
+) -> tuple[int, int]:
+    """Count the steps and validations of a training, of which early stopping takes a share.
 
     A trial that loses a race ends after `max_validations`.
     """
     if num_items == 0:
-        return TrainingCount(0, 0)
+        return 0, 0
     max_steps = count_max_steps(settings, -(-num_items // settings.batch_size))  # rounded up
     interval = steps_between_validations(max_steps)
     share = 1.0 if settings.patience is None else EARLY_STOPPING_SHARE
     steps = round(share * max_steps)
     if max_validations is not None:
         steps = min(steps, max_validations * interval)
-    return TrainingCount(steps, -(-steps // interval))
+    return steps, -(-steps // interval)
 
 
 @dataclass
@@ -195,7 +166,6 @@ class EarlyStopper:
 
     @property
     def is_over(self) -> bool:
-        """The patience is used up."""
         return self.num_since_improvement >= self.patience
 
 
@@ -212,8 +182,8 @@ class ValidatedTraining(Generic[ModelT]):
     """A training that ends when validation stops improving, and keeps the best weights.
 
     It can pause after any validation. Its random state is its own, so trainings that take turns
-    give the same weights as each alone. Without patience, or with nothing to validate, it takes
-    all its steps, and the last weights stay.
+    give the same weights as each alone. Without patience it takes all its steps, and the last
+    weights stay.
     """
 
     def __init__(
@@ -222,10 +192,13 @@ class ValidatedTraining(Generic[ModelT]):
         model: ModelT,
         objective: Objective,
         sampler: BatchSampler,
-        settings: ValidatedSettings,
+        settings: EarlyStopping,
         *,
+        learning_rate: float,
+        lr_schedule: Callable[[int], LrSchedule],  # of a training of this many steps
+        max_grad_norm: float,
         precision: str,
-        validate: Callable[[], Validation] | None,
+        validate: Callable[[ModelT], Validation],
         after_step: Callable[[int, int], None] | None = None,
     ) -> None:
         """Prepare to train the model of a state.
@@ -239,7 +212,7 @@ class ValidatedTraining(Generic[ModelT]):
         self.steps_per_epoch = sampler.set_epoch(0)
         self.num_steps = num_steps = count_max_steps(settings, self.steps_per_epoch)
         self.stopper: EarlyStopper | None = None
-        if validate is not None and settings.patience is not None:
+        if settings.patience is not None:
             self.stopper = EarlyStopper(settings.patience)
         self._validate = validate
         self._after_step = after_step
@@ -251,9 +224,9 @@ class ValidatedTraining(Generic[ModelT]):
         # The plan must not refer to `self`: the cycle would keep a dropped model in memory.
         plan = TrainPlan(
             progress=lambda counters: counters.steps / num_steps,
-            lr_schedule=settings.lr_schedule(num_steps),
-            learning_rate=settings.learning_rate,
-            max_grad_norm=settings.max_grad_norm,
+            lr_schedule=lr_schedule(num_steps),
+            learning_rate=learning_rate,
+            max_grad_norm=max_grad_norm,
             precision=precision,
             max_epochs=num_steps // self.steps_per_epoch,
         )
@@ -261,7 +234,6 @@ class ValidatedTraining(Generic[ModelT]):
 
     @property
     def is_over(self) -> bool:
-        """All steps are taken, or the patience is used up."""
         has_stopped = self.stopper is not None and self.stopper.is_over
         return has_stopped or self.state.counters.steps == self.num_steps
 
@@ -315,10 +287,7 @@ class ValidatedTraining(Generic[ModelT]):
                 self._after_step(step.step, self.num_steps)
             losses.append(step.loss)
         self.state.run_finite_checks()
-        validation = Validation(math.nan, math.nan)
-        if self._validate is not None:
-            validation = self._validate()
-        self._add_point(validation, float(torch.stack(losses).mean()))
+        self._add_point(self._validate(self.model), float(torch.stack(losses).mean()))
         self._seconds += time.monotonic() - start_time
         if self._seconds >= self._next_save:
             self._save()
@@ -342,7 +311,6 @@ class ValidatedTraining(Generic[ModelT]):
             self._after_step(self.state.counters.steps, self.num_steps)
 
     def _save(self) -> None:
-        """Save the training after a validation."""
         assert self._resume_point is not None
         start_time = time.monotonic()
         with create_artifact(self._resume_point.folder, RESUME_POINT) as draft:

@@ -53,12 +53,10 @@ class EvalRun:
     """One evaluation within a stage: which system, from how many labels, with which seed."""
 
     init: Init
-    transfer: Transfer
+    method: str  # its name
     label_count: LabelCount | None = None
     finetune_seed: int | None = None
-    head: str = "linear"  # of frozen features: linear or bilstm
     fold: int | None = None
-    baseline: str = ""  # the name of a method without a model
 
     @property
     def selection_key(self) -> "EvalRun":
@@ -80,22 +78,20 @@ class TaskContext:
 
     @cached_property
     def kind(self) -> Kind:
-        """The task's kind."""
-        return load_kind(self.task.info["kind"])
+        return load_kind(self.task.info.kind)
 
     @property
     def language(self) -> str:
-        """The task's language."""
-        return str(self.task.info["language"])
+        return self.task.info.language
 
     @property
     def is_symmetric(self) -> bool:
         """True if the order of the two texts means nothing, so that both orders are read."""
-        return bool(self.task.info.get("symmetric", False))
+        return self.task.info.symmetric
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
         """Return the columns `model` and `family` of a run's rows."""
-        return {"model": run.baseline, "family": run.baseline}
+        return {"model": run.method, "family": run.method}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
         """Return the text that a model was adapted to: the task's, or the corpus (general)."""
@@ -115,7 +111,6 @@ class TaskContext:
 
     @property
     def keeps_systems(self) -> bool:
-        """True if systems can be used afterwards."""
         return True
 
     @property
@@ -128,7 +123,6 @@ class TaskContext:
         return []
 
     def open(self, init: Init, *, scratch_dir: Path | None = None) -> "Subject":
-        """Return what the methods are given in turn."""
         return Subject(self, init)
 
 
@@ -170,7 +164,6 @@ class EvalContext(TaskContext):
         return {"model": joined_system_name(name, static_name), "family": JOINED_FAMILY}
 
     def adapt_text(self, init: Init) -> Literal["none", "task", "general"]:
-        """Return task, the corpus (general), or none."""
         family = self.checkpoint.family
         if init == "adapted":
             return "task"
@@ -179,7 +172,6 @@ class EvalContext(TaskContext):
         return "general" if family.reads_corpus(self.checkpoint.pretrain) else "none"
 
     def text_bytes_read(self, init: Init) -> int | None:
-        """Count the static vectors that are joined too."""
         text_bytes = 0 if init == "random" else self.text_bytes
         static_bytes = self.static_context.text_bytes if self.static_context else 0
         if text_bytes is None or static_bytes is None:
@@ -187,7 +179,6 @@ class EvalContext(TaskContext):
         return text_bytes + static_bytes
 
     def missing_note(self, init: Init) -> Note | None:
-        """Tell why training failed."""
         static = self.static_context
         if static is not None and static.failure_reason:
             failed = {"model": static.checkpoint.model_name, "error": static.failure_reason}
@@ -197,17 +188,14 @@ class EvalContext(TaskContext):
         return None
 
     def name_model(self, run: EvalRun) -> dict[str, str]:
-        """Return `model_columns`."""
         return self.model_columns
 
     @property
     def keeps_systems(self) -> bool:
-        """True if systems can be used afterwards: those of two models together use two budgets."""
-        return self.static_context is None
+        return self.static_context is None  # two models together use two budgets
 
     @property
     def system_columns(self) -> dict[str, Any]:
-        """Name the folder of the model too."""
         weights_path = self.checkpoint.weights_path
         return {
             "precision": self.precision,
@@ -216,11 +204,9 @@ class EvalContext(TaskContext):
         }
 
     def open(self, init: Init, *, scratch_dir: Path | None = None) -> "EncoderUnderTest":
-        """Return the encoder."""
         return EncoderUnderTest(self, init, scratch_dir=scratch_dir)
 
     def reading_notes(self, table: str) -> list[Note]:
-        """Tell how many texts were cut, and how many words have no token."""
         notes = []
         share = self.truncated_share(table)
         if share:
@@ -285,13 +271,12 @@ class EvalContext(TaskContext):
             for name, table in self.task.splits.items()
         }
         for name in self.task.splits:
-            if name != "train" or self.task.info.get("folds"):
+            if name != "train" or self.task.info.folds:
                 for order, order_name in enumerate(self.order_names(name)):
                     items[order_name] = keep_one_order(items[name], order)
         return items
 
     def order_names(self, table: str) -> list[str]:
-        """Return the names of a table's items in each single order, if they are read in both."""
         return [f"{table}, order {order}" for order in (0, 1)] if self.is_symmetric else []
 
 
@@ -325,6 +310,7 @@ class Subject:
     def __init__(self, context: TaskContext, init: Init) -> None:
         self.task_context = context
         self.init = init
+        self.chosen_trials: dict[EvalRun, int] = {}  # by `EvalRun.selection_key`
         # Results that a method shares between runs, by its name.
         self.kept: dict[str, Any] = {}
         self.shared_work: list[Work] = []  # of computing it
@@ -391,6 +377,5 @@ def features_part(init: Init, method: str) -> str:
 
 
 def under_test(subject: Subject) -> EncoderUnderTest:
-    """Return the subject of a method that needs a model."""
     assert isinstance(subject, EncoderUnderTest)
     return subject

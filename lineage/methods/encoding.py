@@ -50,17 +50,14 @@ class EncodedItem:
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """All encodings in order."""
         return (self.encoded, *self.other_encodings)
 
     @property
     def truncated(self) -> bool:
-        """True if any encoding was cut to the maximum length."""
         return any(encoding.truncated for encoding in self.encodings)
 
     @property
     def length(self) -> int:
-        """Positions of the longest encoding."""
         return max(len(encoding.ids) for encoding in self.encodings)
 
     @property

@@ -8,7 +8,7 @@ Shapes: R rows (positions, words, or answers and their choices), L layers, D fea
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +99,6 @@ def pop_scaling(tensors: dict[str, torch.Tensor]) -> FeatureScaling:
 
 
 def _split_rows(features: np.ndarray | torch.Tensor) -> Iterator[slice]:
-    """Yield slices of rows that have about CONVERTED_SIZE numbers."""
     num_rows = max(1, CONVERTED_SIZE // max(1, math.prod(features.shape[1:])))
     for first in range(0, len(features), num_rows):
         yield slice(first, first + num_rows)
@@ -208,6 +207,25 @@ def split_items(items: Sequence[EncodedItem], bytes_per_position: int) -> Iterat
             num_positions = 0
         num_positions += item_positions
     yield slice(first, len(items))
+
+
+def statistics_of_parts(
+    mean_LD: np.ndarray,
+    std_LD: np.ndarray,
+    static_size: int,
+    compute: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute statistics of the layers and, separately, of the static vectors after them.
+
+    The scales of the two models are unrelated.
+    """
+    num_contextual = mean_LD.shape[-1] - static_size
+    parts = (slice(num_contextual), slice(num_contextual, None))
+    statistics = [
+        compute(mean_LD[:, part], std_LD[:, part]) for part in parts if mean_LD[:, part].size
+    ]
+    means, stds = zip(*statistics, strict=True)
+    return np.concatenate(means, -1), np.concatenate(stds, -1)
 
 
 def layer_mean_and_std(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +19,8 @@ from torch.nn import functional as F
 from lineage.answers.base import HeadAnswer
 from lineage.config.records import check_fraction, check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
-from lineage.methods.base import RunItems
-from lineage.methods.early_stopping import EarlyStopping, ValidatedTraining, Validation
-from lineage.methods.encoder import (
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.early_stopping import ValidatedTraining, Validation
+from lineage.methods.encoder import Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import (
     EncodedItem,
     answer_rows,
@@ -34,15 +28,13 @@ from lineage.methods.encoding import (
     collate_items,
     pool_words,
 )
-from lineage.methods.head_method import HeadMethod, PredictItems
+from lineage.methods.head_method import PredictItems, ValidatedHeadMethod
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.item_batches import ItemBatches
 from lineage.methods.pooling import pair_width, pool_pair
 from lineage.methods.saved import SavedSystem
-from lineage.methods.trials import SHORT_TRAINING, count_trainings
 from lineage.networks.base import Encoder, LossOutput, Trained, build_linear_head
 from lineage.networks.batch import Batch, masked_mean
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
@@ -55,7 +47,7 @@ AuxiliaryLoss = Callable[[Encoder, torch.Tensor, Batch], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
+class FinetuneMethod(ValidatedHeadMethod, DiscriminativeFinetuneSettings):
     """The block `finetune`: fine-tuning of the whole network.
 
     ULMFiT's techniques are off with layer_lr_decay 1, ratio 1 and gradual_unfreezing 0.
@@ -137,7 +129,6 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         return "+".join(name for name, is_on in techniques.items() if is_on) or "plain"
 
     def features_name(self, context: TaskContext) -> str:
-        """Return mean, if texts are pooled so, or last."""
         is_mean = self.pooling == "mean" and context.kind.unit != "word"
         return "mean" if is_mean else "last"
 
@@ -148,17 +139,7 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
         norm = self.word_layer_norm and context.kind.unit == "word"
         return replace(self, linear_label_gain=gain, word_layer_norm=norm).recipe
 
-    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
-        """Count the steps and validations of all trainings."""
-        return count_trainings(self, tried, items)
-
-    def shorten(self) -> Self:
-        """Train the first trial for one epoch, with all label counts."""
-        first = self.with_trial(0) if self.trials else self
-        return replace(first, **SHORT_TRAINING)
-
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
-        """Build the network."""
         encoder = under_test(subject)
         context = encoder.context
         tokenizer = context.checkpoint.tokenizer
@@ -207,18 +188,13 @@ class FinetuneMethod(HeadMethod, EarlyStopping, DiscriminativeFinetuneSettings):
 
         def predict(items: list[EncodedItem]) -> HeadOutput:
             if not networks:
-                networks.append(self._load_network(saved, items[0]))
+                encoder = saved.build_empty_encoder()
+                answer = saved.record.answer
+                network = FinetunedModel(encoder, answer, self, seed=0, example_item=items[0])
+                networks.append(saved.load_weights(network))
             return predict_finetuned(networks[0], tokenizer, items, precision=precision), None
 
         return predict
-
-    def _load_network(self, saved: SavedSystem, example_item: EncodedItem) -> "FinetunedModel":
-        """Build the network for items of this form, and load its weights."""
-        encoder = saved.build_empty_encoder()
-        answer = saved.record.answer
-        network = FinetunedModel(encoder, answer, self, seed=0, example_item=example_item)
-        load_into_model(network, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        return network.to(saved.device)
 
 
 class PooledVectors(NamedTuple):
@@ -290,7 +266,6 @@ class FinetunedModel(nn.Module):
 
     @property
     def heads(self) -> list[nn.Module]:
-        """The head, and that of pairs."""
         return [self.head] if self.pair_head is None else [self.head, self.pair_head]
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -381,37 +356,6 @@ def finetuning_objective(
     return LossOutput(loss, {"task": total.detach()}, {"task": count})
 
 
-def finetune(
-    encoder: Encoder,
-    tokenizer: Tokenizer,
-    items: Sequence[EncodedItem],
-    labels_M: np.ndarray,
-    answer: HeadAnswer,
-    settings: FinetuneMethod,
-    *,
-    seed: int,
-    precision: str,
-    auxiliary_loss: AuxiliaryLoss | None = None,
-) -> FinetunedModel:
-    """Fine-tune the encoder, in place, with a new head for all epochs, without validation."""
-    training = start_finetuning(
-        encoder,
-        tokenizer,
-        items,
-        labels_M,
-        answer,
-        settings,
-        seed=seed,
-        precision=precision,
-        auxiliary_loss=auxiliary_loss,
-        validate=None,
-    )
-    training.train_to_end()
-    norm_items = _sample_norm_items(items, seed=seed)
-    update_batch_norm(training.model, tokenizer, norm_items, precision=precision)
-    return training.model.eval()
-
-
 def start_finetuning(
     encoder: Encoder,
     tokenizer: Tokenizer,
@@ -423,7 +367,7 @@ def start_finetuning(
     seed: int,
     precision: str,
     auxiliary_loss: AuxiliaryLoss | None = None,
-    validate: Callable[[FinetunedModel], Validation] | None,
+    validate: Callable[[FinetunedModel], Validation],
 ) -> ValidatedTraining[FinetunedModel]:
     """Return a fine-tuning of the encoder, in place, with a new head, before its first step.
 
@@ -441,10 +385,10 @@ def start_finetuning(
     def after_step(step: int, num_steps: int) -> None:
         unfreeze_layers(optimizer, Fraction(step, num_steps), settings.gradual_unfreezing)
 
-    norm_items = _sample_norm_items(items, seed=seed)
+    norm_rows = np.sort(generator("batch norm", seed).permutation(len(items))[:MAX_NORM_ITEMS])
+    norm_items = [items[i] for i in norm_rows]
 
-    def update_and_validate() -> Validation:
-        assert validate is not None
+    def update_and_validate(model: FinetunedModel) -> Validation:
         update_batch_norm(model, tokenizer, norm_items, precision=precision)
         return validate(model)
 
@@ -458,16 +402,13 @@ def start_finetuning(
         ),
         sampler,
         settings,
+        learning_rate=settings.learning_rate,
+        lr_schedule=settings.lr_schedule,
+        max_grad_norm=settings.max_grad_norm,
         precision=precision,
-        validate=None if validate is None else update_and_validate,
+        validate=update_and_validate,
         after_step=after_step,
     )
-
-
-def _sample_norm_items(items: Sequence[EncodedItem], *, seed: int) -> list[EncodedItem]:
-    """Return at most MAX_NORM_ITEMS items for the statistics of batch norm, in their order."""
-    order = generator("batch norm", seed).permutation(len(items))
-    return [items[i] for i in np.sort(order[:MAX_NORM_ITEMS])]
 
 
 def unfreeze_layers(

@@ -115,10 +115,8 @@ class FeatureExtractor:
         return cached_features
 
     def _ordered_tables(self) -> list[tuple[str, Sequence[EncodedItem]]]:
-        """Return the items of each table, train first."""
         return sorted(self.tables.items(), key=lambda table: table[0] != "train")
 
     def parts(self, items: Sequence[EncodedItem]) -> Iterator[slice]:
-        """Split items into parts whose features fit into memory."""
         sizes = self.model.hidden_sizes()
         return split_items(items, np.dtype(np.float32).itemsize * len(sizes) * max(sizes))

@@ -1,7 +1,7 @@
 """A method that trains a head on a task's labels, with the trials of its hyperparameters."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,17 +14,18 @@ from lineage.errors import EvaluationError
 from lineage.methods.base import (
     SWAP_CONSISTENCY,
     FittedSystem,
+    RunItems,
     build_predictions,
     parts_of_run,
     select_train_rows,
 )
-from lineage.methods.early_stopping import ResumePoint, curve_frame
+from lineage.methods.early_stopping import EarlyStopping, ResumePoint, curve_frame
 from lineage.methods.encoder import EncoderUnderTest, EvalRun, Subject, TaskContext
 from lineage.methods.encoding import EncodedItem
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.run_predictions import FailedTrial, RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
-from lineage.methods.trials import TriedMethod, fit_best_trial
+from lineage.methods.trials import TriedMethod, count_trainings, fit_best_trial
 
 # Items -> the outputs of a kept head.
 PredictItems = Callable[[list[EncodedItem]], HeadOutput]
@@ -42,19 +43,14 @@ class HeadMethod(TriedMethod):
         """Return the function that gives a kept head's outputs for items."""
         raise NotImplementedError(f"{type(self).__name__}.load_head")
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Fit a head and predict with it.
 
         If the method has trials and none is chosen yet, also return the predictions of each trial
         on validation.
         """
         context = subject.task_context
+        chosen_trial = subject.chosen_trials.get(run.selection_key)
         problem = _build_problem(context, run)
         start = HeadStarter(subject, run, problem, resume_point)
 
@@ -62,7 +58,7 @@ class HeadMethod(TriedMethod):
             return _predict_part(context, run, head, problem, problem.validation, trial=trial)
 
         def score(predictions: pd.DataFrame) -> float:
-            return context.kind.answer.score(context.task.info["metric"][0], predictions)
+            return context.kind.answer.score(context.task.info.ranking_metric, predictions)
 
         tables: list[pd.DataFrame] = []
         curves: list[pd.DataFrame] = []
@@ -102,7 +98,6 @@ class HeadMethod(TriedMethod):
         return self if chosen_trial is None else self.with_trial(chosen_trial)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
-        """Return the function that answers items. It raises EvaluationError."""
         predict = self.load_head(saved)
         answer = saved.record.answer
 
@@ -113,6 +108,20 @@ class HeadMethod(TriedMethod):
             return answer.answer_columns(table, answer.normalize(table, outputs_MK), decoded_M)
 
         return answer_items
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidatedHeadMethod(HeadMethod, EarlyStopping):
+    """A method whose heads are trained until validation stops improving."""
+
+    def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
+        """Count the steps and validations of all trainings."""
+        return count_trainings(self, tried, items)
+
+    def shorten(self) -> Self:
+        """Train the first trial for one epoch, with all label counts."""
+        first = self.with_trial(0) if self.trials else self
+        return replace(first, label_counts=(), epochs=1, min_steps=None, patience=None)
 
 
 class HeadStarter:
@@ -128,7 +137,6 @@ class HeadStarter:
         self.earlier_seconds: list[float] = []  # that earlier processes have spent, by training
 
     def __call__(self, method: HeadMethod) -> StartedHead:
-        """Start a head."""
         head = method.start(self.subject, self.problem, seed=self.run.finetune_seed or 0)
         if head.training is not None:
             # A process that repeats the run starts the same trainings in the same order.
@@ -141,11 +149,12 @@ def _build_problem(context: TaskContext, run: EvalRun) -> HeadProblem:
     """Return the items that the head of a run learns from, and how its validation is scored."""
     train_rows = select_train_rows(context, run)
     train_items = context.task.splits["train"].iloc[train_rows]
-    answer = context.kind.answer.fit(context.task.info["labels"], train_items)
-    assert isinstance(answer, HeadAnswer)
+    answer_type = context.kind.answer
+    assert issubclass(answer_type, HeadAnswer)
+    answer = answer_type.fit(context.task.info.labels, train_items)
     validation = next(part for part in parts_of_run(context, run) if part.split == "validation")
     validation_items = context.task.select_items(validation)
-    metric = context.task.info["metric"][0]
+    metric = context.task.info.ranking_metric
 
     def score_validation(outputs_MK: np.ndarray, decoded_M: np.ndarray | None) -> float:
         _check_finite(outputs_MK, "validation")
@@ -188,7 +197,7 @@ def _predict_part(
         _check_finite(outputs_MK, part.split)
         outputs_MK = answer.normalize(items, outputs_MK)
     columns = answer.prediction_columns(items, outputs_MK, decoded_M)
-    columns = correct_column(columns, context.task.info["metric"][0])
+    columns = correct_column(columns, context.task.info.ranking_metric)
     order_names = context.order_names(part.table)
     if trial == "chosen" and order_names:
         by_order = [head.predict(replace(part, table=name))[0] for name in order_names]

@@ -45,11 +45,9 @@ class ItemBatches:
         return len(self.batch_indices)
 
     def get_batch(self, index: int) -> Batch:
-        """Return one batch of the epoch."""
         indices = self.batch_indices[index]
         items = [self.items[i] for i in indices]
         return collate_items(self.tokenizer, items, self.labels_of(indices))
 
     def labels_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the labels of all answers of these items."""
         return self.labels_M[np.concatenate([self.answer_rows[i] for i in indices])]

@@ -56,7 +56,6 @@ def add_static_vectors(
 def _read_texts(
     features: CachedFeatures, model: Encoder, tokenizer: Tokenizer, *, precision: str
 ) -> dict[str, StaticText]:
-    """Compute the static vectors of all distinct texts of the items."""
     texts: dict[str, None] = {}
     for item in features.items:
         for encoding_texts in item.texts:

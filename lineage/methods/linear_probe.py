@@ -6,7 +6,7 @@ K outputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,13 +17,7 @@ from lineage.answers.span import ITEM_START
 from lineage.config.records import check_non_negative, check_positive
 from lineage.data.task_data import SplitItems
 from lineage.methods.base import RunItems
-from lineage.methods.encoder import (
-    EncoderUnderTest,
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.encoder import EncoderUnderTest, Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import EncodedItem, answer_rows
 from lineage.methods.feature_store import (
     FeatureScaling,
@@ -31,6 +25,7 @@ from lineage.methods.feature_store import (
     mean_and_std,
     pop_scaling,
     scaling_to_tensors,
+    statistics_of_parts,
     varying_features,
 )
 from lineage.methods.head_method import HeadMethod, PredictItems
@@ -42,6 +37,7 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 
 LBFGS_PASSES = 100  # over the training items, in a fit
 
@@ -87,12 +83,10 @@ class LinearProbeMethod(HeadMethod):
         """The L2 of the mix as a multiple of `l2`."""
         return 1.0 if self.scalar_mix_l2 is None else self.scalar_mix_l2 / self.l2
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        """Return whether the task asks for it with its key `probes`."""
-        return super().suits(kind, info) and self.head in info["probes"]
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
+        return super().suits(kind, info) and self.head in info.probes
 
     def features_name(self, context: TaskContext) -> str:
-        """Return the layers that the probe reads."""
         return self.features
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
@@ -100,7 +94,6 @@ class LinearProbeMethod(HeadMethod):
         return len(tried) * LBFGS_PASSES * items.train
 
     def shorten(self) -> Self:
-        """Use all label counts; a fit takes little time as it is."""
         return replace(self, label_counts=())
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
@@ -133,7 +126,6 @@ class LinearProbeMethod(HeadMethod):
         )
 
     def _select(self, encoder: EncoderUnderTest, table: str, rows_N: np.ndarray) -> StoredFeatures:
-        """Return the features of the answers of some items."""
         rows_by_item = answer_rows(encoder.context.items[table])
         features = self.stored_features(encoder)[table]
         if len(rows_N) == len(rows_by_item):
@@ -169,21 +161,12 @@ class Standardizer:
 
     @classmethod
     def fit(cls, features: StoredFeatures, *, layer_norm: bool) -> "Standardizer":
-        """Compute the statistics of the layers and, separately, of the static vectors after them.
-
-        The scales of the two models are unrelated.
-        """
+        """Compute the statistics of all features."""
         L, D = features.stored.shape[-2:]
         chunks = (features.chunk(rows).view(-1, L, D) for rows in features.chunks())
         mean_LD, std_LD = features.scaling.unscale_statistics(*mean_and_std(chunks))
-        parts = (slice(D - features.static_size), slice(D - features.static_size, D))
-        statistics = [
-            _floored_mean_and_std(mean_LD[:, part], std_LD[:, part], layer_norm=layer_norm)
-            for part in parts
-            if mean_LD[:, part].size
-        ]
-        means, stds = zip(*statistics, strict=True)
-        return cls(np.concatenate(means, -1), np.concatenate(stds, -1))
+        compute = layer_mean_and_std if layer_norm else _floored_mean_and_std
+        return cls(*statistics_of_parts(mean_LD, std_LD, features.static_size, compute))
 
     def fold_into_linear(
         self, weight_LDK: torch.Tensor, bias_K: torch.Tensor, scaling: FeatureScaling
@@ -194,16 +177,12 @@ class Standardizer:
         return scaled_LDK, bias_K - torch.tensordot(torch.from_numpy(mean_LD), scaled_LDK, 2)
 
 
-def _floored_mean_and_std(
-    mean_LD: np.ndarray, std_LD: np.ndarray, *, layer_norm: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation, (L, D) each, for each feature or for each layer.
+def _floored_mean_and_std(mean_LD: np.ndarray, std_LD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each feature; the latter has a floor.
 
-    The standard deviation has a floor. Otherwise a feature that hardly varies in training could
-    dominate the score of an item where it differs.
+    Otherwise a feature that hardly varies in training could dominate the score of an item where it
+    differs.
     """
-    if layer_norm:
-        return layer_mean_and_std(mean_LD, std_LD)
     mean_std = std_LD.mean(-1, keepdims=True, where=varying_features(std_LD))
     return mean_LD, np.maximum(std_LD, 0.01 * mean_std + 1e-6)
 
@@ -235,7 +214,6 @@ class LinearProbe:
         self.has_converged = False
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return all parameters."""
         return [*self.mix.parameters(), self.weight_DK, self.bias_K]
 
     def fold(self, scaling: FeatureScaling) -> tuple[torch.Tensor, torch.Tensor]:

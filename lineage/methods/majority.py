@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from lineage.answers.base import HeadAnswer, PredictionColumns
+from lineage.answers.pair import pair_columns
 from lineage.data.task_data import SplitItems
 from lineage.methods.baseline import BaselineMethod
-from lineage.methods.encoder import Subject, TaskContext
+from lineage.methods.encoder import EvalRun, Subject, TaskContext
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.results import Note
 
@@ -21,21 +22,16 @@ class MajorityMethod(BaselineMethod):
     name: ClassVar[str] = "majority"
 
     def unsupported_note(self, context: TaskContext) -> Note | None:
-        """Tell that no answer is more frequent than the others, if so."""
         answer = context.kind.answer
-        if issubclass(answer, HeadAnswer) or answer.has_majority:
+        if issubclass(answer, HeadAnswer) or answer.has_ties:
             return None
         return Note("no_majority", answer.answered_by)
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
-        """Find the most frequent answer."""
         return StartedHead(fit_majority(subject.task_context, problem))
 
-    def answer(
-        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
-    ) -> PredictionColumns:
-        """Answer with a tie."""
-        return context.kind.answer.majority_columns(items)
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
+        return pair_columns(np.zeros(len(items)))  # a tie
 
 
 def fit_majority(context: TaskContext, problem: HeadProblem) -> FittedHead:

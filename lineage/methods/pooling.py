@@ -54,7 +54,6 @@ def combine_pair(u_BD: torch.Tensor, v_BD: torch.Tensor) -> torch.Tensor:
 
 
 def pair_width(hidden_size: int) -> int:
-    """Return the width of `combine_pair`."""
     return 4 * hidden_size + 1
 
 
@@ -74,7 +73,6 @@ def _pool_question(x_BTD: torch.Tensor, batch: Batch) -> torch.Tensor:
 
 
 def pooled_width(item: EncodedItem, hidden_size: int) -> int:
-    """Return the width of `pool_features`."""
     if item.encoded.token_type_ids is None:
         return hidden_size
     return 2 * hidden_size if item.word_pieces else pair_width(hidden_size)

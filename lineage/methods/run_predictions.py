@@ -36,7 +36,6 @@ class RunPredictions:
     items_per_second: float | None = None
 
     def save(self, folder: Path) -> None:
-        """Write two parquet files and a JSON file."""
         record = {
             "failed_trials": [asdict(trial) for trial in self.failed_trials],
             "notes": [asdict(note) for note in self.notes],
@@ -50,7 +49,6 @@ class RunPredictions:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read the files of `save`."""
         record = read_json(folder / "run.json")
         return cls(
             read_table(folder / "predictions.parquet"),

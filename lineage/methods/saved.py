@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
+from torch import nn
 
 from lineage.answers.base import HeadAnswer, PredictionColumns
 from lineage.artifacts import read_json, write_json
@@ -23,10 +24,17 @@ from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.frozen_features import FeatureExtractor
 from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
-from lineage.networks.weights import WEIGHTS_FILE, build_on_meta, read_tensors, save_tensors
+from lineage.networks.weights import (
+    WEIGHTS_FILE,
+    build_on_meta,
+    load_into_model,
+    read_tensors,
+    save_tensors,
+)
 from lineage.tasks.base import load_kind
 
 RECORD_FILE = "system.json"
+ModelT = TypeVar("ModelT", bound=nn.Module)
 MODEL_FOLDER = "model"  # of an exported system: its pretrained or adapted model
 # Answers to the items of a table, without labels.
 AnswerItems = Callable[[pd.DataFrame], PredictionColumns]
@@ -76,9 +84,8 @@ class SystemRecord:
     def answer(self) -> HeadAnswer:
         """How the outputs of a head answer."""
         answer = load_kind(self.kind).answer
-        fitted = answer(self.labels, mean=self.label_mean or 0.0, std=self.label_std or 1.0)
-        assert isinstance(fitted, HeadAnswer)
-        return fitted
+        assert issubclass(answer, HeadAnswer)
+        return answer(self.labels, mean=self.label_mean or 0.0, std=self.label_std or 1.0)
 
 
 def system_name(model: str, init: str, transfer: str, head: str) -> str:
@@ -102,7 +109,6 @@ def save_system(folder: Path, record: SystemRecord, tensors: dict[str, torch.Ten
 
 
 def read_record(folder: Path) -> SystemRecord:
-    """Read system.json. Raises InputError."""
     path = folder / RECORD_FILE
     if not path.is_file():
         raise InputError(
@@ -128,12 +134,10 @@ class SavedSystem:
 
     @property
     def weights_path(self) -> Path:
-        """The file of the weights."""
         return self.folder / WEIGHTS_FILE
 
     @cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights."""
         return read_tensors(self.weights_path)
 
     @cached_property
@@ -142,7 +146,6 @@ class SavedSystem:
         return Checkpoint.load(locate_model(self.folder, self.record))
 
     def encode(self, table: pd.DataFrame) -> list[EncodedItem]:
-        """Return items as the model reads them."""
         record = self.record
         return encode_items(
             table,
@@ -153,7 +156,6 @@ class SavedSystem:
         )
 
     def build_encoder(self) -> Encoder:
-        """Build the frozen encoder."""
         return self.checkpoint.build(self.device, load_weights=self.record.init != "random")
 
     def build_empty_encoder(self) -> Encoder:
@@ -166,6 +168,11 @@ class SavedSystem:
         )
         # Heads are drawn at random, which on the meta device takes seconds of imports.
         return encoder.to_empty(device="cpu")
+
+    def load_weights(self, model: ModelT) -> ModelT:
+        """Load the weights that are left in `tensors` into a network, on the device."""
+        load_into_model(model, nn.Module.state_dict, self.tensors, self.weights_path)
+        return model.to(self.device)
 
     def extractors(self, encoder: Encoder, items: list[EncodedItem]) -> Iterator[FeatureExtractor]:
         """Yield extractors of the table `new`: parts of the items that fit into memory."""

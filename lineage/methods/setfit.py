@@ -12,7 +12,7 @@ B pairs or texts of a batch, M texts, D width, K labels.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,13 +25,7 @@ from lineage.data.task_data import SplitItems
 from lineage.errors import EvaluationError
 from lineage.methods.base import Method, RunItems
 from lineage.methods.early_stopping import CurvePoint, steps_between_validations
-from lineage.methods.encoder import (
-    EncoderUnderTest,
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.encoder import EncoderUnderTest, Subject, TaskContext, Transfer, under_test
 from lineage.methods.encoding import EncodedItem, batch_by_length, collate_items
 from lineage.methods.feature_store import FeatureScaling
 from lineage.methods.finetuning import FinetuneMethod
@@ -43,10 +37,10 @@ from lineage.methods.stored_features import StoredFeatures
 from lineage.methods.trials import DEFAULT_L2_TRIALS, Trial
 from lineage.networks.base import Encoder, LossOutput
 from lineage.networks.batch import Batch, masked_mean
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed, generator
 from lineage.results import Note
 from lineage.tasks.base import Kind
+from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import autocast
 from lineage.training.loop import TrainPlan, train
@@ -118,7 +112,6 @@ class SetfitMethod(HeadMethod):
 
     @property
     def probe(self) -> LinearProbeMethod:
-        """The settings of the probe."""
         return LinearProbeMethod(trials=(), l2=self.l2)
 
     @property
@@ -136,16 +129,13 @@ class SetfitMethod(HeadMethod):
         )
 
     def is_in_grid(self, model: str, grid: Grid) -> bool:
-        """Return whether the study names the model in setfit_models."""
         return model in grid.setfit_models
 
-    def suits(self, kind: Kind, info: dict[str, Any]) -> bool:
-        """Return whether one text has one label."""
+    def suits(self, kind: Kind, info: TaskInfo) -> bool:
         is_label_of_text = kind.unit == "text" and kind.answer.has_one_label
-        return super().suits(kind, info) and is_label_of_text and not info.get("is_pair", False)
+        return super().suits(kind, info) and is_label_of_text and not info.is_pair
 
     def features_name(self, context: TaskContext) -> str:
-        """Return mean, if texts are pooled so, or last."""
         return "mean" if self.pooling == "mean" else "last"
 
     def count_fits(self, tried: Sequence[Self], items: RunItems) -> float:
@@ -161,7 +151,6 @@ class SetfitMethod(HeadMethod):
         return TRAINING_PASSES * texts + len(tuned) * (items.train + items.validation)
 
     def shorten(self) -> Self:
-        """Use one pair of each kind for a text, and all label counts."""
         return replace(self, num_iterations=1, label_counts=())
 
     def start(self, subject: Subject, problem: HeadProblem, *, seed: int) -> StartedHead:
@@ -228,13 +217,10 @@ class SetfitMethod(HeadMethod):
         return tuned
 
     def load_head(self, saved: SavedSystem) -> PredictItems:
-        """Return the function that applies a kept encoder and probe."""
         head = {name: saved.tensors.pop(name) for name in ("weight", "bias")}
         encoder = saved.build_empty_encoder()
         uses_mean_pooling = saved.record.features == "mean"
-        model = SentenceEncoder(encoder, uses_mean_pooling=uses_mean_pooling)
-        load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        model.to(saved.device)
+        model = saved.load_weights(SentenceEncoder(encoder, uses_mean_pooling=uses_mean_pooling))
         tokenizer = saved.checkpoint.tokenizer
         answer = saved.record.answer
 
@@ -316,7 +302,6 @@ class PairBatches:
         return -(-len(self.pairs.indices_P2) // self.batch_size)  # rounded up
 
     def get_batch(self, index: int) -> PairBatch:
-        """Return one batch."""
         part = slice(index * self.batch_size, (index + 1) * self.batch_size)
         texts, rows_2B = np.unique(self.pairs.indices_P2[part].T, return_inverse=True)
         batch = collate_items(self.tokenizer, [self.items[i] for i in texts])
@@ -340,7 +325,6 @@ class SentenceEncoder(nn.Module):
         self.uses_mean_pooling = uses_mean_pooling
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Return (B, D) vectors of texts."""
         layers = self.encoder.encode(batch)
         if self.uses_mean_pooling:
             assert batch.text_mask_BT is not None

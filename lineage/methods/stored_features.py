@@ -105,15 +105,12 @@ class StoredFeatures:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that all of them take."""
         return int(self.stored.nbytes)
 
     def __len__(self) -> int:
-        """The number of answers, or of items with choices."""
         return len(self.stored) if self.rows is None else len(self.rows)
 
     def select(self, rows: np.ndarray) -> "StoredFeatures":
-        """Keep only these of all answers."""
         return replace(self, rows=rows)
 
     def chunk(self, rows: slice) -> torch.Tensor:

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from lineage.answers.base import HeadAnswer, LinearInputs, PredictionColumns
+from lineage.answers.base import HeadAnswer, LexicalAnswer, LinearInputs, PredictionColumns
 from lineage.answers.text_features import (
     add_features,
     build_text_vectorizer,
@@ -30,8 +30,9 @@ from lineage.answers.text_features import (
 from lineage.artifacts import read_json, write_json
 from lineage.config.records import check_positive
 from lineage.data.task_data import SplitItems
+from lineage.methods.base import select_train_rows
 from lineage.methods.baseline import BaselineMethod
-from lineage.methods.encoder import Subject, TaskContext
+from lineage.methods.encoder import EvalRun, Subject, TaskContext
 from lineage.methods.heads import FittedHead, HeadOutput, HeadProblem, StartedHead
 from lineage.methods.majority import fit_majority
 from lineage.methods.saved import AnswerItems, SavedSystem
@@ -72,9 +73,7 @@ class TfidfMethod(BaselineMethod):
         return cls(trials=tuple(TfidfTrial(C=C) for C in C_values))
 
     def unsupported_note(self, context: TaskContext) -> Note | None:
-        """Tell that a task has no labels to learn from, if so."""
-        answer = context.kind.answer
-        if issubclass(answer, HeadAnswer) or answer.has_lexical_answers:
+        if issubclass(context.kind.answer, HeadAnswer | LexicalAnswer):
             return None
         return Note("no_training_labels")
 
@@ -102,14 +101,17 @@ class TfidfMethod(BaselineMethod):
         )
         return StartedHead(head)
 
-    def answer(
-        self, train: pd.DataFrame | None, items: pd.DataFrame, context: TaskContext
-    ) -> PredictionColumns:
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
         """Answer by words and letters alone."""
-        return context.kind.answer.lexical_columns(train, items, context.language)
+        context = subject.task_context
+        answer = context.kind.answer
+        assert issubclass(answer, LexicalAnswer)
+        train = None
+        if run.label_count is not None:
+            train = context.task.splits["train"].iloc[select_train_rows(context, run)]
+        return answer.lexical_columns(train, items, context.language)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
-        """Return the function that answers items as a kept model does."""
         model = TfidfModel.load(saved)
 
         def answer_items(items: pd.DataFrame) -> PredictionColumns:
@@ -143,12 +145,10 @@ class TfidfModel:
         return self.answer.linear_outputs(predictions, items)
 
     def write_vocabularies(self, folder: Path) -> None:
-        """Write the terms of each vectorizer."""
         terms = [vectorizer.get_feature_names_out().tolist() for vectorizer in self.vectorizers]
         write_json(folder / VOCABULARY_FILE, terms)
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the numbers of the vectorizers and of the linear models."""
         tensors = {}
         for number, vectorizer in enumerate(self.vectorizers):
             tensors[f"vectorizers.{number}.idf"] = torch.from_numpy(vectorizer.idf_)
@@ -163,7 +163,6 @@ class TfidfModel:
 
     @classmethod
     def load(cls, saved: SavedSystem) -> Self:
-        """Read the values of `to_tensors` and the files of `write_vocabularies`."""
         record = saved.record
         tensors = saved.tensors
         vectorizers = []
@@ -205,7 +204,6 @@ def fit_tfidf(
     symmetric: bool,
     C: float,
 ) -> TfidfModel:
-    """Fit the vectorizers and the linear models on training items."""
     inputs = _read_inputs(kind, answer, train, language)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)

@@ -10,23 +10,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self, cast
+from typing import ClassVar, Protocol, Self, cast
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from lineage.answers.base import AnsweredBy, PredictionColumns
 from lineage.answers.text import text_columns
 from lineage.artifacts import check_intact
 from lineage.errors import EvaluationError
-from lineage.families.translator import (
-    EncoderMemory,
-    TranslationSettings,
-    Translator,
-)
+from lineage.families.translator import EncoderMemory, TranslationSettings, Translator
 from lineage.methods.base import (
     FittedSystem,
     Method,
@@ -46,13 +41,11 @@ from lineage.methods.encoder import (
 )
 from lineage.methods.encoding import EncodedItem, batch_by_length
 from lineage.methods.item_batches import ItemBatches
-from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.saved import AnswerItems, SavedSystem
 from lineage.networks.base import Encoder, LossOutput, Trained
 from lineage.networks.batch import IGNORE_INDEX, Batch, BatchSampler
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.lstm import LSTMState
-from lineage.networks.weights import load_into_model
 from lineage.randomness import derive_seed
 from lineage.results import Note
 from lineage.tokenizers.token_ids import TokenizedCorpus
@@ -79,6 +72,7 @@ class TranslationMethod(TranslationSettings, Method):
 
     name: ClassVar[str] = "translation"
     transfer: ClassVar[Transfer] = "finetuned"
+    head: ClassVar[str] = "decoder"
     titles: ClassVar[Mapping[str, str]] = {"decoder": "fine-tuned"}
     descriptions: ClassVar[Mapping[str, str]] = {
         "decoder": "The whole network of {model}, fine-tuned."
@@ -89,25 +83,17 @@ class TranslationMethod(TranslationSettings, Method):
     label_counts: tuple[LabelCount, ...] = ()
 
     def complete(self, finetune: Method) -> Self:
-        """Use the label counts of fine-tuning."""
         label_counts = self.label_counts or finetune.requested_label_counts
         return replace(self, label_counts=label_counts)
 
     @property
     def requested_label_counts(self) -> tuple[LabelCount, ...]:
-        """The label counts of the grid to use the method with; empty: all of them."""
         return self.label_counts
 
-    def head_name(self, context: TaskContext) -> str:
-        """Return decoder."""
-        return "decoder"
-
     def features_name(self, context: TaskContext) -> str:
-        """Return last: the decoder reads the top layer."""
-        return "last"
+        return "last"  # the decoder reads the top layer
 
     def recipe_name(self, context: TaskContext) -> str:
-        """Return the choices among the paper's ablations."""
         return self.recipe
 
     def count_work(self, items: RunItems) -> float:
@@ -115,16 +101,9 @@ class TranslationMethod(TranslationSettings, Method):
         return TRAINING_PASSES * self.epochs * items.train + items.scored
 
     def shorten(self) -> Self:
-        """Train for one epoch, with all label counts."""
         return replace(self, epochs=1, label_counts=())
 
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
+    def fit(self, subject: Subject, run: EvalRun, resume_point: ResumePoint) -> FittedSystem:
         """Train a translator on pairs and translate every scored split. Raises EvaluationError."""
         encoder = under_test(subject)
         context = encoder.context
@@ -151,11 +130,10 @@ class TranslationMethod(TranslationSettings, Method):
             texts, scores = translate(model, tokenizer, sources, precision=context.precision)
             return text_columns(items, texts, scores)
 
-        predictions = RunPredictions(answer_scored_splits(context, run, answer))
+        predictions = answer_scored_splits(subject, run, answer)
         return FittedSystem(predictions, self, model.state_dict)
 
     def load(self, saved: SavedSystem) -> AnswerItems:
-        """Return the function that translates the sources of items."""
         checkpoint = saved.checkpoint
         family = checkpoint.family
         assert isinstance(family, Trained) and family.build_translator is not None
@@ -163,9 +141,9 @@ class TranslationMethod(TranslationSettings, Method):
         cpu = torch.device("cpu")
         trained, random_init = [checkpoint.build(cpu, load_weights=False) for _ in range(2)]
         generator = torch.Generator().manual_seed(0)
-        model: Translator = family.build_translator(trained, random_init, self, generator=generator)
-        load_into_model(model, nn.Module.state_dict, saved.tensors, saved.weights_path)
-        model.to(saved.device)
+        model: Translator = saved.load_weights(
+            family.build_translator(trained, random_init, self, generator=generator)
+        )
 
         def answer(items: pd.DataFrame) -> PredictionColumns:
             sources = items["source"].tolist()
@@ -176,7 +154,6 @@ class TranslationMethod(TranslationSettings, Method):
         return answer
 
     def describe_answers(self, context: TaskContext, predictions: pd.DataFrame) -> list[Note]:
-        """Tell also how many translations were cut."""
         notes = super().describe_answers(context, predictions)
         unfinished_share = float(predictions["score"].isna().mean())
         if unfinished_share:
@@ -192,13 +169,6 @@ class TwoLanguageSampler(Protocol):
     def samplers(self) -> Sequence[BatchSampler]: ...
 
 
-class EncodedPairs(NamedTuple):
-    """Encoded sources and targets, in the same order."""
-
-    sources: list[Encoding]
-    targets: list[Encoding]
-
-
 @dataclass(frozen=True)
 class PairBatch(Batch):
     """Decoder inputs and targets, sources, and a window of running text for each language model."""
@@ -207,7 +177,6 @@ class PairBatch(Batch):
     windows: tuple[Batch, ...] = ()
 
     def to(self, device: torch.device) -> "PairBatch":
-        """Move the batch and the batches in it to a device."""
         assert self.sources is not None
         moved = super().to(device)
         assert isinstance(moved, PairBatch)
@@ -252,16 +221,17 @@ class PairSampler(ItemBatches):
     def __init__(
         self,
         tokenizer: Tokenizer,
-        pairs: EncodedPairs,
+        sources: Sequence[Encoding],
+        targets: Sequence[Encoding],
         text_sampler: TwoLanguageSampler,
         *,
         batch_size: int,
         seed: int,
     ) -> None:
-        items = [EncodedItem(source) for source in pairs.sources]
+        items = [EncodedItem(source) for source in sources]
         no_labels_N = np.zeros(len(items))
         super().__init__(tokenizer, items, no_labels_N, batch_size=batch_size, seed=seed)
-        self.pairs = pairs
+        self.targets = targets
         self.epoch = 0
         self.text_samplers = text_sampler.samplers
         self.text_epochs = [0] * len(self.text_samplers)
@@ -273,19 +243,17 @@ class PairSampler(ItemBatches):
             )
 
     def set_epoch(self, epoch: int) -> int:
-        """Shuffle the pairs for an epoch and return its number of batches."""
         self.epoch = epoch
         return super().set_epoch(epoch)
 
     def get_batch(self, index: int) -> PairBatch:
-        """Return one batch of the epoch."""
         indices = self.batch_indices[index]
         step = self.epoch * len(self.batch_indices) + index
         windows = [self._get_window(language, step) for language in range(len(LANGUAGES))]
         return collate_pairs(
             self.tokenizer,
-            [self.pairs.sources[i] for i in indices],
-            [self.pairs.targets[i] for i in indices],
+            [self.items[i].encoded for i in indices],
+            [self.targets[i] for i in indices],
             tuple(windows),
         )
 
@@ -337,7 +305,7 @@ def translation_loss(
 
 def _encode_pairs(
     tokenizer: Tokenizer, pairs: pd.DataFrame, *, max_target_length: int
-) -> EncodedPairs:
+) -> tuple[list[Encoding], list[Encoding]]:
     """Encode both columns. Raises EvaluationError for targets longer than a translation may be."""
     sources = tokenizer.encode_batch(pairs["source"].tolist())
     targets = tokenizer.encode_batch(pairs["target"].tolist())
@@ -350,26 +318,44 @@ def _encode_pairs(
             f"evaluate.translation.max_new_tokens, {max_target_length}; raise it, or remove the "
             "pair"
         )
-    return EncodedPairs(sources, targets)
+    return sources, targets
 
 
-def train_translator(
-    model: Translator,
-    tokenizer: Tokenizer,
+def build_trained_translator(
+    checkpoint: Checkpoint,
+    models: tuple[Encoder, Encoder],
+    tokens_dir: Path,
     pairs: pd.DataFrame,
-    text_sampler: TwoLanguageSampler,
+    settings: TranslationSettings,
     *,
     seed: int,
     precision: str,
 ) -> Translator:
-    """Train the whole translator, in place, without early stopping.
+    """Build the family's translator from a pretrained and a random-init model, and train it.
 
+    The whole translator is trained, without early stopping. `tokens_dir` is the tokenized corpus.
     Raises EvaluationError if a target is too long, the corpus too short, or the loss not finite.
     """
-    settings = model.settings
-    encoded = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
+    family = checkpoint.family
+    tokenizer = checkpoint.tokenizer
+    assert isinstance(family, Trained)
+    assert family.build_translator is not None
+    text_sampler = family.batch_sampler(
+        TokenizedCorpus.load(tokens_dir, "train"),
+        tokenizer,
+        checkpoint.pretrain,
+        seed=derive_seed("running text", seed),
+    )
+    init_generator = torch.Generator().manual_seed(derive_seed("translator", seed))
+    model: Translator = family.build_translator(*models, settings, generator=init_generator)
+    sources, targets = _encode_pairs(tokenizer, pairs, max_target_length=settings.max_new_tokens)
     sampler = PairSampler(
-        tokenizer, encoded, text_sampler, batch_size=settings.batch_size, seed=seed
+        tokenizer,
+        sources,
+        targets,
+        cast(TwoLanguageSampler, text_sampler),
+        batch_size=settings.batch_size,
+        seed=seed,
     )
     num_steps = settings.epochs * sampler.set_epoch(0)
     groups = build_param_groups([[*model.parameters()]], weight_decay=settings.weight_decay)
@@ -385,41 +371,6 @@ def train_translator(
     for _ in train(state, translation_loss, sampler, plan):
         pass
     return model
-
-
-def build_trained_translator(
-    checkpoint: Checkpoint,
-    models: tuple[Encoder, Encoder],
-    tokens_dir: Path,
-    pairs: pd.DataFrame,
-    settings: TranslationSettings,
-    *,
-    seed: int,
-    precision: str,
-) -> Translator:
-    """Build the family's translator from a pretrained and a random-init model, and train it.
-
-    `tokens_dir` is the tokenized corpus. Raises EvaluationError.
-    """
-    family = checkpoint.family
-    assert isinstance(family, Trained)
-    assert family.build_translator is not None
-    init_generator = torch.Generator().manual_seed(derive_seed("translator", seed))
-    text_sampler = family.batch_sampler(
-        TokenizedCorpus.load(tokens_dir, "train"),
-        checkpoint.tokenizer,
-        checkpoint.pretrain,
-        seed=derive_seed("running text", seed),
-    )
-    model = family.build_translator(*models, settings, generator=init_generator)
-    return train_translator(
-        model,
-        checkpoint.tokenizer,
-        pairs,
-        cast(TwoLanguageSampler, text_sampler),
-        seed=seed,
-        precision=precision,
-    )
 
 
 @torch.inference_mode()

@@ -1,7 +1,7 @@
 """Hyperparameter trials of a head: validation chooses the best, early if that is safe."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import pandas as pd
@@ -25,13 +25,6 @@ from lineage.work import TRAINING_PASSES
 # After this many of 20 validations the best of several learning rates was the best to the end, or
 # as good: see docs/decisions/0026.
 RACE_VALIDATIONS = 5
-# The keys of a training that is as short as a rehearsal needs.
-SHORT_TRAINING: dict[str, Any] = {
-    "label_counts": (),
-    "epochs": 1,
-    "min_steps": None,
-    "patience": None,
-}
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,6 @@ class Trial:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The given hyperparameters by their keys."""
         return {key: value for key, value in vars(self).items() if value is not None}
 
 
@@ -80,7 +72,6 @@ class TriedMethod(Method):
         return replace(self, trials=(), **trial.overrides)
 
     def with_trial(self, number: int) -> Self:
-        """Return the settings with the hyperparameters of one trial."""
         return self._with_overrides(self.trials[number])
 
     def count_work(self, items: RunItems) -> float:
@@ -102,16 +93,13 @@ class TriedMethod(Method):
 
     @property
     def requested_label_counts(self) -> tuple[LabelCount, ...]:
-        """The label counts of the grid to use the method with; empty: all of them."""
         return self.label_counts
 
     def describe_trial(self, number: int) -> Note:
-        """Return a note on the hyperparameters of one trial."""
         overrides = self.trials[number].overrides
         return Note("trial", {"number": number, "of": len(self.trials), "settings": overrides})
 
     def describe_failed(self, failed: FailedTrial) -> Note:
-        """Return a note on a trial that could not be fitted."""
         value = self.describe_trial(failed.number).value
         return Note("failed_trial", {**value, "error": failed.error})
 
@@ -168,8 +156,8 @@ def count_trainings(
     if len(trainings) > 1 and is_race(method):
         loser = count_training(trainings[0], items.train, max_validations=RACE_VALIDATIONS)
         counts = [counts[0], *[loser] * (len(trainings) - 1)]
-    num_steps = sum(count.steps for count in counts)
-    num_validations = sum(count.validations for count in counts)
+    num_steps = sum(steps for steps, _ in counts)
+    num_validations = sum(validations for _, validations in counts)
     items_per_step = items.train / max(1, -(-items.train // trainings[0].batch_size))
     return TRAINING_PASSES * items_per_step * num_steps + num_validations * items.validation
 
@@ -196,28 +184,22 @@ def fit_best_trial(
     return TrialsOutcome(best, predictions, curves, failed)
 
 
+@dataclass
 class _Trials:
     """The trials of a head by their numbers, and the best one once it is known.
 
     Only `running` and `best` hold models, so a trial that is dropped frees its memory.
     """
 
-    def __init__(
-        self,
-        settings: TriedMethod,
-        start: Callable[[Any], StartedHead],
-        predict_validation: Callable[[FittedHead, str], pd.DataFrame],
-        score: Callable[[pd.DataFrame], float],
-    ) -> None:
-        self.settings = settings
-        self.start = start
-        self.predict_validation = predict_validation
-        self.score = score
-        self.best: FittedTrial | None = None
-        self.running: dict[int, StartedHead] = {}
-        self.predictions: dict[int, pd.DataFrame] = {}
-        self.curves: dict[int, pd.DataFrame] = {}
-        self.failed: dict[int, str] = {}
+    settings: TriedMethod
+    start: Callable[[Any], StartedHead]
+    predict_validation: Callable[[FittedHead, str], pd.DataFrame]
+    score: Callable[[pd.DataFrame], float]
+    best: FittedTrial | None = None
+    running: dict[int, StartedHead] = field(default_factory=dict)
+    predictions: dict[int, pd.DataFrame] = field(default_factory=dict)
+    curves: dict[int, pd.DataFrame] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
 
     def fit_each(self) -> FittedTrial | None:
         """Fit every trial and return the best; None if all fail."""
@@ -314,7 +296,6 @@ class _Trials:
         self.best = self._record(number, self.running.pop(number).finish())
 
     def _record(self, number: int, head: FittedHead) -> FittedTrial:
-        """Keep the predictions and the curve of a trial."""
         predictions = self.predict_validation(head, str(number))
         kept_losses = [point.validation_loss for point in head.learning_curve if point.is_kept]
         # A linear probe has no curve, and its score alone decides.

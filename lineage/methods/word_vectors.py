@@ -20,18 +20,9 @@ from lineage.answers.words import (
     list_distinct_words,
 )
 from lineage.errors import EvaluationError
-from lineage.methods.base import FittedSystem, Method, answer_scored_splits
-from lineage.methods.early_stopping import ResumePoint
-from lineage.methods.encoder import (
-    EncoderUnderTest,
-    EvalRun,
-    Subject,
-    TaskContext,
-    Transfer,
-    under_test,
-)
+from lineage.methods.base import Method
+from lineage.methods.encoder import EncoderUnderTest, EvalRun, Subject, Transfer, under_test
 from lineage.methods.encoding import EncodedItem, encode_items
-from lineage.methods.run_predictions import RunPredictions
 from lineage.methods.stored_features import extract_features
 from lineage.tokenizers.tokenizer import Tokenizer
 
@@ -49,31 +40,16 @@ class WordVectorMethod(Method):
 
     name: ClassVar[str] = "word_vectors"
     transfer: ClassVar[Transfer] = "zero_shot"
+    head: ClassVar[str] = "none"
     titles: ClassVar[Mapping[str, str]] = {"none": "zero-shot"}
     answered_by: ClassVar[AnsweredBy] = "word_vectors"
 
-    def head_name(self, context: TaskContext) -> str:
-        """Return "none": there is no head."""
-        return "none"
-
-    def fit(
-        self,
-        subject: Subject,
-        run: EvalRun,
-        chosen_trial: int | None,
-        resume_point: ResumePoint,
-    ) -> FittedSystem:
-        """Answer every scored split. Raises EvaluationError if no word is known."""
-        encoder = under_test(subject)
-        answer = encoder.context.kind.answer
+    def answer(self, subject: Subject, run: EvalRun, items: pd.DataFrame) -> PredictionColumns:
+        """Compare the vectors. Raises EvaluationError if no word is known."""
+        answer = subject.task_context.kind.answer
         assert issubclass(answer, WordsAnswer)
-
-        def answer_items(items: pd.DataFrame) -> PredictionColumns:
-            vectors_VLD, known_V = embed_words(encoder, list_distinct_words(items))
-            return answer.columns(items, cosines_by_layer(vectors_VLD, known_V), known_V)
-
-        predictions = answer_scored_splits(encoder.context, run, answer_items)
-        return FittedSystem(RunPredictions(predictions), self)
+        vectors_VLD, known_V = embed_words(under_test(subject), list_distinct_words(items))
+        return answer.columns(items, cosines_by_layer(vectors_VLD, known_V), known_V)
 
 
 def embed_words(encoder: EncoderUnderTest, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -240,7 +240,7 @@ class Predictor:
         if self.record.character_spans:
             selected[names[0]] = [self._split_text(cell) for cell in selected[names[0]]]
         try:
-            items = self.kind.make_items(selected, self.task, self.place)
+            items = self.kind.read_items(selected, self.task, self.place)
         except RowError as error:
             raise error.renumber(lambda row: self.num_rows + filled[row]) from None
         items.index = pd.Index([filled[row] for row in items.index])

@@ -22,7 +22,7 @@ from lineage.answers.metrics import METRICS, RANKING_METRICS
 from lineage.config.data import Task
 from lineage.config.records import suggest_nearest
 from lineage.errors import InputError
-from lineage.tasks.columns import TableColumns
+from lineage.tasks.columns import TableColumns, read_group_column
 
 # Keys of a task that name columns; each is a field of `Task` (`lineage.config.data`).
 COLUMN_KEYS = (
@@ -42,7 +42,7 @@ COLUMN_KEYS = (
     "group",
 )
 # Modules of this package that are not kinds.
-SUPPORT_MODULES = ("base", "columns")
+SUPPORT_MODULES = ("base", "columns", "info")
 Unit = Literal["text", "choice", "sentence", "word"]
 
 
@@ -59,12 +59,12 @@ class Kind:
     # with one of its choices; the vector of a word. A sentence is answered without a head.
     unit: Unit
     required_columns: tuple[str, ...]  # keys of the task that must name a column
-    # (user's columns, task, where) -> items. They have the columns group and truncated, and those
-    # that what answers them reads: for a head label and what `encode_items` reads
-    # (`lineage.methods.encoding`), for the probability of sentences good and bad, for the vectors
-    # of words words, for a translator source and target. The index is the user's row number;
-    # unusable rows are left out. Raises InputError that names the row. If the task names no column
-    # for one of `label_columns`, the items are new ones, without labels.
+    # (user's columns, task, where) -> items. They have the columns that what answers them reads:
+    # for a head label and what `encode_items` reads (`lineage.methods.encoding`), for the
+    # probability of sentences good and bad, for the vectors of words words, for a translator source
+    # and target; and truncated, if items can be. The index is the user's row number; unusable rows
+    # are left out. Raises InputError that names the row. If the task names no column for one of
+    # `label_columns`, the items are new ones, without labels.
     make_items: Callable[[TableColumns, Task, str], pd.DataFrame]
     # (items, language) -> the texts that TF-IDF reads: one list for each text of an item
     extract_texts: Callable[[pd.DataFrame, str], list[list[str]]]
@@ -86,6 +86,17 @@ class Kind:
     def __post_init__(self) -> None:
         for key in (*self.required_columns, *self.optional_columns):
             assert key in COLUMN_KEYS, f"{self.name}: add '{key}' to COLUMN_KEYS"
+
+    def read_items(self, columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
+        """Return the items of a user's table, with the columns group and truncated.
+
+        Raises InputError that names the row.
+        """
+        items = self.make_items(columns, task, where)
+        groups = read_group_column(columns, task.group, where)
+        if "truncated" not in items:
+            items = items.assign(truncated=False)
+        return items.assign(group=[groups[row] for row in items.index])
 
     @property
     def trains_head(self) -> bool:
@@ -176,7 +187,6 @@ def _unused_key(kind: Kind, key: str) -> InputError:
 
 
 def _check_columns(task: Task, kind: Kind, where: str) -> None:
-    """Check that every key that names a column is used, and that none is missing."""
     for key in COLUMN_KEYS:
         is_given = getattr(task, key) is not None
         if is_given and key not in (*kind.required_columns, *kind.optional_columns):

@@ -2,19 +2,14 @@
 
 import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from lineage.answers.label_names import WHOLE_NUMBER
 from lineage.config.data import Task
-from lineage.errors import (
-    InputError,
-    check_rows,
-    display_width,
-    row_error,
-    shorten_value,
-)
+from lineage.errors import InputError, check_rows, display_width, row_error, shorten_value
 from lineage.language import (
     cell_to_text,
     is_blank,
@@ -116,7 +111,6 @@ def read_group_column(columns: TableColumns, name: str | None, where: str) -> li
 
 
 def _check_name_lengths(values: list[str], name: str, where: str, *, noun: str) -> list[str]:
-    """Return the values. Raises InputError if one is too long for a name."""
     too_long = (
         f"column '{name}': the {noun} has more than {MAX_NAME_WIDTH} characters, and reports show it: "
         "it looks like a text (wide characters count as five)"
@@ -217,8 +211,14 @@ def extract_item_words(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [list(column) for column in zip(*items["words"], strict=True)]
 
 
-def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return items of one text or two, in columns text, second and truncated.
+def make_text_items(
+    columns: TableColumns,
+    task: Task,
+    where: str,
+    *,
+    read_labels: Callable[[TableColumns, str, str], Sequence[str] | Sequence[float]],
+) -> pd.DataFrame:
+    """Return items of one text or two, in columns text, second, label and truncated.
 
     Both texts together have at most max_words words. Rows with a blank text are left out. Raises
     InputError where too many rows have one.
@@ -250,7 +250,11 @@ def make_text_items(columns: TableColumns, task: Task, where: str) -> pd.DataFra
         truncated_texts.append(truncated)
         is_cut.append(truncated != texts)
     names = ["text", "second"][: len(text_columns)]
-    return pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(truncated=is_cut)
+    items = pd.DataFrame(truncated_texts, columns=names, index=kept_rows).assign(truncated=is_cut)
+    if task.label is not None:
+        labels = read_labels(columns, task.label, where)
+        items["label"] = [labels[row] for row in kept_rows]
+    return items
 
 
 def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
@@ -259,7 +263,6 @@ def extract_item_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
 
 
 def _truncate_texts(texts: tuple[str, ...], task: Task) -> tuple[str, ...]:
-    """Cut one text or two to max_words words, both together."""
     if len(texts) == 1:
         return (truncate_to_words(texts[0], task.max_words, task.language),)
     lengths = [len(split_words(text, task.language)) for text in texts]

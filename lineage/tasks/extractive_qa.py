@@ -18,7 +18,7 @@ from lineage.language import (
     word_spans,
 )
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, parse_integer, read_group_column, read_text_column
+from lineage.tasks.columns import TableColumns, parse_integer, read_text_column
 
 CharacterSpan = tuple[int, int]  # the first character, and the one after the last
 
@@ -33,7 +33,6 @@ class _Row:
     starts: str
 
     def error(self, problem: str) -> InputError:
-        """Return an error about this row."""
         return row_error(self.number, self.where, problem)
 
 
@@ -46,7 +45,7 @@ class _Answer:
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns question, context, starts, ends, answers, label, group and truncated.
+    """Return columns question, context, starts, ends, answers, label and truncated.
 
     `starts` and `ends` hold the characters of each word of the context, `answers` all correct
     texts. Both texts together have max_words words, and the longer one is cut. `label` is the
@@ -75,12 +74,10 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         texts = [normalize_text(answer.text) for answer in answers]
         items.append(_make_item(question, context, texts, spans, task))
     names = ["question", "context", "starts", "ends", "answers", "label", "truncated"]
-    groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame(items, columns=names).assign(group=groups)
+    return pd.DataFrame(items, columns=names)
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the questions and the contexts."""
     return [list(items["question"]), list(items["context"])]
 
 
@@ -175,7 +172,6 @@ def _find_occurrences(text: str, part: str) -> Iterator[int]:
 def _make_item(
     question: str, context: str, answers: list[str], spans: list[CharacterSpan], task: Task
 ) -> tuple[Any, ...]:
-    """Return one row of the items, cut to max_words."""
     question_words = word_spans(question, task.language)
     context_words = word_spans(context, task.language)
     max_question, max_context = truncate_pair_lengths(

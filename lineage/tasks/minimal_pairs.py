@@ -5,11 +5,11 @@ import pandas as pd
 from lineage.answers.pair import PairAnswer
 from lineage.config.data import Task
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, read_group_column, read_text_column
+from lineage.tasks.columns import TableColumns, read_text_column
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns good, bad, group (the paradigm) and truncated, which is always False.
+    """Return columns good and bad; the groups are the paradigms.
 
     A pair of equal sentences is left out (the published BLiMP holds one): it cannot be answered.
     """
@@ -18,15 +18,12 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         {
             "good": read_text_column(columns, task.good, where),
             "bad": read_text_column(columns, task.bad, where),
-            "group": read_group_column(columns, task.group, where),
-            "truncated": False,
         }
     )
     return items[items["good"] != items["bad"]]
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the good sentences."""
     return [list(items["good"])]
 
 

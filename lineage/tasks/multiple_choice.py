@@ -1,6 +1,5 @@
 """A text, a question about it, and several choices, one of which is right."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,23 +18,13 @@ from lineage.language import (
 from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
-    read_group_column,
     read_label_column,
     read_text_column,
 )
 
 
-@dataclass(frozen=True)
-class _Item:
-    """An item within max_words words."""
-
-    text: str
-    choices: list[str]
-    truncated: bool
-
-
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns text, choices (the same number in every item), label, asked, group and truncated.
+    """Return columns text, choices (the same number in every item), label, asked and truncated.
 
     `label` is the place of the right choice, from 0. The question, from all columns of `text` but
     the first, is at the end of the text and is its last `asked` characters. With the longest
@@ -54,22 +43,16 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
         _truncate_item(row, *parts, task, where)
         for row, parts in enumerate(zip(passages, questions, choices, strict=True))
     ]
-    table = pd.DataFrame(
-        {"text": [item.text for item in items], "choices": [item.choices for item in items]}
-    )
+    table = pd.DataFrame(items, columns=["text", "choices", "truncated"])
     if task.label is not None:
         table["label"] = _read_labels(columns, choices, task.label, where)
-    return table.assign(
-        asked=[len(question) for question in questions],
-        group=read_group_column(columns, task.group, where),
-        truncated=[item.truncated for item in items],
-    )
+    return table.assign(asked=[len(question) for question in questions])
 
 
 def _truncate_item(
     row: int, passage: str, question: str, choices: list[str], task: Task, where: str
-) -> _Item:
-    """Cut an item to max_words words.
+) -> tuple[str, list[str], bool]:
+    """Cut an item to max_words words. Return its text and choices, and whether it was cut.
 
     Raises InputError if this leaves no words of a choice, or makes two choices equal.
     """
@@ -94,11 +77,8 @@ def _truncate_item(
             limit = f" within max_words, which is {task.max_words}; raise it"
         raise row_error(row, where, f"two of its choices are the same{limit}")
     short_passage = truncate_to_words(passage, max_passage, task.language)
-    return _Item(
-        text=f"{short_passage} {question}" if question else short_passage,
-        choices=short_choices,
-        truncated=short_passage != passage or short_choices != choices,
-    )
+    text = f"{short_passage} {question}" if question else short_passage
+    return text, short_choices, short_passage != passage or short_choices != choices
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
@@ -135,7 +115,6 @@ def _parse_choices(value: Any, row: int, name: str, where: str) -> list[str]:
 
 
 def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> None:
-    """Check for at least two choices, and the same number in every item."""
     column = task.choices[0] if task.choices else ""
     for row, own in enumerate(choices):
         if len(own) < 2:
@@ -152,7 +131,6 @@ def _check_choice_counts(choices: list[list[str]], task: Task, where: str) -> No
 def _read_labels(
     columns: TableColumns, choices: list[list[str]], name: str, where: str
 ) -> list[str]:
-    """Return the labels. Raises InputError if one is not among the choices."""
     labels = read_label_column(columns, name, where)
     for row, (own, label) in enumerate(zip(choices, labels, strict=True)):
         if label not in map(str, range(len(own))):

@@ -17,7 +17,6 @@ from lineage.tasks.columns import (
     is_empty_cell,
     normalize_label,
     parse_list,
-    read_group_column,
 )
 
 MIN_ROWS_FOR_CHECK = 24  # fewer rows allow no conclusion
@@ -27,11 +26,11 @@ Sequences = list[list[str]]  # a list of words, or of their tags, for each sente
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens, label (a tag for each), blank, has_invalid_tags, group and truncated.
+    """Return columns tokens, label (a tag for each), blank and has_invalid_tags.
 
     `blank` counts the blank tokens that were left out with their tags. `has_invalid_tags` is there
-    if the data has spans of characters, and says whether some overlapped. `truncated` is always
-    False: a word that is cut off could not be tagged. Raises InputError, also where nearly every
+    if the data has spans of characters, and says whether some overlapped. No item is truncated:
+    a word that is cut off could not be tagged. Raises InputError, also where nearly every
     row has one token. New items have no label. A text is then split at its spaces. In a language
     without spaces, one that has none is split into its characters.
     """
@@ -72,8 +71,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
             "tokens": _select(tokens, is_word),
             "label": _select(tags, is_word),
             "blank": [flags.count(False) for flags in is_word],
-            "group": read_group_column(columns, task.group, where),
-            "truncated": False,
         }
     )
     if has_overlap:
@@ -82,7 +79,6 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
 
 
 def _make_new_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens, group and truncated."""
     assert task.tokens is not None
     tokens = []
     for row, cell in enumerate(columns[task.tokens]):
@@ -90,9 +86,7 @@ def _make_new_items(columns: TableColumns, task: Task, where: str) -> pd.DataFra
         if isinstance(cell, str) and is_spaceless(task.language) and len(words) == 1:
             words = list(words[0])
         tokens.append([word for word in words if not is_blank(word)])
-    groups = read_group_column(columns, task.group, where)
-    items = pd.DataFrame({"tokens": tokens, "group": groups, "truncated": False})
-    return items[[bool(words) for words in tokens]]
+    return pd.DataFrame({"tokens": tokens})[[bool(words) for words in tokens]]
 
 
 def _select(sequences: Sequences, flags: list[list[bool]]) -> Sequences:
@@ -100,7 +94,6 @@ def _select(sequences: Sequences, flags: list[list[bool]]) -> Sequences:
 
 
 def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
-    """Raise InputError if rows are words instead of sentences."""
     pairs = zip(tokens, tags, strict=True)
     num_single = sum(len(words) == len(word_tags) == 1 for words, word_tags in pairs)
     if len(tokens) < MIN_ROWS_FOR_CHECK or num_single <= MAX_SINGLE_TOKEN_SHARE * len(tokens):
@@ -114,7 +107,6 @@ def _check_sentences(tokens: Sequences, tags: Sequences, where: str) -> None:
 
 
 def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
-    """Raise InputError if a tag has a space."""
     for tag in tags:
         if len(tag.split()) > 1:
             hint = ""
@@ -132,7 +124,6 @@ def _check_tags(row: int, tags: list[str], task: Task, where: str) -> None:
 
 
 def _check_lengths(tokens: Sequences, tags: Sequences, task: Task, where: str) -> None:
-    """Raise InputError if words and tags differ in number."""
     sizes = [(len(words), len(word_tags)) for words, word_tags in zip(tokens, tags, strict=True)]
     are_equal = [num_words == num_tags for num_words, num_tags in sizes]
     if not all(are_equal):
@@ -191,7 +182,6 @@ def _convert_spans(
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the words as running text."""
     return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
 
 

@@ -6,24 +6,22 @@ from lineage.answers.text import TextAnswer
 from lineage.config.data import Task
 from lineage.language import truncate_to_words
 from lineage.tasks.base import Kind
-from lineage.tasks.columns import TableColumns, read_group_column, read_text_column
+from lineage.tasks.columns import TableColumns, read_text_column
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns source (at most max_words words), target (never cut), group and truncated."""
+    """Return columns source (at most max_words words), target (never cut) and truncated."""
     assert task.source is not None
     whole_sources = read_text_column(columns, task.source, where, noun="source")
     sources = [truncate_to_words(text, task.max_words, task.language) for text in whole_sources]
     is_cut = [len(a) < len(b) for a, b in zip(sources, whole_sources, strict=True)]
-    items = pd.DataFrame({"source": sources})
+    items = pd.DataFrame({"source": sources, "truncated": is_cut})
     if task.target is not None:
         items["target"] = read_text_column(columns, task.target, where, noun="target")
-    groups = read_group_column(columns, task.group, where)
-    return items.assign(group=groups, truncated=is_cut)
+    return items
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
-    """Return the sources."""
     return [list(items["source"])]
 
 

@@ -9,13 +9,12 @@ from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
     extract_item_words,
-    read_group_column,
     read_word_columns,
 )
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns words (lists of a, b, c, d), group (the category) and truncated, always False."""
+    """Return the column words (lists of a, b, c, d); the groups are categories."""
     words = read_word_columns(columns, task, where, num_words=4)
     names = task.words or ()
     for row, (a, b, c, d) in enumerate(words):
@@ -33,8 +32,7 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
                 f"column '{names[3]}': '{shorten_value(d)}' is one of the three words that are "
                 "given, which are never the answer",
             )
-    groups = read_group_column(columns, task.group, where)
-    return pd.DataFrame({"words": words, "group": groups, "truncated": False})
+    return pd.DataFrame({"words": words})
 
 
 def check_items(items: pd.DataFrame, task: Task, where: str) -> None:

@@ -1,6 +1,5 @@
 """A word in its sentence, and the sense that it has there, which only the context can tell."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -14,22 +13,12 @@ from lineage.tasks.columns import (
     TableColumns,
     parse_integer,
     parse_list,
-    read_group_column,
     read_label_column,
 )
 
 
-@dataclass(frozen=True)
-class _Window:
-    """At most max_words words around the target, and the target's place among them."""
-
-    tokens: list[str]
-    target: int
-    truncated: bool
-
-
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns tokens (a window of max_words around the target), target, label, group, truncated.
+    """Return columns tokens (a window of max_words around the target), target, label, truncated.
 
     `target` is the index of the word in its window.
     """
@@ -38,18 +27,10 @@ def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
     windows = [
         _cut_window(tokens, target, row, task, where) for row, (tokens, target) in enumerate(rows)
     ]
-    items = pd.DataFrame(
-        {
-            "tokens": [window.tokens for window in windows],
-            "target": [window.target for window in windows],
-        }
-    )
+    items = pd.DataFrame(windows, columns=["tokens", "target", "truncated"])
     if task.label is not None:
         items["label"] = read_label_column(columns, task.label, where)
-    return items.assign(
-        group=read_group_column(columns, task.group, where),
-        truncated=[window.truncated for window in windows],
-    )
+    return items
 
 
 def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
@@ -57,8 +38,13 @@ def extract_texts(items: pd.DataFrame, language: str) -> list[list[str]]:
     return [[join_words(list(tokens), language) for tokens in items["tokens"]]]
 
 
-def _cut_window(value: Any, target: Any, row: int, task: Task, where: str) -> _Window:
-    """Cut a sentence to max_words. Raises InputError if the target is not a word's index."""
+def _cut_window(
+    value: Any, target: Any, row: int, task: Task, where: str
+) -> tuple[list[str], int, bool]:
+    """Return max_words words around the target, its place among them, and whether there are more.
+
+    Raises InputError if the target is not a word's index.
+    """
     assert task.tokens is not None
     tokens = parse_list(value, row, task.tokens, where)
     try:
@@ -83,11 +69,8 @@ def _cut_window(value: Any, target: Any, row: int, task: Task, where: str) -> _W
             f"column '{task.tokens}': the word at {place}, which '{task.target}' names, is blank",
         )
     first = max(0, min(place - task.max_words // 2, len(tokens) - task.max_words))
-    return _Window(
-        tokens=tokens[first : first + task.max_words],
-        target=place - first,
-        truncated=len(tokens) > task.max_words,
-    )
+    window = tokens[first : first + task.max_words]
+    return window, place - first, len(tokens) > task.max_words
 
 
 KIND = Kind(

@@ -9,24 +9,18 @@ from lineage.tasks.base import Kind
 from lineage.tasks.columns import (
     TableColumns,
     extract_item_words,
-    read_group_column,
     read_number_column,
     read_word_columns,
 )
 
 
 def make_items(columns: TableColumns, task: Task, where: str) -> pd.DataFrame:
-    """Return columns words (lists of two), label (people's score), group (the data set) and truncated.
-
-    `truncated` is always False.
-    """
+    """Return columns words (lists of two) and label (people's score); groups are data sets."""
     assert task.label is not None
     return pd.DataFrame(
         {
             "words": read_word_columns(columns, task, where, num_words=2),
             "label": read_number_column(columns, task.label, where),
-            "group": read_group_column(columns, task.group, where),
-            "truncated": False,
         }
     )
 

@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from lineage.artifacts import check_intact, read_json, read_manifest, read_table
+from lineage.artifacts import check_intact, read_manifest, read_table
 from lineage.config.params import Params
 from lineage.errors import EvaluationError
 from lineage.language import byte_count
@@ -18,6 +17,7 @@ from lineage.networks.base import Encoder, LanguageModelFamily
 from lineage.networks.checkpoint import Checkpoint
 from lineage.randomness import derive_seed, generator
 from lineage.tasks.base import load_kind
+from lineage.tasks.info import INFO_FILE, TaskInfo
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.best_weights import BestWeights
@@ -49,11 +49,11 @@ def split_target_texts(
     """
     settings = params.adapt
     read_manifest(folder, "task")
-    check_intact(folder, "task.json", "unlabelled.parquet", "train.parquet")
-    info = read_json(folder / "task.json")
+    check_intact(folder, INFO_FILE, "unlabelled.parquet", "train.parquet")
+    info = TaskInfo.read(folder)
     texts = _read_target_texts(folder, info)
     assert len(texts) >= 2, "the sources stage refuses fewer"
-    order = generator("held", params.seed, info["name"]).permutation(len(texts))
+    order = generator("held", params.seed, info.name).permutation(len(texts))
     num_held_out = min(max(1, round(settings.heldout_share * len(texts))), len(texts) - 1)
     held_out_bytes = min(settings.heldout_share * max_bytes, MAX_HELD_OUT_BYTES)
     held_out_indices = _take_bytes(texts, order[:num_held_out], held_out_bytes)
@@ -63,14 +63,13 @@ def split_target_texts(
     return train_texts, held_out_texts
 
 
-def _read_target_texts(folder: Path, info: dict[str, Any]) -> list[str]:
+def _read_target_texts(folder: Path, info: TaskInfo) -> list[str]:
     """Read each text once: a repeated text must not be both in training and held out."""
     path = folder / "unlabelled.parquet"
     if path.is_file():
         return list(dict.fromkeys(read_table(path)["text"]))
     items = read_table(folder / "train.parquet")
-    kind = load_kind(info["kind"])
-    texts_by_item = kind.extract_texts(items, info["language"])
+    texts_by_item = load_kind(info.kind).extract_texts(items, info.language)
     return list(dict.fromkeys(text for texts in texts_by_item for text in texts))
 
 
