@@ -3,10 +3,11 @@
 Scores are shares of a perfect score, from 0 to 1 (correlations from -1), and so are differences.
 """
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ ComparisonType = Literal[
     "chance",  # a system with the chance level; it decides what is above chance
 ]
 Outcome = Verdict | Literal["both at chance"]
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -602,6 +605,14 @@ class Analysis:
     def scores_of_task(self, task: str) -> list[SystemScore]:
         """Return all scores of a task."""
         return [score for score in self.scores if score.task == task]
+
+
+def group_by(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
+    """Group values by a key. Groups and values keep their order."""
+    groups: dict[Key, list[Value]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
+    return groups
 
 
 def record_to_json(record: Any) -> Any:
