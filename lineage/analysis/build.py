@@ -3,7 +3,7 @@
 It does not depend on a clock, a host name or a path.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -49,9 +49,7 @@ from lineage.analysis.records import (
     Failure,
     LossCurve,
     PretrainingBudget,
-    Ranking,
     SwapConsistency,
-    SystemScore,
     TrialCounts,
     UnknownTokenShare,
 )
@@ -111,17 +109,23 @@ def build_results(
         ensemble_predictions=ensemble_predictions,
     )
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
-    ranked_systems = _best_systems_by_setting(cells, grid)
+    groups = group_by_setting(cells)
+    ranked_systems = _best_systems_by_setting(groups.values(), grid)
     contamination = read_contamination(results_dir, grid)
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
     comparisons = run_comparisons(plan_comparisons(cells, grid, continued_models))
-    rankings = _rank_settings(cells, grid)
+    rankings = [
+        ranking for group in groups.values() for ranking in rank_setting(group, [*grid.ablation_of])
+    ]
     analysis = Analysis(
         split=split,
         grid=grid,
-        scores=tuple(_summarize_cells(cells)),
+        scores=tuple(
+            cell.summarize(above_chance=is_above_chance(cell, groups[cell.setting]))
+            for cell in cells
+        ),
         rankings=tuple(rankings),
         label_forecasts=tuple(forecast_labels(cells, rankings)),
         answer_details=describe_answers(rankings, results_dir, grid, split=split),
@@ -186,30 +190,15 @@ def _language_model_fields(
     }
 
 
-def _best_systems_by_setting(cells: list[ResultCell], grid: Grid) -> list[list[ResultCell]]:
-    """Return the best systems of each setting, best first."""
-    found = []
-    for group in group_by_setting(cells).values():
-        candidates = [cell for cell in group if cell.system.model not in grid.ablation_of]
-        ranked = best_systems(candidates)
-        if ranked:
-            found.append(ranked)
-    return found
-
-
-def _rank_settings(cells: list[ResultCell], grid: Grid) -> list[Ranking]:
-    rankings: list[Ranking] = []
-    for group in group_by_setting(cells).values():
-        rankings += rank_setting(group, [*grid.ablation_of])
-    return rankings
-
-
-def _summarize_cells(cells: list[ResultCell]) -> list[SystemScore]:
-    by_setting = group_by_setting(cells)
-    return [
-        cell.summarize(above_chance=is_above_chance(cell, by_setting[cell.setting]))
-        for cell in cells
-    ]
+def _best_systems_by_setting(
+    groups: Iterable[list[ResultCell]], grid: Grid
+) -> list[list[ResultCell]]:
+    """Return the best systems of each setting that has any, best first."""
+    found = (
+        best_systems([cell for cell in group if cell.system.model not in grid.ablation_of])
+        for group in groups
+    )
+    return [ranked for ranked in found if ranked]
 
 
 def _public_models(grid: Grid, table: pd.DataFrame) -> tuple[str, ...]:
@@ -296,9 +285,11 @@ def _adaptation_effects(
     heldout = table[(table["test_set"] == HELDOUT_TEST_SET) & (table["status"] == "ok")]
     effects = []
     for (model, task, metric), group in heldout.groupby(["model", "task", "metric"], sort=True):
-        before, after = _values_before_and_after(group)
-        if not len(before):
+        by_seed = group.pivot_table(index="pretrain_seed", columns="init", values="value")
+        paired = by_seed.reindex(columns=["pretrained", "adapted"]).dropna()
+        if paired.empty:
             continue  # all adaptations failed
+        before, after = paired["pretrained"], paired["adapted"]
         improved = after > before if str(metric).endswith("_accuracy") else after < before
         effects.append(
             AdaptationEffect(
@@ -316,16 +307,6 @@ def _adaptation_effects(
             )
         )
     return effects
-
-
-def _values_before_and_after(group: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the values of the pretraining seeds that have both, by seed."""
-    before, after = (
-        group[group["init"] == init].groupby("pretrain_seed")["value"].mean()
-        for init in ("pretrained", "adapted")
-    )
-    aligned_before, aligned_after = before.align(after, join="inner")
-    return aligned_before, aligned_after
 
 
 def _merge_notes(reasons: pd.Series) -> tuple[results.Note, ...]:
@@ -461,19 +442,7 @@ def swap_consistency(table: pd.DataFrame, split: str) -> list[SwapConsistency]:
 
 def list_failures(table: pd.DataFrame) -> list[Failure]:
     """Return the results without a value, merging all seeds with the same reason."""
-    columns = [
-        "model",
-        "family",
-        "init",
-        "transfer",
-        "head",
-        "task",
-        "label_count",
-        "group",
-        "metric",
-        "status",
-        "reason",
-    ]
+    columns = [name for name in Failure.__dataclass_fields__ if not name.endswith("_seeds")]
     failed = disambiguate(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
     pretrain_seeds: dict[tuple[Any, ...], list[int]] = {}
     groups = failed.groupby([*columns, "pretrain_seed"], sort=True, dropna=False)

@@ -87,7 +87,7 @@ def decide_champion(
     """Decide whether the challenger becomes the champion.
 
     It does if it is better on the same test items, or if it takes less time to build and is shown
-    to be at most `margin` below the champion (the rule of `decision.choose`). Two scores differ by
+    to be at most `margin` below the champion (the rule of `decision.decide`). Two scores differ by
     `max_difference` at most. The items are drawn with `rng`.
     """
     if champion is None:

@@ -1,6 +1,5 @@
 """Which cells are compared, and the verdict of each comparison."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,6 +19,7 @@ from lineage.analysis.records import (
     Comparison,
     ComparisonType,
     System,
+    group_by,
 )
 from lineage.answers.metrics import max_difference
 from lineage.config.params import Grid
@@ -119,16 +119,14 @@ def _merge_seeds(first: SeedPair, second: SeedPair) -> list[int]:
 
 def run_comparisons(planned: Iterable[PlannedComparison]) -> list[Comparison]:
     """Compare every pair that shares seeds and items. Each family of tests has one correction."""
-    families = defaultdict[FamilyOfTests, list[tuple[int, PlannedComparison, PairedScores]]](list)
-    for place, pair in enumerate(planned):
-        scores = pair_scores(pair.first, pair.second)
-        if scores is not None:
-            families[pair.family_of_tests].append((place, pair, scores))
+    pairs = [(pair, pair_scores(pair.first, pair.second)) for pair in planned]
+    numbered = enumerate((pair, scores) for pair, scores in pairs if scores is not None)
+    families = group_by(numbered, lambda one: one[1][0].family_of_tests)
     by_place: dict[int, Comparison] = {}
     for family in families.values():
-        pairs = [(pair, scores) for _, pair, scores in family]
-        places = [place for place, _, _ in family]
-        by_place |= dict(zip(places, _compare_family(pairs), strict=True))
+        places = [place for place, _ in family]
+        compared = _compare_family([pair for _, pair in family])
+        by_place |= dict(zip(places, compared, strict=True))
     return [by_place[place] for place in sorted(by_place)]
 
 
@@ -158,37 +156,28 @@ def _compare_family(
             (verdict,) = statistics.classify_differences([estimate])
         if scores.identical_predictions:
             verdict = "identical predictions"
-        found.append(_comparison(pair, scores, estimate, verdict, num_comparisons=len(tested)))
+        found.append(
+            Comparison(
+                comparison_type=pair.comparison_type,
+                task=pair.first.task,
+                label_count=pair.first.label_count,
+                metric=pair.first.metric,
+                first=pair.first.system,
+                second=pair.second.system,
+                difference=estimate.mean,
+                ci_low=estimate.low,
+                ci_high=estimate.high,
+                standard_error=estimate.standard_error,
+                degrees_of_freedom=estimate.degrees_of_freedom,
+                detectable=statistics.detectable_difference(estimate, len(tested)),
+                pretrain_runs=len(np.unique(scores.seeds[:, 0])),
+                repetitions=estimate.num_repetitions,
+                num_examples=estimate.num_items,
+                num_comparisons=max(len(tested), 1),
+                verdict=verdict,
+            )
+        )
     return found
-
-
-def _comparison(
-    pair: PlannedComparison,
-    scores: PairedScores,
-    estimate: statistics.Estimate,
-    verdict: statistics.Verdict,
-    *,
-    num_comparisons: int,
-) -> Comparison:
-    return Comparison(
-        comparison_type=pair.comparison_type,
-        task=pair.first.task,
-        label_count=pair.first.label_count,
-        metric=pair.first.metric,
-        first=pair.first.system,
-        second=pair.second.system,
-        difference=estimate.mean,
-        ci_low=estimate.low,
-        ci_high=estimate.high,
-        standard_error=estimate.standard_error,
-        degrees_of_freedom=estimate.degrees_of_freedom,
-        detectable=statistics.detectable_difference(estimate, num_comparisons),
-        pretrain_runs=len(np.unique(scores.seeds[:, 0])),
-        repetitions=estimate.num_repetitions,
-        num_examples=estimate.num_items,
-        num_comparisons=max(num_comparisons, 1),
-        verdict=verdict,
-    )
 
 
 def _estimate_difference(
@@ -202,21 +191,20 @@ def _estimate_difference(
     The comparison with chance is about the models at hand, so its interval is over items only, for
     the mean over seeds. With two seeds, an interval over seeds would exclude nothing.
     """
-    num_grouped_items = pair.first.num_grouped_items
+    first = scores.first
+    second = scores.second
+    seeds: statistics.Seeds | None = scores.seeds
     if pair.comparison_type == "chance":
-        return statistics.estimate_difference(
-            scores.first.mean(axis=0, keepdims=True),
-            scores.second.mean(axis=0, keepdims=True),
-            max_difference=max_difference(pair.first.metric),
-            num_grouped_items=num_grouped_items,
-        )
+        first = first.mean(axis=0, keepdims=True)
+        second = second.mean(axis=0, keepdims=True)
+        seeds = None
     return statistics.estimate_difference(
-        scores.first,
-        scores.second,
-        seeds=scores.seeds,
+        first,
+        second,
+        seeds=seeds,
         seed_variances=seed_variances,
         max_difference=max_difference(pair.first.metric),
-        num_grouped_items=num_grouped_items,
+        num_grouped_items=pair.first.num_grouped_items,
     )
 
 

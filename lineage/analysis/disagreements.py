@@ -13,7 +13,7 @@ from lineage.analysis.cells import (
     shorten_label,
     split_test_set,
 )
-from lineage.analysis.decision import largest_label_counts, widest_ranking
+from lineage.analysis.decision import largest_label_counts, widest_rankings
 from lineage.analysis.records import Analysis, System
 from lineage.tasks.base import load_kind
 
@@ -59,7 +59,7 @@ def find_disagreements(
     disagreements = []
     for task, ranking in largest_label_counts(analysis.rankings).items():
         kind = ranking.kind
-        ranking = widest_ranking(analysis.rankings, ranking)
+        ranking = widest_rankings(analysis.rankings)[ranking.setting]
         if len(ranking.standings) < 2 or not load_kind(kind).answer.can_be_shown:
             continue
         systems = (ranking.standings[0].system, ranking.standings[1].system)

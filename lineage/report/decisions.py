@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lineage.analysis.decision import Choice, Decision
-from lineage.analysis.records import Analysis, Standing, System
+from lineage.analysis.records import Analysis, Standing, System, group_by
 from lineage.report.formatting import (
     format_build_time,
     format_difference,
@@ -44,12 +44,8 @@ def list_decisions(decisions: Sequence[Decision]) -> list[str]:
 
 def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]:
     """Return the decision of each task at its most labels."""
-    found: dict[str, Decision] = {}
-    for one in decisions:
-        known = found.get(one.task)
-        if known is None or one.train_examples > known.train_examples:
-            found[one.task] = one
-    return found
+    by_task = group_by(decisions, lambda one: one.task)
+    return {task: max(own, key=lambda one: one.train_examples) for task, own in by_task.items()}
 
 
 def name_labels(decision: Decision) -> str:
@@ -221,12 +217,9 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
     largest = find_largest_decisions(decisions)
     if not largest:
         return "No system has a score. The reasons are listed under the failures."
-    groups: dict[tuple[str, str], list[Decision]] = {}
-    for one in largest.values():
-        groups.setdefault(_answer_key(one), []).append(one)
     others = {(one.task, one.use.standing.system.model) for one in decisions}
     answers = []
-    for (advice, model), group in groups.items():
+    for (advice, model), group in group_by(largest.values(), _answer_key).items():
         used = {(one.task, one.use.standing.system.model) for one in group}
         tasks = {one.task for one in group}
         has_other_uses = any(one not in used for one in others if one[0] in tasks)

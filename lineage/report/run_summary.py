@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
-from lineage.analysis.decision import Decision
+from lineage.analysis.decision import Decision, widest_rankings
 from lineage.analysis.records import Analysis, Setting, Standing, System, record_to_json
 from lineage.config.records import parse_record
 from lineage.errors import InputError
@@ -163,9 +163,8 @@ def build_run_summary(
 
 def _score_lines(analysis: Analysis) -> list[ScoreLine]:
     """Return a line for each candidate of each setting, highest score first."""
-    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
     found = []
-    for ranking in widest.values():
+    for ranking in widest_rankings(analysis.rankings).values():
         labels = format_label_count(ranking.label_count, train_examples=ranking.train_examples)
         unit = metric_unit(ranking.metric)
         found += [

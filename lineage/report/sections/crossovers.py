@@ -39,18 +39,18 @@ def build_tables(analysis: Analysis) -> list[Table]:
 
 def _crossover_table(table: CrossoverTable) -> Table:
     counts = [
-        format_label_count(one.label_count, train_examples=one.train_examples)
-        for one in table.label_counts
+        format_label_count(label_count, train_examples=count)
+        for label_count, count in table.train_examples.items()
     ]
-    largest = table.label_counts[-1].train_examples
+    largest = max(table.train_examples.values())
     rows = []
     for line in table.lines:
         cells = [verdict_cell(one) if one else "" for one in line.comparisons]
-        rows.append([format_system(line.system), *cells, format_crossover(line, largest=largest)])
+        rows.append([format_system(line.system), *cells, _format_crossover(line, largest=largest)])
     return Table(["system", *counts, "crossover point"], rows, title=table.task)
 
 
-def format_crossover(line: CrossoverLine, *, largest: int) -> str:
+def _format_crossover(line: CrossoverLine, *, largest: int) -> str:
     """Name the crossover point: `from 100 labels`; `at 30 labels, but not at more`; `none`.
 
     `largest` is the largest number of labels of the task.

@@ -10,7 +10,7 @@ from lineage.analysis.records import Analysis, group_by
 from lineage.methods.registry import list_uses
 from lineage.report import figures
 from lineage.report.cells import task_cell
-from lineage.report.figures import EffectRow
+from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
     NO_VALUE,
     css_class,
@@ -289,40 +289,41 @@ def _draw_effects(analysis: Analysis, effects: Sequence[Effect]) -> list[str]:
     drawn = []
     for (kind, metric), own in group_by(shown, lambda one: (one.kind, one.metric)).items():
         own.sort(key=lambda effect: list_uses().index(effect.method))
+        rows = {
+            group: [_effect_row(analysis, effect) for effect in effects_of_group]
+            for group, effects_of_group in group_by(own, _name_effect_group).items()
+        }
         num_tasks = len({gain.comparison.task for effect in own for gain in effect.gains})
-        drawn.append(
-            figures.draw_forest(
-                [_effect_row(analysis, effect) for effect in own],
-                title=format_kind(kind),
-                subtitle=f"{metric_heading(metric)}, {plural(num_tasks, 'task')}",
-            )
-        )
+        subtitle = f"{metric_heading(metric)}, {plural(num_tasks, 'task')}"
+        drawn.append(figures.draw_forest(rows, title=format_kind(kind), subtitle=subtitle))
     return drawn
 
 
-def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
+def _name_effect_group(effect: Effect) -> str:
+    """Name the method, with its number of labels if that is not all: `fine-tuned, 100 labels`."""
+    counts = {gain.comparison.label_count for gain in effect.gains} - {"all", "none"}
+    return f"{effect.method}, {join_with_and(sorted(counts))} labels" if counts else effect.method
+
+
+def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
     pooled = effect.pooled
-    style = model_style(analysis, effect.model)
     is_weak = effect.model in find_weak_models(analysis)
     text = format_difference(pooled.mean)
     interval = None
     if pooled.low is not None and pooled.high is not None:
         interval = (pooled.low, pooled.high)
-        low, high = (format_difference(edge) for edge in interval)
+        low, high = map(format_difference, interval)
         text += f" ({low} to {high})"
     if any(gain.baseline_near_chance for gain in effect.gains):
         text += " °"
-    counts = {gain.comparison.label_count for gain in effect.gains} - {"all", "none"}
-    labels = f", {join_with_and(sorted(counts))} labels" if counts else ""
-    return EffectRow(
-        group=f"{effect.method}{labels}",
-        name=format_model(effect.model) + (" ‡" if is_weak else ""),
-        mean=pooled.mean,
-        interval=interval,
-        dots=[gain.comparison.difference for gain in effect.gains],
-        color=style.color,
-        marker=style.marker,
-        text=text,
+    differences = [gain.comparison.difference for gain in effect.gains]
+    return IntervalRow(
+        format_model(effect.model) + (" ‡" if is_weak else ""),
+        model_style(analysis, effect.model),
+        pooled.mean,
+        interval,
+        text,
+        others=differences if len(differences) > 1 else (),
     )
 
 

@@ -274,15 +274,13 @@ def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> s
         for one in scores.scores
         if one.system.family == "tfidf" and one.label_count == scores.largest
     ]
-    style = model_style(scores.analysis, score.system.model)
     return figures.draw_strip(
         scale,
         value=score.mean,
         interval=interval,
         reference=tfidf[0] if tfidf else None,
         chance=chance_level(scores.analysis, score.setting),
-        color=style.color,
-        marker=style.marker,
+        style=model_style(scores.analysis, score.system.model),
         faint=score.system.init == "random",
     )
 
@@ -377,14 +375,12 @@ def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
 
 
 def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
-    style = model_style(analysis, curve.model)
     points = zip(curve.epoch, getattr(curve, field), strict=True)
     finite = [(epoch, value) for epoch, value in points if value is not None]
     return LineSeries(
         format_model(curve.model),
-        style.color,
+        model_style(analysis, curve.model),
         [epoch for epoch, _ in finite],
         [value for _, value in finite],
         hollow=curve.init == "random",
-        marker=style.marker,
     )

@@ -3,8 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.decision import Choice, Decision, SystemCost
-from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, TrialCounts
+from lineage.analysis.decision import Choice, Decision, SystemCost, widest_rankings
+from lineage.analysis.records import (
+    MEAN_TOLERANCE,
+    Analysis,
+    Ranking,
+    Standing,
+    SystemScore,
+    TrialCounts,
+)
 from lineage.analysis.settings import chance_level
 from lineage.methods.registry import list_method_types
 from lineage.methods.tfidf import TfidfMethod
@@ -248,8 +255,8 @@ def _describe_figure(report: ReportData, count: str) -> str:
 
 def draw_main_panels(analysis: Analysis, count: str) -> list[str]:
     """Draw each model's best system at one number of labels, a panel per task."""
-    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
-    rankings = [one for one in widest.values() if one.label_count in (count, "none")]
+    widest = widest_rankings(analysis.rankings).values()
+    rankings = [one for one in widest if one.label_count in (count, "none")]
     width = figures.choose_panel_size(len(rankings)).width
     return [_draw_panel(analysis, ranking, width) for ranking in rankings]
 
@@ -262,18 +269,16 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
         if standing.system.family == "tfidf":
             reference = standing.mean
             band = _interval(standing)
-        style = model_style(analysis, standing.system.model)
         rows.append(
             IntervalRow(
-                name=format_model(standing.system.model),
-                detail=format_use(standing.system),
-                value=standing.mean,
+                format_model(standing.system.model),
+                model_style(analysis, standing.system.model),
+                standing.mean,
+                _interval(standing),
+                format_percent(standing.mean),
                 others=_other_scores(analysis, ranking, standing),
-                interval=_interval(standing),
-                color=style.color,
-                marker=style.marker,
-                filled=standing.may_be_best,
-                text=format_percent(standing.mean),
+                detail=format_use(standing.system),
+                is_filled=standing.may_be_best,
                 is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
             )
         )
@@ -298,22 +303,10 @@ def _counting_row(analysis: Analysis, ranking: Ranking) -> IntervalRow | None:
     for score in analysis.scores_of(ranking.setting):
         if score.system.model != "kneser_ney" or score.mean is None:
             continue
-        style = model_style(analysis, score.system.model)
-        interval = None
-        if score.ci_low is not None and score.ci_high is not None:
-            interval = (score.ci_low, score.ci_high)
-        return IntervalRow(
-            name=format_model(score.system.model),
-            detail="",
-            value=score.mean,
-            others=(),
-            interval=interval,
-            color=style.color,
-            marker=style.marker,
-            filled=True,
-            text=format_percent(score.mean),
-            is_best=False,
-        )
+        model = score.system.model
+        style = model_style(analysis, model)
+        text = format_percent(score.mean)
+        return IntervalRow(format_model(model), style, score.mean, _interval(score), text)
     return None
 
 
@@ -339,7 +332,7 @@ def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[St
     return sorted(standings, key=place)
 
 
-def _interval(standing: Standing) -> tuple[float, float] | None:
+def _interval(standing: Standing | SystemScore) -> tuple[float, float] | None:
     if standing.ci_low is None or standing.ci_high is None:
         return None
     return standing.ci_low, standing.ci_high
