@@ -102,12 +102,11 @@ def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
             largest[ranking.task] = ranking.train_examples
             for standing in ranking.standings:
                 candidates.setdefault(ranking.task, {})[standing.system.model] = standing.system
-    names = [*analysis.model_names, "tfidf"]
     curves: dict[str, list[LabelCurve]] = {}
     for task, systems in candidates.items():
         chosen = [
             _choose_curve(analysis, task, systems[model])
-            for model in sorted(systems, key=names.index)
+            for model in sorted(systems, key=analysis.place_of_model)
         ]
         own = [curve for curve in chosen if curve is not None]
         if any(len(curve.scores) > 1 for curve in own):

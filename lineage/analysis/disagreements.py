@@ -69,7 +69,10 @@ def find_disagreements(
         paired = _item_accuracy(predictions, systems[0], kind).join(
             _item_accuracy(predictions, systems[1], kind), how="inner", rsuffix="_second"
         )
-        ids = _choose_items(paired["accuracy"] - paired["accuracy_second"])
+        gap = paired["accuracy"] - paired["accuracy_second"]
+        first_better = gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index
+        second_better = gap[gap < 0].nsmallest(MAX_ITEMS_PER_SIDE).index
+        ids = [*first_better, *second_better]
         if not ids:
             continue
         texts = {}
@@ -81,13 +84,6 @@ def find_disagreements(
         )
         disagreements.append(Disagreements(task, systems, items))
     return disagreements
-
-
-def _choose_items(gap: pd.Series) -> list[str]:
-    """Return the ids with the largest gaps on either side."""
-    first_better = gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index
-    second_better = gap[gap < 0].nsmallest(MAX_ITEMS_PER_SIDE).index
-    return [*first_better, *second_better]
 
 
 def _disagreement_item(row: dict[Any, Any], item_id: str, text: str) -> DisagreementItem:

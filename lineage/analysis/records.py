@@ -594,6 +594,11 @@ class Analysis:
         """Return the models, and the systems made of two of them, in the order of the grid."""
         return (*self.grid.models, *self.grid.two_budget_systems)
 
+    def place_of_model(self, model: str) -> int:
+        """Return the place of a model or a baseline in tables; others come last."""
+        names = [*self.model_names, *BASELINES]
+        return names.index(model) if model in names else len(names)
+
     def find_score(self, system: System, setting: Setting) -> SystemScore:
         """Return the score of a system in a setting."""
         return self._scores_by_key[system, setting]

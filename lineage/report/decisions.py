@@ -174,7 +174,7 @@ def _describe_certainty(decision: Decision) -> str:
         return f"{others} are shown to score lower"
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
-        if _is_highest(decision):
+        if all(one.standing.mean <= use.mean for one in decision.as_good):
             return f"{names} may be as good"
         return _describe_cheapest(decision)
     chance = ""
@@ -202,11 +202,6 @@ def _describe_cheapest(decision: Decision) -> str:
 
 def _join_names(choices: Sequence[Choice]) -> str:
     return join_with_and([name_system(one.standing.system) for one in choices])
-
-
-def _is_highest(decision: Decision) -> bool:
-    mean = decision.use.standing.mean
-    return all(one.standing.mean <= mean for one in decision.as_good)
 
 
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:
@@ -293,7 +288,13 @@ def _describe_continuation(analysis: Analysis, group: Sequence[Decision]) -> str
 
 def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
     """Tell how far the system to use is from TF-IDF; nothing if TF-IDF has no score."""
-    tfidf = _find_tfidf(analysis, decision)
+    standings = [
+        standing
+        for ranking in analysis.rankings
+        if ranking.scope == "budget" and ranking.setting == decision.setting
+        for standing in ranking.standings
+    ]
+    tfidf = next((one for one in standings if one.system.family == "tfidf"), None)
     if tfidf is None:
         return []
     if not tfidf.above_chance:
@@ -311,12 +312,3 @@ def _describe_equals(decision: Decision) -> list[str]:
     if len(names) > MAX_NAMES:
         return [f"{len(names)} others may be as good"]
     return [f"{join_with_and(names)} may be as good"]
-
-
-def _find_tfidf(analysis: Analysis, decision: Decision) -> Standing | None:
-    for ranking in analysis.rankings:
-        if ranking.scope == "budget" and ranking.setting == decision.setting:
-            for standing in ranking.standings:
-                if standing.system.family == "tfidf":
-                    return standing
-    return None

@@ -1,12 +1,11 @@
 """The sections of the report -> one HTML page, the same as Markdown, and a table on screen."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 
 from rich.console import Console
 
-from lineage.analysis.decision import Costs, Decision
-from lineage.analysis.disagreements import Disagreements
+from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis
 from lineage.report import html, markdown, terminal
 from lineage.report.decisions import (
@@ -17,7 +16,6 @@ from lineage.report.decisions import (
     summarize_decisions,
 )
 from lineage.report.formatting import format_si
-from lineage.report.provenance import Provenance
 from lineage.report.section import Block, Figures, ReportData, Section, as_figure
 from lineage.report.sections.answer import summarize_ngram_comparisons
 from lineage.report.styles import format_model_name
@@ -62,25 +60,11 @@ def build_sections(report: ReportData) -> list[Section]:
     return found
 
 
-def render_report(
-    analysis: Analysis,
-    decisions: Sequence[Decision],
-    *,
-    costs: Costs | None = None,
-    provenance: Provenance | None = None,
-    model_descriptions: Sequence[Mapping[str, str]] = (),
-    disagreements: Sequence[Disagreements] = (),
-) -> dict[str, str]:
-    """Return the report as `html` and as `md`.
-
-    `model_descriptions` has one mapping per model, all with the same keys, which head the table.
-    """
-    report = ReportData(
-        analysis, decisions, costs or {}, provenance, model_descriptions, disagreements
-    )
+def render_report(report: ReportData) -> dict[str, str]:
+    """Return the report as `html` and as `md`."""
     sections = build_sections(report)
     return {
-        "html": html.render_page(sections, study=describe_study(analysis)),
+        "html": html.render_page(sections, study=describe_study(report.analysis)),
         "md": markdown.render_page(sections),
     }
 

@@ -6,14 +6,13 @@ from functools import cached_property
 
 from lineage.analysis.cells import INIT_ORDER, split_test_set
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import BASELINES, Analysis, Comparison, Setting, System, SystemScore
+from lineage.analysis.records import Analysis, Comparison, Setting, System, SystemScore
 from lineage.report.formatting import (
-    INIT_NAMES,
     format_label_count,
     format_model,
     format_percent,
     format_system,
-    format_transfer,
+    format_use,
     metric_heading,
 )
 from lineage.report.section import Cell, Table
@@ -86,7 +85,7 @@ class TaskScores:
         label_counts = [*reversed(self.train_examples)]
         most = next(place for place, count in enumerate(label_counts) if count in own)
         score = own[label_counts[most]]
-        place = _model_place(self.analysis, score.system.model)
+        place = self.analysis.place_of_model(score.system.model)
         mean = score.mean if score.mean is not None else -2.0
         return most, -mean, place, INIT_ORDER.index(score.system.init)
 
@@ -126,16 +125,13 @@ def format_usage(analysis: Analysis, score: SystemScore) -> str:
     A dagger marks an adaptation that did not lower its loss.
     """
     system = score.system
-    parts = []
-    if system.init in INIT_NAMES:
-        task, _ = split_test_set(score.task)
-        effects = [one for one in analysis.adaptation if one.model == system.model]
-        failed = any(loss_did_not_fall(one) for one in effects if one.task == task)
-        dagger = " †" if system.init == "adapted" and failed else ""
-        parts.append(INIT_NAMES[system.init] + dagger)
-    if title := format_transfer(system.transfer, system.head):
-        parts.append(title)
-    return ", ".join(parts)
+    task, _ = split_test_set(score.task)
+    failed = system.init == "adapted" and any(
+        loss_did_not_fall(one)
+        for one in analysis.adaptation
+        if (one.model, one.task) == (system.model, task)
+    )
+    return format_use(system, mark=" †" if failed else "")
 
 
 def format_problem_status(score: SystemScore) -> str:
@@ -151,7 +147,7 @@ def build_mean_tables(analysis: Analysis, decisions: Sequence[Decision]) -> list
         format_system(line.system): line.system.model for task in tasks for line in task.lines
     }
     names = sorted(
-        models, key=lambda name: (_model_place(analysis, models[name]), order.index(name))
+        models, key=lambda name: (analysis.place_of_model(models[name]), order.index(name))
     )
     return [_mean_table(task, names) for task in tasks]
 
@@ -172,8 +168,3 @@ def _mean_table(scores: TaskScores, names: Sequence[str]) -> Table:
     labels = [scores.format_labels(count) for count in counts]
     title = f"{scores.task}{unit}"
     return Table(["", *labels], rows, title=title, subtitle=heading)
-
-
-def _model_place(analysis: Analysis, model: str) -> int:
-    names = [*analysis.model_names, *BASELINES]
-    return names.index(model) if model in names else len(names)

@@ -1,6 +1,6 @@
 """The table of decisions, the main figure, and how to read them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import split_test_set
 from lineage.analysis.decision import Choice, Decision, SystemCost, widest_rankings
@@ -75,7 +75,11 @@ def build(report: ReportData) -> Section | None:
     if not report.decisions:
         return Section(blocks=seeds_note, only="markdown") if seeds_note else None
     counts = list_shown_label_counts(report.analysis)
-    reading = (*_reading_notes(report), *seeds_note)
+    reading = [
+        Paragraph(_explain_decisions(report), "note", has_markup=True),
+        Paragraph(_explain_comparisons(report), "note", has_markup=True),
+        *seeds_note,
+    ]
     return Section(
         blocks=[
             build_decision_table(report),
@@ -265,7 +269,8 @@ def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
     rows = []
     band = None
     reference = None
-    for standing in _in_grid_order(analysis, ranking.standings):
+    in_order = sorted(ranking.standings, key=lambda one: analysis.place_of_model(one.system.model))
+    for standing in in_order:
         if standing.system.family == "tfidf":
             reference = standing.mean
             band = _interval(standing)
@@ -322,28 +327,10 @@ def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> l
     ]
 
 
-def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[Standing]:
-    names = list(analysis.model_names)
-
-    def place(standing: Standing) -> int:
-        model = standing.system.model
-        return names.index(model) if model in names else len(names)
-
-    return sorted(standings, key=place)
-
-
 def _interval(standing: Standing | SystemScore) -> tuple[float, float] | None:
     if standing.ci_low is None or standing.ci_high is None:
         return None
     return standing.ci_low, standing.ci_high
-
-
-def _reading_notes(report: ReportData) -> list[Paragraph]:
-    """Tell how the decisions and the comparisons are to be read."""
-    return [
-        Paragraph(text, "note", has_markup=True)
-        for text in (_explain_decisions(report), _explain_comparisons(report))
-    ]
 
 
 def _explain_decisions(report: ReportData) -> str:
