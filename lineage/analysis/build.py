@@ -430,14 +430,12 @@ def swap_consistency(table: pd.DataFrame, split: str) -> list[SwapConsistency]:
     )
     columns = ["task", "label_count", "model", "family", "init", "transfer", "head"]
     groups = disambiguate(table[is_consistency]).groupby(columns, sort=True)
-    shares = []
-    for key, rows in groups:
-        task, label_count, model, family, init, transfer, head = map(str, key)
-        share = float(rows["value"].mean())
-        shares.append(
-            SwapConsistency(task, label_count, model, family, init, transfer, head, share)
+    return [
+        SwapConsistency(
+            **dict(zip(columns, map(str, key), strict=True)), value=float(rows["value"].mean())
         )
-    return shares
+        for key, rows in groups
+    ]
 
 
 def list_failures(table: pd.DataFrame) -> list[Failure]:

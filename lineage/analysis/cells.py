@@ -3,7 +3,7 @@
 A cell holds its scores by seed and by item, so that two cells can be compared on the same ones.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,8 @@ def read_result_cells(
         add_predictions(cells, predictions, split=split)
     for predictions in ensemble_predictions:
         add_predictions(cells, predictions, split=split)
-    return sorted(_drop_redundant_chance(cells.values()), key=_grid_order(grid))
+    kept = _drop_redundant_chance(cells.values())
+    return sorted(kept, key=lambda cell: _grid_order(cell, grid))
 
 
 def _build_cells(
@@ -258,7 +259,6 @@ def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
 
 
 def _build_cell(system: System, rows: list[Row]) -> ResultCell:
-    """Build a cell from its rows on the scored split."""
     first = rows[0]
     cell = ResultCell(
         system=system,
@@ -399,27 +399,21 @@ def group_by_setting(cells: Iterable[ResultCell]) -> dict[Setting, list[ResultCe
     return group_by(cells, lambda cell: cell.setting)
 
 
-def _grid_order(grid: Grid) -> Callable[[ResultCell], tuple[Any, ...]]:
-    """Return a sort key: task, label count, model, transfer, init, features, head, recipe."""
-    models = [*grid.models, *grid.two_budget_systems, *BASELINES]
-    label_counts = [str(count) for count in grid.label_counts]
-
-    def rank(cell: ResultCell) -> tuple[Any, ...]:
-        base_task, extra_test_set = split_test_set(cell.task)
-        system = cell.system
-        return (
-            grid.tasks.index(base_task),
-            extra_test_set,
-            _index_or_last(label_counts, cell.label_count),
-            _index_or_last(models, system.model),
-            TRANSFER_ORDER.index(system.transfer),
-            INIT_ORDER.index(system.init),
-            system.features,
-            system.head,
-            system.recipe,
-        )
-
-    return rank
+def _grid_order(cell: ResultCell, grid: Grid) -> tuple[Any, ...]:
+    """Sort by task, label count, model, transfer, init, features, head and recipe."""
+    base_task, extra_test_set = split_test_set(cell.task)
+    system = cell.system
+    return (
+        grid.tasks.index(base_task),
+        extra_test_set,
+        _index_or_last([str(count) for count in grid.label_counts], cell.label_count),
+        _index_or_last([*grid.models, *grid.two_budget_systems, *BASELINES], system.model),
+        TRANSFER_ORDER.index(system.transfer),
+        INIT_ORDER.index(system.init),
+        system.features,
+        system.head,
+        system.recipe,
+    )
 
 
 def _index_or_last(values: list[str], value: str) -> int:

@@ -208,7 +208,7 @@ def _estimate_difference(
     )
 
 
-def _chance_baselines(cell: ResultCell, cells: list[ResultCell]) -> list[ResultCell]:
+def _chance_baselines(cell: ResultCell, cells: Sequence[ResultCell]) -> list[ResultCell]:
     """Return the cells that a cell must beat to be above chance: the majority class and chance.
 
     For correlations, and if the two have no score, as in translation, return a score of zero.
@@ -230,7 +230,7 @@ def _zero_scores(cell: ResultCell) -> ResultCell:
     return replace(cell, system=ZERO_BASELINE, item_scores=zeros)
 
 
-def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
+def is_above_chance(cell: ResultCell, cells: Sequence[ResultCell]) -> bool:
     """Return whether a cell is significantly better than the chance level.
 
     The test is over items, for the mean over these seeds, without correction for other systems.

@@ -135,7 +135,6 @@ def build_system_curve(analysis: Analysis, task: str, system: System) -> LabelCu
 def _build_system_curves(
     analysis: Analysis, task: str, model: str
 ) -> dict[tuple[str, ...], LabelCurve]:
-    """Return the curves of the trained systems of a model."""
     known = [
         score
         for score in analysis.scores_of_task(task)

@@ -174,7 +174,7 @@ def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
     task, extra_test_set = split_test_set(setting.task)
     if setting.label_count != "all" or extra_test_set:
         return 0
-    summary = next((summary for summary in analysis.tasks if summary.task == task), None)
+    summary = analysis.find_task(task)
     train = None if summary is None else summary.splits.get("train")
     return 0 if train is None else train.dropped.get("limit", 0)
 

@@ -24,7 +24,6 @@ class Gain:
 
     @property
     def model(self) -> str:
-        """Return the model that has gained."""
         return self.comparison.first.model
 
 

@@ -599,6 +599,10 @@ class Analysis:
         names = [*self.model_names, *BASELINES]
         return names.index(model) if model in names else len(names)
 
+    def find_task(self, task: str) -> TaskSummary | None:
+        """Return the summary of a task; None without one."""
+        return next((summary for summary in self.tasks if summary.task == task), None)
+
     def find_score(self, system: System, setting: Setting) -> SystemScore:
         """Return the score of a system in a setting."""
         return self._scores_by_key[system, setting]

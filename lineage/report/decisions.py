@@ -10,6 +10,7 @@ from lineage.report.formatting import (
     format_label_count,
     format_model,
     format_percent,
+    format_range,
     format_transfer,
     format_use,
     join_with_and,
@@ -77,11 +78,10 @@ def describe_forecast(decision: Decision) -> str:
         text += f" {name_system(forecast.system)}"
     if forecast.gain_high < SMALLEST_GAIN:
         return f"{text} no gain"
-    low = format_difference(forecast.gain_low)
-    high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
+    interval = format_range(forecast.gain_low, forecast.gain_high)
     reached = format_percent(forecast.scores[-1] + forecast.gain)
-    return f"{text} {gain} points ({low} to {high}), to {reached}"
+    return f"{text} {gain} points ({interval}), to {reached}"
 
 
 def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
@@ -227,12 +227,12 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
 
 def _answer_key(decision: Decision) -> tuple[str, str]:
     """Return the advice with the model that it names."""
+    model = decision.use.standing.system.model
     if decision.advice == "use a public model":
-        assert decision.overall is not None
-        return decision.advice, decision.overall.standing.system.model
+        return decision.advice, model
     if decision.advice in ("nothing above chance", "nothing above a 5-gram model"):
         return decision.advice, ""
-    return "use", decision.use.standing.system.model
+    return "use", model
 
 
 def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decision]) -> str:

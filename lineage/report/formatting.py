@@ -163,9 +163,12 @@ def format_comparison(comparison: Comparison) -> str:
         return f"{points}, too few items for an interval"
     if comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return f"{points}, too few seeds for an interval"
-    low = format_difference(comparison.ci_low)
-    high = format_difference(comparison.ci_high)
-    return f"{points}, {low} to {high}"
+    return f"{points}, {format_range(comparison.ci_low, comparison.ci_high)}"
+
+
+def format_range(low: float, high: float) -> str:
+    """Format the interval of a difference in points: `−0.4 to +2.9`."""
+    return f"{format_difference(low)} to {format_difference(high)}"
 
 
 def format_verdict(comparison: Comparison) -> str:

@@ -92,7 +92,6 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Return whether its cells are numbers."""
         return self.css == "n"
 
 

@@ -28,12 +28,10 @@ class SystemLine:
 
     @property
     def first(self) -> SystemScore:
-        """Return any of the scores."""
         return next(iter(self.scores.values()))
 
     @property
     def system(self) -> System:
-        """Return the system."""
         return self.first.system
 
 
@@ -49,12 +47,10 @@ class TaskScores:
 
     @cached_property
     def scores(self) -> list[SystemScore]:
-        """Return the scores of all systems at all label counts."""
         return self.analysis.scores_of_task(self.task)
 
     @property
     def metric(self) -> str:
-        """Return the metric that systems are ranked by."""
         return self.scores[0].metric
 
     @cached_property

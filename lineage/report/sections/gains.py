@@ -19,6 +19,7 @@ from lineage.report.formatting import (
     format_kind,
     format_label_count,
     format_model,
+    format_range,
     join_with_and,
     metric_heading,
     plural,
@@ -102,7 +103,6 @@ def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> 
 def _describe_marks(
     analysis: Analysis, effects: Sequence[Effect], *, is_first: bool
 ) -> Iterator[str]:
-    """Explain the marks of the forest plots."""
     if is_first:
         if any(len(effect.gains) > 1 for effect in effects):
             yield (
@@ -312,8 +312,7 @@ def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
     interval = None
     if pooled.low is not None and pooled.high is not None:
         interval = (pooled.low, pooled.high)
-        low, high = map(format_difference, interval)
-        text += f" ({low} to {high})"
+        text += f" ({format_range(*interval)})"
     if any(gain.baseline_near_chance for gain in effect.gains):
         text += " °"
     differences = [gain.comparison.difference for gain in effect.gains]
@@ -328,7 +327,6 @@ def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
 
 
 def _gain_row(gains: Sequence[Gain], models: Sequence[str]) -> Cells:
-    """Return the gains of all models on one task."""
     first = gains[0]
     labels = format_label_count(first.comparison.label_count, train_examples=first.train_examples)
     cells = {gain.model: _gain_cell(gain) for gain in gains}

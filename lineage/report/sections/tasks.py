@@ -174,7 +174,6 @@ def build_score_table(report: ReportData, scores: TaskScores) -> Table:
 
 
 def _short_labels(scores: TaskScores, label_count: str) -> str:
-    """Return the number of labels alone."""
     if label_count == "none":
         return "score"
     return f"{scores.train_examples[label_count]:,}" if label_count == "all" else label_count

@@ -13,6 +13,7 @@ from lineage.report.formatting import (
     format_difference,
     format_model,
     format_percent,
+    format_range,
     format_si,
     format_use,
     metric_heading,
@@ -110,7 +111,7 @@ def format_gain(last: TextGain) -> str:
     points = f"{format_difference(last.gain)} points"
     if last.low is None or last.high is None:
         return points
-    return f"{points} ({format_difference(last.low)} to {format_difference(last.high)})"
+    return f"{points} ({format_range(last.low, last.high)})"
 
 
 def _draw_text_panel(

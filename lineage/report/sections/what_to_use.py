@@ -392,13 +392,9 @@ def describe_intervals(analysis: Analysis) -> str:
     """Return the sources of variation in intervals: the words behind `Intervals are 95 %, `."""
     if max((one.repetitions for one in analysis.comparisons), default=0) <= 1:
         return "over items only. Nothing was repeated with another seed, which may change verdicts."
-    num_pretrain_seeds = 0
-    num_finetune_seeds = 0
-    for score in analysis.scores:
-        pretrain_seeds = {seed.pretrain_seed for seed in score.seeds} - {None}
-        finetune_seeds = {seed.finetune_seed for seed in score.seeds} - {None}
-        num_pretrain_seeds = max(num_pretrain_seeds, len(pretrain_seeds))
-        num_finetune_seeds = max(num_finetune_seeds, len(finetune_seeds))
+    seeds = [score.seeds for score in analysis.scores]
+    num_pretrain_seeds = max(len({one.pretrain_seed for one in own} - {None}) for own in seeds)
+    num_finetune_seeds = max(len({one.finetune_seed for one in own} - {None}) for own in seeds)
     sources = ["items"]
     if num_pretrain_seeds > 1:
         sources.append("pretraining seeds")
