@@ -49,7 +49,9 @@ from lineage.analysis.records import (
     Failure,
     LossCurve,
     PretrainingBudget,
+    Ranking,
     SwapConsistency,
+    SystemScore,
     TrialCounts,
     UnknownTokenShare,
 )
@@ -96,8 +98,7 @@ def build_results(
     those of `Params`. Raises InputError.
     """
     split = report.split
-    tasks = tasks or {}
-    grid_tasks = {name: tasks[name] for name in grid.tasks if name in tasks}
+    grid_tasks = {name: tasks[name] for name in grid.tasks if tasks and name in tasks}
     ensemble_rows, ensemble_predictions = build_ensembles(results_dir, grid, grid_tasks)
     table = results.sort_results(pd.concat([read_rows(results_dir, grid), *ensemble_rows]))
     all_cells = read_result_cells(
@@ -116,16 +117,13 @@ def build_results(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
     comparisons = run_comparisons(plan_comparisons(cells, grid, continued_models))
-    rankings = [
-        ranking for group in groups.values() for ranking in rank_setting(group, [*grid.ablation_of])
-    ]
+    rankings: list[Ranking] = []
+    for group in groups.values():
+        rankings += rank_setting(group, [*grid.ablation_of])
     analysis = Analysis(
         split=split,
         grid=grid,
-        scores=tuple(
-            cell.summarize(above_chance=is_above_chance(cell, groups[cell.setting]))
-            for cell in cells
-        ),
+        scores=tuple(_summarize_cells(cells)),
         rankings=tuple(rankings),
         label_forecasts=tuple(forecast_labels(cells, rankings)),
         answer_details=describe_answers(rankings, results_dir, grid, split=split),
@@ -199,6 +197,14 @@ def _best_systems_by_setting(
         for group in groups
     )
     return [ranked for ranked in found if ranked]
+
+
+def _summarize_cells(cells: list[ResultCell]) -> list[SystemScore]:
+    by_setting = group_by_setting(cells)
+    return [
+        cell.summarize(above_chance=is_above_chance(cell, by_setting[cell.setting]))
+        for cell in cells
+    ]
 
 
 def _public_models(grid: Grid, table: pd.DataFrame) -> tuple[str, ...]:

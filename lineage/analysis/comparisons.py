@@ -62,6 +62,7 @@ class PlannedComparison:
 class PairedScores:
     """(R, N) scores of two cells on the same items, and the seeds (R, 2) of the repetitions."""
 
+    planned: PlannedComparison
     first: np.ndarray
     second: np.ndarray
     seeds: np.ndarray
@@ -73,11 +74,13 @@ class PairedScores:
         return self.first - self.second
 
 
-def pair_scores(first: ResultCell, second: ResultCell) -> PairedScores | None:
+def pair_scores(planned: PlannedComparison) -> PairedScores | None:
     """Pair two cells by seed; None if they share no seed, or fewer than two items.
 
     A cell without a seed (a baseline, zero-shot) is paired with every seed of the other one.
     """
+    first = planned.first
+    second = planned.second
     pairs = [(a, b) for a in first.item_scores for b in second.item_scores if _seeds_match(a, b)]
     if not pairs:
         return None
@@ -94,6 +97,7 @@ def pair_scores(first: ResultCell, second: ResultCell) -> PairedScores | None:
     first_RN = table[: len(pairs)]
     second_RN = table[len(pairs) :]
     return PairedScores(
+        planned,
         first_RN,
         second_RN,
         np.array([_merge_seeds(a, b) for a, b in pairs]),
@@ -119,51 +123,45 @@ def _merge_seeds(first: SeedPair, second: SeedPair) -> list[int]:
 
 def run_comparisons(planned: Iterable[PlannedComparison]) -> list[Comparison]:
     """Compare every pair that shares seeds and items. Each family of tests has one correction."""
-    pairs = [(pair, pair_scores(pair.first, pair.second)) for pair in planned]
-    numbered = enumerate((pair, scores) for pair, scores in pairs if scores is not None)
-    families = group_by(numbered, lambda one: one[1][0].family_of_tests)
-    by_place: dict[int, Comparison] = {}
-    for family in families.values():
-        places = [place for place, _ in family]
-        compared = _compare_family([pair for _, pair in family])
-        by_place |= dict(zip(places, compared, strict=True))
-    return [by_place[place] for place in sorted(by_place)]
+    paired = [scores for scores in map(pair_scores, planned) if scores is not None]
+    families = group_by(range(len(paired)), lambda place: paired[place].planned.family_of_tests)
+    found: dict[int, Comparison] = {}
+    for places in families.values():
+        family = _compare_family([paired[place] for place in places])
+        found |= dict(zip(places, family, strict=True))
+    return [found[place] for place in sorted(found)]
 
 
-def _compare_family(
-    pairs: Sequence[tuple[PlannedComparison, PairedScores]],
-) -> list[Comparison]:
+def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
     """Compare pairs that are read together: they share seed variances, and Holm's correction.
 
     A difference that is always zero says nothing about the variance between seeds, and it is no
     test.
     """
+    tested = [place for place, scores in enumerate(family) if scores.differences.any()]
     variances = [
-        statistics.estimate_seed_variances(scores.differences, scores.seeds)
-        for _, scores in pairs
-        if scores.differences.any()
+        statistics.estimate_seed_variances(family[place].differences, family[place].seeds)
+        for place in tested
     ]
-    estimates = [
-        _estimate_difference(pair, scores, seed_variances=variances) for pair, scores in pairs
-    ]
-    tested = [place for place, (_, scores) in enumerate(pairs) if scores.differences.any()]
+    estimates = [_estimate_difference(scores, seed_variances=variances) for scores in family]
     verdicts = statistics.classify_differences([estimates[place] for place in tested])
     verdict_of = dict(zip(tested, verdicts, strict=True))
     found = []
-    for place, ((pair, scores), estimate) in enumerate(zip(pairs, estimates, strict=True)):
+    for place, (scores, estimate) in enumerate(zip(family, estimates, strict=True)):
         verdict = verdict_of.get(place)
         if verdict is None:
             (verdict,) = statistics.classify_differences([estimate])
         if scores.identical_predictions:
             verdict = "identical predictions"
+        planned = scores.planned
         found.append(
             Comparison(
-                comparison_type=pair.comparison_type,
-                task=pair.first.task,
-                label_count=pair.first.label_count,
-                metric=pair.first.metric,
-                first=pair.first.system,
-                second=pair.second.system,
+                comparison_type=planned.comparison_type,
+                task=planned.first.task,
+                label_count=planned.first.label_count,
+                metric=planned.first.metric,
+                first=planned.first.system,
+                second=planned.second.system,
                 difference=estimate.mean,
                 ci_low=estimate.low,
                 ci_high=estimate.high,
@@ -181,10 +179,7 @@ def _compare_family(
 
 
 def _estimate_difference(
-    pair: PlannedComparison,
-    scores: PairedScores,
-    *,
-    seed_variances: Sequence[statistics.SeedVariances],
+    scores: PairedScores, *, seed_variances: Sequence[statistics.SeedVariances]
 ) -> statistics.Estimate:
     """Estimate the score of the first cell minus that of the second.
 
@@ -194,7 +189,8 @@ def _estimate_difference(
     first = scores.first
     second = scores.second
     seeds: statistics.Seeds | None = scores.seeds
-    if pair.comparison_type == "chance":
+    cell = scores.planned.first
+    if scores.planned.comparison_type == "chance":
         first = first.mean(axis=0, keepdims=True)
         second = second.mean(axis=0, keepdims=True)
         seeds = None
@@ -203,8 +199,8 @@ def _estimate_difference(
         second,
         seeds=seeds,
         seed_variances=seed_variances,
-        max_difference=max_difference(pair.first.metric),
-        num_grouped_items=pair.first.num_grouped_items,
+        max_difference=max_difference(cell.metric),
+        num_grouped_items=cell.num_grouped_items,
     )
 
 
@@ -239,12 +235,8 @@ def is_above_chance(cell: ResultCell, cells: Sequence[ResultCell]) -> bool:
     if not cell.item_scores or cell.system.model in CHANCE_BASELINES:
         return False
     for other in _chance_baselines(cell, cells):
-        scores = pair_scores(cell, other)
-        if scores is None:
-            return False
-        pair = PlannedComparison("chance", cell, other)
-        estimate = _estimate_difference(pair, scores, seed_variances=[])
-        if estimate.low <= 0:
+        scores = pair_scores(PlannedComparison("chance", cell, other))
+        if scores is None or _estimate_difference(scores, seed_variances=[]).low <= 0:
             return False
     return True
 

@@ -4,77 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lineage.analysis.records import Analysis, Comparison, System, group_by
+from lineage.analysis.records import Analysis, System, group_by
 
 
-@dataclass(frozen=True)
-class CrossoverLine:
-    """A system's comparisons with TF-IDF; None at a label count without one.
+def find_crossover(is_better: Sequence[tuple[int, bool]]) -> int | None:
+    """Return the number of labels from which on a system is better at all that were tried.
 
-    The system is better than TF-IDF with `crossover` training examples and with every larger number
-    that was compared; None if there is no such point.
+    `is_better` has these numbers, ascending. The result is None if there is no such point.
     """
-
-    system: System
-    comparisons: tuple[Comparison | None, ...]
-    crossover: int | None
-    better_at: tuple[int, ...]  # training examples, as is `largest_compared`
-    largest_compared: int
-
-
-@dataclass(frozen=True)
-class CrossoverTable:
-    """The crossover points of one task."""
-
-    task: str
-    train_examples: dict[str, int]  # by label count, ascending
-    lines: tuple[CrossoverLine, ...]
-
-
-def build_crossover_tables(analysis: Analysis) -> list[CrossoverTable]:
-    """Return a table for each task with at least two numbers of labels."""
-    tables = []
-    for task in dict.fromkeys(score.task for score in analysis.scores):
-        counts = {
-            score.label_count: score.train_examples
-            for score in analysis.scores_of_task(task)
-            if score.system.family == "tfidf"
-        }
-        compared = [
-            comparison
-            for comparison in analysis.comparisons
-            if comparison.comparison_type == "tfidf" and comparison.task == task
-        ]
-        if len(set(counts.values())) < 2 or not compared:
-            continue
-        ascending = dict(sorted(counts.items(), key=lambda pair: pair[1]))
-        by_system = group_by(compared, lambda comparison: comparison.first.line_key)
-        lines = [_crossover_line(comparisons, ascending) for comparisons in by_system.values()]
-        tables.append(CrossoverTable(task, ascending, tuple(lines)))
-    return tables
-
-
-def _crossover_line(
-    comparisons: Sequence[Comparison], train_examples: dict[str, int]
-) -> CrossoverLine:
-    by_count = {comparison.label_count: comparison for comparison in comparisons}
-    compared = [
-        (by_count[label_count].verdict == "better", count)
-        for label_count, count in train_examples.items()
-        if label_count in by_count
-    ]
     crossover = None
-    for is_better, count in reversed(compared):
-        if not is_better:
+    for count, better in reversed(is_better):
+        if not better:
             break
         crossover = count
-    return CrossoverLine(
-        system=comparisons[0].first,
-        comparisons=tuple(map(by_count.get, train_examples)),
-        crossover=crossover,
-        better_at=tuple(count for is_better, count in compared if is_better),
-        largest_compared=compared[-1][1],
-    )
+    return crossover
 
 
 @dataclass(frozen=True)

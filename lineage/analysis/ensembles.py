@@ -169,8 +169,8 @@ def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
         notes = []
         for suffix in failed:
             reasons = [asdict(note) for note in results.notes_from_json(row[f"reason{suffix}"])]
-            value = {"model": row[f"model{suffix}"], "notes": reasons}
-            notes.append(results.Note("member", value))
+            member = {"model": row[f"model{suffix}"], "notes": reasons}
+            notes.append(results.Note("member", member))
         status = row[f"status{failed[0]}"]
         reason = results.notes_to_json(notes)
         return {"value": None, "num_examples": 0, "status": status, "reason": reason}

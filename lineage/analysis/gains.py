@@ -38,11 +38,11 @@ class GainSummary:
     at_most_labels: tuple[Gain, ...]
 
 
-def summarize_gains(analysis: Analysis) -> list[GainSummary]:
-    """Summarize the gains of each type, if there are comparisons."""
+def list_gains(analysis: Analysis) -> list[Gain]:
+    """Return the comparisons of all types, in the order of the analysis."""
     kinds = {score.task: score.kind for score in analysis.scores}
     train_examples = {score.setting: score.train_examples for score in analysis.scores}
-    gains = [
+    return [
         Gain(
             comparison,
             kinds[comparison.task],
@@ -54,7 +54,11 @@ def summarize_gains(analysis: Analysis) -> list[GainSummary]:
         for comparison in analysis.comparisons
         if comparison.comparison_type in get_args(GainType)
     ]
-    by_type = group_by(gains, lambda gain: gain.comparison.comparison_type)
+
+
+def summarize_gains(analysis: Analysis) -> list[GainSummary]:
+    """Summarize the gains of each type, if there are comparisons."""
+    by_type = group_by(list_gains(analysis), lambda gain: gain.comparison.comparison_type)
     summaries = []
     for gain_type in get_args(GainType):
         own = by_type.get(gain_type, [])

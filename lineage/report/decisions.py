@@ -288,12 +288,12 @@ def _describe_continuation(analysis: Analysis, group: Sequence[Decision]) -> str
 
 def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
     """Tell how far the system to use is from TF-IDF; nothing if TF-IDF has no score."""
-    standings = [
-        standing
-        for ranking in analysis.rankings
-        if ranking.scope == "budget" and ranking.setting == decision.setting
-        for standing in ranking.standings
+    budget = [
+        one
+        for one in analysis.rankings
+        if one.scope == "budget" and one.setting == decision.setting
     ]
+    standings = budget[0].standings if budget else ()
     tfidf = next((one for one in standings if one.system.family == "tfidf"), None)
     if tfidf is None:
         return []

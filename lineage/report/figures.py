@@ -199,16 +199,17 @@ def draw_interval_panel(
     *,
     title: str,
     subtitle: str,
-    band: tuple[float, float] | None,
-    reference: float | None,
+    reference: IntervalRow | None,
     chance: float,
     width: int = NARROW_PANEL.width,
 ) -> str:
     """Draw a task: a line per model, the reference as a line with its interval, chance dashed.
 
+    The reference is one of the rows.
     Chance is left out where it is so far away that the scores would lie on top of each other.
     """
-    values = [*_list_values(rows), *(band or ())]
+    band = None if reference is None else reference.interval
+    values = _list_values(rows)
     low = min(values)
     high = max(values)
     if low - chance < CHANCE_DISTANCE * (high - low):
@@ -228,7 +229,8 @@ def draw_interval_panel(
             f'<rect x="{start}" y="{PANEL_TOP - 4}" width="{scale(band[1]) - start:.1f}" '
             f'height="{bottom - PANEL_TOP + 4}" fill="{MUTED_COLOR}" fill-opacity=".14"/>'
         )
-    parts += _draw_levels(scale, reference, chance, (PANEL_TOP - 4, bottom), width=1.2)
+    level = None if reference is None else reference.value
+    parts += _draw_levels(scale, level, chance, (PANEL_TOP - 4, bottom), width=1.2)
     for place, row in enumerate(rows):
         y = PANEL_TOP + PANEL_LINE * (place + 0.5)
         parts += _draw_row(row, scale, y, width, outline=1.6)

@@ -20,7 +20,6 @@ from lineage.report.section import Block, Figures, ReportData, Section, as_figur
 from lineage.report.sections.answer import summarize_ngram_comparisons
 from lineage.report.styles import format_model_name
 from lineage.report.task_notes import describe_fold_training
-from lineage.report.task_scores import build_mean_tables
 
 # The files in the folder `sections`, in the order of the page. Each has a function `build`.
 SECTIONS = (
@@ -103,7 +102,7 @@ def _find_figures(blocks: Sequence[Block]) -> Iterator[Figures]:
 
 def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Console) -> None:
     """Print the means over seeds, a line per system, with those to use marked, and the decisions."""
-    terminal.print_tables(build_mean_tables(analysis, decisions), console)
+    terminal.print_means(analysis, decisions, console)
     lines = [summarize_decisions(analysis, decisions)]
     for one in order_decisions(decisions):
         limits = describe_limits(analysis, one) if one.label_count == "all" else []

@@ -196,7 +196,8 @@ def format_run_name(decisions: Sequence[Decision], *, pipeline: str) -> str:
         one.use.standing.system.model for one in decisions if one.use.standing.above_chance
     ]
     summary = "nothing above chance" if decisions else ""
-    for model, count in Counter(recommended).most_common(1):
+    if recommended:
+        model, count = Counter(recommended).most_common(1)[0]
         summary = f"use {model} in {count} of {len(decisions)}"
     return f"{summary} ({pipeline[:8]})".strip()
 

@@ -1,6 +1,6 @@
 """The records of a page: sections of paragraphs, tables and figures.
 
-A section says what is shown. `html`, `markdown` and `terminal` say how.
+A section says what is shown. `html` and `markdown` say how.
 """
 
 from __future__ import annotations

@@ -6,16 +6,13 @@ from functools import cached_property
 
 from lineage.analysis.cells import INIT_ORDER, split_test_set
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import Analysis, Comparison, Setting, System, SystemScore
+from lineage.analysis.gains import Gain, list_gains
+from lineage.analysis.records import Analysis, Setting, System, SystemScore
 from lineage.report.formatting import (
     format_label_count,
     format_model,
-    format_percent,
-    format_system,
     format_use,
-    metric_heading,
 )
-from lineage.report.section import Cell, Table
 from lineage.report.styles import loss_did_not_fall
 from lineage.tasks.base import load_kind
 
@@ -43,7 +40,7 @@ class TaskScores:
     task: str
     recommended: Mapping[Setting, System]
     # The comparison with random init, or with the model before adaptation.
-    baselines: Mapping[tuple[System, Setting], Comparison]
+    baselines: Mapping[tuple[System, Setting], Gain]
 
     @cached_property
     def scores(self) -> list[SystemScore]:
@@ -99,10 +96,11 @@ def list_task_scores(analysis: Analysis, decisions: Sequence[Decision]) -> list[
     recommended = {
         one.setting: one.use.standing.system for one in decisions if one.use.standing.above_chance
     }
-    baselines: dict[tuple[System, Setting], Comparison] = {}
-    for one in analysis.comparisons:
-        if one.comparison_type in ("pretraining", "adaptation"):
-            baselines.setdefault((one.first, one.setting), one)
+    baselines: dict[tuple[System, Setting], Gain] = {}
+    for gain in list_gains(analysis):
+        comparison = gain.comparison
+        if comparison.comparison_type in ("pretraining", "adaptation"):
+            baselines.setdefault((comparison.first, comparison.setting), gain)
     tasks = dict.fromkeys(one.task for one in analysis.scores if one.mean is not None)
     return [TaskScores(analysis, task, recommended, baselines) for task in tasks]
 
@@ -133,34 +131,3 @@ def format_usage(analysis: Analysis, score: SystemScore) -> str:
 def format_problem_status(score: SystemScore) -> str:
     """Name the reason of a missing score in a word: `failed`; `n/a`."""
     return "failed" if score.problems[0].status == "failed" else "n/a"
-
-
-def build_mean_tables(analysis: Analysis, decisions: Sequence[Decision]) -> list[Table]:
-    """Return the means of each task for the terminal. All tables have the same rows."""
-    tasks = list_task_scores(analysis, decisions)
-    order = list(dict.fromkeys(format_system(score.system) for score in analysis.scores))
-    models = {
-        format_system(line.system): line.system.model for task in tasks for line in task.lines
-    }
-    names = sorted(
-        models, key=lambda name: (analysis.place_of_model(models[name]), order.index(name))
-    )
-    return [_mean_table(task, names) for task in tasks]
-
-
-def _mean_table(scores: TaskScores, names: Sequence[str]) -> Table:
-    heading = metric_heading(scores.metric)
-    unit = "" if heading == "% correct" else f", {heading}"
-    cells: dict[str, dict[str, Cell]] = {name: {} for name in names}
-    for line in scores.lines:
-        for label_count, score in line.scores.items():
-            text = (
-                format_problem_status(score) if score.mean is None else format_percent(score.mean)
-            )
-            css = "used" if scores.is_recommended(score) else ""
-            cells[format_system(line.system)][label_count] = Cell(text, css=css)
-    counts = [*scores.train_examples]
-    rows = [[name, *(cells[name].get(count, "") for count in counts)] for name in names]
-    labels = [scores.format_labels(count) for count in counts]
-    title = f"{scores.task}{unit}"
-    return Table(["", *labels], rows, title=title, subtitle=heading)

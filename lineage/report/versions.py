@@ -13,7 +13,7 @@ import numpy as np
 
 from lineage import artifacts
 from lineage.analysis.decision import Decision, widest_rankings
-from lineage.analysis.records import Analysis, group_by
+from lineage.analysis.records import Analysis
 from lineage.answers.metrics import RANKING_METRICS
 
 TEXT_COLUMN = "text_mb"
@@ -52,15 +52,16 @@ def write_plots(folder: Path, analysis: Analysis) -> None:
 
 def _pretraining_points(analysis: Analysis) -> dict[tuple[str, str], list[Point]]:
     """Return a validation metric over the text read, by model and metric: means over seeds."""
+    values: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for curve in analysis.curves:
+        by_text = values.setdefault((curve.model, curve.metric), {})
+        for text_bytes, value in zip(curve.text_bytes, curve.value, strict=True):
+            by_text.setdefault(text_bytes, []).append(value)
     found: dict[tuple[str, str], list[Point]] = {}
-    for key, curves in group_by(analysis.curves, lambda one: (one.model, one.metric)).items():
-        pairs = [
-            pair for curve in curves for pair in zip(curve.text_bytes, curve.value, strict=True)
-        ]
-        by_text = group_by(pairs, lambda pair: pair[0])
+    for key, by_text in values.items():
         found[key] = [
-            {TEXT_COLUMN: text_bytes / 1e6, VALUE_COLUMN: float(np.mean([v for _, v in own]))}
-            for text_bytes, own in sorted(by_text.items())
+            {TEXT_COLUMN: text_bytes / 1e6, VALUE_COLUMN: float(np.mean(by_text[text_bytes]))}
+            for text_bytes in sorted(by_text)
         ]
     return found
 

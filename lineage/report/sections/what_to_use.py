@@ -1,6 +1,7 @@
 """The table of decisions, the main figure, and how to read them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from lineage.analysis.cells import split_test_set
 from lineage.analysis.decision import Choice, Decision, SystemCost, widest_rankings
@@ -267,52 +268,41 @@ def draw_main_panels(analysis: Analysis, count: str) -> list[str]:
 
 def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
     rows = []
-    band = None
     reference = None
     in_order = sorted(ranking.standings, key=lambda one: analysis.place_of_model(one.system.model))
     for standing in in_order:
-        if standing.system.family == "tfidf":
-            reference = standing.mean
-            band = _interval(standing)
-        rows.append(
-            IntervalRow(
-                format_model(standing.system.model),
-                model_style(analysis, standing.system.model),
-                standing.mean,
-                _interval(standing),
-                format_percent(standing.mean),
-                others=_other_scores(analysis, ranking, standing),
-                detail=format_use(standing.system),
-                is_filled=standing.may_be_best,
-                is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
-            )
+        row = replace(
+            _interval_row(analysis, standing),
+            others=_other_scores(analysis, ranking, standing),
+            detail=format_use(standing.system),
+            is_filled=standing.may_be_best,
+            is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
         )
-    counting = _counting_row(analysis, ranking)
-    if counting is not None:
-        rows.append(counting)
-        reference = counting.value
-        band = counting.interval
+        rows.append(row)
+        if standing.system.family == "tfidf":
+            reference = row
+    for score in analysis.scores_of(ranking.setting):
+        if score.system.model == "kneser_ney" and score.mean is not None:
+            reference = _interval_row(analysis, score)  # on minimal pairs
+            rows.append(reference)
     return figures.draw_interval_panel(
         rows,
         title=ranking.task,
         subtitle=metric_heading(ranking.metric),
-        band=band,
         reference=reference,
         chance=chance_level(analysis, ranking.setting),
         width=width,
     )
 
 
-def _counting_row(analysis: Analysis, ranking: Ranking) -> IntervalRow | None:
-    """Return the row of the 5-gram model, the reference on minimal pairs; None on other tasks."""
-    for score in analysis.scores_of(ranking.setting):
-        if score.system.model != "kneser_ney" or score.mean is None:
-            continue
-        model = score.system.model
-        style = model_style(analysis, model)
-        text = format_percent(score.mean)
-        return IntervalRow(format_model(model), style, score.mean, _interval(score), text)
-    return None
+def _interval_row(analysis: Analysis, score: Standing | SystemScore) -> IntervalRow:
+    assert score.mean is not None
+    interval = None
+    if score.ci_low is not None and score.ci_high is not None:
+        interval = (score.ci_low, score.ci_high)
+    model = score.system.model
+    style = model_style(analysis, model)
+    return IntervalRow(format_model(model), style, score.mean, interval, format_percent(score.mean))
 
 
 def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> list[float]:
@@ -325,12 +315,6 @@ def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> l
         and score.system.init != "random"
         and score.mean is not None
     ]
-
-
-def _interval(standing: Standing | SystemScore) -> tuple[float, float] | None:
-    if standing.ci_low is None or standing.ci_high is None:
-        return None
-    return standing.ci_low, standing.ci_high
 
 
 def _explain_decisions(report: ReportData) -> str:
@@ -392,9 +376,13 @@ def describe_intervals(analysis: Analysis) -> str:
     """Return the sources of variation in intervals: the words behind `Intervals are 95 %, `."""
     if max((one.repetitions for one in analysis.comparisons), default=0) <= 1:
         return "over items only. Nothing was repeated with another seed, which may change verdicts."
-    seeds = [score.seeds for score in analysis.scores]
-    num_pretrain_seeds = max(len({one.pretrain_seed for one in own} - {None}) for own in seeds)
-    num_finetune_seeds = max(len({one.finetune_seed for one in own} - {None}) for own in seeds)
+    num_pretrain_seeds = 0
+    num_finetune_seeds = 0
+    for score in analysis.scores:
+        pretrain_seeds = {seed.pretrain_seed for seed in score.seeds} - {None}
+        finetune_seeds = {seed.finetune_seed for seed in score.seeds} - {None}
+        num_pretrain_seeds = max(num_pretrain_seeds, len(pretrain_seeds))
+        num_finetune_seeds = max(num_finetune_seeds, len(finetune_seeds))
     sources = ["items"]
     if num_pretrain_seeds > 1:
         sources.append("pretraining seeds")
