@@ -9,7 +9,7 @@ import pandas as pd
 
 from lineage.artifacts import read_table
 from lineage.report.charts import draw_line_chart
-from lineage.report.figures import LineSeries, palette_color
+from lineage.report.figures import LineSeries, Style, palette_color
 
 NUM_PANEL_COLUMNS = 2
 PANEL_WIDTH_PX = 370
@@ -76,7 +76,7 @@ def plot_curves(curves: Mapping[tuple[str, str], pd.DataFrame]) -> str:
                     megabytes = (points["text_bytes"] / 1e6).tolist()
                     color = colors[curve_study, model_name]
                     values = points[measure].tolist()
-                    series.append(LineSeries(model_name, color, megabytes, values))
+                    series.append(LineSeries(model_name, Style(color), megabytes, values))
             if series:
                 panel = draw_line_chart(
                     series,

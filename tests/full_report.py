@@ -9,7 +9,7 @@ from pathlib import Path
 from lineage import artifacts
 from lineage.analysis.build import build_results
 from lineage.analysis.convergence import ConvergenceControl, FinetuneCurve
-from lineage.analysis.decision import Costs, Decision, SystemCost, decide
+from lineage.analysis.decision import Costs, SystemCost, decide
 from lineage.analysis.disagreements import DisagreementItem, Disagreements, ItemPrediction
 from lineage.analysis.records import (
     AdaptationEffect,
@@ -46,6 +46,7 @@ from lineage.config.params import ReportParams
 from lineage.data.dataset_stats import FoldStats, SplitStats
 from lineage.evaluation.ngram_bits import NgramBits
 from lineage.report.provenance import Provenance, StageProvenance
+from lineage.report.section import ReportData
 from lineage.results import Note, joined_system_name
 from tests.study_rows import GRID, Study
 
@@ -299,14 +300,9 @@ def build_costs(analysis: Analysis) -> Costs:
     return found
 
 
-def build_full_report(folder: Path) -> tuple[Analysis, list[Decision], dict[str, object]]:
-    """Return the arguments of `render_report`."""
+def build_full_report(folder: Path) -> ReportData:
+    """Return a report with something in every section."""
     analysis = build_full_analysis(folder)
     costs = build_costs(analysis)
-    facts: dict[str, object] = {
-        "costs": costs,
-        "provenance": PROVENANCE,
-        "model_descriptions": DESCRIPTIONS,
-        "disagreements": build_disagreements(),
-    }
-    return analysis, decide(analysis, costs), facts
+    decisions = decide(analysis, costs)
+    return ReportData(analysis, decisions, costs, PROVENANCE, DESCRIPTIONS, build_disagreements())

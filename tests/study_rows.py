@@ -25,6 +25,7 @@ from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_s
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.evaluation.ngram_bits import write_ngram_bits
 from lineage.report import page
+from lineage.report.section import ReportData
 from lineage.results import Note, ResultRow
 
 FAMILIES = ("elmo", "gpt", "bert")
@@ -333,4 +334,4 @@ def build_comparison(**changes: Any) -> Comparison:
 
 def render_pages(analysis: Analysis) -> dict[str, str]:
     """Return both pages of an analysis whose costs are unknown."""
-    return page.render_report(analysis, decide(analysis, {}))
+    return page.render_report(ReportData(analysis, decide(analysis, {})))

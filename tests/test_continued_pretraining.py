@@ -21,6 +21,7 @@ from lineage.families import public as family
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.public_tokenizer import load_public_tokenizer
 from lineage.report import page
+from lineage.report.section import ReportData
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
@@ -246,7 +247,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     curve = curves["continued"]
     assert curve.shares == (0.5, 1.0)
     assert 0.5 * BUDGET_BYTES <= curve.text_bytes[0] < curve.text_bytes[1]
-    rendered = page.render_report(analysis, [], model_descriptions=[])
+    rendered = page.render_report(ReportData(analysis))
     for kind, text in rendered.items():
         assert "public, continued" in text, kind
 

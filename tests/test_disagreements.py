@@ -12,6 +12,7 @@ from lineage.analysis.cells import shorten_label
 from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, find_disagreements
 from lineage.config.params import ReportParams
 from lineage.report import page
+from lineage.report.section import ReportData
 from tests.study_rows import Study
 
 SECRET = "the quokka sings at dawn"
@@ -48,7 +49,7 @@ def test_the_report_shows_item_texts_only_on_request_and_ids_otherwise(
         assert (
             0 < len(disagreement.items) <= 2 * MAX_ITEMS_PER_SIDE and len(disagreement.systems) == 2
         )
-    pages = page.render_report(analysis, [], disagreements=disagreements)
+    pages = page.render_report(ReportData(analysis, disagreements=disagreements))
     for text in pages.values():
         assert (SECRET in text) is show_text
         assert all(item.id in text for item in items)

@@ -55,19 +55,19 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 def test_one_task_has_the_interval_of_its_comparison(analysis: Analysis) -> None:
     pretraining = summarize_gains(analysis)[0]
-    effects = build_effects(analysis, pretraining)
+    effects = build_effects(pretraining)
     assert {(one.model, one.kind) for one in effects} == {
         (model, kind)
         for model in FAMILIES
         for kind in ("text_classification", "word_sense", "minimal_pairs")
     }
     for effect in effects:
-        (task,) = effect.tasks
+        (gain,) = effect.gains
         own = next(
             one
             for one in analysis.comparisons
             if one.comparison_type == "pretraining"
-            and (one.first.model, one.task) == (effect.model, task.task)
+            and (one.first.model, one.task) == (effect.model, gain.comparison.task)
             and name_use(one.first.transfer, one.first.head) == effect.method
             and one.label_count in ("all", "none")
         )
@@ -85,14 +85,12 @@ def test_two_tasks_have_a_mean_without_an_interval(analysis: Analysis) -> None:
     )
     changed = dataclasses.replace(analysis, scores=scores)
     effects = [
-        one
-        for one in build_effects(changed, summarize_gains(changed)[0])
-        if one.kind == "word_sense"
+        one for one in build_effects(summarize_gains(changed)[0]) if one.kind == "word_sense"
     ]
     assert effects
     for effect in effects:
-        assert [task.task for task in effect.tasks] == ["sentiment", "sense"]
-        mean = np.mean([task.difference for task in effect.tasks])
+        assert [gain.comparison.task for gain in effect.gains] == ["sentiment", "sense"]
+        mean = np.mean([gain.comparison.difference for gain in effect.gains])
         assert effect.pooled.mean == pytest.approx(mean)
         assert effect.pooled.low is None and effect.pooled.high is None
 

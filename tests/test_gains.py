@@ -39,7 +39,7 @@ from tests.sections import (
 )
 from tests.study_rows import FAMILIES, GRID, Study, render_pages
 
-OUTCOMES = ("better", "equivalent", "no_significant_difference", "worse", "both_at_chance")
+OUTCOMES = ("better", "equivalent", "no significant difference", "worse", "both at chance")
 
 
 @pytest.fixture(scope="module")
@@ -79,31 +79,32 @@ def build_parts(analysis: Analysis) -> list[Section]:
 
 
 def test_every_comparison_with_a_baseline_is_counted_once(study_analysis: Analysis) -> None:
-    pretraining, adaptation = summarize_gains(study_analysis)
-    assert pretraining.comparison_type == "pretraining"
-    assert adaptation.comparison_type == "adaptation"
-    for summary in (pretraining, adaptation):
-        own = [
-            one
-            for one in study_analysis.comparisons
-            if one.comparison_type == summary.comparison_type
-        ]
+    pretraining, adaptation = build_parts(study_analysis)
+    assert [one.comparison_type for one in summarize_gains(study_analysis)] == [
+        "pretraining",
+        "adaptation",
+    ]
+    for section, gain_type in ((pretraining, "pretraining"), (adaptation, "adaptation")):
+        own = [one for one in study_analysis.comparisons if one.comparison_type == gain_type]
         num_worse = sum(one.verdict == "worse" for one in own)
-        for lines in (summary.kind_counts, summary.model_counts):
-            counts = [line.counts for line in lines]
-            assert sum(one.num_comparisons for one in counts) == len(own) > 0
-            assert sum(one.worse for one in counts) == num_worse
-            for one in counts:
-                assert one.num_comparisons == sum(getattr(one, name) for name in OUTCOMES)
-    methods = {("frozen", 4), ("fine-tuned", 4), ("zero-shot", 1)}
-    assert {
-        (line.model, line.method, line.counts.num_comparisons) for line in pretraining.model_counts
-    } == {(model, name, n) for model in FAMILIES for name, n in methods}, (
-        "two tasks have two label counts"
-    )
-    kinds = {line.kind: line.counts.num_comparisons for line in pretraining.kind_counts}
-    assert kinds == {"text_classification": 12, "word_sense": 12, "minimal_pairs": 3}
-    assert {line.counts.num_comparisons for line in adaptation.model_counts} == {2}
+        for table in find_blocks(section, Table)[:2]:
+            lines = read_table(table)
+            assert sum(int(line["comparisons"]) for line in lines) == len(own) > 0
+            assert sum(int(line["worse"]) for line in lines) == num_worse
+            for line in lines:
+                assert int(line["comparisons"]) == sum(int(line[name]) for name in OUTCOMES)
+    kinds, models = map(read_table, find_blocks(pretraining, Table)[:2])
+    methods = {("frozen", "4"), ("fine-tuned", "4"), ("zero-shot", "1")}
+    assert {(line["model"], line["method"], line["comparisons"]) for line in models} == {
+        (format_model(model), name, n) for model in FAMILIES for name, n in methods
+    }, "two tasks have two label counts"
+    assert {line["kind of task"]: line["comparisons"] for line in kinds} == {
+        "text classification": "12",
+        "word sense": "12",
+        "minimal pairs": "3",
+    }
+    _, models = map(read_table, find_blocks(adaptation, Table)[:2])
+    assert {line["comparisons"] for line in models} == {"2"}
 
 
 def test_a_table_has_the_differences_at_the_largest_label_count(study_analysis: Analysis) -> None:
@@ -259,8 +260,8 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
         one.comparison_type == "pretraining" and one.verdict == "better"
         for one in near_chance.comparisons
     )
-    counts = [line.counts for line in summarize_gains(near_chance)[0].model_counts]
-    assert num_better and sum(one.baseline_near_chance for one in counts) == num_better
+    gains = summarize_gains(near_chance)[0].gains
+    assert num_better and sum(gain.baseline_near_chance for gain in gains) == num_better
     marked = render_pages(near_chance)
     unmarked = render_pages(above)
     for kind in ("html", "md"):
@@ -268,12 +269,12 @@ def test_pages_mark_baselines_near_chance_and_gains_where_both_are_at_chance(
             assert mark in marked[kind] and mark not in unmarked[kind], (kind, mark)
         assert "What pretraining adds" in unmarked[kind]
     section = build_parts(both)[0]
-    _, model_counts, *gains = find_blocks(section, Table)
+    _, model_counts, *tables = find_blocks(section, Table)
     for line in read_table(model_counts):
         assert line["both at chance"] == line["comparisons"] and line["°"] == "0"
     assert "better °" in render_pages(both)["md"], "the task tables keep their mark"
     cells = [
-        read_cell(cell) for table in gains for row in table.rows for cell in as_row(row).cells[1:]
+        read_cell(cell) for table in tables for row in table.rows for cell in as_row(row).cells[1:]
     ]
     assert cells and all(re.fullmatch(r"\([+−]?\d+\.\d\)", cell) for cell in cells)
 

@@ -28,10 +28,10 @@ TERMINAL_WIDTH = 200
 
 def render_full_report(folder: Path) -> dict[str, str]:
     """Return the pages of a report with something in every section, and what a run prints."""
-    analysis, decisions, facts = build_full_report(folder)
-    pages = page.render_report(analysis, decisions, **facts)  # type: ignore[arg-type]
+    report = build_full_report(folder)
+    pages = page.render_report(report)
     stream = io.StringIO()
-    page.print_table(analysis, decisions, Console(file=stream, width=TERMINAL_WIDTH))
+    page.print_table(report.analysis, report.decisions, Console(file=stream, width=TERMINAL_WIDTH))
     return pages | {"txt": stream.getvalue()}
 
 

@@ -19,6 +19,7 @@ from lineage.config.params import ReportParams, read_params
 from lineage.config.resolve import fill_in_defaults
 from lineage.report import page, publication
 from lineage.report.notes import format_reason
+from lineage.report.section import ReportData
 from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
@@ -295,7 +296,7 @@ def test_the_pages_mark_public_models_as_not_budget_matched(
     )
     analysis = dataclasses.replace(analysis, failures=(failure,), budget=budget)
     decisions = decide(analysis, {})
-    pages = page.render_report(analysis, decisions, model_descriptions=descriptions)
+    pages = page.render_report(ReportData(analysis, decisions, model_descriptions=descriptions))
     for kind, text in pages.items():
         marked = [line for line in text.splitlines() if "other_bert (public)" in line]
         assert len(marked) > 10, kind

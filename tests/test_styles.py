@@ -48,6 +48,6 @@ def test_models_have_the_colour_of_their_family_and_the_shape_of_its_architectur
         "diamond",
         "cross",
     ]
-    marks = {figures.draw_mark("red", style.marker) for style in found}
+    marks = {figures.Style("red", style.marker).mark for style in found}
     assert len(marks) == 5
     assert styles.model_style(analysis, "tfidf").marker == "bar"

@@ -5,7 +5,7 @@ K labels, B bins.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from lineage.analysis.cells import read_setting_predictions, select_system, shorten_label
-from lineage.analysis.decision import largest_label_counts, widest_ranking
+from lineage.analysis.decision import largest_label_counts, widest_rankings
 from lineage.analysis.records import (
     AnswerDetails,
     Calibration,
@@ -43,30 +43,21 @@ def describe_answers(
         answer = load_kind(ranking.kind).answer
         if not answer.names_labels:
             continue
-        widest = widest_ranking(rankings, ranking)
+        widest = widest_rankings(rankings)[ranking.setting]
         table = read_setting_predictions(results_dir, grid, ranking.setting, split=split)
-        systems = [standing.system for standing in widest.standings]
-        tables = [select_system(table, system) for system in systems]
-        kept = [number for number, own in enumerate(tables) if len(own)]
-        if kept:
-            details.append(
-                _describe_task(
-                    ranking,
-                    [systems[number] for number in kept],
-                    [tables[number] for number in kept],
-                    has_tags=answer.are_words,
-                )
-            )
+        tables = {
+            standing.system: select_system(table, standing.system) for standing in widest.standings
+        }
+        tables = {system: own for system, own in tables.items() if len(own)}
+        if tables:
+            details.append(_describe_task(ranking, tables, has_tags=answer.are_words))
     return tuple(details)
 
 
 def _describe_task(
-    ranking: Ranking,
-    systems: Sequence[System],
-    tables: Sequence[pd.DataFrame],
-    *,
-    has_tags: bool,
+    ranking: Ranking, table_of_system: Mapping[System, pd.DataFrame], *, has_tags: bool
 ) -> AnswerDetails:
+    tables = list(table_of_system.values())
     counted: Literal["items", "words", "spans"] = "items"
     answers = [_read_answers(table, has_tags=has_tags) for table in tables]
     scores = [score_classes(*pair) for pair in answers]
@@ -84,7 +75,7 @@ def _describe_task(
         task=ranking.task,
         label_count=ranking.label_count,
         counted=counted,
-        systems=tuple(systems),
+        systems=tuple(table_of_system),
         classes=_merge_class_scores(scores, len(repetitions)),
         confusion_labels=tuple(shorten_label(name) for name in names),
         confusions=tuple(count_confusions(*pair, names) for pair in answers) if names else (),

@@ -3,7 +3,7 @@
 It does not depend on a clock, a host name or a path.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -98,8 +98,7 @@ def build_results(
     those of `Params`. Raises InputError.
     """
     split = report.split
-    tasks = tasks or {}
-    grid_tasks = {name: tasks[name] for name in grid.tasks if name in tasks}
+    grid_tasks = {name: tasks[name] for name in grid.tasks if tasks and name in tasks}
     ensemble_rows, ensemble_predictions = build_ensembles(results_dir, grid, grid_tasks)
     table = results.sort_results(pd.concat([read_rows(results_dir, grid), *ensemble_rows]))
     all_cells = read_result_cells(
@@ -111,13 +110,16 @@ def build_results(
         ensemble_predictions=ensemble_predictions,
     )
     cells, duplicate_label_counts = drop_duplicate_label_counts(all_cells)
-    ranked_systems = _best_systems_by_setting(cells, grid)
+    groups = group_by_setting(cells)
+    ranked_systems = _best_systems_by_setting(groups.values(), grid)
     contamination = read_contamination(results_dir, grid)
     clean_rows = score_clean_items(
         results_dir, grid, table, contamination, ensemble_predictions, split=split
     )
     comparisons = run_comparisons(plan_comparisons(cells, grid, continued_models))
-    rankings = _rank_settings(cells, grid)
+    rankings: list[Ranking] = []
+    for group in groups.values():
+        rankings += rank_setting(group, [*grid.ablation_of])
     analysis = Analysis(
         split=split,
         grid=grid,
@@ -186,22 +188,15 @@ def _language_model_fields(
     }
 
 
-def _best_systems_by_setting(cells: list[ResultCell], grid: Grid) -> list[list[ResultCell]]:
-    """Return the best systems of each setting, best first."""
-    found = []
-    for group in group_by_setting(cells).values():
-        candidates = [cell for cell in group if cell.system.model not in grid.ablation_of]
-        ranked = best_systems(candidates)
-        if ranked:
-            found.append(ranked)
-    return found
-
-
-def _rank_settings(cells: list[ResultCell], grid: Grid) -> list[Ranking]:
-    rankings: list[Ranking] = []
-    for group in group_by_setting(cells).values():
-        rankings += rank_setting(group, [*grid.ablation_of])
-    return rankings
+def _best_systems_by_setting(
+    groups: Iterable[list[ResultCell]], grid: Grid
+) -> list[list[ResultCell]]:
+    """Return the best systems of each setting that has any, best first."""
+    found = (
+        best_systems([cell for cell in group if cell.system.model not in grid.ablation_of])
+        for group in groups
+    )
+    return [ranked for ranked in found if ranked]
 
 
 def _summarize_cells(cells: list[ResultCell]) -> list[SystemScore]:
@@ -296,9 +291,11 @@ def _adaptation_effects(
     heldout = table[(table["test_set"] == HELDOUT_TEST_SET) & (table["status"] == "ok")]
     effects = []
     for (model, task, metric), group in heldout.groupby(["model", "task", "metric"], sort=True):
-        before, after = _values_before_and_after(group)
-        if not len(before):
+        by_seed = group.pivot_table(index="pretrain_seed", columns="init", values="value")
+        paired = by_seed.reindex(columns=["pretrained", "adapted"]).dropna()
+        if paired.empty:
             continue  # all adaptations failed
+        before, after = paired["pretrained"], paired["adapted"]
         improved = after > before if str(metric).endswith("_accuracy") else after < before
         effects.append(
             AdaptationEffect(
@@ -316,16 +313,6 @@ def _adaptation_effects(
             )
         )
     return effects
-
-
-def _values_before_and_after(group: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the values of the pretraining seeds that have both, by seed."""
-    before, after = (
-        group[group["init"] == init].groupby("pretrain_seed")["value"].mean()
-        for init in ("pretrained", "adapted")
-    )
-    aligned_before, aligned_after = before.align(after, join="inner")
-    return aligned_before, aligned_after
 
 
 def _merge_notes(reasons: pd.Series) -> tuple[results.Note, ...]:
@@ -449,31 +436,17 @@ def swap_consistency(table: pd.DataFrame, split: str) -> list[SwapConsistency]:
     )
     columns = ["task", "label_count", "model", "family", "init", "transfer", "head"]
     groups = disambiguate(table[is_consistency]).groupby(columns, sort=True)
-    shares = []
-    for key, rows in groups:
-        task, label_count, model, family, init, transfer, head = map(str, key)
-        share = float(rows["value"].mean())
-        shares.append(
-            SwapConsistency(task, label_count, model, family, init, transfer, head, share)
+    return [
+        SwapConsistency(
+            **dict(zip(columns, map(str, key), strict=True)), value=float(rows["value"].mean())
         )
-    return shares
+        for key, rows in groups
+    ]
 
 
 def list_failures(table: pd.DataFrame) -> list[Failure]:
     """Return the results without a value, merging all seeds with the same reason."""
-    columns = [
-        "model",
-        "family",
-        "init",
-        "transfer",
-        "head",
-        "task",
-        "label_count",
-        "group",
-        "metric",
-        "status",
-        "reason",
-    ]
+    columns = [name for name in Failure.__dataclass_fields__ if not name.endswith("_seeds")]
     failed = disambiguate(table[(table["status"] != "ok") & (table["trial"] == "chosen")])
     pretrain_seeds: dict[tuple[Any, ...], list[int]] = {}
     groups = failed.groupby([*columns, "pretrain_seed"], sort=True, dropna=False)

@@ -3,7 +3,7 @@
 A cell holds its scores by seed and by item, so that two cells can be compared on the same ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from lineage.analysis.records import (
     Setting,
     System,
     SystemScore,
+    group_by,
 )
 from lineage.answers.metrics import MIN_SCORES, RANKING_METRICS
 from lineage.config.data import Task
@@ -37,7 +38,7 @@ SeedPair = tuple[int | None, int | None]
 SYSTEM_COLUMNS = tuple(System.__dataclass_fields__)
 RESULT_KEY = (*SYSTEM_COLUMNS, "task", "label_count")  # the columns that identify a cell
 CellKey = tuple[str, ...]  # their values
-Row = dict[str, Any]
+Row = dict[Hashable, Any]  # a cell has a handful, and a table for each would be slow
 MIN_CLUSTERS = 10  # fewer groups do not tell how much groups differ
 TRANSFER_ORDER = ("frozen", "none", "finetuned", "setfit", "zero_shot")
 INIT_ORDER = ("pretrained", "adapted", "target_only", "random", "none")
@@ -181,7 +182,8 @@ def read_result_cells(
         add_predictions(cells, predictions, split=split)
     for predictions in ensemble_predictions:
         add_predictions(cells, predictions, split=split)
-    return sorted(_drop_redundant_chance(cells.values()), key=_grid_order(grid))
+    kept = _drop_redundant_chance(cells.values())
+    return sorted(kept, key=lambda cell: _grid_order(cell, grid))
 
 
 def _build_cells(
@@ -190,7 +192,10 @@ def _build_cells(
     """Build cells from the rows of chosen trials; `add_predictions` adds the scores of items."""
     scored = _rows_of_comparison_metric(table, tasks)
     cells: dict[CellKey, ResultCell] = {}
-    for key, group in _group_rows_by_key(scored):
+    rows_by_key = group_by(
+        scored.to_dict("records"), lambda row: tuple(row[name] for name in RESULT_KEY)
+    )
+    for key, group in sorted(rows_by_key.items()):
         rows = [row for row in group if row["split"] == split]
         if not rows:
             continue
@@ -253,20 +258,7 @@ def choose_comparison_metric(task: Task | None, metrics: Iterable[str]) -> str:
     return min({*metrics} & RANKING_METRICS.keys(), key=order.index)
 
 
-def _group_rows_by_key(table: pd.DataFrame) -> list[tuple[CellKey, list[Row]]]:
-    """Group rows by cell, in the order of their keys.
-
-    A cell has a handful of rows, and a table for each of them would be slow.
-    """
-    rows_by_key: dict[CellKey, list[Row]] = {}
-    for row in table.to_dict("records"):
-        key = tuple(row[name] for name in RESULT_KEY)
-        rows_by_key.setdefault(key, []).append({str(name): value for name, value in row.items()})
-    return sorted(rows_by_key.items(), key=lambda item: item[0])
-
-
 def _build_cell(system: System, rows: list[Row]) -> ResultCell:
-    """Build a cell from its rows on the scored split."""
     first = rows[0]
     cell = ResultCell(
         system=system,
@@ -276,18 +268,13 @@ def _build_cell(system: System, rows: list[Row]) -> ResultCell:
         metric=first["metric"],
         train_examples=max(int(row["train_examples"]) for row in rows),
     )
-    repetitions: dict[SeedPair, list[Row]] = {}
-    for row in rows:
-        raw_seeds = (_int_or_none(row["pretrain_seed"]), _int_or_none(row["finetune_seed"]))
-        repetitions.setdefault(raw_seeds, []).append(row)
-    for raw_seeds in sorted(repetitions, key=_seed_order):
+    repetitions = group_by(
+        rows, lambda row: (_int_or_none(row["pretrain_seed"]), _int_or_none(row["finetune_seed"]))
+    )
+    none_last = sorted(repetitions, key=lambda seeds: [(seed is None, seed or 0) for seed in seeds])
+    for raw_seeds in none_last:
         _add_repetition(cell, normalize_seeds(system, *raw_seeds), repetitions[raw_seeds])
     return cell
-
-
-def _seed_order(seeds: SeedPair) -> list[tuple[bool, int]]:
-    """Return a sort key: by seed, and None last."""
-    return [(seed is None, seed or 0) for seed in seeds]
 
 
 def _add_repetition(cell: ResultCell, seeds: SeedPair, folds: list[Row]) -> None:
@@ -400,47 +387,33 @@ def _drop_redundant_chance(cells: Iterable[ResultCell]) -> list[ResultCell]:
             cell.mean for cell in group if cell.system.model == "majority" and cell.seed_values
         ]
         for cell in group:
-            is_chance = cell.system.model == "chance"
             has_names = load_kind(cell.kind).answer.names_labels  # choices have none
-            if is_chance and has_names and not _exceeds_all(cell, majority_means):
-                continue
-            kept.append(cell)
+            may_drop = cell.system.model == "chance" and has_names
+            if not may_drop or all(cell.mean > mean + MEAN_TOLERANCE for mean in majority_means):
+                kept.append(cell)
     return kept
-
-
-def _exceeds_all(cell: ResultCell, means: list[float]) -> bool:
-    return all(cell.mean > mean + MEAN_TOLERANCE for mean in means)
 
 
 def group_by_setting(cells: Iterable[ResultCell]) -> dict[Setting, list[ResultCell]]:
     """Group cells by setting, in their order."""
-    groups: dict[Setting, list[ResultCell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.setting, []).append(cell)
-    return groups
+    return group_by(cells, lambda cell: cell.setting)
 
 
-def _grid_order(grid: Grid) -> Callable[[ResultCell], tuple[Any, ...]]:
-    """Return a sort key: task, label count, model, transfer, init, features, head, recipe."""
-    models = [*grid.models, *grid.two_budget_systems, *BASELINES]
-    label_counts = [str(count) for count in grid.label_counts]
-
-    def rank(cell: ResultCell) -> tuple[Any, ...]:
-        base_task, extra_test_set = split_test_set(cell.task)
-        system = cell.system
-        return (
-            grid.tasks.index(base_task),
-            extra_test_set,
-            _index_or_last(label_counts, cell.label_count),
-            _index_or_last(models, system.model),
-            TRANSFER_ORDER.index(system.transfer),
-            INIT_ORDER.index(system.init),
-            system.features,
-            system.head,
-            system.recipe,
-        )
-
-    return rank
+def _grid_order(cell: ResultCell, grid: Grid) -> tuple[Any, ...]:
+    """Sort by task, label count, model, transfer, init, features, head and recipe."""
+    base_task, extra_test_set = split_test_set(cell.task)
+    system = cell.system
+    return (
+        grid.tasks.index(base_task),
+        extra_test_set,
+        _index_or_last([str(count) for count in grid.label_counts], cell.label_count),
+        _index_or_last([*grid.models, *grid.two_budget_systems, *BASELINES], system.model),
+        TRANSFER_ORDER.index(system.transfer),
+        INIT_ORDER.index(system.init),
+        system.features,
+        system.head,
+        system.recipe,
+    )
 
 
 def _index_or_last(values: list[str], value: str) -> int:

@@ -87,7 +87,7 @@ def decide_champion(
     """Decide whether the challenger becomes the champion.
 
     It does if it is better on the same test items, or if it takes less time to build and is shown
-    to be at most `margin` below the champion (the rule of `decision.choose`). Two scores differ by
+    to be at most `margin` below the champion (the rule of `decision.decide`). Two scores differ by
     `max_difference` at most. The items are drawn with `rng`.
     """
     if champion is None:
@@ -118,10 +118,14 @@ def decide_champion(
         means_S, draws_BS, num_items=num_items, max_difference=max_difference
     )
     is_equivalent = behind[0].low >= -margin
+    is_cheaper = False
+    if challenger.cost_seconds is not None and champion.cost_seconds is not None:
+        seconds = max(challenger.cost_seconds, SHORTEST_SECONDS)
+        is_cheaper = seconds * SAME_COST_FACTOR < champion.cost_seconds
     reason: Reason = "not better"
     if difference > margin_of_error:
         reason = "better"
-    elif is_equivalent and _is_cheaper(challenger.cost_seconds, champion.cost_seconds):
+    elif is_equivalent and is_cheaper:
         reason = "equivalent and cheaper"
     return ChampionDecision(
         takes_over=reason != "not better",
@@ -141,10 +145,3 @@ def _margin_of_error(deviations_B: Scores, *, num_units: int, pseudo_variance: f
     level = statistics.CONFIDENCE_LEVEL
     drawn_value = float(np.quantile(np.abs(deviations_B), level)) / error
     return max(drawn_value, float(stdtrit(num_units - 1, (1 + level) / 2))) * error
-
-
-def _is_cheaper(seconds: float | None, champion_seconds: float | None) -> bool:
-    """Return whether a system takes less time to build, by more than times differ by chance."""
-    if seconds is None or champion_seconds is None:
-        return False
-    return max(seconds, SHORTEST_SECONDS) * SAME_COST_FACTOR < champion_seconds

@@ -1,6 +1,5 @@
 """Which cells are compared, and the verdict of each comparison."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,6 +19,7 @@ from lineage.analysis.records import (
     Comparison,
     ComparisonType,
     System,
+    group_by,
 )
 from lineage.answers.metrics import max_difference
 from lineage.config.params import Grid
@@ -62,6 +62,7 @@ class PlannedComparison:
 class PairedScores:
     """(R, N) scores of two cells on the same items, and the seeds (R, 2) of the repetitions."""
 
+    planned: PlannedComparison
     first: np.ndarray
     second: np.ndarray
     seeds: np.ndarray
@@ -73,11 +74,13 @@ class PairedScores:
         return self.first - self.second
 
 
-def pair_scores(first: ResultCell, second: ResultCell) -> PairedScores | None:
+def pair_scores(planned: PlannedComparison) -> PairedScores | None:
     """Pair two cells by seed; None if they share no seed, or fewer than two items.
 
     A cell without a seed (a baseline, zero-shot) is paired with every seed of the other one.
     """
+    first = planned.first
+    second = planned.second
     pairs = [(a, b) for a in first.item_scores for b in second.item_scores if _seeds_match(a, b)]
     if not pairs:
         return None
@@ -94,6 +97,7 @@ def pair_scores(first: ResultCell, second: ResultCell) -> PairedScores | None:
     first_RN = table[: len(pairs)]
     second_RN = table[len(pairs) :]
     return PairedScores(
+        planned,
         first_RN,
         second_RN,
         np.array([_merge_seeds(a, b) for a, b in pairs]),
@@ -119,108 +123,88 @@ def _merge_seeds(first: SeedPair, second: SeedPair) -> list[int]:
 
 def run_comparisons(planned: Iterable[PlannedComparison]) -> list[Comparison]:
     """Compare every pair that shares seeds and items. Each family of tests has one correction."""
-    families = defaultdict[FamilyOfTests, list[tuple[int, PlannedComparison, PairedScores]]](list)
-    for place, pair in enumerate(planned):
-        scores = pair_scores(pair.first, pair.second)
-        if scores is not None:
-            families[pair.family_of_tests].append((place, pair, scores))
-    by_place: dict[int, Comparison] = {}
-    for family in families.values():
-        pairs = [(pair, scores) for _, pair, scores in family]
-        places = [place for place, _, _ in family]
-        by_place |= dict(zip(places, _compare_family(pairs), strict=True))
-    return [by_place[place] for place in sorted(by_place)]
+    paired = [scores for scores in map(pair_scores, planned) if scores is not None]
+    families = group_by(range(len(paired)), lambda place: paired[place].planned.family_of_tests)
+    found: dict[int, Comparison] = {}
+    for places in families.values():
+        family = _compare_family([paired[place] for place in places])
+        found |= dict(zip(places, family, strict=True))
+    return [found[place] for place in sorted(found)]
 
 
-def _compare_family(
-    pairs: Sequence[tuple[PlannedComparison, PairedScores]],
-) -> list[Comparison]:
+def _compare_family(family: Sequence[PairedScores]) -> list[Comparison]:
     """Compare pairs that are read together: they share seed variances, and Holm's correction.
 
     A difference that is always zero says nothing about the variance between seeds, and it is no
     test.
     """
+    tested = [place for place, scores in enumerate(family) if scores.differences.any()]
     variances = [
-        statistics.estimate_seed_variances(scores.differences, scores.seeds)
-        for _, scores in pairs
-        if scores.differences.any()
+        statistics.estimate_seed_variances(family[place].differences, family[place].seeds)
+        for place in tested
     ]
-    estimates = [
-        _estimate_difference(pair, scores, seed_variances=variances) for pair, scores in pairs
-    ]
-    tested = [place for place, (_, scores) in enumerate(pairs) if scores.differences.any()]
+    estimates = [_estimate_difference(scores, seed_variances=variances) for scores in family]
     verdicts = statistics.classify_differences([estimates[place] for place in tested])
     verdict_of = dict(zip(tested, verdicts, strict=True))
     found = []
-    for place, ((pair, scores), estimate) in enumerate(zip(pairs, estimates, strict=True)):
+    for place, (scores, estimate) in enumerate(zip(family, estimates, strict=True)):
         verdict = verdict_of.get(place)
         if verdict is None:
             (verdict,) = statistics.classify_differences([estimate])
         if scores.identical_predictions:
             verdict = "identical predictions"
-        found.append(_comparison(pair, scores, estimate, verdict, num_comparisons=len(tested)))
+        planned = scores.planned
+        found.append(
+            Comparison(
+                comparison_type=planned.comparison_type,
+                task=planned.first.task,
+                label_count=planned.first.label_count,
+                metric=planned.first.metric,
+                first=planned.first.system,
+                second=planned.second.system,
+                difference=estimate.mean,
+                ci_low=estimate.low,
+                ci_high=estimate.high,
+                standard_error=estimate.standard_error,
+                degrees_of_freedom=estimate.degrees_of_freedom,
+                detectable=statistics.detectable_difference(estimate, len(tested)),
+                pretrain_runs=len(np.unique(scores.seeds[:, 0])),
+                repetitions=estimate.num_repetitions,
+                num_examples=estimate.num_items,
+                num_comparisons=max(len(tested), 1),
+                verdict=verdict,
+            )
+        )
     return found
 
 
-def _comparison(
-    pair: PlannedComparison,
-    scores: PairedScores,
-    estimate: statistics.Estimate,
-    verdict: statistics.Verdict,
-    *,
-    num_comparisons: int,
-) -> Comparison:
-    return Comparison(
-        comparison_type=pair.comparison_type,
-        task=pair.first.task,
-        label_count=pair.first.label_count,
-        metric=pair.first.metric,
-        first=pair.first.system,
-        second=pair.second.system,
-        difference=estimate.mean,
-        ci_low=estimate.low,
-        ci_high=estimate.high,
-        standard_error=estimate.standard_error,
-        degrees_of_freedom=estimate.degrees_of_freedom,
-        detectable=statistics.detectable_difference(estimate, num_comparisons),
-        pretrain_runs=len(np.unique(scores.seeds[:, 0])),
-        repetitions=estimate.num_repetitions,
-        num_examples=estimate.num_items,
-        num_comparisons=max(num_comparisons, 1),
-        verdict=verdict,
-    )
-
-
 def _estimate_difference(
-    pair: PlannedComparison,
-    scores: PairedScores,
-    *,
-    seed_variances: Sequence[statistics.SeedVariances],
+    scores: PairedScores, *, seed_variances: Sequence[statistics.SeedVariances]
 ) -> statistics.Estimate:
     """Estimate the score of the first cell minus that of the second.
 
     The comparison with chance is about the models at hand, so its interval is over items only, for
     the mean over seeds. With two seeds, an interval over seeds would exclude nothing.
     """
-    num_grouped_items = pair.first.num_grouped_items
-    if pair.comparison_type == "chance":
-        return statistics.estimate_difference(
-            scores.first.mean(axis=0, keepdims=True),
-            scores.second.mean(axis=0, keepdims=True),
-            max_difference=max_difference(pair.first.metric),
-            num_grouped_items=num_grouped_items,
-        )
+    first = scores.first
+    second = scores.second
+    seeds: statistics.Seeds | None = scores.seeds
+    cell = scores.planned.first
+    if scores.planned.comparison_type == "chance":
+        first = first.mean(axis=0, keepdims=True)
+        second = second.mean(axis=0, keepdims=True)
+        seeds = None
     return statistics.estimate_difference(
-        scores.first,
-        scores.second,
-        seeds=scores.seeds,
+        first,
+        second,
+        seeds=seeds,
         seed_variances=seed_variances,
-        max_difference=max_difference(pair.first.metric),
-        num_grouped_items=num_grouped_items,
+        max_difference=max_difference(cell.metric),
+        num_grouped_items=cell.num_grouped_items,
     )
 
 
-def _chance_baselines(cell: ResultCell, cells: list[ResultCell]) -> list[ResultCell]:
+def _chance_baselines(cell: ResultCell, cells: Sequence[ResultCell]) -> list[ResultCell]:
     """Return the cells that a cell must beat to be above chance: the majority class and chance.
 
     For correlations, and if the two have no score, as in translation, return a score of zero.
@@ -242,7 +226,7 @@ def _zero_scores(cell: ResultCell) -> ResultCell:
     return replace(cell, system=ZERO_BASELINE, item_scores=zeros)
 
 
-def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
+def is_above_chance(cell: ResultCell, cells: Sequence[ResultCell]) -> bool:
     """Return whether a cell is significantly better than the chance level.
 
     The test is over items, for the mean over these seeds, without correction for other systems.
@@ -251,12 +235,8 @@ def is_above_chance(cell: ResultCell, cells: list[ResultCell]) -> bool:
     if not cell.item_scores or cell.system.model in CHANCE_BASELINES:
         return False
     for other in _chance_baselines(cell, cells):
-        scores = pair_scores(cell, other)
-        if scores is None:
-            return False
-        pair = PlannedComparison("chance", cell, other)
-        estimate = _estimate_difference(pair, scores, seed_variances=[])
-        if estimate.low <= 0:
+        scores = pair_scores(PlannedComparison("chance", cell, other))
+        if scores is None or _estimate_difference(scores, seed_variances=[]).low <= 0:
             return False
     return True
 

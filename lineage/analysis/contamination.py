@@ -4,7 +4,7 @@ A model may have memorized them, which would raise its score. `lineage.data.cont
 the items.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from lineage.analysis.cells import (
     read_table,
     system_key,
 )
-from lineage.analysis.records import CleanScore, CleanScores, ContaminationCounts
+from lineage.analysis.records import CleanScore, CleanScores, ContaminationCounts, group_by
 from lineage.answers.metrics import METRICS, RANKING_METRICS
 from lineage.config.params import Grid
 from lineage.tasks.base import load_kind
 
 CONTAMINATION_COLUMNS = ("long_enough", "corpus", "unlabelled")
-Row = dict[str, Any]
+Row = dict[Hashable, Any]
 
 
 def read_contamination(results_dir: Path, grid: Grid) -> pd.DataFrame:
@@ -82,7 +82,10 @@ def score_clean_items(
     }
     if not contaminated_ids:
         return table.iloc[:0]
-    rows_by_key = _rows_by_result_key(_scored_rows(table, [*contaminated_ids], split=split))
+    rows_by_key = group_by(
+        _scored_rows(table, [*contaminated_ids], split=split).to_dict("records"),
+        lambda row: _hashable_key(row[name] for name in results.RESULT_KEY_COLUMNS),
+    )
     clean_rows: list[Row] = []
     for predictions in (*read_predictions(results_dir, grid), *ensemble_predictions):
         selected = predictions.assign(setting_task=disambiguate(predictions)["task"])
@@ -107,14 +110,6 @@ def _scored_rows(table: pd.DataFrame, tasks: list[str], *, split: str) -> pd.Dat
         & table["metric"].isin(list(METRICS))
         & disambiguate(table)["task"].isin(tasks)
     ]
-
-
-def _rows_by_result_key(table: pd.DataFrame) -> dict[tuple[str, ...], list[Row]]:
-    rows_by_key: dict[tuple[str, ...], list[Row]] = {}
-    for row in table.to_dict("records"):
-        key = _hashable_key(row[name] for name in results.RESULT_KEY_COLUMNS)
-        rows_by_key.setdefault(key, []).append({str(name): value for name, value in row.items()})
-    return rows_by_key
 
 
 def _hashable_key(values: Iterable[Any]) -> tuple[str, ...]:

@@ -91,7 +91,9 @@ def read_finetune_curves(results_dir: Path, grid: Grid) -> Iterator[FinetuneCurv
 def _first_curves(table: pd.DataFrame) -> Iterator[FinetuneCurve]:
     chosen = table[(table["trial"] == "chosen") & (table["transfer"] == "finetuned")]
     for _, curves in chosen.groupby(CURVE_KEY, sort=False):
-        most_labels = max(curves["label_count"], key=_as_number)
+        most_labels = max(
+            curves["label_count"], key=lambda count: math.inf if count == "all" else float(count)
+        )
         curve = curves[curves["label_count"] == most_labels]
         curve = curve[curve["finetune_seed"] == curve["finetune_seed"].min()]
         if curve["fold"].notna().any():
@@ -116,7 +118,3 @@ def _finite_values(column: pd.Series) -> tuple[float | None, ...]:
     """Return the values, None for those that are not finite, which JSON cannot hold."""
     values = column.astype(float)
     return tuple(value if math.isfinite(value) else None for value in values)
-
-
-def _as_number(label_count: str) -> float:
-    return float("inf") if label_count == "all" else float(label_count)

@@ -4,88 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lineage.analysis.records import Analysis, Comparison, System, SystemScore
+from lineage.analysis.records import Analysis, System, group_by
 
 
-@dataclass(frozen=True)
-class TaskLabelCount:
-    """A label count of the grid, and how many training examples that is for a task."""
+def find_crossover(is_better: Sequence[tuple[int, bool]]) -> int | None:
+    """Return the number of labels from which on a system is better at all that were tried.
 
-    label_count: str
-    train_examples: int
-
-
-@dataclass(frozen=True)
-class CrossoverLine:
-    """A system's comparisons with TF-IDF; None at a label count without one.
-
-    The system is better than TF-IDF with `crossover` training examples and with every larger number
-    that was compared; None if there is no such point.
+    `is_better` has these numbers, ascending. The result is None if there is no such point.
     """
-
-    system: System
-    comparisons: tuple[Comparison | None, ...]
-    crossover: int | None
-    better_at: tuple[int, ...]  # training examples, as is `largest_compared`
-    largest_compared: int
-
-
-@dataclass(frozen=True)
-class CrossoverTable:
-    """The crossover points of one task."""
-
-    task: str
-    label_counts: tuple[TaskLabelCount, ...]  # ascending
-    lines: tuple[CrossoverLine, ...]
-
-
-def build_crossover_tables(analysis: Analysis) -> list[CrossoverTable]:
-    """Return a table for each task with at least two numbers of labels."""
-    tables = []
-    for task in dict.fromkeys(score.task for score in analysis.scores):
-        train_examples = {
-            score.label_count: score.train_examples
-            for score in analysis.scores_of_task(task)
-            if score.system.family == "tfidf"
-        }
-        comparisons_by_system: dict[tuple[str, ...], list[Comparison]] = {}
-        for comparison in analysis.comparisons:
-            if comparison.comparison_type == "tfidf" and comparison.task == task:
-                key = comparison.first.line_key
-                comparisons_by_system.setdefault(key, []).append(comparison)
-        if len(set(train_examples.values())) < 2 or not comparisons_by_system:
-            continue
-        label_counts = [TaskLabelCount(*pair) for pair in train_examples.items()]
-        label_counts.sort(key=lambda count: count.train_examples)
-        lines = [
-            _crossover_line(comparisons, label_counts)
-            for comparisons in comparisons_by_system.values()
-        ]
-        tables.append(CrossoverTable(task, tuple(label_counts), tuple(lines)))
-    return tables
-
-
-def _crossover_line(
-    comparisons: Sequence[Comparison], label_counts: Sequence[TaskLabelCount]
-) -> CrossoverLine:
-    by_count = {comparison.label_count: comparison for comparison in comparisons}
-    compared = []
-    for count in label_counts:
-        if count.label_count in by_count:
-            is_better = by_count[count.label_count].verdict == "better"
-            compared.append((is_better, count.train_examples))
     crossover = None
-    for is_better, train_examples in reversed(compared):
-        if not is_better:
+    for count, better in reversed(is_better):
+        if not better:
             break
-        crossover = train_examples
-    return CrossoverLine(
-        system=comparisons[0].first,
-        comparisons=tuple(by_count.get(count.label_count) for count in label_counts),
-        crossover=crossover,
-        better_at=tuple(count for is_better, count in compared if is_better),
-        largest_compared=compared[-1][1],
-    )
+        crossover = count
+    return crossover
 
 
 @dataclass(frozen=True)
@@ -113,12 +45,11 @@ def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
             largest[ranking.task] = ranking.train_examples
             for standing in ranking.standings:
                 candidates.setdefault(ranking.task, {})[standing.system.model] = standing.system
-    names = [*analysis.model_names, "tfidf"]
     curves: dict[str, list[LabelCurve]] = {}
     for task, systems in candidates.items():
         chosen = [
             _choose_curve(analysis, task, systems[model])
-            for model in sorted(systems, key=names.index)
+            for model in sorted(systems, key=analysis.place_of_model)
         ]
         own = [curve for curve in chosen if curve is not None]
         if any(len(curve.scores) > 1 for curve in own):
@@ -127,42 +58,38 @@ def build_label_curves(analysis: Analysis) -> dict[str, list[LabelCurve]]:
 
 
 def _choose_curve(analysis: Analysis, task: str, candidate: System) -> LabelCurve | None:
-    lines: dict[tuple[str, ...], list[SystemScore]] = {}
-    for score in analysis.scores_of_task(task):
-        system = score.system
-        if system.model == candidate.model and system.init != "random" and score.mean is not None:
-            lines.setdefault(system.line_key, []).append(score)
-
-    if not lines:
-        return None
-
-    def rank(line: Sequence[SystemScore]) -> tuple[int, bool, float]:
-        last = max(line, key=lambda score: score.train_examples)
-        is_candidate = last.system.line_key == candidate.line_key
-        return len(line), is_candidate, last.mean or 0.0
-
-    return _build_label_curve(task, max(lines.values(), key=rank))
+    curves = _build_system_curves(analysis, task, candidate.model).values()
+    return max(
+        curves,
+        key=lambda curve: (
+            len(curve.scores),
+            curve.system.line_key == candidate.line_key,
+            curve.scores[-1],
+        ),
+        default=None,
+    )
 
 
 def build_system_curve(analysis: Analysis, task: str, system: System) -> LabelCurve | None:
     """Return the scores of one system at its numbers of labels; None without any."""
-    line = [
+    return _build_system_curves(analysis, task, system.model).get(system.line_key)
+
+
+def _build_system_curves(
+    analysis: Analysis, task: str, model: str
+) -> dict[tuple[str, ...], LabelCurve]:
+    known = [
         score
         for score in analysis.scores_of_task(task)
-        if score.system.line_key == system.line_key and score.mean is not None
+        if score.system.model == model and score.system.init != "random" and score.mean is not None
     ]
-    return _build_label_curve(task, line) if line else None
-
-
-def _build_label_curve(task: str, line: Sequence[SystemScore]) -> LabelCurve:
-    ordered = sorted(line, key=lambda score: score.train_examples)
-    return LabelCurve(
-        task,
-        ordered[0].metric,
-        ordered[-1].system,
-        tuple(score.train_examples for score in ordered),
-        tuple(score.mean or 0.0 for score in ordered),
-    )
+    curves: dict[tuple[str, ...], LabelCurve] = {}
+    for key, line in group_by(known, lambda score: score.system.line_key).items():
+        line.sort(key=lambda score: score.train_examples)
+        counts = tuple(score.train_examples for score in line)
+        means = tuple(score.mean or 0.0 for score in line)
+        curves[key] = LabelCurve(task, line[0].metric, line[-1].system, counts, means)
+    return curves
 
 
 def labels_needed(curve: LabelCurve, score: float) -> float | None:

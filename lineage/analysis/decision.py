@@ -5,7 +5,7 @@ forecasts and the costs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from lineage.analysis.cells import split_test_set
@@ -17,6 +17,7 @@ from lineage.analysis.records import (
     Setting,
     Standing,
     System,
+    group_by,
 )
 from lineage.analysis.settings import OmittedMethod, find_omitted_methods
 from lineage.answers.metrics import RANKING_METRICS
@@ -94,31 +95,63 @@ class Decision:
 
 def decide(analysis: Analysis, costs: Costs) -> list[Decision]:
     """Decide every setting, under the budget if something was trained for it."""
-    rankings: dict[str, dict[Setting, Ranking]] = {"budget": {}, "overall": {}}
-    for ranking in analysis.rankings:
-        rankings[ranking.scope][ranking.setting] = ranking
-    decisions = []
-    for setting in dict.fromkeys(ranking.setting for ranking in analysis.rankings):
-        decision = _decide_setting(
-            rankings["budget"].get(setting),
-            rankings["overall"].get(setting),
-            costs,
-            analysis.label_forecasts,
-            margin=analysis.equivalence_margin,
-        )
-        if decision.advice == "pretrain on your text" and _ngram_does_as_well(analysis, setting):
-            counting_score = _find_ngram_score(analysis, setting)
-            decision = replace(
-                decision, advice="nothing above a 5-gram model", counting_score=counting_score
-            )
-        omitted = [
+    by_setting = group_by(analysis.rankings, lambda ranking: ranking.setting)
+    return [_decide_setting(analysis, rankings, costs) for rankings in by_setting.values()]
+
+
+def _decide_setting(analysis: Analysis, rankings: Sequence[Ranking], costs: Costs) -> Decision:
+    margin = analysis.equivalence_margin
+    by_scope = {ranking.scope: ranking for ranking in rankings}
+    budget = by_scope.get("budget")
+    overall = by_scope.get("overall")
+    ranking = budget or overall
+    assert ranking is not None, "a setting has a ranking"
+    setting = ranking.setting
+    use, certainty = _choose(ranking, costs, margin=margin)
+    under_budget = None if budget is None else use
+    forecast = _find_forecast(analysis.label_forecasts, ranking, use.standing)
+    advice = _advise(budget, use.standing, forecast, margin=margin)
+    best_overall = None
+    overall_gain = None
+    if overall is not None:
+        best_overall, overall_certainty = _choose(overall, costs, margin=margin)
+        if budget is not None:
+            overall_gain = best_overall.standing.mean - budget.best.mean
+        if _is_worth_it(best_overall.standing, budget, overall, margin=margin):
+            advice = "use a public model"
+            ranking = overall
+            use, certainty = best_overall, overall_certainty
+            forecast = _find_forecast(analysis.label_forecasts, overall, use.standing)
+    counting_score = None
+    if advice == "pretrain on your text" and _ngram_does_as_well(analysis, setting):
+        advice = "nothing above a 5-gram model"
+        counting_score = _find_ngram_score(analysis, setting)
+    return Decision(
+        task=setting.task,
+        label_count=setting.label_count,
+        train_examples=ranking.train_examples,
+        metric=ranking.metric,
+        use=use,
+        certainty=certainty,
+        as_good=tuple(
+            choice
+            for choice in list_choices(ranking, costs)
+            if choice.standing.system != use.standing.system
+            and _is_as_good(choice.standing, margin=margin)
+        ),
+        under_budget=under_budget,
+        overall=best_overall,
+        overall_gain=overall_gain,
+        forecast=forecast,
+        advice=advice,
+        omitted=tuple(
             method
             for method in find_omitted_methods(analysis, setting.task)
             if method.label_count == setting.label_count
-        ]
-        unused_labels = _count_unused_labels(analysis, setting)
-        decisions.append(replace(decision, omitted=tuple(omitted), unused_labels=unused_labels))
-    return decisions
+        ),
+        unused_labels=_count_unused_labels(analysis, setting),
+        counting_score=counting_score,
+    )
 
 
 def _ngram_does_as_well(analysis: Analysis, setting: Setting) -> bool:
@@ -132,10 +165,8 @@ def _ngram_does_as_well(analysis: Analysis, setting: Setting) -> bool:
 
 
 def _find_ngram_score(analysis: Analysis, setting: Setting) -> float | None:
-    for score in analysis.scores_of(setting):
-        if score.system.model == "kneser_ney":
-            return score.mean
-    return None
+    scores = analysis.scores_of(setting)
+    return next((score.mean for score in scores if score.system.model == "kneser_ney"), None)
 
 
 def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
@@ -143,60 +174,9 @@ def _count_unused_labels(analysis: Analysis, setting: Setting) -> int:
     task, extra_test_set = split_test_set(setting.task)
     if setting.label_count != "all" or extra_test_set:
         return 0
-    summary = next((summary for summary in analysis.tasks if summary.task == task), None)
+    summary = analysis.find_task(task)
     train = None if summary is None else summary.splits.get("train")
     return 0 if train is None else train.dropped.get("limit", 0)
-
-
-def _decide_setting(
-    budget: Ranking | None,
-    overall: Ranking | None,
-    costs: Costs,
-    forecasts: Sequence[LabelForecast],
-    *,
-    margin: float,
-) -> Decision:
-    ranking = budget or overall
-    assert ranking is not None, "a setting has a ranking"
-    use, certainty = choose(ranking, costs, margin=margin)
-    forecast = _find_forecast(forecasts, ranking, use)
-    advice = _advise(budget, overall, use, forecast, costs, margin=margin)
-    under_budget = None if budget is None else _with_cost(use, budget, costs)
-    overall_choice = None
-    overall_gain = None
-    if overall is not None:
-        best_overall, overall_certainty = choose(overall, costs, margin=margin)
-        overall_choice = _with_cost(best_overall, overall, costs)
-        if budget is not None:
-            overall_gain = best_overall.mean - budget.best.mean
-        if advice == "use a public model":
-            ranking = overall
-            use, certainty = best_overall, overall_certainty
-            forecast = _find_forecast(forecasts, overall, use)
-    return Decision(
-        task=ranking.task,
-        label_count=ranking.label_count,
-        train_examples=ranking.train_examples,
-        metric=ranking.metric,
-        use=_with_cost(use, ranking, costs),
-        certainty=certainty,
-        as_good=_list_as_good(ranking, use.system, costs, margin=margin),
-        under_budget=under_budget,
-        overall=overall_choice,
-        overall_gain=overall_gain,
-        forecast=forecast,
-        advice=advice,
-    )
-
-
-def _list_as_good(
-    ranking: Ranking, chosen: System, costs: Costs, *, margin: float
-) -> tuple[Choice, ...]:
-    return tuple(
-        _with_cost(standing, ranking, costs)
-        for standing in ranking.standings
-        if standing.system != chosen and is_as_good(standing, margin=margin)
-    )
 
 
 def _find_forecast(
@@ -221,87 +201,78 @@ def _find_forecast(
     return best
 
 
-def choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Standing, Certainty]:
+def _choose(ranking: Ranking, costs: Costs, *, margin: float) -> tuple[Choice, Certainty]:
     """Choose the cheapest system that is shown to be at most `margin` below the best.
 
     Among systems that take about as long to build, the highest score wins, and of equal scores
     TF-IDF, which needs no pretraining. If no system is shown to be that close to the best, choose
     the highest score that is above chance, or else the highest of all; the cheapest of equal scores.
     """
-    if len(ranking.standings) == 1:
-        return ranking.best, "alone"
-    above_chance = [standing for standing in ranking.standings if standing.above_chance]
+    choices = list_choices(ranking, costs)
+    if len(choices) == 1:
+        return choices[0], "alone"
+    above_chance = [choice for choice in choices if choice.standing.above_chance]
     if not above_chance:
-        return ranking.best, "open"
-    close = [standing for standing in above_chance if standing.behind_low >= -margin]
+        return choices[0], "open"
+    close = [choice for choice in above_chance if choice.standing.behind_low >= -margin]
     if not close:
-        return _choose_cheapest(_select_highest(above_chance), ranking, costs), "open"
-    chosen = _choose_cheapest(close, ranking, costs)
-    others = [standing for standing in ranking.standings if standing.system != chosen.system]
-    if not any(is_as_good(standing, margin=margin) for standing in others):
+        return _choose_cheapest(_select_highest(above_chance)), "open"
+    chosen = _choose_cheapest(close)
+    others = [choice for choice in choices if choice != chosen]
+    if not any(_is_as_good(choice.standing, margin=margin) for choice in others):
         return chosen, "clear"
     return chosen, "cheapest"
 
 
-def _select_highest(standings: Sequence[Standing]) -> list[Standing]:
+def list_choices(ranking: Ranking, costs: Costs) -> list[Choice]:
+    """Return the candidates of a setting with their costs, highest score first."""
+    return [
+        Choice(standing, costs.get((standing.system, ranking.setting), SystemCost()))
+        for standing in ranking.standings
+    ]
+
+
+def _select_highest(choices: Sequence[Choice]) -> list[Choice]:
     """Return those with the highest score, which comes first."""
-    highest = standings[0].mean
-    return [standing for standing in standings if highest - standing.mean <= MEAN_TOLERANCE]
+    highest = choices[0].standing.mean
+    return [choice for choice in choices if highest - choice.standing.mean <= MEAN_TOLERANCE]
 
 
-def _choose_cheapest(standings: Sequence[Standing], ranking: Ranking, costs: Costs) -> Standing:
+def _choose_cheapest(choices: Sequence[Choice]) -> Choice:
     """Return the highest score among those that take about as long to build as the fastest.
 
-    `standings` begin with the highest score. Of equal scores it is TF-IDF.
+    `choices` begin with the highest score. Of equal scores it is TF-IDF.
     """
-    shortest = min(_seconds(standing, ranking, costs) for standing in standings)
-    cheap = [
-        standing
-        for standing in standings
-        if _seconds(standing, ranking, costs) <= SAME_COST_FACTOR * shortest
-    ]
-    equals = _select_highest(cheap)
-    without_pretraining = [one for one in equals if one.system.family == "tfidf"]
+    shortest = min(map(_seconds, choices))
+    equals = _select_highest(
+        [choice for choice in choices if _seconds(choice) <= SAME_COST_FACTOR * shortest]
+    )
+    without_pretraining = [one for one in equals if one.standing.system.family == "tfidf"]
     return (without_pretraining or equals)[0]
 
 
-def is_as_good(standing: Standing, *, margin: float) -> bool:
+def _is_as_good(standing: Standing, *, margin: float) -> bool:
     """Return whether a system may be the best, or is shown to be within the margin of it."""
     return standing.may_be_best or standing.behind_low >= -margin
 
 
-def _seconds(standing: Standing, ranking: Ranking, costs: Costs) -> float:
+def _seconds(choice: Choice) -> float:
     """Return the time it takes to build the system; an unknown one is short for TF-IDF alone."""
-    seconds = costs.get((standing.system, ranking.setting), SystemCost()).seconds
-    if seconds is None:
-        return SHORTEST_SECONDS if standing.system.family == "tfidf" else float("inf")
-    return max(seconds, SHORTEST_SECONDS)
-
-
-def _with_cost(standing: Standing, ranking: Ranking, costs: Costs) -> Choice:
-    return Choice(standing, costs.get((standing.system, ranking.setting), SystemCost()))
+    if choice.cost.seconds is not None:
+        return max(choice.cost.seconds, SHORTEST_SECONDS)
+    return SHORTEST_SECONDS if choice.standing.system.family == "tfidf" else float("inf")
 
 
 def _advise(
-    budget: Ranking | None,
-    overall: Ranking | None,
-    use: Standing,
-    forecast: LabelForecast | None,
-    costs: Costs,
-    *,
-    margin: float,
+    budget: Ranking | None, use: Standing, forecast: LabelForecast | None, *, margin: float
 ) -> Advice:
     """Give one line of advice, by the first rule that holds."""
-    if overall is not None:
-        best_overall, _ = choose(overall, costs, margin=margin)
-        if _is_worth_it(best_overall, budget, overall, margin=margin):
-            return "use a public model"
     if not use.above_chance:
         return "nothing above chance"
-    lead = 0.0 if budget is None else use.mean - _cheapest(budget).mean
-    is_own = forecast is not None and forecast.system == use.system
-    if forecast is not None and is_own and forecast.gain_low > max(margin, lead):
-        return "label more first"
+    if forecast is not None and forecast.system == use.system:
+        lead = 0.0 if budget is None else use.mean - _cheapest(budget).mean
+        if forecast.gain_low > max(margin, lead):
+            return "label more first"
     if use.system.family == "tfidf":
         return "use TF-IDF"
     return "pretrain on your text"
@@ -347,19 +318,14 @@ def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
 
 def largest_label_counts(rankings: Sequence[Ranking]) -> dict[str, Ranking]:
     """Return the budget ranking of each task that has the most labels."""
-    largest: dict[str, Ranking] = {}
-    for ranking in rankings:
-        if ranking.scope != "budget":
-            continue
-        known = largest.get(ranking.task)
-        if known is None or ranking.train_examples > known.train_examples:
-            largest[ranking.task] = ranking
-    return largest
+    own = [ranking for ranking in rankings if ranking.scope == "budget"]
+    by_task = group_by(own, lambda ranking: ranking.task)
+    return {
+        task: max(group, key=lambda ranking: ranking.train_examples)
+        for task, group in by_task.items()
+    }
 
 
-def widest_ranking(rankings: Sequence[Ranking], ranking: Ranking) -> Ranking:
-    """Return the ranking of the same setting with public models, if there is one."""
-    for other in rankings:
-        if other.scope == "overall" and other.setting == ranking.setting:
-            return other
-    return ranking
+def widest_rankings(rankings: Sequence[Ranking]) -> dict[Setting, Ranking]:
+    """Return the ranking of each setting, with public models if there are any."""
+    return {ranking.setting: ranking for ranking in rankings}

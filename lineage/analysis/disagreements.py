@@ -13,7 +13,7 @@ from lineage.analysis.cells import (
     shorten_label,
     split_test_set,
 )
-from lineage.analysis.decision import largest_label_counts, widest_ranking
+from lineage.analysis.decision import largest_label_counts, widest_rankings
 from lineage.analysis.records import Analysis, System
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
@@ -60,7 +60,7 @@ def find_disagreements(
     disagreements = []
     for task, ranking in largest_label_counts(analysis.rankings).items():
         kind = ranking.kind
-        ranking = widest_ranking(analysis.rankings, ranking)
+        ranking = widest_rankings(analysis.rankings)[ranking.setting]
         if len(ranking.standings) < 2 or not load_kind(kind).answer.can_be_shown:
             continue
         systems = (ranking.standings[0].system, ranking.standings[1].system)
@@ -70,7 +70,10 @@ def find_disagreements(
         paired = _item_accuracy(predictions, systems[0], kind).join(
             _item_accuracy(predictions, systems[1], kind), how="inner", rsuffix="_second"
         )
-        ids = _choose_items(paired["accuracy"] - paired["accuracy_second"])
+        gap = paired["accuracy"] - paired["accuracy_second"]
+        first_better = gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index
+        second_better = gap[gap < 0].nsmallest(MAX_ITEMS_PER_SIDE).index
+        ids = [*first_better, *second_better]
         if not ids:
             continue
         texts = {}
@@ -82,13 +85,6 @@ def find_disagreements(
         )
         disagreements.append(Disagreements(task, systems, items))
     return disagreements
-
-
-def _choose_items(gap: pd.Series) -> list[str]:
-    """Return the ids with the largest gaps on either side."""
-    first_better = gap[gap > 0].nlargest(MAX_ITEMS_PER_SIDE).index
-    second_better = gap[gap < 0].nsmallest(MAX_ITEMS_PER_SIDE).index
-    return [*first_better, *second_better]
 
 
 def _disagreement_item(row: dict[Any, Any], item_id: str, text: str) -> DisagreementItem:

@@ -7,9 +7,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import stdtrit
 
-from lineage.analysis.gains import GainSummary
-from lineage.analysis.records import TEST_SET_SEPARATOR, Analysis, Comparison
-from lineage.analysis.settings import baseline_is_near_chance
+from lineage.analysis.gains import Gain, GainSummary
+from lineage.analysis.records import TEST_SET_SEPARATOR, group_by
 from lineage.analysis.statistics import CONFIDENCE_LEVEL, MIN_DEGREES_OF_FREEDOM
 
 MIN_TASKS = 3  # for an interval: two tasks do not tell how much tasks differ
@@ -27,16 +26,6 @@ class PooledMean:
 
 
 @dataclass(frozen=True)
-class TaskEffect:
-    """The effect on one task."""
-
-    task: str
-    label_count: str
-    difference: float
-    baseline_near_chance: bool
-
-
-@dataclass(frozen=True)
 class Effect:
     """The effect on one model with one method, over the tasks of one kind."""
 
@@ -44,7 +33,7 @@ class Effect:
     method: str
     kind: str
     metric: str
-    tasks: tuple[TaskEffect, ...]
+    gains: tuple[Gain, ...]  # one a task
     pooled: PooledMean
 
 
@@ -78,42 +67,23 @@ def pool_effects(effects: Sequence[float], standard_errors: Sequence[float]) -> 
     return PooledMean(mean, mean - margin, mean + margin, float(np.sqrt(between)))
 
 
-def build_effects(analysis: Analysis, summary: GainSummary) -> list[Effect]:
+def build_effects(summary: GainSummary) -> list[Effect]:
     """Return the effects of one type, each over the tasks of a kind at their most labels.
 
     Tasks of another metric are another group, and extra test sets, which the same runs answer, are
     left out.
     """
-    kind_of_task = {score.task: score.kind for score in analysis.scores}
-    groups: dict[tuple[str, str, str, str], list[Comparison]] = {}
-    for table in summary.tables:
-        for line in table.lines:
-            for model, gain in zip(table.models, line.gains, strict=True):
-                if gain is None or TEST_SET_SEPARATOR in gain.comparison.task:
-                    continue
-                comparison = gain.comparison
-                kind = kind_of_task[comparison.task]
-                key = (model, table.method, kind, comparison.metric)
-                groups.setdefault(key, []).append(comparison)
-    return [
-        Effect(
-            model=model,
-            method=method,
-            kind=kind,
-            metric=metric,
-            tasks=tuple(_task_effect(analysis, comparison) for comparison in comparisons),
-            pooled=_pool(comparisons),
-        )
-        for (model, method, kind, metric), comparisons in groups.items()
+    own = [
+        gain for gain in summary.at_most_labels if TEST_SET_SEPARATOR not in gain.comparison.task
     ]
+    groups = group_by(
+        own, lambda gain: (gain.model, gain.method, gain.kind, gain.comparison.metric)
+    )
+    return [Effect(*key, tuple(gains), _pool(gains)) for key, gains in groups.items()]
 
 
-def _task_effect(analysis: Analysis, comparison: Comparison) -> TaskEffect:
-    near_chance = baseline_is_near_chance(analysis, comparison)
-    return TaskEffect(comparison.task, comparison.label_count, comparison.difference, near_chance)
-
-
-def _pool(comparisons: Sequence[Comparison]) -> PooledMean:
+def _pool(gains: Sequence[Gain]) -> PooledMean:
+    comparisons = [gain.comparison for gain in gains]
     effects = [comparison.difference for comparison in comparisons]
     if len(comparisons) >= MIN_TASKS:
         return pool_effects(effects, [comparison.standard_error for comparison in comparisons])

@@ -166,7 +166,11 @@ def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
     """
     failed = [suffix for suffix in ("", SECOND_SUFFIX) if row[f"status{suffix}"] != "ok"]
     if failed:
-        notes = [_member_note(row[f"model{suffix}"], row[f"reason{suffix}"]) for suffix in failed]
+        notes = []
+        for suffix in failed:
+            reasons = [asdict(note) for note in results.notes_from_json(row[f"reason{suffix}"])]
+            member = {"model": row[f"model{suffix}"], "notes": reasons}
+            notes.append(results.Note("member", member))
         status = row[f"status{failed[0]}"]
         reason = results.notes_to_json(notes)
         return {"value": None, "num_examples": 0, "status": status, "reason": reason}
@@ -178,12 +182,6 @@ def _score_row(row: Any, predictions: pd.DataFrame | None) -> dict[str, Any]:
         predictions["label"].to_numpy(), predictions["prediction"].to_numpy()
     )
     return {"value": value, "num_examples": len(predictions), "status": "ok", "reason": ""}
-
-
-def _member_note(model: str, reason: str) -> results.Note:
-    """Return the note on a member without a value."""
-    notes = [asdict(note) for note in results.notes_from_json(reason)]
-    return results.Note("member", {"model": model, "notes": notes})
 
 
 def _merge_recipes(merged: pd.DataFrame) -> pd.Series:

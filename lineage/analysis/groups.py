@@ -22,9 +22,9 @@ def build_group_scores(
     `best_systems` are those of each setting. A score is the mean over seeds; a group has few
     items, so no interval is computed.
     """
-    largest_settings = {}
-    for cells in sorted(best_systems, key=_max_train_examples):
-        largest_settings[cells[0].task] = cells
+    largest_settings = {
+        cells[0].task: cells for cells in sorted(best_systems, key=_max_train_examples)
+    }
     all_rows = _group_rows(table, split=split)
     group_scores = []
     for task, cells in largest_settings.items():
@@ -58,12 +58,11 @@ def _group_rows(table: pd.DataFrame, *, split: str) -> pd.DataFrame:
 def _score_groups(rows: pd.DataFrame, cells: Sequence[ResultCell]) -> tuple[GroupScore, ...]:
     means = _group_means(rows)
     num_examples = rows.groupby("group")["num_examples"].max()
-    counts = sort_groups({str(name): count for name, count in num_examples.items()})
-    scores = []
-    for name, count in counts.items():
-        values = tuple(_normalized_mean(means, cell, name) for cell in cells)
-        scores.append(GroupScore(name, int(count), values))
-    return tuple(scores)
+    counts = sort_groups({str(name): int(count) for name, count in num_examples.items()})
+    return tuple(
+        GroupScore(name, count, tuple(_normalized_mean(means, cell, name) for cell in cells))
+        for name, count in counts.items()
+    )
 
 
 def sort_groups(groups: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,9 @@ def compare_with_ngrams(
         bits_per_byte = None
         ngrams = bits_by_model.get(model)
         if ngrams is not None:
-            bits_per_byte = _final_bits_per_byte(model, ngrams.metric, curves)
+            key = (model, ngrams.metric)
+            finals = [one.value[-1] for one in curves if (one.model, one.metric) == key]
+            bits_per_byte = float(np.mean(finals)) if finals else None
         if bits_per_byte is None and not (tasks[True] or tasks[False]):
             continue
         yield NgramComparison(
@@ -40,9 +42,3 @@ def compare_with_ngrams(
             better_tasks=tuple(tasks[True]),
             not_better_tasks=tuple(tasks[False]),
         )
-
-
-def _final_bits_per_byte(model: str, metric: str, curves: Sequence[LossCurve]) -> float | None:
-    """Return the mean over pretraining seeds of the last validation; None without any."""
-    finals = [curve.value[-1] for curve in curves if (curve.model, curve.metric) == (model, metric)]
-    return float(np.mean(finals)) if finals else None

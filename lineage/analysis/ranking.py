@@ -8,6 +8,7 @@ Shapes: S systems, N items or groups of items, B bootstrap samples.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -138,8 +139,8 @@ def rank_setting(cells: Sequence[ResultCell], ablations: Sequence[str]) -> list[
     left out. Returns nothing if no system has a score.
     """
     eligible = [cell for cell in cells if cell.system.model not in ablations]
-    own = _with_predictions(best_systems(eligible))
-    public = _with_predictions(best_systems(eligible, public=True))
+    own = [cell for cell in best_systems(eligible) if cell.system.model not in FLOORS]
+    public = best_systems(eligible, public=True)
     rankings = []
     if own:
         rankings.append(_rank("budget", own, cells))
@@ -148,11 +149,11 @@ def rank_setting(cells: Sequence[ResultCell], ablations: Sequence[str]) -> list[
     return rankings
 
 
-def _with_predictions(cells: Sequence[ResultCell]) -> list[ResultCell]:
-    return [cell for cell in cells if cell.item_scores and cell.system.model not in FLOORS]
-
-
-def _rank(scope: str, candidates: Sequence[ResultCell], cells: Sequence[ResultCell]) -> Ranking:
+def _rank(
+    scope: Literal["budget", "overall"],
+    candidates: Sequence[ResultCell],
+    cells: Sequence[ResultCell],
+) -> Ranking:
     first = candidates[0]
     scores_SN = mean_scores(candidates)
     means_S = scores_SN.mean(axis=1)
@@ -171,12 +172,27 @@ def _rank(scope: str, candidates: Sequence[ResultCell], cells: Sequence[ResultCe
     else:
         unknown = BestComparison(-largest, largest, True, None, None)
         comparisons = [unknown] * len(means_S)
-    standings = [
-        _standing(cell, float(mean), comparison, cells)
-        for cell, mean, comparison in zip(candidates, means_S, comparisons, strict=True)
-    ]
+    standings = []
+    for cell, mean, comparison in zip(candidates, means_S, comparisons, strict=True):
+        ci_low, ci_high = cell.interval_over_items() or (None, None)
+        standings.append(
+            Standing(
+                system=cell.system,
+                mean=float(mean),
+                ci_low=ci_low,
+                ci_high=ci_high,
+                num_runs=len(cell.item_scores),
+                is_public=cell.system.family == PUBLIC_FAMILY,
+                above_chance=is_above_chance(cell, cells),
+                behind_low=comparison.low,
+                behind_high=comparison.high,
+                may_be_best=comparison.may_be_best,
+                probability_best=comparison.probability_best,
+                regret=comparison.regret,
+            )
+        )
     return Ranking(
-        scope="overall" if scope == "overall" else "budget",
+        scope=scope,
         task=first.task,
         label_count=first.label_count,
         kind=first.kind,
@@ -191,31 +207,6 @@ def _rank(scope: str, candidates: Sequence[ResultCell], cells: Sequence[ResultCe
 def mean_scores(cells: Sequence[ResultCell]) -> Scores:
     """Return (S, N): the mean over seeds of each system, on the items that all have answered."""
     tables = [score for cell in cells for score in cell.item_scores.values()]
-    stacked = stack_scores(tables)
-    means = []
-    start = 0
-    for cell in cells:
-        end = start + len(cell.item_scores)
-        means.append(stacked[start:end].mean(axis=0))
-        start = end
-    return np.stack(means)
-
-
-def _standing(
-    cell: ResultCell, mean: float, comparison: BestComparison, cells: Sequence[ResultCell]
-) -> Standing:
-    interval = cell.interval_over_items()
-    return Standing(
-        system=cell.system,
-        mean=mean,
-        ci_low=interval[0] if interval else None,
-        ci_high=interval[1] if interval else None,
-        num_runs=len(cell.item_scores),
-        is_public=cell.system.family == PUBLIC_FAMILY,
-        above_chance=is_above_chance(cell, list(cells)),
-        behind_low=comparison.low,
-        behind_high=comparison.high,
-        may_be_best=comparison.may_be_best,
-        probability_best=comparison.probability_best,
-        regret=comparison.regret,
-    )
+    ends = np.cumsum([len(cell.item_scores) for cell in cells])
+    by_cell = np.split(stack_scores(tables), ends[:-1])
+    return np.stack([scores_RN.mean(axis=0) for scores_RN in by_cell])

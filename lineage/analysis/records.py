@@ -3,10 +3,11 @@
 Scores are shares of a perfect score, from 0 to 1 (correlations from -1), and so are differences.
 """
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ ComparisonType = Literal[
     "chance",  # a system with the chance level; it decides what is above chance
 ]
 Outcome = Verdict | Literal["both at chance"]
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -591,6 +594,15 @@ class Analysis:
         """Return the models, and the systems made of two of them, in the order of the grid."""
         return (*self.grid.models, *self.grid.two_budget_systems)
 
+    def place_of_model(self, model: str) -> int:
+        """Return the place of a model or a baseline in tables; others come last."""
+        names = [*self.model_names, *BASELINES]
+        return names.index(model) if model in names else len(names)
+
+    def find_task(self, task: str) -> TaskSummary | None:
+        """Return the summary of a task; None without one."""
+        return next((summary for summary in self.tasks if summary.task == task), None)
+
     def find_score(self, system: System, setting: Setting) -> SystemScore:
         """Return the score of a system in a setting."""
         return self._scores_by_key[system, setting]
@@ -602,6 +614,14 @@ class Analysis:
     def scores_of_task(self, task: str) -> list[SystemScore]:
         """Return all scores of a task."""
         return [score for score in self.scores if score.task == task]
+
+
+def group_by(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
+    """Group values by a key. Groups and values keep their order."""
+    groups: dict[Key, list[Value]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
+    return groups
 
 
 def record_to_json(record: Any) -> Any:

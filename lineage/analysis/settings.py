@@ -35,12 +35,6 @@ def chance_level(analysis: Analysis, setting: Setting) -> float:
     return max(means, default=0.0)
 
 
-def _mean(analysis: Analysis, system: System, setting: Setting) -> float:
-    mean = analysis.find_score(system, setting).mean
-    assert mean is not None, "only systems with a score are compared"
-    return mean
-
-
 def comparison_outcome(analysis: Analysis, comparison: Comparison) -> Outcome:
     """Return the verdict, or "both at chance" if neither system is above chance."""
     scores = [
@@ -56,13 +50,13 @@ def baseline_is_near_chance(analysis: Analysis, comparison: Comparison) -> bool:
     """Return whether a system is better than a baseline that is at chance, or hardly above it."""
     if comparison.verdict != "better":
         return False
+    first = analysis.find_score(comparison.first, comparison.setting)
     baseline = analysis.find_score(comparison.second, comparison.setting)
     if not baseline.above_chance:
         return True
+    assert first.mean is not None and baseline.mean is not None, "systems with a score are compared"
     chance = chance_level(analysis, comparison.setting)
-    lead = _mean(analysis, comparison.first, comparison.setting) - chance
-    baseline_lead = _mean(analysis, comparison.second, comparison.setting) - chance
-    return baseline_lead < NEAR_CHANCE_SHARE * lead
+    return baseline.mean - chance < NEAR_CHANCE_SHARE * (first.mean - chance)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from lineage.analysis.cells import (
 )
 from lineage.analysis.comparisons import best_system
 from lineage.analysis.ranking import mean_scores
-from lineage.analysis.records import PretrainingBudget, TextCurve, TextGain
+from lineage.analysis.records import PretrainingBudget, TextCurve, TextGain, group_by
 from lineage.answers.metrics import max_difference
 from lineage.config.params import Grid
 from lineage.results import INTERMEDIATE_COLUMNS, INTERMEDIATE_TRIAL, PREDICTION_COLUMNS
@@ -55,8 +55,12 @@ def build_text_curves(
     points = _find_points(final_cells, predictions, split=split)
     read_bytes = predictions.groupby(["model", "text_share"])["text_bytes"].mean()
     full_bytes = {budget.model: budget.text_bytes for budget in budgets}
+    by_model = group_by(
+        [cell for cell in final_cells if _key_of(cell) in points],
+        lambda cell: (cell.task, cell.system.model),
+    )
     curves = []
-    for final in _choose_heads([cell for cell in final_cells if _key_of(cell) in points]):
+    for final in map(best_system, by_model.values()):
         model = final.system.model
         own = points[_key_of(final)]
         text_bytes = [float(read_bytes[model, share]) for share in own]
@@ -104,14 +108,6 @@ def _find_points(
 
 def _count_scores(cell: ResultCell) -> dict[SeedPair, int]:
     return {seeds: len(scores) for seeds, scores in cell.item_scores.items()}
-
-
-def _choose_heads(cells: Sequence[ResultCell]) -> list[ResultCell]:
-    """Return the best cell of each model and task."""
-    groups: dict[tuple[str, str], list[ResultCell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.task, cell.system.model), []).append(cell)
-    return [best_system(group) for group in groups.values()]
 
 
 def measure_text_curve(

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis, AnswerDetails, Calibration, ClassScore
 from lineage.report import charts
-from lineage.report.charts import ClassRow, NamedStyle
 from lineage.report.figures import LineSeries
 from lineage.report.formatting import format_model, format_percent
 from lineage.report.section import Figure
@@ -37,18 +36,23 @@ def _draw_classes(
 ) -> Iterator[Figure]:
     if len(details.classes) < MIN_CLASSES_FOR_FINDING:
         return
-    styles = [_name_style(analysis, details, place) for place in places]
     classes = details.classes[:MAX_SHOWN_CLASSES]
-    rows = [
-        ClassRow(
-            charts.shorten(one.label, 15), f"{one.count:,.0f}", [one.f1[place] for place in places]
+    places_of_classes = range(len(classes))
+    series = []
+    for place in places:
+        model = details.systems[place].model
+        f1 = [one.f1[place] for one in classes]
+        series.append(
+            LineSeries(format_model(model), model_style(analysis, model), places_of_classes, f1)
         )
-        for one in classes
-    ]
     svg = charts.draw_class_scores(
-        rows, styles, title="F1 by label", subtitle=f"{details.counted} in test"
+        series,
+        [charts.shorten(one.label, 15) for one in classes],
+        [f"{one.count:,.0f}" for one in classes],
+        title="F1 by label",
+        subtitle=f"{details.counted} in test",
     )
-    sentence = describe_classes(classes, place=places[0], name=styles[0].name)
+    sentence = describe_classes(classes, place=places[0], name=series[0].name)
     yield Figure(svg, sentence, details.task)
 
 
@@ -71,54 +75,37 @@ def _draw_calibrations(
         return
     series = []
     for place in places:
+        model = details.systems[place].model
         calibration = details.calibrations[place]
         if calibration is not None:
-            style = _name_style(analysis, details, place)
-            series.append(_calibration_series(style, calibration, is_first=place == places[0]))
+            series.append(
+                LineSeries(
+                    format_model(model),
+                    model_style(analysis, model),
+                    [one.confidence for one in calibration.bins],
+                    [one.accuracy for one in calibration.bins],
+                    bold=place == places[0],
+                )
+            )
     svg = charts.draw_calibration(
         series, title="Calibration", subtitle="% right over confidence, %"
     )
-    name = format_model(details.systems[places[0]].model)
-    yield Figure(svg, describe_calibration(first, name=name), details.task)
+    yield Figure(svg, describe_calibration(first, name=series[0].name), details.task)
 
 
 def choose_systems(details: AnswerDetails, decision: Decision) -> list[int]:
     """Return the places of the system to use, of the best other model, and of TF-IDF."""
-    used = [
-        place
-        for place, system in enumerate(details.systems)
-        if system == decision.use.standing.system
-    ]
-    others = [
-        place
-        for place, system in enumerate(details.systems)
-        if place not in used and system.family != "tfidf"
-    ]
-    tfidf = [
-        place
-        for place, system in enumerate(details.systems)
-        if place not in used and system.family == "tfidf"
-    ]
+    used: list[int] = []
+    others: list[int] = []
+    tfidf: list[int] = []
+    for place, system in enumerate(details.systems):
+        if system == decision.use.standing.system:
+            used.append(place)
+        elif system.family == "tfidf":
+            tfidf.append(place)
+        else:
+            others.append(place)
     return [*used, *others[:1], *tfidf] if used else []
-
-
-def _name_style(analysis: Analysis, details: AnswerDetails, place: int) -> NamedStyle:
-    model = details.systems[place].model
-    style = model_style(analysis, model)
-    return NamedStyle(format_model(model), style.color, style.marker)
-
-
-def _calibration_series(
-    style: NamedStyle, calibration: Calibration, *, is_first: bool
-) -> LineSeries:
-    return LineSeries(
-        style.name,
-        style.color,
-        [one.confidence for one in calibration.bins],
-        [one.accuracy for one in calibration.bins],
-        marker=style.marker,
-        bold=is_first,
-    )
 
 
 def describe_classes(classes: Sequence[ClassScore], *, place: int, name: str) -> str:

@@ -11,6 +11,7 @@ from lineage.report.formatting import (
     format_difference,
     format_label_count,
     format_percent,
+    format_range,
     metric_unit,
 )
 
@@ -79,4 +80,4 @@ def _format_points(decision: ChampionDecision) -> str:
     points = f"{format_difference(decision.difference)} points"
     if decision.low is None or decision.high is None:
         return f"{points}, of a single item"
-    return f"{points}, {format_difference(decision.low)} to {format_difference(decision.high)}"
+    return f"{points}, {format_range(decision.low, decision.high)}"

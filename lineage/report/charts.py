@@ -13,8 +13,11 @@ from lineage.report.figures import (
     LinearScale,
     LineSeries,
     PanelSize,
+    Style,
     choose_ticks,
     dash_style,
+    draw_heading,
+    draw_line,
     draw_marker,
     draw_text,
     grid_style,
@@ -52,38 +55,10 @@ class CostPoint:
     """A system's score, and the time it takes to build."""
 
     name: str
+    style: Style
     seconds: float
     score: float
-    color: str
-    marker: str
     on_front: bool
-
-
-@dataclass(frozen=True)
-class LineName:
-    """The name of a line, and where the line ends."""
-
-    name: str
-    end: tuple[float, float]  # in pixels
-    series: LineSeries
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """The F1 of one label, by system."""
-
-    label: str
-    count: str
-    values: Sequence[float]
-
-
-@dataclass(frozen=True)
-class NamedStyle:
-    """A system of a chart."""
-
-    name: str
-    color: str
-    marker: str
 
 
 def draw_label_panel(
@@ -118,20 +93,20 @@ def draw_label_panel(
         [(x_scale(math.log10(x)), x) for x in ticks], room=room
     ):
         parts.append(draw_text(x, floor + 16, format_x(value)))
-    names = []
+    line_ends = []
     for one in sorted(series, key=lambda one: one.bold):
         xs = [x_scale(math.log10(x)) for x in one.x]
         parts += _draw_line(one, xs, y_scale)
-        end = (xs[-1], y_scale(one.y[-1]))
+        y = y_scale(one.y[-1])
         if forecast is not None and one.name == forecast[0]:
-            start = end
-            end = (x_scale(math.log10(forecast[1])), y_scale(forecast[2]))
+            end = y_scale(forecast[2])
             parts.append(
-                f'<line x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}" '
-                f'stroke="{one.color}" stroke-width="2" stroke-dasharray="2 3"/>'
+                f'<line x1="{xs[-1]}" y1="{y}" x2="{x_scale(math.log10(forecast[1]))}" y2="{end}" '
+                f'stroke="{one.style.color}" stroke-width="2" stroke-dasharray="2 3"/>'
             )
-        names.append(LineName(shorten(one.name, size.max_name), end, one))
-    parts += _draw_names(names, right + 8, floor)
+            y = end
+        line_ends.append((y, one))
+    parts += _draw_names(line_ends, right + 8, floor, max_name=size.max_name)
     described = "; ".join(
         f"{one.name} {', '.join(f'{100 * y:.1f}' for y in one.y)}" for one in series
     )
@@ -153,13 +128,10 @@ def _fit_y_scale(values: Sequence[float], floor: float) -> LinearScale:
 def _draw_frame(
     y_scale: LinearScale, *, title: str, subtitle: str, right: float, width: float
 ) -> list[str]:
-    parts = [
-        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(width, 13, subtitle, anchor="end"),
-    ]
+    parts = draw_heading(title, subtitle, width)
     for tick in choose_ticks(y_scale.low, y_scale.high, count=4):
         y = y_scale(tick)
-        parts.append(f'<line x1="{PLOT_LEFT}" x2="{right}" y1="{y}" y2="{y}" {grid_style(0.7)}/>')
+        parts.append(draw_line(PLOT_LEFT, right, y, y, grid_style(0.7)))
         parts.append(draw_text(PLOT_LEFT - 6, y + 3.5, f"{100 * tick:.4g}", anchor="end"))
     return parts
 
@@ -167,37 +139,39 @@ def _draw_frame(
 def _draw_line(series: LineSeries, xs: Sequence[float], y_scale: LinearScale) -> list[str]:
     width = "2.2" if series.bold else "1.3"
     points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
-    style = f'fill="none" stroke="{series.color}" stroke-width="{width}"'
+    color = series.style.color
+    style = f'fill="none" stroke="{color}" stroke-width="{width}"'
     style += dash_style("5 3" if series.dashed else "")
     parts = [f'<polyline points="{points}" {style}/>']
     for x, y in zip(xs, series.y, strict=True):
         radius = 3.4 if series.bold else 2.4
-        parts.append(draw_marker(series.marker, x, y_scale(y), radius, f'fill="{series.color}"'))
+        parts.append(draw_marker(series.style.marker, x, y_scale(y), radius, f'fill="{color}"'))
     return parts
 
 
-def _draw_names(names: Sequence[LineName], x: float, floor: float) -> list[str]:
+def _draw_names(
+    line_ends: Sequence[tuple[float, LineSeries]], x: float, floor: float, *, max_name: int
+) -> list[str]:
     """Draw names with marks at the right, in the order of the ends, moved apart where they overlap."""
-    ordered = sorted(names, key=lambda one: one.end[1])
+    ordered = sorted(line_ends, key=lambda pair: pair[0])
     places: list[float] = []
-    for one in ordered:
-        y = one.end[1]
+    for y, _ in ordered:
         places.append(max(y, places[-1] + NAME_HEIGHT) if places else max(y, PLOT_TOP - 4))
     limit = floor
     for number in reversed(range(len(places))):
         places[number] = min(places[number], limit)
         limit = places[number] - NAME_HEIGHT
     parts = []
-    for y, one in zip(places, ordered, strict=True):
-        parts.append(draw_marker(one.series.marker, x + 3, y, 3, f'fill="{one.series.color}"'))
-        weight = 650 if one.series.bold else 400
-        start = x + NAME_MARK_WIDTH
-        parts.append(
-            draw_text(
-                start, y + 3.5, one.name, anchor="start", size=11, fill=TEXT_COLOR, weight=weight
-            )
-        )
+    for y, (_, one) in zip(places, ordered, strict=True):
+        parts.append(draw_marker(one.style.marker, x + 3, y, 3, f'fill="{one.style.color}"'))
+        name = shorten(one.name, max_name)
+        parts.append(_draw_name(x + NAME_MARK_WIDTH, y + 3.5, name, bold=one.bold))
     return parts
+
+
+def _draw_name(x: float, y: float, name: str, *, bold: bool) -> str:
+    weight = 650 if bold else 400
+    return draw_text(x, y, name, anchor="start", size=11, fill=TEXT_COLOR, weight=weight)
 
 
 def draw_cost_panel(
@@ -235,7 +209,7 @@ def draw_cost_panel(
     taken += [_box_around(*pair) for pair in pairwise(corners)]  # no name covers the line
     taken.append((0, floor, size.width, size.height))  # nor on the numbers of the axis
     for one, (x, y) in sorted(zip(points, marks, strict=True), key=lambda pair: pair[1][1]):
-        parts.append(draw_marker(one.marker, x, y, 4, f'fill="{one.color}"'))
+        parts.append(draw_marker(one.style.marker, x, y, 4, f'fill="{one.style.color}"'))
         parts.append(_draw_point_name(one, x, y, taken, size.width))
     described = "; ".join(
         f"{one.name} {100 * one.score:.1f} in {format_seconds(one.seconds)}" for one in points
@@ -255,16 +229,7 @@ def _draw_point_name(point: CostPoint, x: float, y: float, taken: list[Box], edg
     free = [box for box in boxes if _is_free(box, taken, edge)]
     chosen = (free or boxes)[0]
     taken.append(chosen)
-    weight = 650 if point.on_front else 400
-    return draw_text(
-        chosen[0],
-        chosen[3] - 2,
-        point.name,
-        anchor="start",
-        size=11,
-        fill=TEXT_COLOR,
-        weight=weight,
-    )
+    return _draw_name(chosen[0], chosen[3] - 2, point.name, bold=point.on_front)
 
 
 def _box_around(start: tuple[float, float], end: tuple[float, float]) -> Box:
@@ -285,53 +250,51 @@ def _is_free(box: Box, taken: Sequence[Box], edge: float) -> bool:
 
 
 def draw_class_scores(
-    rows: Sequence[ClassRow], systems: Sequence[NamedStyle], *, title: str, subtitle: str
+    series: Sequence[LineSeries],
+    labels: Sequence[str],
+    counts: Sequence[str],
+    *,
+    title: str,
+    subtitle: str,
 ) -> str:
     """Draw F1 by label: a line a label, a mark for each system, and the counts at the right."""
-    values = [value for row in rows for value in row.values]
-    low = max(0.0, min(values) - 0.05)
-    scale = LinearScale(low, min(1.0, max(values) + 0.03), CLASS_LEFT, PLOT_WIDTH - CLASS_RIGHT)
+    rows = list(zip(*(one.y for one in series), strict=True))
+    low = max(0.0, min(map(min, rows)) - 0.05)
+    high = min(1.0, max(map(max, rows)) + 0.03)
+    scale = LinearScale(low, high, CLASS_LEFT, PLOT_WIDTH - CLASS_RIGHT)
     top = PLOT_TOP + 16
     bottom = top + CLASS_LINE * len(rows)
-    parts = [
-        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(PLOT_WIDTH, 13, subtitle, anchor="end"),
-    ]
-    parts += _draw_key(systems, 32)
+    parts = [*draw_heading(title, subtitle, PLOT_WIDTH), *_draw_key(series, 32)]
     for tick in choose_ticks(scale.low, scale.high, count=4):
         x = scale(tick)
-        parts.append(f'<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" {grid_style(0.7)}/>')
+        parts.append(draw_line(x, x, top, bottom, grid_style(0.7)))
         parts.append(draw_text(x, bottom + 13, f"{100 * tick:.4g}"))
-    for place, row in enumerate(rows):
+    for place, (label, count, values) in enumerate(zip(labels, counts, rows, strict=True)):
         y = top + CLASS_LINE * (place + 0.5)
-        parts.append(draw_text(0, y + 4, row.label, anchor="start", size=11.5, fill=TEXT_COLOR))
-        parts.append(draw_text(PLOT_WIDTH, y + 4, row.count, anchor="end", size=10.5))
-        edges = [scale(value) for value in row.values]
-        parts.append(
-            f'<line x1="{min(edges)}" x2="{max(edges)}" y1="{y}" y2="{y}" {grid_style(2)}/>'
-        )
-        for number, (x, system) in enumerate(zip(edges, systems, strict=True)):
-            lane = y + 3.5 * (number - (len(systems) - 1) / 2)  # so that equal scores are seen
-            parts.append(draw_marker(system.marker, x, lane, 3.2, f'fill="{system.color}"'))
-    described = "; ".join(
-        f"{row.label} "
-        + ", ".join(
-            f"{system.name} {100 * value:.1f}"
-            for system, value in zip(systems, row.values, strict=True)
-        )
-        for row in rows
-    )
-    return wrap_svg(PLOT_WIDTH, bottom + 20, parts, title=f"{title}: {described}", css="panel")
+        parts.append(draw_text(0, y + 4, label, anchor="start", size=11.5, fill=TEXT_COLOR))
+        parts.append(draw_text(PLOT_WIDTH, y + 4, count, anchor="end", size=10.5))
+        edges = [scale(value) for value in values]
+        parts.append(draw_line(min(edges), max(edges), y, y, grid_style(2)))
+        for number, (x, one) in enumerate(zip(edges, series, strict=True)):
+            lane = y + 3.5 * (number - (len(series) - 1) / 2)  # so that equal scores are seen
+            parts.append(draw_marker(one.style.marker, x, lane, 3.2, f'fill="{one.style.color}"'))
+    described = []
+    for label, values in zip(labels, rows, strict=True):
+        scores = zip(series, values, strict=True)
+        named = ", ".join(f"{one.name} {100 * value:.1f}" for one, value in scores)
+        described.append(f"{label} {named}")
+    alternative = f"{title}: {'; '.join(described)}"
+    return wrap_svg(PLOT_WIDTH, bottom + 20, parts, title=alternative, css="panel")
 
 
-def _draw_key(systems: Sequence[NamedStyle], y: float) -> list[str]:
+def _draw_key(series: Sequence[LineSeries], y: float) -> list[str]:
     """Draw the names of the systems beside their marks, in a row."""
     parts = []
     x = 4.0
-    for system in systems:
-        parts.append(draw_marker(system.marker, x, y - 4, 3.6, f'fill="{system.color}"'))
-        parts.append(draw_text(x + 8, y, system.name, anchor="start", size=11))
-        x += 22 + CHARACTER_WIDTH * len(system.name)
+    for one in series:
+        parts.append(draw_marker(one.style.marker, x, y - 4, 3.6, f'fill="{one.style.color}"'))
+        parts.append(draw_text(x + 8, y, one.name, anchor="start", size=11))
+        x += 22 + CHARACTER_WIDTH * len(one.name)
     return parts
 
 
@@ -342,10 +305,7 @@ def draw_confusion(
     left = min(CLASS_LEFT, 12 + 6.4 * max(len(label) for label in labels))
     width = min(60.0, (PLOT_WIDTH - left) / len(labels))
     top = PLOT_TOP + 18
-    parts = [
-        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(PLOT_WIDTH, 13, subtitle, anchor="end"),
-    ]
+    parts = draw_heading(title, subtitle, PLOT_WIDTH)
     room = int(width / 5.6)
     for column, label in enumerate(labels):
         parts.append(draw_text(left + width * (column + 0.5), top - 6, shorten(label, room)))
@@ -400,7 +360,7 @@ def draw_calibration(series: Sequence[LineSeries], *, title: str, subtitle: str)
         parts.append(draw_text(x_scale(tick), floor + 16, f"{100 * tick:.4g}"))
     for one in series:
         parts += _draw_line(one, [x_scale(x) for x in one.x], y_scale)
-    parts += _draw_key([NamedStyle(one.name, one.color, one.marker) for one in series], 32)
+    parts += _draw_key(series, 32)
     described = "; ".join(
         f"{one.name} "
         + ", ".join(
@@ -432,14 +392,11 @@ def draw_line_chart(
         draw_text(right_edge, 14, y_label, anchor="end"),
     ]
     y_ticks = choose_ticks(low, high, count=4) or [low]
-    for tick in y_ticks:
-        y = y_scale(tick)
-        parts.append(
-            f'<line x1="{CHART_LEFT}" x2="{right_edge}" y1="{y}" y2="{y}" {grid_style(0.7)}/>'
-        )
-    for tick in y_ticks:
+    places = [y_scale(tick) for tick in y_ticks]
+    parts += [draw_line(CHART_LEFT, right_edge, y, y, grid_style(0.7)) for y in places]
+    for tick, y in zip(y_ticks, places, strict=True):
         text = f"{100 * tick:.0f}" if percent else f"{tick:g}"
-        parts.append(draw_text(CHART_LEFT - 6, y_scale(tick) + 3.5, text, anchor="end"))
+        parts.append(draw_text(CHART_LEFT - 6, y + 3.5, text, anchor="end"))
     for x, value in _drop_overlapping_ticks(tick_positions):
         parts.append(draw_text(x, floor + 15, f"{value:g}"))
     parts.append(draw_text((CHART_LEFT + right_edge) / 2, CHART_HEIGHT - 8, x_label))
@@ -461,13 +418,14 @@ def _drop_overlapping_ticks(
 
 
 def _draw_curve(series: LineSeries, xs: list[float], y_scale: LinearScale) -> list[str]:
+    color = series.style.color
     points = " ".join(f"{x},{y_scale(y)}" for x, y in zip(xs, series.y, strict=True))
     dashes = "4 3" if series.hollow else ""
-    style = f'fill="none" stroke="{series.color}" stroke-width="1.8"{dash_style(dashes)}'
+    style = f'fill="none" stroke="{color}" stroke-width="1.8"{dash_style(dashes)}'
     parts = [f'<polyline points="{points}" {style}/>']
     if len(xs) <= MAX_MARKED_POINTS:
-        fill = BACKGROUND_COLOR if series.hollow else series.color
-        style = f'fill="{fill}" stroke="{series.color}"'
+        fill = BACKGROUND_COLOR if series.hollow else color
+        style = f'fill="{fill}" stroke="{color}"'
         for x, y in zip(xs, series.y, strict=True):
-            parts.append(draw_marker(series.marker, x, y_scale(y), 3, style))
+            parts.append(draw_marker(series.style.marker, x, y_scale(y), 3, style))
     return parts

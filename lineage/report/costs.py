@@ -38,12 +38,12 @@ def _system_cost(
 ) -> SystemCost:
     task, _ = split_test_set(ranking.task)
     if system.family == "tfidf":
-        own = stage_metadata.get(f"baselines@{task}", {})
-        models = [one for one in own.get("tfidf", []) if one["label_count"] == ranking.label_count]
-        model = models[0] if models else {}
+        baselines = stage_metadata.get(f"baselines@{task}", {})
+        models = {one["label_count"]: one for one in baselines.get("tfidf", [])}
+        model = models.get(ranking.label_count, {})
         return SystemCost(
-            own.get("seconds"),
-            own.get("peak_memory_bytes"),
+            baselines.get("seconds"),
+            baselines.get("peak_memory_bytes"),
             model.get("model_bytes"),
             model.get("items_per_second"),
         )
@@ -53,7 +53,11 @@ def _system_cost(
     budget = next((one for one in analysis.budget if one.model == system.model), None)
     if budget is None:
         return SystemCost()
-    runs = _list_runs(evaluation, system, ranking.label_count)
+    runs = [
+        run
+        for run in evaluation.get("run_costs", [])
+        if _is_run_of(run, system, ranking.label_count)
+    ]
     seconds = [float(run["seconds"]) for run in runs]
     rates = [run.get("items_per_second") for run in runs]
     # The longest run: the first seed has tried the hyperparameters.
@@ -65,7 +69,8 @@ def _system_cost(
         parts.append(budget.seconds)
         names += [f"pretrain@{system.model}-{seed}" for seed in analysis.grid.pretrain_seeds]
     if system.init == "adapted":
-        parts.append(_adaptation_seconds(analysis, system.model, task))
+        own = [one for one in analysis.adaptation if (one.model, one.task) == (system.model, task)]
+        parts.append(own[0].seconds if own else None)
         names += [f"adapt@{system.model}-{seed}-{task}" for seed in analysis.grid.pretrain_seeds]
     devices = [str(stage_metadata.get(name, {}).get("device", "")) for name in names]
     memory = [evaluation.get("peak_memory_bytes"), budget.peak_memory_bytes]
@@ -79,25 +84,11 @@ def _system_cost(
     )
 
 
-def _list_runs(
-    evaluation: StageMetadata, system: System, label_count: str
-) -> list[Mapping[str, Any]]:
-    runs = evaluation.get("run_costs", [])
-    return [run for run in runs if _is_run_of(run, system, label_count)]
-
-
 def _is_run_of(run: Mapping[str, Any], system: System, label_count: str) -> bool:
     same_head = system.transfer != "frozen" or system.head.startswith(run["head"])
     count = "none" if run["label_count"] is None else str(run["label_count"])
     same_use = (run["init"], run["transfer"]) == (system.init, system.transfer)
     return same_use and same_head and count == label_count
-
-
-def _adaptation_seconds(analysis: Analysis, model: str, task: str) -> float | None:
-    for effect in analysis.adaptation:
-        if (effect.model, effect.task) == (model, task):
-            return effect.seconds
-    return None
 
 
 def _sum_if_known(parts: list[float | None]) -> float | None:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from lineage.analysis.decision import Choice, Decision
-from lineage.analysis.records import Analysis, Standing, System
+from lineage.analysis.records import Analysis, Standing, System, group_by
 from lineage.report.formatting import (
     format_build_time,
     format_difference,
     format_label_count,
     format_model,
     format_percent,
+    format_range,
     format_transfer,
     format_use,
     join_with_and,
@@ -44,12 +45,8 @@ def list_decisions(decisions: Sequence[Decision]) -> list[str]:
 
 def find_largest_decisions(decisions: Sequence[Decision]) -> dict[str, Decision]:
     """Return the decision of each task at its most labels."""
-    found: dict[str, Decision] = {}
-    for one in decisions:
-        known = found.get(one.task)
-        if known is None or one.train_examples > known.train_examples:
-            found[one.task] = one
-    return found
+    by_task = group_by(decisions, lambda one: one.task)
+    return {task: max(own, key=lambda one: one.train_examples) for task, own in by_task.items()}
 
 
 def name_labels(decision: Decision) -> str:
@@ -81,11 +78,10 @@ def describe_forecast(decision: Decision) -> str:
         text += f" {name_system(forecast.system)}"
     if forecast.gain_high < SMALLEST_GAIN:
         return f"{text} no gain"
-    low = format_difference(forecast.gain_low)
-    high = format_difference(forecast.gain_high)
     gain = format_difference(forecast.gain)
+    interval = format_range(forecast.gain_low, forecast.gain_high)
     reached = format_percent(forecast.scores[-1] + forecast.gain)
-    return f"{text} {gain} points ({low} to {high}), to {reached}"
+    return f"{text} {gain} points ({interval}), to {reached}"
 
 
 def lacks_gain(analysis: Analysis, decision: Decision, choice: Choice) -> bool:
@@ -178,7 +174,7 @@ def _describe_certainty(decision: Decision) -> str:
         return f"{others} are shown to score lower"
     names = _join_names(decision.as_good)
     if decision.certainty == "cheapest":
-        if _is_highest(decision):
+        if all(one.standing.mean <= use.mean for one in decision.as_good):
             return f"{names} may be as good"
         return _describe_cheapest(decision)
     chance = ""
@@ -208,11 +204,6 @@ def _join_names(choices: Sequence[Choice]) -> str:
     return join_with_and([name_system(one.standing.system) for one in choices])
 
 
-def _is_highest(decision: Decision) -> bool:
-    mean = decision.use.standing.mean
-    return all(one.standing.mean <= mean for one in decision.as_good)
-
-
 def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> str:
     """Answer the question of the report: what to use for which task, at the most labels.
 
@@ -221,12 +212,9 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
     largest = find_largest_decisions(decisions)
     if not largest:
         return "No system has a score. The reasons are listed under the failures."
-    groups: dict[tuple[str, str], list[Decision]] = {}
-    for one in largest.values():
-        groups.setdefault(_answer_key(one), []).append(one)
     others = {(one.task, one.use.standing.system.model) for one in decisions}
     answers = []
-    for (advice, model), group in groups.items():
+    for (advice, model), group in group_by(largest.values(), _answer_key).items():
         used = {(one.task, one.use.standing.system.model) for one in group}
         tasks = {one.task for one in group}
         has_other_uses = any(one not in used for one in others if one[0] in tasks)
@@ -239,12 +227,12 @@ def summarize_decisions(analysis: Analysis, decisions: Sequence[Decision]) -> st
 
 def _answer_key(decision: Decision) -> tuple[str, str]:
     """Return the advice with the model that it names."""
+    model = decision.use.standing.system.model
     if decision.advice == "use a public model":
-        assert decision.overall is not None
-        return decision.advice, decision.overall.standing.system.model
+        return decision.advice, model
     if decision.advice in ("nothing above chance", "nothing above a 5-gram model"):
         return decision.advice, ""
-    return "use", decision.use.standing.system.model
+    return "use", model
 
 
 def _answer(analysis: Analysis, advice: str, model: str, group: Sequence[Decision]) -> str:
@@ -300,7 +288,13 @@ def _describe_continuation(analysis: Analysis, group: Sequence[Decision]) -> str
 
 def _describe_lead(analysis: Analysis, decision: Decision) -> list[str]:
     """Tell how far the system to use is from TF-IDF; nothing if TF-IDF has no score."""
-    tfidf = _find_tfidf(analysis, decision)
+    budget = [
+        one
+        for one in analysis.rankings
+        if one.scope == "budget" and one.setting == decision.setting
+    ]
+    standings = budget[0].standings if budget else ()
+    tfidf = next((one for one in standings if one.system.family == "tfidf"), None)
     if tfidf is None:
         return []
     if not tfidf.above_chance:
@@ -318,12 +312,3 @@ def _describe_equals(decision: Decision) -> list[str]:
     if len(names) > MAX_NAMES:
         return [f"{len(names)} others may be as good"]
     return [f"{join_with_and(names)} may be as good"]
-
-
-def _find_tfidf(analysis: Analysis, decision: Decision) -> Standing | None:
-    for ranking in analysis.rankings:
-        if ranking.scope == "budget" and ranking.setting == decision.setting:
-            for standing in ranking.standings:
-                if standing.system.family == "tfidf":
-                    return standing
-    return None

@@ -26,6 +26,7 @@ from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.report import page, publication, versions
 from lineage.report.provenance import Provenance
+from lineage.report.section import ReportData
 from lineage.results import INTERMEDIATE_TRIAL
 from lineage.tasks.base import load_kind
 
@@ -70,18 +71,13 @@ def write_report(folder: Path, analysis: Analysis, facts: ReportFacts) -> list[D
     analysis = replace(analysis, budget=facts.budget, adaptation=facts.adaptation)
     costs = {(one.system, one.setting): one.cost for one in facts.costs}
     decisions = decide(analysis, costs)
-    pages = page.render_report(
-        analysis,
-        decisions,
-        costs=costs,
-        provenance=facts.provenance,
-        model_descriptions=[
-            {name: one[name] for name in facts.description_columns}
-            for one in facts.model_descriptions
-        ],
-        disagreements=facts.disagreements,
+    descriptions = [
+        {name: one[name] for name in facts.description_columns} for one in facts.model_descriptions
+    ]
+    report = ReportData(
+        analysis, decisions, costs, facts.provenance, descriptions, facts.disagreements
     )
-    for kind, text in pages.items():
+    for kind, text in page.render_report(report).items():
         (folder / f"comparison.{kind}").write_text(text, encoding="utf-8")
     artifacts.write_json(folder / "decisions.json", publication.decision_records(decisions))
     versions.write_metrics(folder / "metrics.json", analysis, decisions)

@@ -5,7 +5,7 @@ light or dark theme.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -94,28 +94,35 @@ class LinearScale:
 
 
 @dataclass(frozen=True)
+class Style:
+    """The colour and the marker of a model."""
+
+    color: str
+    marker: str = "circle"
+
+    @property
+    def mark(self) -> str:
+        """The mark beside the model's name in a text, as SVG of 10 x 10 pixels."""
+        shape = draw_marker(self.marker, 5, 5, 4, f'fill="{self.color}"')
+        return f'<svg class="mark" viewBox="0 0 10 10" width="10" height="10" aria-hidden="true">{shape}</svg>'
+
+
+@dataclass(frozen=True)
 class LineSeries:
     """One curve of a line chart; `hollow`: dashed, with open markers."""
 
     name: str
-    color: str
+    style: Style
     x: Sequence[float]
     y: Sequence[float]
     hollow: bool = False
     dashed: bool = False  # with filled markers
-    marker: str = "circle"
     bold: bool = False
 
 
 def palette_color(place: int) -> str:
     """Return a colour of the palette."""
     return f"var(--c{place}, {PALETTE[place]})"
-
-
-def draw_mark(color: str, marker: str) -> str:
-    """Draw the mark of a model for a line of text, 10 x 10 pixels."""
-    shape = draw_marker(marker, 5, 5, 4, f'fill="{color}"')
-    return f'<svg class="mark" viewBox="0 0 10 10" width="10" height="10" aria-hidden="true">{shape}</svg>'
 
 
 def choose_ticks(low: float, high: float, *, count: int = 5) -> list[float]:
@@ -146,23 +153,16 @@ def draw_strip(
     interval: tuple[float, float] | None,
     reference: float | None,
     chance: float,
-    color: str,
-    marker: str,
+    style: Style,
     faint: bool,
 ) -> str:
     """Draw one score with its interval; the reference is a line, chance a dotted one."""
     middle = STRIP_HEIGHT / 2
-    parts = []
-    for place, dashes in ((reference, ""), (chance, "2 3")):
-        if place is not None and scale.low <= place <= scale.high:
-            parts.append(_draw_vertical(scale(place), f"{muted_style(1.0)}{dash_style(dashes)}"))
+    parts = _draw_levels(scale, reference, chance, (0, STRIP_HEIGHT), width=1.0)
     if interval:
         low, high = (scale(min(max(edge, scale.low), scale.high)) for edge in interval)
-        parts.append(
-            f'<line x1="{low}" x2="{high}" y1="{middle}" y2="{middle}" stroke="{color}" '
-            'stroke-width="1.8"/>'
-        )
-    parts.append(draw_marker(marker, scale(value), middle, 3.6, f'fill="{color}"'))
+        parts.append(_draw_interval(low, high, middle, style.color))
+    parts.append(draw_marker(style.marker, scale(value), middle, 3.6, f'fill="{style.color}"'))
     opacity = ' opacity=".5"' if faint else ""
     return (
         f'<svg class="strip" viewBox="0 0 {STRIP_WIDTH} {STRIP_HEIGHT}" width="{STRIP_WIDTH}" '
@@ -181,18 +181,17 @@ def draw_strip_axis(scale: LinearScale, *, unit: str) -> str:
 
 @dataclass(frozen=True)
 class IntervalRow:
-    """A score with its interval in a panel; filled if the system may be the best."""
+    """A score or a difference with its interval in a panel."""
 
     name: str
-    detail: str
+    style: Style
     value: float
-    others: Sequence[float]  # the scores of the model's other systems, as small dots
     interval: tuple[float, float] | None
-    color: str
-    marker: str
-    filled: bool
     text: str
-    is_best: bool
+    others: Sequence[float] = ()  # small dots: the model's other systems, or single tasks
+    detail: str = ""  # for the alternative text alone
+    is_filled: bool = True  # else it cannot be the best
+    is_best: bool = False
 
 
 def draw_interval_panel(
@@ -200,17 +199,17 @@ def draw_interval_panel(
     *,
     title: str,
     subtitle: str,
-    band: tuple[float, float] | None,
-    reference: float | None,
+    reference: IntervalRow | None,
     chance: float,
     width: int = NARROW_PANEL.width,
 ) -> str:
     """Draw a task: a line per model, the reference as a line with its interval, chance dashed.
 
+    The reference is one of the rows.
     Chance is left out where it is so far away that the scores would lie on top of each other.
     """
-    values = [value for row in rows for value in (row.value, *row.others, *(row.interval or ()))]
-    values += [*(band or ())]
+    band = None if reference is None else reference.interval
+    values = _list_values(rows)
     low = min(values)
     high = max(values)
     if low - chance < CHANCE_DISTANCE * (high - low):
@@ -219,15 +218,10 @@ def draw_interval_panel(
     left = _room_for_names([row.name for row in rows])
     scale = LinearScale(low - margin, high + margin, left, width - PANEL_RIGHT)
     bottom = PANEL_TOP + PANEL_LINE * len(rows)
-    parts = [
-        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(width, 13, subtitle, anchor="end"),
-    ]
+    parts = draw_heading(title, subtitle, width)
     for tick in choose_ticks(scale.low, scale.high, count=4):
         x = scale(tick)
-        parts.append(
-            f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP - 4}" y2="{bottom}" {grid_style(0.6)}/>'
-        )
+        parts.append(draw_line(x, x, PANEL_TOP - 4, bottom, grid_style(0.6)))
         parts.append(draw_text(x, bottom + 12, f"{100 * tick:.4g}"))
     if band:
         start = scale(band[0])
@@ -235,16 +229,34 @@ def draw_interval_panel(
             f'<rect x="{start}" y="{PANEL_TOP - 4}" width="{scale(band[1]) - start:.1f}" '
             f'height="{bottom - PANEL_TOP + 4}" fill="{MUTED_COLOR}" fill-opacity=".14"/>'
         )
-    for value, dashes in ((reference, ""), (chance, "2 3")):
-        if value is not None and scale.low <= value <= scale.high:
-            x = scale(value)
-            parts.append(
-                f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP - 4}" y2="{bottom}" '
-                f'stroke="{MUTED_COLOR}" stroke-width="1.2"{dash_style(dashes)}/>'
-            )
+    level = None if reference is None else reference.value
+    parts += _draw_levels(scale, level, chance, (PANEL_TOP - 4, bottom), width=1.2)
     for place, row in enumerate(rows):
-        parts += _draw_interval_row(row, scale, PANEL_TOP + PANEL_LINE * (place + 0.5), width)
-    return wrap_svg(width, bottom + 18, parts, title=_describe_rows(title, rows), css="panel")
+        y = PANEL_TOP + PANEL_LINE * (place + 0.5)
+        parts += _draw_row(row, scale, y, width, outline=1.6)
+    described = [f"{row.name} {row.detail} {row.text}".replace("  ", " ") for row in rows]
+    alternative = f"{title}: {'; '.join(described)}"
+    return wrap_svg(width, bottom + 18, parts, title=alternative, css="panel")
+
+
+def _list_values(rows: Sequence[IntervalRow]) -> list[float]:
+    return [value for row in rows for value in (row.value, *row.others, *(row.interval or ()))]
+
+
+def _draw_levels(
+    scale: LinearScale,
+    reference: float | None,
+    chance: float,
+    edges: tuple[float, float],
+    *,
+    width: float,
+) -> list[str]:
+    """Draw upright lines at the reference, and a dotted one at chance, where the scale has them."""
+    return [
+        draw_line(scale(value), scale(value), *edges, f"{muted_style(width)}{dash_style(dashes)}")
+        for value, dashes in ((reference, ""), (chance, "2 3"))
+        if value is not None and scale.low <= value <= scale.high
+    ]
 
 
 def _room_for_names(names: Sequence[str]) -> float:
@@ -253,101 +265,66 @@ def _room_for_names(names: Sequence[str]) -> float:
     return min(max(PANEL_LEFT, 8 + CHARACTER_WIDTH * longest), PANEL_LEFT_MAX)
 
 
-def _draw_interval_row(row: IntervalRow, scale: LinearScale, y: float, width: int) -> list[str]:
-    fill = row.color if row.filled else BACKGROUND_COLOR
+def _draw_row(
+    row: IntervalRow,
+    scale: LinearScale,
+    y: float,
+    width: int,
+    *,
+    outline: float,
+    indent: float = 0,
+) -> list[str]:
+    color = row.style.color
+    fill = color if row.is_filled else BACKGROUND_COLOR
     weight = 650 if row.is_best else 400
     parts = [
-        draw_text(0, y + 4, row.name, anchor="start", size=12, fill=TEXT_COLOR, weight=weight),
+        draw_text(indent, y + 4, row.name, anchor="start", size=12, fill=TEXT_COLOR, weight=weight),
         draw_text(width, y + 4, row.text, anchor="end", size=11, weight=weight),
     ]
     if row.interval:
-        low, high = (scale(edge) for edge in row.interval)
-        parts.append(
-            f'<line x1="{low}" x2="{high}" y1="{y:.1f}" y2="{y:.1f}" stroke="{row.color}" '
-            'stroke-width="1.8"/>'
-        )
-    style = f'fill="{row.color}" fill-opacity=".7"'
+        low, high = map(scale, row.interval)
+        parts.append(_draw_interval(low, high, y, color))
+    style = f'fill="{color}" fill-opacity=".7"'
     parts += [draw_marker("circle", scale(other), y, 2.2, style) for other in row.others]
-    style = f'fill="{fill}" stroke="{row.color}" stroke-width="1.6"'
-    parts.append(draw_marker(row.marker, scale(row.value), y, 4, style))
+    style = f'fill="{fill}" stroke="{color}" stroke-width="{outline}"'
+    parts.append(draw_marker(row.style.marker, scale(row.value), y, 4, style))
     return parts
 
 
-def _describe_rows(title: str, rows: Sequence[IntervalRow]) -> str:
-    """Return the alternative text of a panel."""
-    described = [f"{row.name} {row.detail} {row.text}".replace("  ", " ") for row in rows]
-    return f"{title}: {'; '.join(described)}"
+def _draw_interval(low: float, high: float, y: float, color: str) -> str:
+    return draw_line(low, high, y, y, f'stroke="{color}" stroke-width="1.8"')
 
 
-@dataclass(frozen=True)
-class EffectRow:
-    """A difference in a forest plot: its mean, its interval, and a small dot for each task."""
+def draw_forest(groups: Mapping[str, Sequence[IntervalRow]], *, title: str, subtitle: str) -> str:
+    """Draw differences around a line at zero (a forest plot: Lewis and Clarke 2001).
 
-    group: str  # rows of a group stand under its name
-    name: str
-    mean: float
-    interval: tuple[float, float] | None
-    dots: Sequence[float]
-    color: str
-    marker: str
-    text: str
-
-
-def draw_forest(rows: Sequence[EffectRow], *, title: str, subtitle: str) -> str:
-    """Draw differences around a line at zero (a forest plot: Lewis and Clarke 2001)."""
-    values = [0.0]
-    for row in rows:
-        values += [row.mean, *row.dots, *(row.interval or ())]
+    The rows of a group stand under its name.
+    """
+    rows = [(row, group) for group, own in groups.items() for row in own]
+    values = [0.0, *_list_values([row for row, _ in rows])]
     margin = 0.05 * (max(values) - min(values)) or 0.01
-    left = _room_for_names([f"  {row.name}" for row in rows])
+    left = _room_for_names([f"  {row.name}" for row, _ in rows])
     scale = LinearScale(
         min(values) - margin, max(values) + margin, left, FOREST_WIDTH - FOREST_RIGHT
     )
-    groups = list(dict.fromkeys(row.group for row in rows))
     bottom = PANEL_TOP + PANEL_LINE * (len(rows) + len(groups))
-    parts = [
-        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
-        draw_text(FOREST_WIDTH, 13, subtitle, anchor="end"),
-    ]
+    parts = draw_heading(title, subtitle, FOREST_WIDTH)
     for tick in choose_ticks(scale.low, scale.high, count=4):
         x = scale(tick)
-        parts.append(f'<line x1="{x}" x2="{x}" y1="{PANEL_TOP}" y2="{bottom}" {grid_style(0.6)}/>')
+        parts.append(draw_line(x, x, PANEL_TOP, bottom, grid_style(0.6)))
         text = f"{100 * tick:+.4g}".replace("-", "−") if tick else "0"
         parts.append(draw_text(x, bottom + 12, text))
     zero = scale(0.0)
-    parts.append(
-        f'<line x1="{zero}" x2="{zero}" y1="{PANEL_TOP}" y2="{bottom}" stroke="{MUTED_COLOR}" '
-        'stroke-width="1.4"/>'
-    )
+    parts.append(draw_line(zero, zero, PANEL_TOP, bottom, muted_style(1.4)))
     y = PANEL_TOP + 0.5 * PANEL_LINE
-    for group in groups:
+    for group, own in groups.items():
         parts.append(draw_text(0, y + 4, group, anchor="start", size=11, weight=600))
         y += PANEL_LINE
-        for row in rows:
-            if row.group == group:
-                parts += _draw_effect_row(row, scale, y)
-                y += PANEL_LINE
-    described = "; ".join(f"{row.name} {row.group} {row.text}" for row in rows)
+        for row in own:
+            parts += _draw_row(row, scale, y, FOREST_WIDTH, outline=1.2, indent=8)
+            y += PANEL_LINE
+    described = "; ".join(f"{row.name} {group} {row.text}" for row, group in rows)
     return wrap_svg(FOREST_WIDTH, bottom + 18, parts, title=f"{title}: {described}", css="panel")
-
-
-def _draw_effect_row(row: EffectRow, scale: LinearScale, y: float) -> list[str]:
-    parts = [
-        draw_text(8, y + 4, row.name, anchor="start", size=12, fill=TEXT_COLOR),
-        draw_text(FOREST_WIDTH, y + 4, row.text, anchor="end", size=11),
-    ]
-    if row.interval:
-        low, high = (scale(edge) for edge in row.interval)
-        parts.append(
-            f'<line x1="{low}" x2="{high}" y1="{y:.1f}" y2="{y:.1f}" stroke="{row.color}" '
-            'stroke-width="1.8"/>'
-        )
-    if len(row.dots) > 1:
-        style = f'fill="{row.color}" fill-opacity=".7"'
-        parts += [draw_marker("circle", scale(dot), y, 2.2, style) for dot in row.dots]
-    style = f'fill="{row.color}" stroke="{row.color}" stroke-width="1.2"'
-    parts.append(draw_marker(row.marker, scale(row.mean), y, 4, style))
-    return parts
 
 
 def draw_marker(marker: str, x: float, y: float, radius: float, style: str) -> str:
@@ -384,9 +361,16 @@ def draw_text(
     )
 
 
-def _draw_vertical(x: float, style: str) -> str:
-    """Draw a line over the whole height of a strip plot."""
-    return f'<line x1="{x}" x2="{x}" y1="0" y2="{STRIP_HEIGHT}" {style}/>'
+def draw_heading(title: str, subtitle: str, width: float) -> list[str]:
+    """Draw a title at the left of a chart, and what it measures at the right."""
+    return [
+        draw_text(0, 13, title, anchor="start", size=13, fill=TEXT_COLOR, weight=600),
+        draw_text(width, 13, subtitle, anchor="end"),
+    ]
+
+
+def draw_line(x1: float, x2: float, y1: float, y2: float, style: str) -> str:
+    return f'<line x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}" {style}/>'
 
 
 def grid_style(width: float) -> str:

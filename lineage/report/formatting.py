@@ -1,10 +1,9 @@
 """Numbers, metrics and systems as short texts, the same on the pages, in MLflow and on screen."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from lineage.analysis.decision import SystemCost
-from lineage.analysis.records import Comparison, Setting
+from lineage.analysis.records import Comparison, Failure, Setting, SwapConsistency, System
 from lineage.analysis.statistics import MIN_DEGREES_OF_FREEDOM
 from lineage.methods.registry import find_method_type
 from lineage.results import ENSEMBLE_FAMILY, JOINED_FAMILY, PUBLIC_FAMILY
@@ -65,19 +64,7 @@ LOSS_NAMES = {
 }
 
 
-class NamedSystem(Protocol):
-    """A record with the fields that the name of a system shows."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def family(self) -> str: ...
-    @property
-    def init(self) -> str: ...
-    @property
-    def transfer(self) -> str: ...
-    @property
-    def head(self) -> str: ...
+NamedSystem = System | SwapConsistency | Failure
 
 
 def format_system(system: NamedSystem) -> str:
@@ -101,11 +88,11 @@ def format_transfer(transfer: str, head: str) -> str:
     return "" if method is None else method.titles[head]
 
 
-def format_use(system: NamedSystem) -> str:
-    """Tell how a model is used: `adapted, frozen + BiLSTM-CRF`."""
+def format_use(system: NamedSystem, *, mark: str = "") -> str:
+    """Tell how a model is used: `adapted, frozen + BiLSTM-CRF`; `mark` stands behind the init."""
     parts = []
     if system.init in INIT_NAMES:
-        parts.append(INIT_NAMES[system.init])
+        parts.append(INIT_NAMES[system.init] + mark)
     if title := format_transfer(system.transfer, system.head):
         parts.append(title)
     return ", ".join(parts)
@@ -176,9 +163,12 @@ def format_comparison(comparison: Comparison) -> str:
         return f"{points}, too few items for an interval"
     if comparison.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return f"{points}, too few seeds for an interval"
-    low = format_difference(comparison.ci_low)
-    high = format_difference(comparison.ci_high)
-    return f"{points}, {low} to {high}"
+    return f"{points}, {format_range(comparison.ci_low, comparison.ci_high)}"
+
+
+def format_range(low: float, high: float) -> str:
+    """Format the interval of a difference in points: `−0.4 to +2.9`."""
+    return f"{format_difference(low)} to {format_difference(high)}"
 
 
 def format_verdict(comparison: Comparison) -> str:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from html import escape
 from importlib import resources
 
@@ -47,15 +46,10 @@ def render_page(sections: Sequence[Section], *, study: str) -> str:
         "study": escape(study),
         "sections": "\n".join(_lines(sections)),
     }
-    page = _read_skeleton()
+    page = (resources.files("lineage.report") / "page.html").read_text(encoding="utf-8")
     for name, text in parts.items():
         page = page.replace(f"<!-- {name} -->", text)
     return page
-
-
-@cache
-def _read_skeleton() -> str:
-    return (resources.files("lineage.report") / "page.html").read_text(encoding="utf-8")
 
 
 def _switch_style(label_counts: Sequence[str]) -> str:

@@ -35,10 +35,6 @@ def format_note(note: Note) -> str:
     return _FORMATTERS[note.kind](note.value)
 
 
-def _format_failed_trial(value: Any) -> str:
-    return f"{_format_trial(value)}: {value['error']}"
-
-
 def _format_trial(value: Any) -> str:
     """Return `trial 1 (of 3, from 0): learning_rate 0.02, epochs 12`."""
     settings = [
@@ -87,7 +83,7 @@ def _format_unfinished(value: Any) -> str:
 
 _FORMATTERS: dict[NoteKind, Callable[[Any], str]] = {
     "error": str,
-    "failed_trial": _format_failed_trial,
+    "failed_trial": lambda value: f"{_format_trial(value)}: {value['error']}",
     "failed_model": lambda value: f"{value['model']}: {value['error']}",
     "member": _format_member,
     "no_split": lambda split: f"the task has no {split} split",

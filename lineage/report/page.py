@@ -1,12 +1,11 @@
 """The sections of the report -> one HTML page, the same as Markdown, and a table on screen."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 
 from rich.console import Console
 
-from lineage.analysis.decision import Costs, Decision
-from lineage.analysis.disagreements import Disagreements
+from lineage.analysis.decision import Decision
 from lineage.analysis.records import Analysis
 from lineage.report import html, markdown, terminal
 from lineage.report.decisions import (
@@ -17,12 +16,10 @@ from lineage.report.decisions import (
     summarize_decisions,
 )
 from lineage.report.formatting import format_si
-from lineage.report.provenance import Provenance
 from lineage.report.section import Block, Figures, ReportData, Section, as_figure
 from lineage.report.sections.answer import summarize_ngram_comparisons
 from lineage.report.styles import format_model_name
 from lineage.report.task_notes import describe_fold_training
-from lineage.report.task_scores import build_mean_tables
 
 # The files in the folder `sections`, in the order of the page. Each has a function `build`.
 SECTIONS = (
@@ -62,25 +59,11 @@ def build_sections(report: ReportData) -> list[Section]:
     return found
 
 
-def render_report(
-    analysis: Analysis,
-    decisions: Sequence[Decision],
-    *,
-    costs: Costs | None = None,
-    provenance: Provenance | None = None,
-    model_descriptions: Sequence[Mapping[str, str]] = (),
-    disagreements: Sequence[Disagreements] = (),
-) -> dict[str, str]:
-    """Return the report as `html` and as `md`.
-
-    `model_descriptions` has one mapping per model, all with the same keys, which head the table.
-    """
-    report = ReportData(
-        analysis, decisions, costs or {}, provenance, model_descriptions, disagreements
-    )
+def render_report(report: ReportData) -> dict[str, str]:
+    """Return the report as `html` and as `md`."""
     sections = build_sections(report)
     return {
-        "html": html.render_page(sections, study=describe_study(analysis)),
+        "html": html.render_page(sections, study=describe_study(report.analysis)),
         "md": markdown.render_page(sections),
     }
 
@@ -119,7 +102,7 @@ def _find_figures(blocks: Sequence[Block]) -> Iterator[Figures]:
 
 def print_table(analysis: Analysis, decisions: Sequence[Decision], console: Console) -> None:
     """Print the means over seeds, a line per system, with those to use marked, and the decisions."""
-    terminal.print_tables(build_mean_tables(analysis, decisions), console)
+    terminal.print_means(analysis, decisions, console)
     lines = [summarize_decisions(analysis, decisions)]
     for one in order_decisions(decisions):
         limits = describe_limits(analysis, one) if one.label_count == "all" else []

@@ -11,6 +11,7 @@ from typing import Any
 from lineage import artifacts
 from lineage.config.params import recorded_params_file
 from lineage.config.records import read_yaml
+from lineage.report.formatting import plural
 from lineage.runtime.provenance import (
     StudyVersion,
     get_study_version,
@@ -95,7 +96,7 @@ def collect_provenance(
     parameters = json.dumps(read_yaml(recorded_params_file()), sort_keys=True)
     hosts = sorted({stage.host for stage in stages if stage.host})
     devices = sorted({stage.device for stage in stages if stage.device})
-    versions = [f"{name} {_package_version(name)}" for name in REPORTED_PACKAGES]
+    versions = [f"{name} {metadata.version(name)}" for name in REPORTED_PACKAGES]
     package = read_package_version()
     return Provenance(
         pipeline=pipeline,
@@ -131,8 +132,7 @@ def format_compute_time(seconds: Sequence[float | None]) -> str:
     known = [one for one in seconds if one is not None]
     if not known:
         return "unknown"
-    stages = "stage" if len(known) == 1 else "stages"
-    text = f"{sum(known) / 60:.1f} minutes over {len(known)} {stages}"
+    text = f"{sum(known) / 60:.1f} minutes over {plural(len(known), 'stage')}"
     num_unknown = len(seconds) - len(known)
     if num_unknown:
         text += f"; {num_unknown} more {'is' if num_unknown == 1 else 'are'} unknown"
@@ -148,10 +148,3 @@ def _format_study(study: StudyVersion) -> str:
     shown = ", ".join(study.changed_files[:MAX_CHANGED_FILES])
     more = " and more" if len(study.changed_files) > MAX_CHANGED_FILES else ""
     return f"git commit {study.commit}, changed since: {shown}{more}"
-
-
-def _package_version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "absent"

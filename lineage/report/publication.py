@@ -95,13 +95,10 @@ def _find_training_metadata(
     found = []
     for stage_id in stage_ids:
         own = stage_metadata.get(f"{verb}@{stage_id}")
-        if own and _matches_curve(own, curves_dir / f"{verb}-{stage_id}.parquet"):
+        curve = curves_dir / f"{verb}-{stage_id}.parquet"
+        if own and curve.is_file() and own.get("curve_sha256") == artifacts.file_digest(curve):
             found.append(own)
     return found
-
-
-def _matches_curve(own: StageMetadata, curve: Path) -> bool:
-    return curve.is_file() and own.get("curve_sha256") == artifacts.file_digest(curve)
 
 
 def adjust_unit_for_language(description: dict[str, str], language: str) -> dict[str, str]:
@@ -129,8 +126,7 @@ def format_run_note(
 
     It has the decisions, what became of the champions, what has changed since the run before, and
     links to a chart of all losses and to the runs whose results came from the cache. It has no
-    heading, because MLflow shows three lines
-    and hides the rest.
+    heading, because MLflow shows three lines and hides the rest.
     """
     lines = [summarize_decisions(analysis, decisions), ""]
     # Before the settings, which may be so many that the end is cut off.
@@ -196,19 +192,14 @@ def format_run_name(decisions: Sequence[Decision], *, pipeline: str) -> str:
 
     A list of runs shows about twenty characters of it.
     """
-    return f"{_summarize_in_few_words(decisions)} ({pipeline[:8]})".strip()
-
-
-def _summarize_in_few_words(decisions: Sequence[Decision]) -> str:
-    if not decisions:
-        return ""
     recommended = [
         one.use.standing.system.model for one in decisions if one.use.standing.above_chance
     ]
-    if not recommended:
-        return "nothing above chance"
-    model, count = Counter(recommended).most_common(1)[0]
-    return f"use {model} in {count} of {len(decisions)}"
+    summary = "nothing above chance" if decisions else ""
+    if recommended:
+        model, count = Counter(recommended).most_common(1)[0]
+        summary = f"use {model} in {count} of {len(decisions)}"
+    return f"{summary} ({pipeline[:8]})".strip()
 
 
 def decision_records(decisions: Sequence[Decision]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import Analysis, Ranking, Standing
+from lineage.analysis.records import Analysis, Ranking, Standing, group_by
 from lineage.answers.metrics import RANKING_METRICS
 from lineage.methods.saved import system_name
 from lineage.report.champions import describe_score
@@ -49,18 +49,14 @@ def _list_standings(
     analysis: Analysis, tasks: Collection[str]
 ) -> Iterator[tuple[Ranking, Standing]]:
     """Yield the candidates of these tasks at their most labels, each of them once."""
-    most_labels: dict[str, int] = {}
-    for one in analysis.rankings:
-        most_labels[one.task] = max(one.train_examples, most_labels.get(one.task, 0))
-    seen = set()
-    for ranking in analysis.rankings:
-        if ranking.task not in tasks or ranking.train_examples < most_labels[ranking.task]:
-            continue
-        for standing in ranking.standings:
-            key = (ranking.task, standing.system)
-            if key not in seen:
-                seen.add(key)
-                yield ranking, standing
+    for task, rankings in group_by(analysis.rankings, lambda ranking: ranking.task).items():
+        most_labels = max(ranking.train_examples for ranking in rankings)
+        seen = set()
+        for ranking in rankings:
+            if task in tasks and ranking.train_examples == most_labels:
+                own = [one for one in ranking.standings if one.system not in seen]
+                seen |= {one.system for one in own}
+                yield from ((ranking, standing) for standing in own)
 
 
 def _describe_system(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lineage import artifacts
-from lineage.analysis.decision import Decision
-from lineage.analysis.records import Analysis, Setting, Standing, System, record_to_json
+from lineage.analysis.decision import Decision, widest_rankings
+from lineage.analysis.records import Analysis, Setting, System, record_to_json
 from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.report.decisions import (
@@ -79,20 +79,13 @@ def read_known_uses(path: Path) -> dict[Setting, KnownUse]:
     return found
 
 
-def _known_use(standing: Standing) -> KnownUse:
-    name = name_system(standing.system) if standing.above_chance else NOTHING
-    return KnownUse(name, standing.mean)
-
-
 @dataclass(frozen=True)
 class Changes:
     """The differences from the run before, as sentences."""
 
     is_first_run: bool
     decisions: tuple[str, ...]  # settings in which another system is recommended now
-    scores: tuple[
-        str, ...
-    ]  # settings in which the same system has another score, new ones, gone ones
+    scores: tuple[str, ...]  # settings with another score of the same system, new and gone ones
 
     @property
     def sentences(self) -> list[str]:
@@ -108,7 +101,8 @@ def find_changes(before: Mapping[Setting, KnownUse], decisions: Sequence[Decisio
     scores = []
     for one in decisions:
         known = before.get(one.setting)
-        now = _known_use(one.use.standing)
+        use = one.use.standing
+        now = KnownUse(name_system(use.system) if use.above_chance else NOTHING, use.mean)
         if known is None:
             scores.append(f"{_name_setting(one)}: new")
             continue
@@ -163,9 +157,8 @@ def build_run_summary(
 
 def _score_lines(analysis: Analysis) -> list[ScoreLine]:
     """Return a line for each candidate of each setting, highest score first."""
-    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
     found = []
-    for ranking in widest.values():
+    for ranking in widest_rankings(analysis.rankings).values():
         labels = format_label_count(ranking.label_count, train_examples=ranking.train_examples)
         unit = metric_unit(ranking.metric)
         found += [

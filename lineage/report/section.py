@@ -1,6 +1,6 @@
 """The records of a page: sections of paragraphs, tables and figures.
 
-A section says what is shown. `html`, `markdown` and `terminal` say how.
+A section says what is shown. `html` and `markdown` say how.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ReportData:
     decisions: Sequence[Decision] = ()
     costs: Costs = field(default_factory=dict)
     provenance: Provenance | None = None
-    model_descriptions: Sequence[Mapping[str, str]] = ()
+    model_descriptions: Sequence[Mapping[str, str]] = ()  # with the same keys, which head a table
     disagreements: Sequence[Disagreements] = ()
 
     @property
@@ -92,7 +92,6 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Return whether its cells are numbers."""
         return self.css == "n"
 
 

@@ -4,10 +4,9 @@ The colour is the model's, and the shape that of its architecture: a circle for 
 a triangle for Transformers, a square for static vectors, a diamond for public checkpoints.
 """
 
-from dataclasses import dataclass
-
 from lineage.analysis.records import TWO_BUDGET_FAMILIES, AdaptationEffect, Analysis
 from lineage.report import figures
+from lineage.report.figures import Style
 from lineage.report.formatting import CONTINUED_MARK, PUBLIC_MARK, format_model
 from lineage.results import PUBLIC_FAMILY
 
@@ -34,21 +33,8 @@ MARKER_OF_FAMILY = {
 }
 
 
-@dataclass(frozen=True)
-class Style:
-    """The colour and the marker of a model."""
-
-    color: str
-    marker: str
-
-    @property
-    def mark(self) -> str:
-        """The mark beside the model's name in a text, as SVG."""
-        return figures.draw_mark(self.color, self.marker)
-
-
 TFIDF_STYLE = Style(figures.MUTED_COLOR, "bar")
-OTHER_STYLE = Style(figures.MUTED_COLOR, "circle")
+OTHER_STYLE = Style(figures.MUTED_COLOR)
 
 
 def model_style(analysis: Analysis, model: str) -> Style:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.records import Analysis, SwapConsistency, TaskSummary
+from lineage.analysis.records import Analysis, SwapConsistency, TaskSummary, group_by
 from lineage.analysis.settings import find_collapsed_runs, find_omitted_methods, fine_tuned_scores
 from lineage.report.formatting import (
     format_label_count,
@@ -60,7 +60,8 @@ def format_folds(analysis: Analysis, task: str) -> str:
 
     Such as `5 folds of train, drawn anew for each of 3 seeds, its 40 groups kept whole`.
     """
-    stats = next((one.cross_validation for one in analysis.tasks if one.task == task), None)
+    summary = analysis.find_task(task)
+    stats = None if summary is None else summary.cross_validation
     if stats is None:
         return ""
     text = f"{stats.folds} folds of train"
@@ -74,15 +75,13 @@ def format_folds(analysis: Analysis, task: str) -> str:
 
 def describe_fold_training(analysis: Analysis, task: str) -> str:
     """Tell why `all labels` are fewer than the labelled items; empty if the task has no folds."""
-    folded = [one for one in analysis.tasks if one.task == task and one.cross_validation]
-    most = max(
-        (one.train_examples for one in analysis.scores_of_task(task) if one.label_count == "all"),
-        default=0,
-    )
-    if not folded or not most:
+    summary = analysis.find_task(task)
+    scores = [one for one in analysis.scores_of_task(task) if one.label_count == "all"]
+    most = max((one.train_examples for one in scores), default=0)
+    if summary is None or not summary.cross_validation or not most:
         return ""
     return (
-        f"Each fold trains on about {most:,} of the {folded[0].splits['train'].items:,} labelled "
+        f"Each fold trains on about {most:,} of the {summary.splits['train'].items:,} labelled "
         "items, since one part is tested and another is validation."
     )
 
@@ -90,7 +89,7 @@ def describe_fold_training(analysis: Analysis, task: str) -> str:
 def describe_task_data(analysis: Analysis, task: str) -> list[str]:
     """Return the notes on a task: its data, its settings, and how its scores are to be read."""
     notes = []
-    summary = next((one for one in analysis.tasks if one.task == task), None)
+    summary = analysis.find_task(task)
     if folds := describe_fold_training(analysis, task):
         notes.append(folds)
     if summary is not None:
@@ -159,8 +158,7 @@ def _truncation_note(task: TaskSummary) -> list[str]:
 def _swap_notes(swaps: Sequence[SwapConsistency]) -> list[str]:
     """Tell how often answers stay the same when the two texts of an item are swapped."""
     notes = []
-    for label_count in dict.fromkeys(one.label_count for one in swaps):
-        own = [one for one in swaps if one.label_count == label_count]
+    for label_count, own in group_by(swaps, lambda one: one.label_count).items():
         parts = [
             f"{format_system(one)} {format_percent(one.value)} %" for one in own if one.value < 1
         ]

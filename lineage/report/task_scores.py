@@ -6,17 +6,13 @@ from functools import cached_property
 
 from lineage.analysis.cells import INIT_ORDER, split_test_set
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import BASELINES, Analysis, Comparison, Setting, System, SystemScore
+from lineage.analysis.gains import Gain, list_gains
+from lineage.analysis.records import Analysis, Setting, System, SystemScore
 from lineage.report.formatting import (
-    INIT_NAMES,
     format_label_count,
     format_model,
-    format_percent,
-    format_system,
-    format_transfer,
-    metric_heading,
+    format_use,
 )
-from lineage.report.section import Cell, Table
 from lineage.report.styles import loss_did_not_fall
 from lineage.tasks.base import load_kind
 
@@ -29,12 +25,10 @@ class SystemLine:
 
     @property
     def first(self) -> SystemScore:
-        """Return any of the scores."""
         return next(iter(self.scores.values()))
 
     @property
     def system(self) -> System:
-        """Return the system."""
         return self.first.system
 
 
@@ -46,16 +40,14 @@ class TaskScores:
     task: str
     recommended: Mapping[Setting, System]
     # The comparison with random init, or with the model before adaptation.
-    baselines: Mapping[tuple[System, Setting], Comparison]
+    baselines: Mapping[tuple[System, Setting], Gain]
 
     @cached_property
     def scores(self) -> list[SystemScore]:
-        """Return the scores of all systems at all label counts."""
         return self.analysis.scores_of_task(self.task)
 
     @property
     def metric(self) -> str:
-        """Return the metric that systems are ranked by."""
         return self.scores[0].metric
 
     @cached_property
@@ -86,7 +78,7 @@ class TaskScores:
         label_counts = [*reversed(self.train_examples)]
         most = next(place for place, count in enumerate(label_counts) if count in own)
         score = own[label_counts[most]]
-        place = _model_place(self.analysis, score.system.model)
+        place = self.analysis.place_of_model(score.system.model)
         mean = score.mean if score.mean is not None else -2.0
         return most, -mean, place, INIT_ORDER.index(score.system.init)
 
@@ -104,10 +96,11 @@ def list_task_scores(analysis: Analysis, decisions: Sequence[Decision]) -> list[
     recommended = {
         one.setting: one.use.standing.system for one in decisions if one.use.standing.above_chance
     }
-    baselines: dict[tuple[System, Setting], Comparison] = {}
-    for one in analysis.comparisons:
-        if one.comparison_type in ("pretraining", "adaptation"):
-            baselines.setdefault((one.first, one.setting), one)
+    baselines: dict[tuple[System, Setting], Gain] = {}
+    for gain in list_gains(analysis):
+        comparison = gain.comparison
+        if comparison.comparison_type in ("pretraining", "adaptation"):
+            baselines.setdefault((comparison.first, comparison.setting), gain)
     tasks = dict.fromkeys(one.task for one in analysis.scores if one.mean is not None)
     return [TaskScores(analysis, task, recommended, baselines) for task in tasks]
 
@@ -126,54 +119,15 @@ def format_usage(analysis: Analysis, score: SystemScore) -> str:
     A dagger marks an adaptation that did not lower its loss.
     """
     system = score.system
-    parts = []
-    if system.init in INIT_NAMES:
-        task, _ = split_test_set(score.task)
-        effects = [one for one in analysis.adaptation if one.model == system.model]
-        failed = any(loss_did_not_fall(one) for one in effects if one.task == task)
-        dagger = " †" if system.init == "adapted" and failed else ""
-        parts.append(INIT_NAMES[system.init] + dagger)
-    if title := format_transfer(system.transfer, system.head):
-        parts.append(title)
-    return ", ".join(parts)
+    task, _ = split_test_set(score.task)
+    failed = system.init == "adapted" and any(
+        loss_did_not_fall(one)
+        for one in analysis.adaptation
+        if (one.model, one.task) == (system.model, task)
+    )
+    return format_use(system, mark=" †" if failed else "")
 
 
 def format_problem_status(score: SystemScore) -> str:
     """Name the reason of a missing score in a word: `failed`; `n/a`."""
     return "failed" if score.problems[0].status == "failed" else "n/a"
-
-
-def build_mean_tables(analysis: Analysis, decisions: Sequence[Decision]) -> list[Table]:
-    """Return the means of each task for the terminal. All tables have the same rows."""
-    tasks = list_task_scores(analysis, decisions)
-    order = list(dict.fromkeys(format_system(score.system) for score in analysis.scores))
-    models = {
-        format_system(line.system): line.system.model for task in tasks for line in task.lines
-    }
-    names = sorted(
-        models, key=lambda name: (_model_place(analysis, models[name]), order.index(name))
-    )
-    return [_mean_table(task, names) for task in tasks]
-
-
-def _mean_table(scores: TaskScores, names: Sequence[str]) -> Table:
-    heading = metric_heading(scores.metric)
-    unit = "" if heading == "% correct" else f", {heading}"
-    cells: dict[str, dict[str, Cell]] = {name: {} for name in names}
-    for line in scores.lines:
-        for label_count, score in line.scores.items():
-            text = (
-                format_problem_status(score) if score.mean is None else format_percent(score.mean)
-            )
-            css = "used" if scores.is_recommended(score) else ""
-            cells[format_system(line.system)][label_count] = Cell(text, css=css)
-    counts = [*scores.train_examples]
-    rows = [[name, *(cells[name].get(count, "") for count in counts)] for name in names]
-    labels = [scores.format_labels(count) for count in counts]
-    title = f"{scores.task}{unit}"
-    return Table(["", *labels], rows, title=title, subtitle=heading)
-
-
-def _model_place(analysis: Analysis, model: str) -> int:
-    names = [*analysis.model_names, *BASELINES]
-    return names.index(model) if model in names else len(names)

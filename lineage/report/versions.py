@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lineage import artifacts
-from lineage.analysis.decision import Decision
+from lineage.analysis.decision import Decision, widest_rankings
 from lineage.analysis.records import Analysis
 from lineage.answers.metrics import RANKING_METRICS
 
@@ -72,10 +72,10 @@ def _score_points(analysis: Analysis) -> dict[str, list[Point]]:
     A point has the scores of all tasks, None where a task has none: DVC wants equal keys.
     """
     tasks = analysis.grid.tasks  # without their extra test sets
-    shown = [one for one in analysis.rankings if one.label_count != "none" and one.task in tasks]
-    widest = {one.setting: one for one in shown}  # with public models, if there are any
     found: dict[str, dict[int, Point]] = {}
-    for ranking in widest.values():
+    for ranking in widest_rankings(analysis.rankings).values():
+        if ranking.label_count == "none" or ranking.task not in tasks:
+            continue
         for standing in ranking.standings:
             points = found.setdefault(standing.system.model, {})
             empty: Point = dict.fromkeys(tasks)

@@ -1,9 +1,9 @@
 """Models next to those that differ from them in a single setting."""
 
-from lineage.analysis.records import Analysis
+from lineage.analysis.records import group_by
 from lineage.report.cells import verdict_cell
 from lineage.report.formatting import format_label_count, format_system
-from lineage.report.section import Paragraph, ReportData, Rows, Section, Table
+from lineage.report.section import Block, Paragraph, ReportData, Rows, Section, Table
 
 COLUMNS = ("with the change", "without it", "difference, with its interval")
 NOTE = (
@@ -14,22 +14,16 @@ NOTE = (
 
 def build(report: ReportData) -> Section | None:
     """Return a table for each setting."""
-    tables = _build_tables(report.analysis)
-    if not tables:
-        return None
-    return Section("Ablations", [Paragraph(NOTE, "note", has_markup=True), *tables])
-
-
-def _build_tables(analysis: Analysis) -> list[Table]:
+    analysis = report.analysis
     train_examples = {one.setting: one.train_examples for one in analysis.scores}
     ablations = [one for one in analysis.comparisons if one.comparison_type == "ablation"]
-    found = []
-    for setting in dict.fromkeys(one.setting for one in ablations):
+    if not ablations:
+        return None
+    blocks: list[Block] = [Paragraph(NOTE, "note", has_markup=True)]
+    for setting, own in group_by(ablations, lambda one: one.setting).items():
         labels = format_label_count(setting.label_count, train_examples=train_examples[setting])
         rows: Rows = [
-            [format_system(one.first), format_system(one.second), verdict_cell(one)]
-            for one in ablations
-            if one.setting == setting
+            [format_system(one.first), format_system(one.second), verdict_cell(one)] for one in own
         ]
-        found.append(Table(COLUMNS, rows, title=setting.task, subtitle=labels))
-    return found
+        blocks.append(Table(COLUMNS, rows, title=setting.task, subtitle=labels))
+    return Section("Ablations", blocks)

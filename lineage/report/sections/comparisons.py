@@ -43,6 +43,9 @@ def build(report: ReportData) -> Section:
 
 def _comparison_row(comparison: Comparison) -> Cells:
     verdict = format_verdict(comparison)
+    detectable = ""
+    if comparison.verdict == "no significant difference" and comparison.detectable is not None:
+        detectable = format_percent(comparison.detectable)
     return [
         comparison.comparison_type,
         comparison.task,
@@ -51,13 +54,7 @@ def _comparison_row(comparison: Comparison) -> Cells:
         format_system(comparison.second),
         format_comparison(comparison),
         Cell(verdict, css=css_class(verdict)),
-        _format_detectable(comparison),
+        detectable,
         str(comparison.num_examples),
         str(comparison.repetitions),
     ]
-
-
-def _format_detectable(comparison: Comparison) -> str:
-    if comparison.verdict != "no significant difference" or comparison.detectable is None:
-        return ""
-    return format_percent(comparison.detectable)

@@ -1,12 +1,12 @@
 """From how many labels on a system is better than TF-IDF."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from lineage.analysis.crossover import CrossoverLine, CrossoverTable, build_crossover_tables
-from lineage.analysis.records import Analysis
+from lineage.analysis.crossover import find_crossover
+from lineage.analysis.records import Analysis, Comparison, group_by
 from lineage.report.cells import verdict_cell
 from lineage.report.formatting import format_label_count, format_system, join_with_and
-from lineage.report.section import Paragraph, ReportData, Section, Table
+from lineage.report.section import Cells, Paragraph, ReportData, Section, Table
 
 NOTE = (
     "Differences in points from TF-IDF with logistic regression on the same labels. They count "
@@ -33,37 +33,55 @@ def fold_crossovers(analysis: Analysis) -> Iterator[Section]:
 
 
 def build_tables(analysis: Analysis) -> list[Table]:
-    """Return the tests of each task."""
-    return [_crossover_table(table) for table in build_crossover_tables(analysis)]
+    """Return the tests of each task with at least two numbers of labels."""
+    tables = []
+    tests = [one for one in analysis.comparisons if one.comparison_type == "tfidf"]
+    for task, own in group_by(tests, lambda one: one.task).items():
+        counts = {
+            one.label_count: one.train_examples
+            for one in analysis.scores_of_task(task)
+            if one.system.family == "tfidf"
+        }
+        if len(set(counts.values())) < 2:
+            continue
+        ascending = dict(sorted(counts.items(), key=lambda pair: pair[1]))
+        headings = [
+            format_label_count(label_count, train_examples=count)
+            for label_count, count in ascending.items()
+        ]
+        by_system = group_by(own, lambda one: one.first.line_key)
+        rows = [_system_row(comparisons, ascending) for comparisons in by_system.values()]
+        tables.append(Table(["system", *headings, "crossover point"], rows, title=task))
+    return tables
 
 
-def _crossover_table(table: CrossoverTable) -> Table:
-    counts = [
-        format_label_count(one.label_count, train_examples=one.train_examples)
-        for one in table.label_counts
+def _system_row(comparisons: Sequence[Comparison], train_examples: Mapping[str, int]) -> Cells:
+    """Return the tests of a system; `train_examples` has those of each label count, ascending."""
+    by_count = {one.label_count: one for one in comparisons}
+    cells = [verdict_cell(by_count[one]) if one in by_count else "" for one in train_examples]
+    is_better = [
+        (count, by_count[label_count].verdict == "better")
+        for label_count, count in train_examples.items()
+        if label_count in by_count
     ]
-    largest = table.label_counts[-1].train_examples
-    rows = []
-    for line in table.lines:
-        cells = [verdict_cell(one) if one else "" for one in line.comparisons]
-        rows.append([format_system(line.system), *cells, format_crossover(line, largest=largest)])
-    return Table(["system", *counts, "crossover point"], rows, title=table.task)
+    point = _format_crossover(is_better, largest=max(train_examples.values()))
+    return [format_system(comparisons[0].first), *cells, point]
 
 
-def format_crossover(line: CrossoverLine, *, largest: int) -> str:
+def _format_crossover(is_better: Sequence[tuple[int, bool]], *, largest: int) -> str:
     """Name the crossover point: `from 100 labels`; `at 30 labels, but not at more`; `none`.
 
     `largest` is the largest number of labels of the task.
     """
-    if line.crossover is None:
-        if not line.better_at:
-            return "none"
-        counts = join_with_and([str(count) for count in line.better_at])
-        return f"at {counts} labels, but not at more"
-    compared_everywhere = line.largest_compared == largest
-    if line.crossover == line.largest_compared:
+    crossover = find_crossover(is_better)
+    if crossover is None:
+        better_at = [str(count) for count, better in is_better if better]
+        return f"at {join_with_and(better_at)} labels, but not at more" if better_at else "none"
+    largest_compared, _ = is_better[-1]
+    compared_everywhere = largest_compared == largest
+    if crossover == largest_compared:
         word = "number" if compared_everywhere else "number compared"
-        return f"at {line.crossover} labels, the largest {word}"
+        return f"at {crossover} labels, the largest {word}"
     if compared_everywhere:
-        return f"from {line.crossover} labels"
-    return f"from {line.crossover} to {line.largest_compared} labels, the largest number compared"
+        return f"from {crossover} labels"
+    return f"from {crossover} to {largest_compared} labels, the largest number compared"

@@ -7,7 +7,6 @@ from lineage.analysis.records import (
     TRAINED_INITS,
     Analysis,
     CleanScores,
-    ContaminationCounts,
     TaskSummary,
 )
 from lineage.config.data import SPLITS
@@ -90,7 +89,7 @@ def _data_row(analysis: Analysis, task: TaskSummary, splits: Iterable[str]) -> C
         _format_truncation(task),
         _format_dropped(task),
         _wrap_if_long(format_duplicates(task.splits)),
-        format_contamination(analysis, task.task),
+        _format_contamination(analysis, task.task),
     ]
 
 
@@ -200,18 +199,14 @@ def _format_split_counts(splits: Mapping[str, SplitStats], name: str) -> str:
     return ", ".join(f"{count:,} of {split}" for split, count in counts.items() if count) or "none"
 
 
-def format_contamination(analysis: Analysis, task: str) -> str:
+def _format_contamination(analysis: Analysis, task: str) -> str:
     """Count contaminated items; a dash if nothing is scored.
 
     Such as `3 of 1,000 in the corpus, 1 in its unlabelled text; 240 are too short to tell`.
     """
-    for one in analysis.contamination:
-        if one.task == task:
-            return _format_contamination(one)
-    return NO_VALUE
-
-
-def _format_contamination(counts: ContaminationCounts) -> str:
+    counts = next((one for one in analysis.contamination if one.task == task), None)
+    if counts is None:
+        return NO_VALUE
     searched = counts.items - counts.too_short
     if not searched:
         return "all are too short to tell"

@@ -1,20 +1,16 @@
 """The gains of pretraining, adaptation, general text, and continuing a public checkpoint."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from lineage.analysis.effects import Effect, build_effects
-from lineage.analysis.gains import (
-    Gain,
-    GainSummary,
-    GainTable,
-    OutcomeCounts,
-    summarize_gains,
-)
-from lineage.analysis.records import Analysis
+from lineage.analysis.gains import Gain, GainSummary, summarize_gains
+from lineage.analysis.records import Analysis, group_by
 from lineage.methods.registry import list_uses
 from lineage.report import figures
 from lineage.report.cells import task_cell
-from lineage.report.figures import EffectRow
+from lineage.report.figures import IntervalRow
 from lineage.report.formatting import (
     NO_VALUE,
     css_class,
@@ -23,6 +19,7 @@ from lineage.report.formatting import (
     format_kind,
     format_label_count,
     format_model,
+    format_range,
     join_with_and,
     metric_heading,
     plural,
@@ -81,32 +78,33 @@ def build(report: ReportData) -> Section | None:
     """Return a part for each type of gain that was measured."""
     parts: list[Section] = []
     for summary in summarize_gains(report.analysis):
-        parts.append(build_gain_section(report, summary, is_first=not parts))
+        parts.append(_build_part(report, summary, is_first=not parts))
     if not parts:
         return None
     return Section(blocks=parts, anchor="pretraining", link="Pretraining")
 
 
-def build_gain_section(report: ReportData, summary: GainSummary, *, is_first: bool) -> Section:
+def _build_part(report: ReportData, summary: GainSummary, *, is_first: bool) -> Section:
     """Return the gains of one type: forest plots, counts of outcomes, and the gain on each task."""
     analysis = report.analysis
     added = GAIN_NAMES[summary.comparison_type][0]
+    effects = build_effects(summary)
     aside = [Paragraph(GAIN_DEFINITIONS[summary.comparison_type])]
-    if finding := describe_gains(analysis, summary):
+    if finding := _describe_gains(analysis, summary):
         aside.insert(0, Paragraph(finding, "strong"))
-    if note := " ".join(_describe_marks(analysis, summary, is_first=is_first)):
+    if note := " ".join(_describe_marks(analysis, effects, is_first=is_first)):
         aside.append(Paragraph(note, "note", only="html"))
     blocks = list(_list_details(report, summary))
     details = Section("Counts and tasks", blocks, is_folded=True, css="note")
-    forest = Figures(_draw_effects(analysis, summary), "forest")
+    forest = Figures(_draw_effects(analysis, effects), "forest")
     return Section(f"What {added} adds", [forest, details], aside=aside)
 
 
-def _describe_marks(analysis: Analysis, summary: GainSummary, *, is_first: bool) -> Iterator[str]:
-    """Explain the marks of the forest plots."""
-    effects = build_effects(analysis, summary)
+def _describe_marks(
+    analysis: Analysis, effects: Sequence[Effect], *, is_first: bool
+) -> Iterator[str]:
     if is_first:
-        if any(len(effect.tasks) > 1 for effect in effects):
+        if any(len(effect.gains) > 1 for effect in effects):
             yield (
                 "A mark is the mean over the tasks of a kind, at the most labels of the method; a "
                 "small dot is one task. With three or more tasks, the line is the 95 % interval of "
@@ -123,7 +121,7 @@ def _describe_marks(analysis: Analysis, summary: GainSummary, *, is_first: bool)
                 f"There {runs} of each model, so this is about these runs, and not about "
                 "pretraining in general."
             )
-    if any(task.baseline_near_chance for effect in effects for task in effect.tasks):
+    if any(gain.baseline_near_chance for effect in effects for gain in effect.gains):
         yield (
             "°: a gain over a baseline that is not shown to be above chance, or hardly is. The "
             "baseline has learned next to nothing, so the gain does not say what pretraining is "
@@ -146,11 +144,14 @@ def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
         "note",
         has_markup=True,
     )
-    kinds = [_count_row(one.counts, format_kind(one.kind)) for one in summary.kind_counts]
+    by_kind = group_by(summary.gains, lambda gain: gain.kind)
+    kinds = [_count_row(gains, format_kind(kind)) for kind, gains in by_kind.items()]
     yield Table(["kind of task", *numbers(*COUNT_COLUMNS)], kinds)
+    by_use = group_by(summary.gains, lambda gain: (gain.model, gain.method))
     models = [
-        _count_row(one.counts, format_model_name(report.analysis, one.model), one.method)
-        for one in summary.model_counts
+        _count_row(by_use[model, method], format_model_name(report.analysis, model), method)
+        for model, method in product(summary.models, list_uses())
+        if (model, method) in by_use
     ]
     yield Table(["model", "method", *numbers(*COUNT_COLUMNS)], models)
     intervals = ""
@@ -161,35 +162,39 @@ def _list_details(report: ReportData, summary: GainSummary) -> Iterator[Block]:
         f"in brackets: both at chance, ° as above.{intervals}",
         "note",
     )
-    for table in summary.tables:
-        yield _gain_table(report.analysis, table, added)
+    headings = [format_model_name(report.analysis, model) for model in summary.models]
+    for method, gains in group_by(summary.at_most_labels, lambda gain: gain.method).items():
+        by_task = group_by(gains, lambda gain: gain.comparison.task)
+        rows = [_gain_row(own, summary.models) for own in by_task.values()]
+        yield Table(["task", *numbers(*headings)], rows, title=method, subtitle=added)
 
 
-def _count_row(counts: OutcomeCounts, *names: str) -> Cells:
+def _count_row(gains: Sequence[Gain], *names: str) -> Cells:
+    counts = Counter(gain.outcome for gain in gains)
+    near_chance = sum(gain.outcome == "better" and gain.baseline_near_chance for gain in gains)
+    better, worse = (
+        Cell(more=[Piece(str(counts[outcome]), f"{outcome} mean" if counts[outcome] else "")])
+        for outcome in ("better", "worse")
+    )
     return [
         *names,
-        str(counts.num_comparisons),
-        _count_cell(counts.better, "better"),
-        str(counts.baseline_near_chance),
-        str(counts.equivalent),
-        str(counts.no_significant_difference),
-        _count_cell(counts.worse, "worse"),
-        str(counts.both_at_chance),
+        str(len(gains)),
+        better,
+        str(near_chance),
+        str(counts["equivalent"] + counts["identical predictions"]),
+        str(counts["no significant difference"]),
+        worse,
+        str(counts["both at chance"]),
     ]
 
 
-def _count_cell(count: int, outcome: str) -> Cell:
-    return Cell(more=[Piece(str(count), f"{outcome} mean" if count else "")])
-
-
-def describe_gains(analysis: Analysis, summary: GainSummary) -> str:
+def _describe_gains(analysis: Analysis, summary: GainSummary) -> str:
     """Tell for which models a gain is shown at the most labels, and in how many comparisons.
 
     The models that others have pretrained come last. Nothing is said about own models that are not
     shown to have learned more than a 5-gram model.
     """
-    compared = {model for table in summary.tables for model in table.models}
-    weak = [model for model in find_weak_models(analysis) if model in compared]
+    weak = [model for model in find_weak_models(analysis) if model in summary.models]
     own = [
         model
         for model in analysis.grid.models
@@ -222,18 +227,19 @@ def _describe_most_labels(summary: GainSummary) -> str:
 
     Methods are named that were not run with as many labels as the first one.
     """
-    own: dict[str, list[str]] = {}
-    most: dict[str, int] = {}
-    for table in summary.tables:
-        for line in table.lines:
-            most[line.setting.task] = max(most.get(line.setting.task, 0), line.train_examples)
-    for table in summary.tables:
-        for line in table.lines:
-            if line.train_examples < most[line.setting.task] and line.train_examples:
-                own.setdefault(table.method, []).append(f"{line.train_examples:,}")
-    if not own:
+    by_task = group_by(summary.at_most_labels, lambda gain: gain.comparison.task)
+    most = {task: max(gain.train_examples for gain in own) for task, own in by_task.items()}
+    fewer = [
+        gain
+        for gain in summary.at_most_labels
+        if 0 < gain.train_examples < most[gain.comparison.task]
+    ]
+    if not fewer:
         return "With the most labels"
-    parts = [f"{name}: {join_with_and([*dict.fromkeys(counts)])}" for name, counts in own.items()]
+    parts = []
+    for method, own in group_by(fewer, lambda gain: gain.method).items():
+        counts = dict.fromkeys(f"{gain.train_examples:,}" for gain in own)
+        parts.append(f"{method}: {join_with_and([*counts])}")
     return f"With the most labels of each method ({'; '.join(parts)})"
 
 
@@ -242,13 +248,7 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
     not_shown: list[str] = []
     worse: list[str] = []
     for model in models:
-        gains = [
-            gain
-            for table in summary.tables
-            for line in table.lines
-            for name, gain in zip(table.models, line.gains, strict=True)
-            if name == model and gain is not None
-        ]
+        gains = [gain for gain in summary.at_most_labels if gain.model == model]
         if not gains:
             continue
         outcomes = [gain.outcome for gain in gains]
@@ -283,65 +283,57 @@ def _describe_model_gains(models: Sequence[str], summary: GainSummary, start: st
     return sentences
 
 
-def _draw_effects(analysis: Analysis, summary: GainSummary) -> list[str]:
+def _draw_effects(analysis: Analysis, effects: Sequence[Effect]) -> list[str]:
     """Draw a forest plot for each kind of task, without systems of two models."""
-    by_kind: dict[tuple[str, str], list[Effect]] = {}
-    for effect in build_effects(analysis, summary):
-        if effect.model in analysis.grid.models:
-            by_kind.setdefault((effect.kind, effect.metric), []).append(effect)
+    shown = [effect for effect in effects if effect.model in analysis.grid.models]
     drawn = []
-    for (kind, metric), effects in by_kind.items():
-        effects.sort(key=lambda effect: list_uses().index(effect.method))
-        num_tasks = len({task.task for effect in effects for task in effect.tasks})
-        drawn.append(
-            figures.draw_forest(
-                [_effect_row(analysis, effect) for effect in effects],
-                title=format_kind(kind),
-                subtitle=f"{metric_heading(metric)}, {plural(num_tasks, 'task')}",
-            )
-        )
+    for (kind, metric), own in group_by(shown, lambda one: (one.kind, one.metric)).items():
+        own.sort(key=lambda effect: list_uses().index(effect.method))
+        rows = {
+            group: [_effect_row(analysis, effect) for effect in effects_of_group]
+            for group, effects_of_group in group_by(own, _name_effect_group).items()
+        }
+        num_tasks = len({gain.comparison.task for effect in own for gain in effect.gains})
+        subtitle = f"{metric_heading(metric)}, {plural(num_tasks, 'task')}"
+        drawn.append(figures.draw_forest(rows, title=format_kind(kind), subtitle=subtitle))
     return drawn
 
 
-def _effect_row(analysis: Analysis, effect: Effect) -> EffectRow:
+def _name_effect_group(effect: Effect) -> str:
+    """Name the method, with its number of labels if that is not all: `fine-tuned, 100 labels`."""
+    counts = {gain.comparison.label_count for gain in effect.gains} - {"all", "none"}
+    return f"{effect.method}, {join_with_and(sorted(counts))} labels" if counts else effect.method
+
+
+def _effect_row(analysis: Analysis, effect: Effect) -> IntervalRow:
     pooled = effect.pooled
-    style = model_style(analysis, effect.model)
     is_weak = effect.model in find_weak_models(analysis)
     text = format_difference(pooled.mean)
     interval = None
     if pooled.low is not None and pooled.high is not None:
         interval = (pooled.low, pooled.high)
-        low, high = (format_difference(edge) for edge in interval)
-        text += f" ({low} to {high})"
-    if any(task.baseline_near_chance for task in effect.tasks):
+        text += f" ({format_range(*interval)})"
+    if any(gain.baseline_near_chance for gain in effect.gains):
         text += " °"
-    return EffectRow(
-        group=_name_effect_group(effect),
-        name=format_model(effect.model) + (" ‡" if is_weak else ""),
-        mean=pooled.mean,
-        interval=interval,
-        dots=[task.difference for task in effect.tasks],
-        color=style.color,
-        marker=style.marker,
-        text=text,
+    differences = [gain.comparison.difference for gain in effect.gains]
+    return IntervalRow(
+        format_model(effect.model) + (" ‡" if is_weak else ""),
+        model_style(analysis, effect.model),
+        pooled.mean,
+        interval,
+        text,
+        others=differences if len(differences) > 1 else (),
     )
 
 
-def _name_effect_group(effect: Effect) -> str:
-    """Name the method, with its number of labels if that is not all: `fine-tuned, 100 labels`."""
-    name = effect.method
-    counts = {one.label_count for one in effect.tasks} - {"all", "none"}
-    return f"{name}, {join_with_and(sorted(counts))} labels" if counts else name
-
-
-def _gain_table(analysis: Analysis, table: GainTable, added: str) -> Table:
-    rows = []
-    for line in table.lines:
-        labels = format_label_count(line.setting.label_count, train_examples=line.train_examples)
-        cells = [_gain_cell(gain) if gain else NO_VALUE for gain in line.gains]
-        rows.append([task_cell(line.setting.task, labels), *cells])
-    models = [format_model_name(analysis, model) for model in table.models]
-    return Table(["task", *numbers(*models)], rows, title=table.method, subtitle=added)
+def _gain_row(gains: Sequence[Gain], models: Sequence[str]) -> Cells:
+    first = gains[0]
+    labels = format_label_count(first.comparison.label_count, train_examples=first.train_examples)
+    cells = {gain.model: _gain_cell(gain) for gain in gains}
+    return [
+        task_cell(first.comparison.task, labels),
+        *(cells.get(model, NO_VALUE) for model in models),
+    ]
 
 
 def _gain_cell(gain: Gain) -> Cell:

@@ -94,7 +94,6 @@ def _draw_label_panel(
     series: list[LineSeries] = []
     seen: set[str] = set()
     for curve in curves:
-        style = model_style(analysis, curve.system.model)
         name = format_model(curve.system.model)
         if len(uses) > 1:
             name = f"{name} {format_use(curve.system)}".strip()
@@ -103,11 +102,10 @@ def _draw_label_panel(
         series.append(
             LineSeries(
                 name,
-                style.color,
+                model_style(analysis, curve.system.model),
                 curve.train_examples,
                 curve.scores,
                 dashed=curve.system.model in seen,
-                marker=style.marker,
                 bold=curve.system.model in (best, "tfidf"),
             )
         )

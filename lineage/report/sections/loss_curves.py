@@ -46,11 +46,7 @@ def draw_loss_curves(analysis: Analysis) -> list[str]:
                 models[curve.model] = None
                 style = model_style(analysis, curve.model)
                 megabytes = [count / 1e6 for count in curve.text_bytes]
-                series.append(
-                    LineSeries(
-                        curve.model, style.color, megabytes, curve.value, marker=style.marker
-                    )
-                )
+                series.append(LineSeries(curve.model, style, megabytes, curve.value))
         title = ", ".join(format_model(model) for model in models)
         if len(models) > MAX_NAMES_IN_TITLE:
             title = f"{len(models)} models"

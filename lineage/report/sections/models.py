@@ -1,10 +1,8 @@
 """The models: what they read, how they learn, and what a byte of text costs them."""
 
-from collections.abc import Mapping
-
 from lineage.analysis.records import PretrainingBudget
 from lineage.report.formatting import format_si
-from lineage.report.section import Cells, Column, ReportData, Section, Table
+from lineage.report.section import Column, ReportData, Section, Table
 from lineage.report.styles import format_model_name
 
 NOTE = (
@@ -19,15 +17,13 @@ def build(report: ReportData) -> Section | None:
         return None
     names = [name.replace("_", " ") for name in report.model_descriptions[0]]
     columns = [*(Column(name, "wrap") for name in names), Column("cost", "n")]
-    rows = [_model_row(report, one) for one in report.model_descriptions]
-    return Section("Models", [Table(columns, rows, note=NOTE, css="how", is_wide=True)])
-
-
-def _model_row(report: ReportData, description: Mapping[str, str]) -> Cells:
     budgets = {one.model: one for one in report.analysis.budget}
-    model = description["model"]
-    shown = dict(description) | {"model": format_model_name(report.analysis, model)}
-    return [*shown.values(), format_training_cost(budgets.get(model))]
+    rows = []
+    for description in report.model_descriptions:
+        model = description["model"]
+        shown = {**description, "model": format_model_name(report.analysis, model)}
+        rows.append([*shown.values(), format_training_cost(budgets.get(model))])
+    return Section("Models", [Table(columns, rows, note=NOTE, css="how", is_wide=True)])
 
 
 def format_training_cost(budget: PretrainingBudget | None) -> str:

@@ -6,10 +6,10 @@ from lineage.analysis.decision import (
     Choice,
     Costs,
     Decision,
-    SystemCost,
     largest_label_counts,
+    list_choices,
     pareto_front,
-    widest_ranking,
+    widest_rankings,
 )
 from lineage.analysis.records import Analysis, Ranking
 from lineage.report import charts
@@ -62,12 +62,8 @@ def build_cost_panels(
     for ranking in largest_label_counts(analysis.rankings).values():
         if ranking.setting in nothing:
             continue
-        widest = widest_ranking(analysis.rankings, ranking)
-        choices = [
-            Choice(one, costs.get((one.system, ranking.setting), SystemCost()))
-            for one in widest.standings
-        ]
-        timed = [one for one in choices if one.cost.seconds]
+        widest = widest_rankings(analysis.rankings)[ranking.setting]
+        timed = [one for one in list_choices(widest, costs) if one.cost.seconds]
         if len(timed) > 1:
             drawn.append((ranking, timed))
     size = choose_panel_size(len(drawn))
@@ -108,14 +104,13 @@ def _draw_cost_panel(
     points = []
     for one in choices:
         assert one.cost.seconds is not None
-        style = model_style(analysis, one.standing.system.model)
+        model = one.standing.system.model
         points.append(
             CostPoint(
-                format_model(one.standing.system.model),
+                format_model(model),
+                model_style(analysis, model),
                 one.cost.seconds,
                 one.standing.mean,
-                style.color,
-                style.marker,
                 on_front=one in front,
             )
         )

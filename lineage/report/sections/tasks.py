@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from lineage.analysis.convergence import FinetuneCurve
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import Analysis, Comparison, SeedProblem, SystemScore
-from lineage.analysis.settings import baseline_is_near_chance, chance_level, comparison_outcome
+from lineage.analysis.gains import Gain
+from lineage.analysis.records import Analysis, SeedProblem, SystemScore
+from lineage.analysis.settings import chance_level
 from lineage.report import charts, figures
 from lineage.report.answers import list_answer_figures
 from lineage.report.decisions import describe_decision, find_largest_decisions
@@ -174,7 +175,6 @@ def build_score_table(report: ReportData, scores: TaskScores) -> Table:
 
 
 def _short_labels(scores: TaskScores, label_count: str) -> str:
-    """Return the number of labels alone."""
     if label_count == "none":
         return "score"
     return f"{scores.train_examples[label_count]:,}" if label_count == "all" else label_count
@@ -243,25 +243,22 @@ def _last_cells(scores: TaskScores, score: SystemScore | None, scale: LinearScal
 
 
 def _baseline_cell(scores: TaskScores, score: SystemScore) -> Cell:
-    comparison = scores.baselines.get((score.system, score.setting))
-    if comparison is None:
+    gain = scores.baselines.get((score.system, score.setting))
+    if gain is None:
         return Cell()
-    outcome = comparison_outcome(scores.analysis, comparison)
-    words = []
-    if outcome != "no significant difference":
-        words.append(_describe_outcome(scores.analysis, comparison))
-    if baseline_is_near_chance(scores.analysis, comparison):
+    words = [] if gain.outcome == "no significant difference" else [_describe_outcome(gain)]
+    if gain.baseline_near_chance:
         words.append("°")
-    difference = format_difference(comparison.difference)
-    pieces = [Piece(difference, css_class(outcome), format_comparison(comparison))]
+    difference = format_difference(gain.comparison.difference)
+    pieces = [Piece(difference, css_class(gain.outcome), format_comparison(gain.comparison))]
     if words:
         pieces.append(Piece(" ".join(words), "word muted"))
     return Cell(more=pieces)
 
 
-def _describe_outcome(analysis: Analysis, comparison: Comparison) -> str:
-    outcome = comparison_outcome(analysis, comparison)
-    return outcome if outcome == "both at chance" else format_verdict(comparison)
+def _describe_outcome(gain: Gain) -> str:
+    is_at_chance = gain.outcome == "both at chance"
+    return gain.outcome if is_at_chance else format_verdict(gain.comparison)
 
 
 def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> str:
@@ -274,15 +271,13 @@ def _draw_strip(scores: TaskScores, score: SystemScore, scale: LinearScale) -> s
         for one in scores.scores
         if one.system.family == "tfidf" and one.label_count == scores.largest
     ]
-    style = model_style(scores.analysis, score.system.model)
     return figures.draw_strip(
         scale,
         value=score.mean,
         interval=interval,
         reference=tfidf[0] if tfidf else None,
         chance=chance_level(scores.analysis, score.setting),
-        color=style.color,
-        marker=style.marker,
+        style=model_style(scores.analysis, score.system.model),
         faint=score.system.init == "random",
     )
 
@@ -311,14 +306,14 @@ def _label_count_row(scores: TaskScores, score: SystemScore) -> Cells:
     if lost and score.mean is not None:
         interval += f"; {lost}"
     mean = Piece(format_percent(score.mean), is_strong=scores.is_recommended(score))
-    comparison = scores.baselines.get((score.system, score.setting))
+    gain = scores.baselines.get((score.system, score.setting))
     difference = ""
-    if comparison is not None:
-        difference = format_comparison(comparison)
-        outcome = _describe_outcome(scores.analysis, comparison)
+    if gain is not None:
+        difference = format_comparison(gain.comparison)
+        outcome = _describe_outcome(gain)
         if "too few seeds" not in outcome:
             difference += f": {outcome}"
-        if baseline_is_near_chance(scores.analysis, comparison):
+        if gain.baseline_near_chance:
             difference += " °"
     return [name, Cell(more=[mean]), interval, _format_seeds(score), difference]
 
@@ -377,14 +372,12 @@ def draw_finetune_curves(analysis: Analysis, task: str) -> list[str]:
 
 
 def _finetune_series(analysis: Analysis, curve: FinetuneCurve, field: str) -> LineSeries:
-    style = model_style(analysis, curve.model)
     points = zip(curve.epoch, getattr(curve, field), strict=True)
     finite = [(epoch, value) for epoch, value in points if value is not None]
     return LineSeries(
         format_model(curve.model),
-        style.color,
+        model_style(analysis, curve.model),
         [epoch for epoch, _ in finite],
         [value for _, value in finite],
         hollow=curve.init == "random",
-        marker=style.marker,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lineage.analysis.decision import Decision
-from lineage.analysis.records import Analysis, TextCurve, TextGain
+from lineage.analysis.records import Analysis, TextCurve, TextGain, group_by
 from lineage.report import charts
 from lineage.report.cells import task_cell
 from lineage.report.decisions import find_largest_decisions
@@ -13,6 +13,7 @@ from lineage.report.formatting import (
     format_difference,
     format_model,
     format_percent,
+    format_range,
     format_si,
     format_use,
     metric_heading,
@@ -64,7 +65,7 @@ def build(report: ReportData) -> Section | None:
 def build_text_panels(analysis: Analysis, decisions: Sequence[Decision]) -> list[Figure]:
     """Return a panel for each task, and what its last text has brought."""
     recommended = find_largest_decisions(decisions)
-    curves_by_task = _group_by_task(analysis)
+    curves_by_task = group_by(analysis.text_curves, lambda curve: curve.task)
     size = choose_panel_size(len(curves_by_task))
     found = []
     for task, curves in curves_by_task.items():
@@ -74,13 +75,6 @@ def build_text_panels(analysis: Analysis, decisions: Sequence[Decision]) -> list
         sentence = describe_text_gain(shown, margin=analysis.equivalence_margin)
         found.append(Figure(_draw_text_panel(analysis, curves, shown, size), sentence, task))
     return found
-
-
-def _group_by_task(analysis: Analysis) -> dict[str, list[TextCurve]]:
-    groups: dict[str, list[TextCurve]] = {}
-    for curve in analysis.text_curves:
-        groups.setdefault(curve.task, []).append(curve)
-    return groups
 
 
 def choose_described_curve(curves: Sequence[TextCurve], *, best: str) -> TextCurve:
@@ -117,7 +111,7 @@ def format_gain(last: TextGain) -> str:
     points = f"{format_difference(last.gain)} points"
     if last.low is None or last.high is None:
         return points
-    return f"{points} ({format_difference(last.low)} to {format_difference(last.high)})"
+    return f"{points} ({format_range(last.low, last.high)})"
 
 
 def _draw_text_panel(
@@ -126,17 +120,15 @@ def _draw_text_panel(
     uses = {format_use(curve.system) for curve in curves}
     series = []
     for curve in curves:
-        style = model_style(analysis, curve.system.model)
         name = format_model(curve.system.model)
         if len(uses) > 1:
             name = f"{name} {format_use(curve.system)}"
         series.append(
             LineSeries(
                 name,
-                style.color,
+                model_style(analysis, curve.system.model),
                 curve.text_bytes,
                 curve.scores,
-                marker=style.marker,
                 bold=curve is shown,
             )
         )

@@ -1,10 +1,18 @@
 """The table of decisions, the main figure, and how to read them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from lineage.analysis.cells import split_test_set
-from lineage.analysis.decision import Choice, Decision, SystemCost
-from lineage.analysis.records import MEAN_TOLERANCE, Analysis, Ranking, Standing, TrialCounts
+from lineage.analysis.decision import Choice, Decision, SystemCost, widest_rankings
+from lineage.analysis.records import (
+    MEAN_TOLERANCE,
+    Analysis,
+    Ranking,
+    Standing,
+    SystemScore,
+    TrialCounts,
+)
 from lineage.analysis.settings import chance_level
 from lineage.methods.registry import list_method_types
 from lineage.methods.tfidf import TfidfMethod
@@ -68,7 +76,11 @@ def build(report: ReportData) -> Section | None:
     if not report.decisions:
         return Section(blocks=seeds_note, only="markdown") if seeds_note else None
     counts = list_shown_label_counts(report.analysis)
-    reading = (*_reading_notes(report), *seeds_note)
+    reading = [
+        Paragraph(_explain_decisions(report), "note", has_markup=True),
+        Paragraph(_explain_comparisons(report), "note", has_markup=True),
+        *seeds_note,
+    ]
     return Section(
         blocks=[
             build_decision_table(report),
@@ -248,73 +260,49 @@ def _describe_figure(report: ReportData, count: str) -> str:
 
 def draw_main_panels(analysis: Analysis, count: str) -> list[str]:
     """Draw each model's best system at one number of labels, a panel per task."""
-    widest = {one.setting: one for one in analysis.rankings}  # with public models, if there are any
-    rankings = [one for one in widest.values() if one.label_count in (count, "none")]
+    widest = widest_rankings(analysis.rankings).values()
+    rankings = [one for one in widest if one.label_count in (count, "none")]
     width = figures.choose_panel_size(len(rankings)).width
     return [_draw_panel(analysis, ranking, width) for ranking in rankings]
 
 
 def _draw_panel(analysis: Analysis, ranking: Ranking, width: int) -> str:
     rows = []
-    band = None
     reference = None
-    for standing in _in_grid_order(analysis, ranking.standings):
-        if standing.system.family == "tfidf":
-            reference = standing.mean
-            band = _interval(standing)
-        style = model_style(analysis, standing.system.model)
-        rows.append(
-            IntervalRow(
-                name=format_model(standing.system.model),
-                detail=format_use(standing.system),
-                value=standing.mean,
-                others=_other_scores(analysis, ranking, standing),
-                interval=_interval(standing),
-                color=style.color,
-                marker=style.marker,
-                filled=standing.may_be_best,
-                text=format_percent(standing.mean),
-                is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
-            )
+    in_order = sorted(ranking.standings, key=lambda one: analysis.place_of_model(one.system.model))
+    for standing in in_order:
+        row = replace(
+            _interval_row(analysis, standing),
+            others=_other_scores(analysis, ranking, standing),
+            detail=format_use(standing.system),
+            is_filled=standing.may_be_best,
+            is_best=ranking.best.mean - standing.mean <= MEAN_TOLERANCE,
         )
-    counting = _counting_row(analysis, ranking)
-    if counting is not None:
-        rows.append(counting)
-        reference = counting.value
-        band = counting.interval
+        rows.append(row)
+        if standing.system.family == "tfidf":
+            reference = row
+    for score in analysis.scores_of(ranking.setting):
+        if score.system.model == "kneser_ney" and score.mean is not None:
+            reference = _interval_row(analysis, score)  # on minimal pairs
+            rows.append(reference)
     return figures.draw_interval_panel(
         rows,
         title=ranking.task,
         subtitle=metric_heading(ranking.metric),
-        band=band,
         reference=reference,
         chance=chance_level(analysis, ranking.setting),
         width=width,
     )
 
 
-def _counting_row(analysis: Analysis, ranking: Ranking) -> IntervalRow | None:
-    """Return the row of the 5-gram model, the reference on minimal pairs; None on other tasks."""
-    for score in analysis.scores_of(ranking.setting):
-        if score.system.model != "kneser_ney" or score.mean is None:
-            continue
-        style = model_style(analysis, score.system.model)
-        interval = None
-        if score.ci_low is not None and score.ci_high is not None:
-            interval = (score.ci_low, score.ci_high)
-        return IntervalRow(
-            name=format_model(score.system.model),
-            detail="",
-            value=score.mean,
-            others=(),
-            interval=interval,
-            color=style.color,
-            marker=style.marker,
-            filled=True,
-            text=format_percent(score.mean),
-            is_best=False,
-        )
-    return None
+def _interval_row(analysis: Analysis, score: Standing | SystemScore) -> IntervalRow:
+    assert score.mean is not None
+    interval = None
+    if score.ci_low is not None and score.ci_high is not None:
+        interval = (score.ci_low, score.ci_high)
+    model = score.system.model
+    style = model_style(analysis, model)
+    return IntervalRow(format_model(model), style, score.mean, interval, format_percent(score.mean))
 
 
 def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> list[float]:
@@ -326,30 +314,6 @@ def _other_scores(analysis: Analysis, ranking: Ranking, standing: Standing) -> l
         and score.system != standing.system
         and score.system.init != "random"
         and score.mean is not None
-    ]
-
-
-def _in_grid_order(analysis: Analysis, standings: Iterable[Standing]) -> list[Standing]:
-    names = list(analysis.model_names)
-
-    def place(standing: Standing) -> int:
-        model = standing.system.model
-        return names.index(model) if model in names else len(names)
-
-    return sorted(standings, key=place)
-
-
-def _interval(standing: Standing) -> tuple[float, float] | None:
-    if standing.ci_low is None or standing.ci_high is None:
-        return None
-    return standing.ci_low, standing.ci_high
-
-
-def _reading_notes(report: ReportData) -> list[Paragraph]:
-    """Tell how the decisions and the comparisons are to be read."""
-    return [
-        Paragraph(text, "note", has_markup=True)
-        for text in (_explain_decisions(report), _explain_comparisons(report))
     ]
 
 
