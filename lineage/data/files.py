@@ -286,7 +286,7 @@ def _check_file_readable(path: Path, name: str, where: str) -> None:
     try:
         is_empty = _is_empty_file(path, name, where)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise _unreadable_error(name, where, error) from error
+        raise unreadable_error(name, where, error) from error
     if is_empty:
         raise InputError(f"{where}: {name} is empty; fill it, or remove it from the source")
 
@@ -421,7 +421,7 @@ def read_column_names(
                 return list(pq.read_schema(source).names)
             return _read_csv_header(stream, name, where, find_delimiter(path), quoting)
     except (OSError, csv.Error, pa.ArrowException) as error:
-        raise _unreadable_error(name, where, error) from error
+        raise unreadable_error(name, where, error) from error
 
 
 def find_delimiter(path: Path) -> str:
@@ -564,6 +564,7 @@ def _check_json_object(row: Any, place: str) -> dict[str, object]:
     return row
 
 
-def _unreadable_error(name: str, where: str, error: Exception) -> InputError:
+def unreadable_error(name: str, where: str, error: Exception) -> InputError:
+    """Return the error of a file that is damaged or of another format."""
     lines = str(error).splitlines() or [type(error).__name__]
     return InputError(f"{where}: {name} cannot be read: {lines[0]}; {DAMAGED_HINT}")

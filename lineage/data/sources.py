@@ -1,15 +1,14 @@
 """Read text and tables: the user's files, or a split of a Hub repository at a pinned revision.
 
-`datasets` reads most formats, and keeps no copies: files are streamed. A Hub repository is a
-folder in the Hub's own file cache (`HF_HOME`), which works offline once it is filled, or a folder
-in the Hub's layout that the user keeps.
+A Hub repository is a folder in the Hub's own file cache (`HF_HOME`), which works offline once it is
+filled, or a folder in the Hub's layout that the user keeps. `datasets` says which files are a split,
+and reads them, but for plain csv; it keeps no copies.
 """
 
 import os
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -18,9 +17,7 @@ import pyarrow as pa
 
 from lineage.config.data import FILE_ITEM_COLUMNS, CorpusSource, Task, apply_mirror
 from lineage.data.files import (
-    COMPRESSIONS,
     DELIMITERS,
-    JSON_LINES,
     DataFiles,
     check_columns,
     check_readable,
@@ -28,17 +25,20 @@ from lineage.data.files import (
     find_data_files,
     find_delimiter,
     match_data_files,
-    open_decompressed,
+    open_parquet,
     read_column_names,
+    unreadable_error,
 )
 from lineage.data.hub import card_data_files, download_dataset
 from lineage.data.quoting import check_quotes
 from lineage.data.tables import (
     ROWS_PER_BATCH,
     TextTableFormat,
+    batch_rows,
+    read_csv_table,
     read_json_table,
-    read_paragraphs,
     read_text_table,
+    read_texts,
 )
 from lineage.errors import InputError, shorten_value
 from lineage.tasks.columns import TableColumns
@@ -48,7 +48,6 @@ from lineage.tasks.columns import TableColumns
 os.environ.setdefault("USE_TORCH", "0")
 os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
 
-SAMPLE_BY = {"file": "document", "line": "line"}  # document_unit -> option of `datasets`
 # Messages of libraries may quote a cell. Only these parts are shown: numbers, and names of
 # configurations and splits.
 SAFE_ERROR_PATTERN = re.compile(
@@ -108,6 +107,7 @@ class DataTable:
     document_unit: Literal["file", "blank_line", "line"] = "file"
     text_format: TextTableFormat | None = None  # of files that do not name their columns
     missing_column_hint: str = ""  # how to fix a missing column; by default the suffix decides
+    fill_short_rows: bool = True  # cells that a row of a csv lacks at its end are blank
 
     @property
     def name(self) -> str:
@@ -182,37 +182,57 @@ class DataTable:
                 has_header=has_header,
             )
 
-    def iter_batches(self, wanted: Sequence[str]) -> Iterator[TableColumns]:
-        """Yield the wanted columns, ROWS_PER_BATCH rows at a time. Raises InputError."""
-        files = self.data if isinstance(self.data, DataFiles) else None
-        if files is not None and self.text_format is not None:
-            return read_text_table(files, self.text_format, wanted, self.where)
-        if files is not None and files.suffix in JSON_LINES:
-            return read_json_table(files, wanted, self.where)
-        if files is not None and self.is_plain_text and self.document_unit == "blank_line":
-            return read_paragraphs(files)
-        return self._iter_dataset_batches(wanted)
+    def iter_batches(
+        self, wanted: Sequence[str], rows_per_batch: int = ROWS_PER_BATCH
+    ) -> Iterator[TableColumns]:
+        """Yield the wanted columns, so many rows at a time. Raises InputError."""
+        if isinstance(self.data, HubSplit):
+            return self._iter_hub_batches(self.data, wanted)
+        if self.data.format == "parquet":
+            return self._iter_parquet_batches(self.data, wanted, rows_per_batch)
+        return batch_rows(self._iter_rows(self.data, wanted), wanted, rows_per_batch)
 
-    def _iter_dataset_batches(self, wanted: Sequence[str]) -> Iterator[TableColumns]:
+    def _iter_rows(self, files: DataFiles, wanted: Sequence[str]) -> Iterator[Sequence[Any]]:
+        if self.text_format is not None:
+            return read_text_table(files, self.text_format, wanted, self.where)
+        if files.format == "json":
+            return read_json_table(files, wanted, self.where)
+        if files.format == "csv":
+            return read_csv_table(files, wanted, self.where, fill_short_rows=self.fill_short_rows)
+        return read_texts(files, self.document_unit)
+
+    def _iter_parquet_batches(
+        self, files: DataFiles, wanted: Sequence[str], rows_per_batch: int
+    ) -> Iterator[TableColumns]:
+        for path, name in zip(files.paths, files.names, strict=True):
+            try:
+                file = open_parquet(path)
+                check_columns(wanted, file.schema_arrow.names, name, self.where)
+                features: Mapping[str, Any] = {}
+                if b"huggingface" in (file.schema_arrow.metadata or {}):
+                    from datasets import Features  # half a second: only files that it wrote pay
+
+                    features = Features.from_arrow_schema(file.schema_arrow)
+                for batch in file.iter_batches(rows_per_batch, columns=list(wanted)):
+                    yield _named_columns(batch, wanted, features)
+            except (OSError, pa.ArrowException) as error:
+                raise unreadable_error(name, self.where, error) from error
+
+    def _iter_hub_batches(self, hub: HubSplit, wanted: Sequence[str]) -> Iterator[TableColumns]:
         """Yield the wanted columns as `datasets` reads them."""
-        from datasets.exceptions import DatasetsError  # half a second: only readers pay for it
+        from datasets.exceptions import DatasetsError  # half a second: only the Hub pays for it
 
         try:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
-                for stream in _open_streams(self, wanted, scratch):
-                    features = stream.features or {}
-                    for batch in stream.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
-                        check_columns(
-                            wanted,
-                            batch.column_names,
-                            self.name,
-                            self.where,
-                            self.missing_column_hint,
-                        )
-                        yield {
-                            name: _class_label_names(batch[name].to_pylist(), features.get(name))
-                            for name in wanted
-                        }
+                for part in _open_hub(hub, self, scratch):
+                    if isinstance(part, DataFiles):
+                        table = replace(self, data=part)
+                        table.check(wanted)
+                        yield from table.iter_batches(wanted)
+                        continue
+                    for batch in part.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
+                        check_columns(wanted, batch.column_names, self.name, self.where)
+                        yield _named_columns(batch, wanted, part.features or {})
         except InputError:
             raise
         except (
@@ -334,15 +354,18 @@ def _hub_split(record: CorpusSource | Task, split: str, root: Path) -> HubSplit:
     )
 
 
-def _class_label_names(values: list[Any], feature: Any) -> list[Any]:
-    """Replace numbers in lists of class labels by their names: spans need names.
+def _named_columns(batch: Any, wanted: Sequence[str], features: Mapping[str, Any]) -> TableColumns:
+    """Return columns of an arrow table, with names for numbers in lists of class labels.
 
-    The Hub keeps class labels as numbers. A single label stays a number.
+    The Hub keeps class labels as numbers. Spans need names; a single label stays a number.
     """
-    names = getattr(getattr(feature, "feature", None), "names", None)
-    if names is None:
-        return values
-    return [None if labels is None else _label_names(labels, names) for labels in values]
+    columns: TableColumns = {}
+    for name in wanted:
+        columns[name] = batch[name].to_pylist()
+        names = getattr(getattr(features.get(name), "feature", None), "names", None)
+        if names is not None:
+            columns[name] = [labels and _label_names(labels, names) for labels in columns[name]]
+    return columns
 
 
 def _label_names(labels: list[Any], names: Sequence[str]) -> list[Any]:
@@ -354,23 +377,12 @@ def _label_names(labels: list[Any], names: Sequence[str]) -> list[Any]:
     return named
 
 
-def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iterator[Any]:
-    """Yield the streaming data sets that make up a table."""
+def _open_hub(hub: HubSplit, table: DataTable, scratch: str) -> Iterator[Any]:
+    """Yield what makes up a split: files of usual csv, or a streaming data set."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    if isinstance(table.data, DataFiles):
-        yield datasets.load_dataset(
-            table.data.format,
-            data_files=_link_files(table.data, Path(scratch) / "data"),
-            split="train",
-            streaming=True,
-            cache_dir=scratch,
-            **_loader_options(table, wanted),
-        )
-        return
-    hub = table.data
     folder = hub.folder or download_dataset(hub.repository, hub.config, hub.revision, table.where)
     _check_hub_folder(folder, table.where)  # before `datasets`, whose errors would quote it
     configs: list[str | None] = [hub.config]
@@ -381,13 +393,8 @@ def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iter
             str(folder), config, data_files=_config_data_files(folder, config), cache_dir=scratch
         )
         _check_hub_files(builder, folder, table)
-        if csv_files := _plain_csv_files(builder, hub, folder):
-            # By itself `datasets` would read numbers and NA as such, and glue rows together.
-            csv_table = replace(table, data=csv_files)
-            csv_table.check(wanted)
-            yield from _open_streams(csv_table, wanted, tempfile.mkdtemp(dir=scratch))
-        else:
-            yield builder.as_streaming_dataset(split=hub.split)
+        # By itself `datasets` would read numbers and NA as such, and glue rows together.
+        yield _plain_csv_files(builder, hub, folder) or builder.as_streaming_dataset(hub.split)
 
 
 def _check_hub_folder(folder: Path, where: str) -> None:
@@ -470,52 +477,3 @@ def _check_delimiter(path: Path, name: str, files: DataFiles, where: str) -> Non
             f"{where}: {files.names[0]} separates its columns with {first!r}, {name} with "
             f"{own!r}; write both files alike"
         )
-
-
-def _loader_options(table: DataTable, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the options of the reader of a format.
-
-    Only wanted columns are read, since others may hold anything. In a csv nothing is a number or
-    missing.
-    """
-    import datasets
-
-    files = table.data
-    assert isinstance(files, DataFiles)
-    if files.format == "text":
-        return {"sample_by": SAMPLE_BY[table.document_unit]}
-    names = read_column_names(
-        files.paths[0], files.names[0], table.where, quoting=files.csv_quoting_mode
-    )
-    check_columns(wanted, names, files.names[0], table.where, table.missing_column_hint)
-    if files.format == "parquet":
-        return {"columns": list(wanted)}
-    # All columns are read: to read fewer would hide rows with too many cells. pandas gives this
-    # name to a column without one, such as the index that it writes.
-    column_names = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
-    features = datasets.Features({name: datasets.Value("string") for name in column_names})
-    return {
-        "features": features,
-        "keep_default_na": False,
-        "sep": find_delimiter(files.paths[0]),
-        "quoting": files.csv_quoting_mode,
-    }
-
-
-def _link_files(files: DataFiles, folder: Path) -> str:
-    """Link all files under plain names, and return one glob for them.
-
-    `datasets` takes every name for a pattern, and would look up each. Compressed parquet is
-    unpacked, since it is read from its end.
-    """
-    folder.mkdir()
-    for number, path in enumerate(files.paths):
-        compression = path.suffix if path.suffix in COMPRESSIONS else ""
-        if compression and files.format == "parquet":
-            target_path = folder / f"{number:08d}.parquet"
-            with open_decompressed(path) as stream, target_path.open("wb") as target:
-                shutil.copyfileobj(stream, target)
-        else:
-            link = folder / f"{number:08d}{files.suffix}{compression}"
-            link.symlink_to(path.absolute())
-    return str(folder / "*")

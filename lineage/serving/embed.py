@@ -3,6 +3,7 @@
 Shapes: N texts, M words of all texts, L layers, D width.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from lineage.serving.files import (
     ROWS_PER_CHUNK,
     InputFile,
     check_output,
-    create_output,
     open_input,
+    write_output,
 )
 from lineage.serving.models import locate_trained_model
 from lineage.serving.progress import format_rows, show_rows
@@ -122,13 +123,18 @@ def _write_vectors(
         rows_per_chunk = WORD_ROWS_PER_CHUNK
     num_rows = 0
     num_blank = 0
-    with create_output(out, source, new_fields) as writer, show_rows() as report:
-        for columns in source.iter_chunks(rows_per_chunk):
-            new_columns = _embed_chunk(embedder, columns[column], source.place, words=words)
-            writer.write({**columns, **new_columns})
-            num_rows += len(columns[column])
-            num_blank += sum(value is None for value in next(iter(new_columns.values())))
-            report(num_rows)
+    with show_rows() as report:
+
+        def embed_chunks() -> Iterator[TableColumns]:
+            nonlocal num_rows, num_blank
+            for columns in source.iter_chunks(rows_per_chunk):
+                new_columns = _embed_chunk(embedder, columns[column], source.place, words=words)
+                yield {**columns, **new_columns}
+                num_rows += len(columns[column])
+                num_blank += sum(value is None for value in next(iter(new_columns.values())))
+                report(num_rows)
+
+        write_output(out, source, new_fields, embed_chunks())
     unit = "words" if words else "texts"
     blank = f"; {format_rows(num_blank)} without text, and without vector" if num_blank else ""
     return f"{out}: {format_rows(num_rows)} with the vectors of {unit}{blank}"

@@ -4,6 +4,7 @@ The file is read, answered and written in chunks of rows, so memory does not gro
 """
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from lineage.methods.registry import load_system
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_record
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
-from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input
+from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, open_input, write_output
 from lineage.serving.progress import format_rows, show_rows
 from lineage.serving.systems import (
     KeptSystem,
@@ -280,14 +281,14 @@ class Predictor:
 
 
 def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> str:
-    with (
-        create_output(out, source, predictor.new_fields) as writer,
-        show_rows() as report,
-    ):
-        for columns in source.iter_chunks(ROWS_PER_CHUNK):
-            new_columns = predictor.answer_chunk(columns)
-            writer.write({**columns, **new_columns})
-            report(predictor.num_rows)
+    with show_rows() as report:
+
+        def answer_chunks() -> Iterator[TableColumns]:
+            for columns in source.iter_chunks(ROWS_PER_CHUNK):
+                yield {**columns, **predictor.answer_chunk(columns)}
+                report(predictor.num_rows)
+
+        write_output(out, source, predictor.new_fields, answer_chunks())
     record = predictor.record
     labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
     text = f"{out}: {format_rows(predictor.num_rows)}, predicted by {record.name} ({labels})"
