@@ -40,7 +40,7 @@ from lineage.data.tables import (
     read_text_table,
     read_texts,
 )
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError
 from lineage.tasks.columns import TableColumns
 
 # `datasets` reads these when it is imported. It would import torch, which takes a second, to share
@@ -94,7 +94,10 @@ class HubSplit:
             "revision": self.revision,
         }
         if self.folder is not None:
-            content["files"] = list_data_files(self.folder).fingerprint()
+            # All files: the card too decides which are read.
+            paths = match_data_files("**/*", self.folder)
+            names = tuple(path.relative_to(self.folder).as_posix() for path in paths)
+            content["files"] = DataFiles(tuple(paths), names, "", "").fingerprint()
         return content
 
 
@@ -150,37 +153,25 @@ class DataTable:
         if self.text_format is not None:
             self.text_format.check(self.data, self.where)
         check_readable(self.data, self.where)
-        header: list[str] = []  # of the first csv, by which pandas reads all
-        for path, name in zip(self.data.paths, self.data.names, strict=True):
-            columns = self._column_names(path, name)
+        files = self.data
+        text_format = self.text_format
+        for path, name in zip(files.paths, files.names, strict=True):
+            if text_format is None:
+                columns = read_column_names(path, name, self.where, quoting=files.csv_quoting_mode)
+            else:
+                columns = text_format.column_names
             # Before the columns: a quote may be left open in the header too.
-            self._check_quotes(path, name, num_columns=len(columns))
+            is_csv = files.format == "csv" if text_format is None else text_format.is_csv(files)
+            if is_csv and files.csv_quoting:
+                check_quotes(
+                    path,
+                    name,
+                    self.where,
+                    num_columns=len(columns),
+                    delimiter=DELIMITERS[files.suffix] if text_format else find_delimiter(path),
+                    has_header=text_format is None,
+                )
             check_columns(wanted, columns, name, self.where, self.missing_column_hint)
-            # Shortened: other columns of the user may be named by questions or notes.
-            check_columns(header, columns, name, self.where, describe=shorten_value)
-            if self.data.format == "csv" and self.text_format is None:
-                header = header or columns
-                _check_delimiter(path, name, self.data, self.where)
-
-    def _column_names(self, path: Path, name: str) -> list[str]:
-        assert isinstance(self.data, DataFiles)
-        if self.text_format is not None:
-            return self.text_format.column_names
-        return read_column_names(path, name, self.where, quoting=self.data.csv_quoting_mode)
-
-    def _check_quotes(self, path: Path, name: str, *, num_columns: int) -> None:
-        assert isinstance(self.data, DataFiles)
-        is_table = self.text_format is None or self.text_format.row_unit == "line"
-        if self.data.format == "csv" and self.data.csv_quoting and is_table:
-            has_header = self.text_format is None
-            check_quotes(
-                path,
-                name,
-                self.where,
-                num_columns=num_columns,
-                delimiter=find_delimiter(path) if has_header else DELIMITERS[self.data.suffix],
-                has_header=has_header,
-            )
 
     def iter_batches(
         self, wanted: Sequence[str], rows_per_batch: int = ROWS_PER_BATCH
@@ -322,23 +313,10 @@ def _open_files_table(task: Task, split: str, pattern: str, root: Path, where: s
     names_columns = files.format not in ("text", "csv")
     if task.columns is None or (is_unlabelled and names_columns):
         return DataTable(files, where, "line")
-    return DataTable(
-        files, where, text_format=TextTableFormat(task.columns, _row_unit(task, files))
-    )
-
-
-def _row_unit(task: Task, files: DataFiles) -> Literal["line", "spaced", "sentence"]:
-    """Return what a row of files without column names is."""
-    if task.tokens is None or files.suffix == ".csv":
-        return "line"
-    return "spaced" if task.document_unit == "line" else "sentence"
-
-
-def list_data_files(folder: Path) -> DataFiles:
-    """Return all files of a folder in the Hub's layout: the card too decides which files are read."""
-    paths = match_data_files("**/*", folder)
-    names = tuple(path.relative_to(folder).as_posix() for path in paths)
-    return DataFiles(tuple(paths), names, "", "")
+    row_unit: Literal["line", "spaced", "sentence"] = "line"
+    if task.tokens is not None and files.suffix != ".csv":
+        row_unit = "spaced" if task.document_unit == "line" else "sentence"
+    return DataTable(files, where, text_format=TextTableFormat(task.columns, row_unit))
 
 
 def _hub_split(record: CorpusSource | Task, split: str, root: Path) -> HubSplit:
@@ -363,18 +341,13 @@ def _named_columns(batch: Any, wanted: Sequence[str], features: Mapping[str, Any
     for name in wanted:
         columns[name] = batch[name].to_pylist()
         names = getattr(getattr(features.get(name), "feature", None), "names", None)
-        if names is not None:
-            columns[name] = [labels and _label_names(labels, names) for labels in columns[name]]
+        if names is not None:  # one that is out of range stays
+            names_by_label = dict(enumerate(names))
+            columns[name] = [
+                labels and [names_by_label.get(label, label) for label in labels]
+                for labels in columns[name]
+            ]
     return columns
-
-
-def _label_names(labels: list[Any], names: Sequence[str]) -> list[Any]:
-    """Return the name of each label; one that is missing or out of range stays."""
-    named = []
-    for label in labels:
-        has_name = label is not None and 0 <= label < len(names)
-        named.append(names[label] if has_name else label)
-    return named
 
 
 def _open_hub(hub: HubSplit, table: DataTable, scratch: str) -> Iterator[Any]:
@@ -389,8 +362,11 @@ def _open_hub(hub: HubSplit, table: DataTable, scratch: str) -> Iterator[Any]:
     if hub.config == ALL_CONFIGS:
         configs = sorted(datasets.get_dataset_config_names(str(folder)))
     for config in configs:
+        # Otherwise `datasets` looks for the files of the first configuration, which may not be there.
+        entries = card_data_files(folder / "README.md", config) if config else []
+        data_files = entries[0] if len(entries) == 1 else None
         builder = datasets.load_dataset_builder(
-            str(folder), config, data_files=_config_data_files(folder, config), cache_dir=scratch
+            str(folder), config, data_files=data_files, cache_dir=scratch
         )
         _check_hub_files(builder, folder, table)
         # By itself `datasets` would read numbers and NA as such, and glue rows together.
@@ -434,17 +410,6 @@ def _check_hub_files(builder: Any, folder: Path, table: DataTable) -> None:
                 )
 
 
-def _config_data_files(folder: Path, config: str | None) -> Any:
-    """Return what the card names for one configuration; None leaves it to `datasets`.
-
-    Otherwise `datasets` looks for the files of the first configuration, which may not be there.
-    """
-    if not config:
-        return None
-    entries = card_data_files(folder / "README.md", config)
-    return entries[0] if len(entries) == 1 else None
-
-
 def _plain_csv_files(builder: Any, hub: HubSplit, folder: Path) -> DataFiles | None:
     """Return the files of a split if they are csv or tsv, written as usual."""
     from datasets.packaged_modules.csv.csv import Csv, CsvConfig
@@ -466,14 +431,3 @@ def _plain_csv_files(builder: Any, hub: HubSplit, folder: Path) -> DataFiles | N
         for path in paths
     )
     return DataFiles(tuple(paths), names, "csv", suffix, hub.csv_quoting)
-
-
-def _check_delimiter(path: Path, name: str, files: DataFiles, where: str) -> None:
-    """Raise InputError for a csv whose delimiter is not that of the first, by which all are read."""
-    first = find_delimiter(files.paths[0])
-    own = find_delimiter(path)
-    if own != first:
-        raise InputError(
-            f"{where}: {files.names[0]} separates its columns with {first!r}, {name} with "
-            f"{own!r}; write both files alike"
-        )

@@ -106,14 +106,17 @@ def _read_rows(
 ) -> Iterator[Sequence[Any]]:
     """Yield the cells of each row of one file; those of a sentence are lists."""
     names = table_format.column_names
+    columns = table_format.columns
     is_csv = table_format.is_csv(files)
     if is_csv:
         rows_of_csv = _read_csv_rows(stream, files, DELIMITERS[files.suffix], place)
         numbered_rows = (
             (number, cells if any(map(str.strip, cells)) else []) for number, cells in rows_of_csv
         )
+    elif isinstance(columns, str):
+        numbered_rows = _read_pattern_rows(stream, table_format, columns, place)
     else:
-        numbered_rows = _read_line_rows(stream, table_format, place)
+        numbered_rows = _read_separated_rows(stream, table_format, columns)
     hint = _cell_count_hint(table_format, is_csv=is_csv)
     rows = _check_cell_counts(numbered_rows, names, place, hint=hint)
     return _group_sentences(rows, len(names), place) if table_format.is_sentence else rows
@@ -168,27 +171,15 @@ def _read_csv_rows(
         ) from error
 
 
-def _read_line_rows(
-    stream: IO[bytes], table_format: TextTableFormat, place: str
-) -> Iterator[tuple[int, Cells]]:
-    """Yield the number of each line and its cells; none for a blank line.
-
-    Comments, document boundaries and the multiword lines of CoNLL-U are left out of sentences.
-    """
-    lines: Iterator[str] = io.TextIOWrapper(stream, encoding="utf-8-sig")
-    if isinstance(table_format.columns, str):
-        return _read_pattern_rows(lines, table_format, table_format.columns, place)
-    return _read_separated_rows(lines, table_format, table_format.columns)
-
-
 def _read_pattern_rows(
-    lines: Iterator[str], table_format: TextTableFormat, columns: str, place: str
+    stream: IO[bytes], table_format: TextTableFormat, columns: str, place: str
 ) -> Iterator[tuple[int, Cells]]:
     """Yield the groups of a regular expression of a line.
 
     Raises InputError for a line that does not match, or not within MATCH_SECONDS.
     """
     pattern = regex.compile(columns)
+    lines = io.TextIOWrapper(stream, encoding="utf-8-sig")
     for number, line_with_end in enumerate(lines, 1):
         line = line_with_end.rstrip("\n")
         if _is_row_boundary(line, table_format):
@@ -212,13 +203,14 @@ def _read_pattern_rows(
 
 
 def _read_separated_rows(
-    lines: Iterator[str], table_format: TextTableFormat, columns: tuple[str, ...]
+    stream: IO[bytes], table_format: TextTableFormat, columns: tuple[str, ...]
 ) -> Iterator[tuple[int, Cells]]:
     """Yield the cells of lines that tabs or spaces separate, as they do in the first line.
 
     With spaces the last column has the rest of the line, except in sentences.
     """
-    lines, has_tabs = _detect_tabs(lines, table_format, len(columns))
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig")
+    lines, has_tabs = _detect_tabs(text, table_format, len(columns))
     is_conllu = table_format.is_sentence and has_tabs and len(columns) == CONLLU_NUM_COLUMNS
     max_splits = 0 if table_format.is_sentence else len(columns) - 1  # 0: split at all spaces
     for number, line_with_end in enumerate(lines, 1):
@@ -242,7 +234,6 @@ def _read_separated_rows(
 
 
 def _is_row_boundary(line: str, table_format: TextTableFormat) -> bool:
-    """Return whether a line is blank, or separates documents of sentences."""
     if not line.strip():
         return True
     return table_format.is_sentence and line.startswith(DOCUMENT_BOUNDARIES)

@@ -97,7 +97,6 @@ def digest_folder(folder: Path) -> str:
 
 
 def _read_scored_ids(params: Params, task: str, results_dir: Path) -> set[str]:
-    """Return the ids of the items on which the systems of a task were scored."""
     ids: set[str] = set()
     for name in task_stage_names(params.grid, task):
         table = read_table(results_dir / "predictions" / f"{name}.parquet")

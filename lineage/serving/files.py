@@ -9,7 +9,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rich.console import Console
 
 from lineage.analysis.spreadsheets import escape_cell
 from lineage.data.files import (
@@ -32,7 +33,7 @@ from lineage.data.files import (
     open_parquet,
     read_column_names,
 )
-from lineage.data.inspect_task import find_conll_columns
+from lineage.data.inspection import find_conll_columns
 from lineage.data.sources import DataTable
 from lineage.data.tables import COMMENT_PREFIXES, DOCUMENT_BOUNDARIES, TextTableFormat
 from lineage.errors import InputError
@@ -43,6 +44,11 @@ OUTPUT_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 WORD_SUFFIX = ".conll"  # of a file with one word per line
 PLACE = "FILE"  # the argument of the commands, for messages
 COLUMN_HINT = "; name the column that holds it with --text-column"
+
+
+def format_rows(num_rows: int) -> str:
+    """Return a number of rows in words."""
+    return "1 row" if num_rows == 1 else f"{num_rows:,} rows"
 
 
 @dataclass(frozen=True)
@@ -63,12 +69,6 @@ class InputFile:
         # The column of a txt has the name that the task asks for.
         self.table.check(["text"] if self.table.is_plain_text else wanted)
 
-    def iter_chunks(self, rows_per_chunk: int) -> Iterator[TableColumns]:
-        """Yield all columns, so many rows at a time. Raises InputError that names a line."""
-        names = ["text"] if self.table.is_plain_text else self.names
-        for columns in self.table.iter_batches(names, rows_per_chunk):
-            yield dict(zip(self.names, columns.values(), strict=True))
-
 
 def open_input(
     path: Path, *, text_column: str, csv_quoting: bool = True, word_columns: Sequence[str] = ()
@@ -82,7 +82,11 @@ def open_input(
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; correct the path")
     suffix = data_suffix(path)
-    has_words = bool(word_columns) and _has_word_per_line(path, suffix, len(word_columns))
+    # A file whose name tells no format must have one word per line.
+    has_words = bool(word_columns) and suffix not in FORMATS
+    if word_columns and suffix in (".txt", ".tsv"):
+        found = find_conll_columns(path)
+        has_words = found is not None and len(found) == len(word_columns)
     if suffix not in FORMATS and not has_words:
         raise InputError(f"{path}: its format is not known by its name; known: {KNOWN_FORMATS}")
     known_suffix = suffix if suffix in FORMATS else ".txt"
@@ -104,19 +108,6 @@ def open_input(
     return InputFile(path, table, names)
 
 
-def _has_word_per_line(path: Path, suffix: str, num_columns: int) -> bool:
-    """Return whether a file looks like a task's files that have one word per line.
-
-    A file whose name tells no format must be such a file.
-    """
-    if suffix not in FORMATS:
-        return True
-    if suffix not in (".txt", ".tsv"):
-        return False
-    found = find_conll_columns(path)
-    return found is not None and len(found) == num_columns
-
-
 def _count_cells(path: Path) -> int:
     """Return how many cells the first line with a word has; 0 if there is none."""
     no_words = (*COMMENT_PREFIXES, *DOCUMENT_BOUNDARIES)
@@ -127,16 +118,19 @@ def _count_cells(path: Path) -> int:
     return 0
 
 
-def write_output(
-    path: Path,
+def answer_file(
     source: InputFile,
+    path: Path,
     new_fields: Mapping[str, pa.DataType],
-    chunks: Iterator[TableColumns],
-) -> None:
-    """Write chunks of the columns of `source` and the new ones; the file appears when it is done.
+    answer: Callable[[TableColumns, int], TableColumns],
+    *,
+    rows_per_chunk: int = ROWS_PER_CHUNK,
+) -> tuple[int, int]:
+    """Write a file with new columns, and return how many rows it has, and how many without answer.
 
-    The suffix decides the format. Raises InputError for an unknown suffix, and where `source` is
-    the same file or has a column of a new name.
+    `answer` returns the new columns of a chunk of rows, given how many rows are before it. The file
+    appears when it is done; meanwhile a terminal shows the number of rows. Raises InputError, also
+    where `source` has a column of a new name.
     """
     check_output(path, source)
     for name in new_fields:
@@ -144,7 +138,34 @@ def write_output(
             raise InputError(
                 f"{source.place}: it has a column '{name}' already; rename that column"
             )
+    num_rows = 0
+    num_unanswered = 0
+    status = Console(stderr=True).status("reading")
+
+    def answer_chunks() -> Iterator[TableColumns]:
+        nonlocal num_rows, num_unanswered
+        names = ["text"] if source.table.is_plain_text else source.names
+        for cells in source.table.iter_batches(names, rows_per_chunk):
+            columns = dict(zip(source.names, cells.values(), strict=True))
+            new_columns = answer(columns, num_rows)
+            yield columns | new_columns
+            answers = next(iter(new_columns.values()))
+            num_rows += len(answers)
+            num_unanswered += sum(one is None for one in answers)
+            status.update(format_rows(num_rows))
+
     path.parent.mkdir(parents=True, exist_ok=True)
+    with status:
+        _write(path, source, new_fields, answer_chunks())
+    return num_rows, num_unanswered
+
+
+def _write(
+    path: Path,
+    source: InputFile,
+    new_fields: Mapping[str, pa.DataType],
+    chunks: Iterator[TableColumns],
+) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         if path.suffix == ".parquet":

@@ -4,7 +4,6 @@ The file is read, answered and written in chunks of rows, so memory does not gro
 """
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,14 @@ from lineage.methods.registry import load_system
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_record
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
-from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, open_input, write_output
-from lineage.serving.progress import format_rows, show_rows
+from lineage.serving.files import (
+    ROWS_PER_CHUNK,
+    InputFile,
+    answer_file,
+    check_output,
+    format_rows,
+    open_input,
+)
 from lineage.serving.systems import (
     KeptSystem,
     check_files,
@@ -191,46 +196,50 @@ def list_word_columns(task: Task) -> tuple[str, ...]:
     return ()
 
 
-@dataclass
+def prediction_fields(record: SystemRecord, kind: Kind) -> dict[str, pa.DataType]:
+    """Return the columns that are added to the user's, with their types."""
+    if kind.answer.are_numbers:
+        return {PREDICTION: pa.float64()}
+    if kind.answer.are_words:
+        return {WORDS: pa.string(), PREDICTION: pa.string()}
+    fields = {PREDICTION: pa.string()}
+    if kind.answer.are_classes:
+        for label in record.labels:
+            fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
+    return fields
+
+
+@dataclass(frozen=True)
 class Predictor:
-    """Answers the rows of a file, chunk by chunk."""
+    """Answers rows with a loaded system."""
 
     record: SystemRecord
     kind: Kind
     task: Task  # how new items are read
     answer: AnswerItems
     place: str  # for messages
-    num_rows: int = 0  # that were read so far
-    num_unanswered: int = 0  # rows without text
 
-    @property
-    def new_fields(self) -> dict[str, pa.DataType]:
-        """The columns that are added to the user's, with their types."""
-        if self.kind.answer.are_numbers:
-            return {PREDICTION: pa.float64()}
-        if self.kind.answer.are_words:
-            return {WORDS: pa.string(), PREDICTION: pa.string()}
-        fields = {PREDICTION: pa.string()}
-        if self.kind.answer.are_classes:
-            for label in self.record.labels:
-                fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
-        return fields
+    def answer_chunk(self, columns: TableColumns, first_row: int = 0) -> TableColumns:
+        """Return the new columns of a chunk; None in rows without text.
 
-    def answer_chunk(self, columns: TableColumns) -> TableColumns:
-        """Return the new columns of a chunk; None in rows without text. Raises InputError."""
+        Raises InputError that names a row, where the first one of the chunk is `first_row`.
+        """
         names = list_input_columns(self.task, self.kind)
         num_rows = len(columns[names[0]])
         cells = zip(*(columns[name] for name in names), strict=True)
         filled = [row for row, values in enumerate(cells) if not any(map(is_empty_cell, values))]
-        new_columns: TableColumns = {name: [None] * num_rows for name in self.new_fields}
+        new_columns: TableColumns = {
+            name: [None] * num_rows for name in prediction_fields(self.record, self.kind)
+        }
         if filled:
-            items = self._make_items(columns, names, filled)
+            try:
+                items = self._make_items(columns, names, filled)
+            except RowError as error:
+                raise error.renumber(lambda row: first_row + filled[row]) from None
             answers = self._answer(items) if len(items) else {}  # none: all words are blank
             for name, values in answers.items():
                 for row, value in zip(items.index, values, strict=True):
                     new_columns[name][row] = value
-        self.num_unanswered += new_columns[PREDICTION].count(None)
-        self.num_rows += num_rows
         return new_columns
 
     def _make_items(
@@ -238,31 +247,20 @@ class Predictor:
     ) -> pd.DataFrame:
         """Return the items of the filled rows; the index is their row in the chunk."""
         selected = {name: [columns[name][row] for row in filled] for name in names}
-        if self.record.character_spans:
-            selected[names[0]] = [self._split_text(cell) for cell in selected[names[0]]]
-        try:
-            items = self.kind.make_items(selected, self.task, self.place)
-        except RowError as error:
-            raise error.renumber(lambda row: self.num_rows + filled[row]) from None
+        if self.record.character_spans:  # texts are split into words as those of training were
+            selected[names[0]] = [
+                spans_to_iob2(cell, [], self.task.language)[0] if isinstance(cell, str) else cell
+                for cell in selected[names[0]]
+            ]
+        items = self.kind.make_items(selected, self.task, self.place)
         items.index = pd.Index([filled[row] for row in items.index])
-        if "choices" in items:
-            self._check_choices(items)
-        return items
-
-    def _split_text(self, cell: Any) -> Any:
-        """Split a text into words as the texts of the training items were."""
-        if not isinstance(cell, str):
-            return cell
-        words, _, _ = spans_to_iob2(cell, [], self.task.language)
-        return words
-
-    def _check_choices(self, items: pd.DataFrame) -> None:
-        num_choices = len(items["choices"].iloc[0])
-        if num_choices != len(self.record.labels):
+        num_choices = len(items["choices"].iloc[0]) if "choices" in items else None
+        if num_choices not in (None, len(self.record.labels)):
             raise InputError(
                 f"{self.place}: its items have {num_choices} choices, those of the training data "
                 f"{len(self.record.labels)}; give every item as many"
             )
+        return items
 
     def _answer(self, items: pd.DataFrame) -> TableColumns:
         """Return the new columns of some items as Python values."""
@@ -281,17 +279,16 @@ class Predictor:
 
 
 def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> str:
-    with show_rows() as report:
-
-        def answer_chunks() -> Iterator[TableColumns]:
-            for columns in source.iter_chunks(ROWS_PER_CHUNK):
-                yield {**columns, **predictor.answer_chunk(columns)}
-                report(predictor.num_rows)
-
-        write_output(out, source, predictor.new_fields, answer_chunks())
     record = predictor.record
+    num_rows, num_unanswered = answer_file(
+        source,
+        out,
+        prediction_fields(record, predictor.kind),
+        predictor.answer_chunk,
+        rows_per_chunk=ROWS_PER_CHUNK,
+    )
     labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
-    text = f"{out}: {format_rows(predictor.num_rows)}, predicted by {record.name} ({labels})"
-    if predictor.num_unanswered:
-        text += f"; {format_rows(predictor.num_unanswered)} without text, and without prediction"
+    text = f"{out}: {format_rows(num_rows)}, predicted by {record.name} ({labels})"
+    if num_unanswered:
+        text += f"; {format_rows(num_unanswered)} without text, and without prediction"
     return text

@@ -221,7 +221,9 @@ def enter_candidate(
         max_difference=max_difference(candidate.decision.metric),
     )
     tags = _version_tags(candidate, decision, champion, run_id)
-    version = _find_same(client, name, candidate.contender)
+    # The newest version that holds the same system with scores of the same items.
+    versions = client.search_model_versions(f"name='{name}'")
+    version = next((one for one in versions if _is_same(one, candidate.contender)), None)
     if version is None:
         version = _create_version(client, candidate, name, tags, server_time)
     else:
@@ -275,14 +277,6 @@ def _find_alias(client: MlflowClient, model: RegisteredModel, alias: str) -> Mod
     if alias not in model.aliases:
         return None
     return client.get_model_version(model.name, model.aliases[alias])
-
-
-def _find_same(client: MlflowClient, name: str, contender: Contender) -> ModelVersion | None:
-    """Return the newest version that holds the same system with scores of the same items."""
-    for version in client.search_model_versions(f"name='{name}'"):
-        if _is_same(version, contender):
-            return version
-    return None
 
 
 def _is_same(version: ModelVersion, contender: Contender) -> bool:
@@ -351,7 +345,6 @@ def _log_score(
 def _write_description(
     client: MlflowClient, candidate: Candidate, version: ModelVersion, outcome: ChampionOutcome
 ) -> None:
-    """Describe a version in words on its page, and on that of its model with its card."""
     text = describe_version(study_name(), candidate.decision, describe_champion(outcome))
     client.update_model_version(version.name, version.version, description=text)
     tags = {
@@ -407,8 +400,8 @@ def _version_tags(
         "run_id": run_id,
         "lineage_version": __version__,
     }
-    return {key: _tag_text(value) for key, value in values.items() if value is not None}
-
-
-def _tag_text(value: str | int | float) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return {
+        key: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for key, value in values.items()
+        if value is not None
+    }

@@ -27,7 +27,6 @@ from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, LoadedSystem, build_ex
 from lineage.serving.registry import download_system, find_champion
 from lineage.serving.requests import RECORDS, REQUEST_LIMITS, read_request
 from lineage.serving.systems import choose_system, list_systems
-from lineage.tasks.columns import TableColumns
 
 HOST = "127.0.0.1"
 PATH = "/invocations"
@@ -119,9 +118,14 @@ def build_app(system: LoadedSystem) -> FastAPI:
             columns = read_request(
                 await request.body(), names=system.names, text_columns=system.text_columns
             )
-            return _format_answers(await batcher.answer(columns))
+            answers = await batcher.answer(columns)
         except InputError as error:
             return _refuse(400, str(error))
+        # As MLflow's server writes the new columns: an object for each row.
+        rows = [
+            dict(zip(answers, cells, strict=True)) for cells in zip(*answers.values(), strict=True)
+        ]
+        return Response(json.dumps({"predictions": rows}), media_type=JSON_TYPE)
 
     async def answer_client(request: Request) -> Response:
         try:
@@ -167,12 +171,6 @@ async def _discard_body(request: Request) -> None:
         num_bytes += len(part)
         if num_bytes > 2 * MAX_BODY_BYTES:
             return
-
-
-def _format_answers(columns: TableColumns) -> Response:
-    """Return the new columns as MLflow's server writes them: an object for each row."""
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    return Response(json.dumps({"predictions": rows}), media_type=JSON_TYPE)
 
 
 def _refuse(status: int, message: str) -> Response:

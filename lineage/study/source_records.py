@@ -16,7 +16,6 @@ from lineage.config.params import PARAMS_FILE, RECORDED_PARAMS_FILE, Params
 from lineage.errors import InputError
 from lineage.networks.public_folders import (
     TRANSFORMERS_MISSING,
-    CheckpointInfo,
     inspect_checkpoint,
     is_transformers_available,
 )
@@ -127,13 +126,6 @@ def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceR
     return record
 
 
-def _describe_missing_head(about: CheckpointInfo) -> str:
-    """Return the rest of a message: save the head too, if the model type can have one."""
-    if about.model_type.lm_head is None:
-        return f", since a {about.hf_config['model_type']} was not pretrained as a language model"
-    return ", or save the checkpoint with its head (AutoModelForMaskedLM)"
-
-
 def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> ModelConfig:
     """Return a public model that knows its folder.
 
@@ -156,9 +148,12 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
             if reads_corpus:
                 where = f"{source.where}.pretrain.continue_on_corpus"
                 advice = "set it to false"
+            fix = ", or save the checkpoint with its head (AutoModelForMaskedLM)"
+            if about.model_type.lm_head is None:
+                model_type = about.hf_config["model_type"]
+                fix = f", since a {model_type} was not pretrained as a language model"
             raise InputError(
-                f"{where}: {folder} has no head of a language model to go on with; {advice}"
-                f"{_describe_missing_head(about)}"
+                f"{where}: {folder} has no head of a language model to go on with; {advice}{fix}"
             )
         seq_len = model.pretrain.seq_len or 0
         if seq_len > about.max_positions:

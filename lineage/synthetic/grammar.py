@@ -296,7 +296,6 @@ def generate_documents(
 
 
 def _generate_document(generator: SentenceGenerator, names: Sequence[str]) -> list[str]:
-    """Write the words of one document."""
     sampler = generator.sampler
     topic_by_field = [sampler.choice(topics) for topics in FIELD_TOPICS]
     topic = sampler.choice(topic_by_field)
