@@ -56,24 +56,23 @@ def locate_corpus(name: str, corpus: Corpus, *, seed: int, root: Path, where: st
     ]
 
     def build(folder: Path) -> Measures:
-        return prepare_corpus(corpus, folder, seed=seed, root=root, where=where)
+        for number, source in enumerate(corpus.sources):
+            place = f"{where}.sources[{number}]"
+            record, origin = resolve_origin(source, root, place)
+            if origin != "generated":
+                open_source_table(record, root, place).check([record.text or "text"])
+        documents = collect_documents(corpus, seed=seed, root=root, where=where)
+        return _write_corpus(corpus, documents, folder, seed=seed, where=where)
 
     return locate_prepared(
         "corpus", name, build, fingerprint=fingerprint, parameters=asdict(corpus), seed=seed
     )
 
 
-def prepare_corpus(corpus: Corpus, folder: Path, *, seed: int, root: Path, where: str) -> Measures:
-    """Read a corpus, write the files of its artifact, and return the fields of CorpusMeasures.
-
-    Raises InputError for anything that is wrong with the data.
-    """
-    for number, source in enumerate(corpus.sources):
-        place = f"{where}.sources[{number}]"
-        record, origin = resolve_origin(source, root, place)
-        if origin != "generated":
-            open_source_table(record, root, place).check([record.text or "text"])
-    documents = collect_documents(corpus, seed=seed, root=root, where=where)
+def _write_corpus(
+    corpus: Corpus, documents: CorpusDocuments, folder: Path, *, seed: int, where: str
+) -> Measures:
+    """Write the files of an artifact, and return the fields of CorpusMeasures."""
     for language, table in documents.table.groupby("language"):
         check_script(table["text"].head(SCRIPT_SAMPLE_SIZE).tolist(), str(language), where)
     splits = split_corpus(documents, corpus, seed=seed, where=where)

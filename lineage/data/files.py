@@ -24,7 +24,6 @@ from lineage.data.encodings import suggest_encoding_fix
 from lineage.errors import InputError, shorten_value
 from lineage.runtime.settings import STATE_DIR
 
-JSON_LINES = (".jsonl", ".json")
 # Suffix -> format, named as in `datasets`; json has its own reader.
 FORMATS = {
     ".parquet": "parquet",
@@ -38,16 +37,11 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}  # without a header; else see `find_del
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN_FORMATS = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 JSON_FORMAT_HINT = "a .json or .jsonl file has one object per line, or one list of objects"
-LIST_FORMAT_HINT = (
-    "and lists, such as one sentence per row with its tokens and tags, as jsonl or parquet"
-)
 TXT_COLUMN_HINT = (
     "; a txt has no header: list its columns, such as columns: [label, text], also for one word "
     "per line with its tags; if each file is one item, set document_unit: file, text: [text] and, "
     "if folders are labels, label: folder"
 )
-CSV_COLUMN_HINT = "; if the file has no header, list all its columns under 'columns'"
-DAMAGED_HINT = "the file is damaged or of another format; make it again"
 # Column names look like identifiers. The first row of a file without a header may hold private
 # text, so a message lists the cells of a first line only if all of them look like this.
 COLUMN_NAME_PATTERN = re.compile(r"(?!.*\d{3})[A-Za-z_][\w.-]*", re.ASCII)
@@ -131,7 +125,8 @@ def _common_suffix(paths: Sequence[Path], pattern: str, where: str, *, unknown_a
         problem = f"format {suffixes.pop() or 'none'!r}"
     raise InputError(
         f"{where}: {pattern!r} names {problem}; give files of one format: {KNOWN_FORMATS}; "
-        f"{LIST_FORMAT_HINT}; a task reads other lines of text by its key 'columns'"
+        "and lists, such as one sentence per row with its tokens and tags, as jsonl or parquet; a "
+        "task reads other lines of text by its key 'columns'"
     )
 
 
@@ -402,7 +397,7 @@ def read_column_names(
     suffix = data_suffix(path)
     if suffix == ".txt":
         return ["text"]
-    if suffix in JSON_LINES:
+    if FORMATS[suffix] == "json":
         rows = itertools.islice(iter_json_rows(path, f"{where}: {name}"), COLUMN_SAMPLE_ROWS)
         return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     try:
@@ -492,7 +487,7 @@ def check_columns(
             if not hint and ".txt" in Path(name).suffixes:
                 advice = TXT_COLUMN_HINT
             elif not hint and not DELIMITERS.keys().isdisjoint(Path(name).suffixes):
-                advice = CSV_COLUMN_HINT
+                advice = "; if the file has no header, list all its columns under 'columns'"
             if nearest.endswith("?"):
                 # A column of nearly that name shows that the file has a header.
                 sentence = hint.removeprefix("; ")
@@ -550,4 +545,7 @@ def _check_json_object(row: Any, place: str) -> dict[str, object]:
 def unreadable_error(name: str, where: str, error: Exception) -> InputError:
     """Return the error of a file that is damaged or of another format."""
     lines = str(error).splitlines() or [type(error).__name__]
-    return InputError(f"{where}: {name} cannot be read: {lines[0]}; {DAMAGED_HINT}")
+    return InputError(
+        f"{where}: {name} cannot be read: {lines[0]}; the file is damaged or of another format; "
+        "make it again"
+    )

@@ -7,14 +7,16 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from lineage.errors import InputError, shorten_value
+
+if TYPE_CHECKING:  # the import takes a second
+    from huggingface_hub import CachedRevisionInfo
 
 SHARD_PATTERN = re.compile(r"-\d{5}-of-(\d{5})")  # in the names of files that are one split
 INCOMPLETE = "a part of it is there"
@@ -71,56 +73,24 @@ def download_snapshot(
     ) from last_error
 
 
-@dataclass(frozen=True)
-class CachedModel:
-    """A model repository in the Hub's cache, at one revision."""
+def list_cached_models() -> "dict[str, CachedRevisionInfo]":
+    """Return the models of the Hub's cache, without a network: repositories, sorted -> revision.
 
-    repository: str
-    revision: str  # the commit
-    folder: Path
-
-
-def list_cached_models() -> list[CachedModel]:
-    """Return the models of the Hub's cache by name, without a network.
-
-    A model is at the commit of its main branch, or else at the one that was fetched last.
+    It is the commit of the main branch, or else the one that was fetched last.
     """
     from huggingface_hub import constants, scan_cache_dir
 
     if not Path(constants.HF_HUB_CACHE).is_dir():
-        return []
-    models = []
+        return {}
+    models = {}
     for repository in scan_cache_dir(constants.HF_HUB_CACHE).repos:
         if repository.repo_type != "model" or not repository.revisions:
             continue
-        newest = max(
+        models[repository.repo_id] = max(
             repository.revisions,
             key=lambda one: ("main" in one.refs, one.last_modified, one.commit_hash),
         )
-        models.append(CachedModel(repository.repo_id, newest.commit_hash, newest.snapshot_path))
-    return sorted(models, key=lambda model: model.repository)
-
-
-def find_dataset_card(repository: str, revision: str, *, local_files_only: bool) -> Path | None:
-    """Return the README.md of a data set, from the cache or the network; None if it has none."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return Path(
-            hf_hub_download(
-                repository,
-                "README.md",
-                repo_type="dataset",
-                revision=revision,
-                local_files_only=local_files_only,
-            )
-        )
-    except EntryNotFoundError as error:
-        # FileNotFoundError: it is not in the cache, and there is no network to ask.
-        if not local_files_only and isinstance(error, FileNotFoundError):
-            raise
-        return None
+    return dict(sorted(models.items()))
 
 
 def download_dataset(repository: str, config: str | None, revision: str, where: str) -> Path:
@@ -129,9 +99,24 @@ def download_dataset(repository: str, config: str | None, revision: str, where: 
     Without a configuration it holds those of all. Raises InputError.
     """
 
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
     def patterns(local_files_only: bool) -> list[str]:
-        card = find_dataset_card(repository, revision, local_files_only=local_files_only)
-        return _download_patterns(card, config)
+        card = None
+        try:
+            card = hf_hub_download(
+                repository,
+                "README.md",
+                repo_type="dataset",
+                revision=revision,
+                local_files_only=local_files_only,
+            )
+        except EntryNotFoundError as error:
+            # FileNotFoundError: it is not in the cache, and there is no network to ask.
+            if not local_files_only and isinstance(error, FileNotFoundError):
+                raise
+        return _download_patterns(Path(card) if card else None, config)
 
     def check(folder: Path) -> None:
         _check_download_complete(folder, _download_patterns(folder / "README.md", config))

@@ -77,7 +77,7 @@ KINDS_BY_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Column:
+class _Column:
     """A column of a sample of a user's table."""
 
     name: str
@@ -85,12 +85,10 @@ class Column:
 
     @cached_property
     def filled(self) -> list[Any]:
-        """The values that are there."""
         return [value for value in self.values if value is not None and str(value).strip()]
 
     @cached_property
     def is_list(self) -> bool:
-        """True if the values are lists."""
         return bool(self.filled) and all(isinstance(value, list | tuple) for value in self.filled)
 
     @cached_property
@@ -105,7 +103,6 @@ class Column:
 
     @cached_property
     def num_distinct(self) -> int:
-        """The number of distinct values."""
         return len(set(self.texts))
 
     @cached_property
@@ -116,7 +113,6 @@ class Column:
 
     @cached_property
     def is_numeric(self) -> bool:
-        """True if all values are numbers."""
         return not self.is_list and bool(self.texts) and all(map(is_number, self.texts))
 
     @cached_property
@@ -128,7 +124,6 @@ class Column:
 
     @cached_property
     def has_fractions(self) -> bool:
-        """True if some number is not whole."""
         return self.is_numeric and not all(float(text).is_integer() for text in self.texts)
 
     @cached_property
@@ -149,7 +144,6 @@ class Column:
 
     @cached_property
     def is_text(self) -> bool:
-        """True if the values may be texts."""
         if self.is_list or self.holds_objects or self.is_numeric or self.is_identifier:
             return False
         if self.is_categorical:
@@ -189,7 +183,7 @@ def choose_columns(
 
     `task` is the name of the task: a column of this name is its label.
     """
-    columns = {name: Column(name, values) for name, values in table.items()}
+    columns = {name: _Column(name, values) for name, values in table.items()}
     guesser = _Guesser(columns, requested, task, where)
     for name in (*requested.text, *filter(None, [requested.label])):
         if name not in columns:
@@ -206,7 +200,7 @@ def choose_columns(
 class _Guesser:
     """The columns of a table, what the user has said of them, and the place for messages."""
 
-    columns: dict[str, Column]
+    columns: dict[str, _Column]
     requested: RequestedColumns
     task: str
     where: str
@@ -272,7 +266,7 @@ class _Guesser:
         label, alternatives = self._pick_label(candidates)
         return ColumnChoice(kind, {"tokens": tokens.name, "label": label}, (), alternatives)
 
-    def _choose_tokens(self) -> Column | None:
+    def _choose_tokens(self) -> _Column | None:
         """Return the column of words whose tags another column has; None if there is none."""
         if self.requested.kind and self.requested.text:
             return self.columns[self.requested.text[0]]
@@ -387,7 +381,7 @@ class _Guesser:
         return (found[0].name,), others
 
 
-def _are_tags(tags: Column, tokens: Column) -> bool:
+def _are_tags(tags: _Column, tokens: _Column) -> bool:
     """Return whether a column has a tag for each word of another, or spans of its characters."""
     if tags is tokens or not tokens.filled or tokens.is_numeric:
         return False
@@ -424,13 +418,13 @@ def _entries(value: Any) -> Sequence[Any]:
     return str(value).split() if value is not None else []
 
 
-def _distinct_entries(column: Column) -> set[str]:
+def _distinct_entries(column: _Column) -> set[str]:
     return set(map(str, chain.from_iterable(map(_entries, column.values))))
 
 
 def choose_corpus_text(table: TableColumns, where: str) -> tuple[str, tuple[str, ...]]:
     """Return the column with the texts of a corpus, and others. Raises InputError."""
-    columns = {name: Column(name, values) for name, values in table.items()}
+    columns = {name: _Column(name, values) for name, values in table.items()}
     if len(columns) == 1:
         return next(iter(columns)), ()
     texts, others = _Guesser(columns, RequestedColumns(), "", where).choose_texts()

@@ -156,17 +156,6 @@ def list_columns(files: DataFiles, table: DataTable, where: str) -> list[str]:
     return [name for name in names if name.strip()]
 
 
-def read_first_rows(table: DataTable, columns: Sequence[str]) -> TableColumns:
-    """Return the first rows of a table, at most SAMPLE_ROWS."""
-    sample: TableColumns = {name: [] for name in columns}
-    for batch in table.iter_batches(columns):
-        for name in columns:
-            sample[name] += batch[name]
-        if len(sample[columns[0]]) >= SAMPLE_ROWS:
-            break
-    return sample
-
-
 def sample_rows(table: DataTable, columns: Sequence[str]) -> tuple[int, TableColumns]:
     """Return the number of rows, and every n-th one: at most twice SAMPLE_ROWS."""
     rows: list[tuple[Any, ...]] = []
@@ -281,7 +270,13 @@ def _inspect_table(
         )
     guess = ""
     comment = ""
-    sample = read_first_rows(table, columns if text is None else [text])
+    wanted = columns if text is None else [text]
+    sample: TableColumns = {name: [] for name in wanted}
+    for batch in table.iter_batches(wanted):
+        for name in wanted:
+            sample[name] += batch[name]
+        if len(sample[wanted[0]]) >= SAMPLE_ROWS:
+            break
     if text is None:
         text, others = choose_corpus_text(sample, where)
         guess = f" (guessed from the columns {list_names(columns)})"

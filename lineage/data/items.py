@@ -244,7 +244,7 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
     """Generate the task in the synthetic language, or load the examples, as a user's tables."""
     try:
         if task.generated == "examples":
-            generated = examples.load_word_sense_task(name, language=task.language)
+            generated = examples.load_word_sense_task(task.language)
         else:
             generated = synthetic_tasks.generate_task(
                 name,

@@ -108,6 +108,7 @@ def _read_rows(
     names = table_format.column_names
     columns = table_format.columns
     is_csv = table_format.is_csv(files)
+    numbered_rows: Iterator[tuple[int, Cells]]
     if is_csv:
         rows_of_csv = _read_csv_rows(stream, files, DELIMITERS[files.suffix], place)
         numbered_rows = (

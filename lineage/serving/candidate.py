@@ -34,11 +34,6 @@ class Candidate:
     contender: Contender
     score: ModelScore
 
-    @property
-    def task(self) -> str:
-        """The name of the task."""
-        return self.decision.task
-
 
 def export_recommended(
     params: Params,

@@ -22,7 +22,6 @@ from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import (
     ROWS_PER_CHUNK,
-    InputFile,
     answer_file,
     check_output,
     format_rows,
@@ -102,22 +101,15 @@ def embed_file(
     corpus = params.corpora[params.budget.corpus]
     language = params.tasks[task].language if task else corpus.language
     embedder = Embedder(checkpoint, encoder, language, params.precision, layer)
-    return _write_vectors(embedder, source, out, column, words=words)
-
-
-def _write_vectors(
-    embedder: Embedder, source: InputFile, out: Path, column: str, *, words: bool
-) -> str:
-    vector_type = pa.list_(pa.float32())
-    new_fields = {VECTOR: vector_type}
-    rows_per_chunk = ROWS_PER_CHUNK
-    if words:
-        new_fields = {WORDS: pa.list_(pa.string()), VECTORS: pa.list_(vector_type)}
-        rows_per_chunk = WORD_ROWS_PER_CHUNK
 
     def embed(columns: TableColumns, num_before: int) -> TableColumns:
-        return _embed_chunk(embedder, columns[column], source.place, words=words)
+        return _embed_chunk(embedder, columns[column], source.path.name, words=words)
 
+    vector_type = pa.list_(pa.float32())
+    new_fields = {VECTOR: vector_type}
+    if words:
+        new_fields = {WORDS: pa.list_(pa.string()), VECTORS: pa.list_(vector_type)}
+    rows_per_chunk = WORD_ROWS_PER_CHUNK if words else ROWS_PER_CHUNK
     num_rows, num_blank = answer_file(source, out, new_fields, embed, rows_per_chunk=rows_per_chunk)
     unit = "words" if words else "texts"
     blank = f"; {format_rows(num_blank)} without text, and without vector" if num_blank else ""

@@ -23,7 +23,6 @@ from lineage.analysis.spreadsheets import escape_cell
 from lineage.data.files import (
     DELIMITERS,
     FORMATS,
-    JSON_LINES,
     KNOWN_FORMATS,
     DataFiles,
     data_suffix,
@@ -58,11 +57,6 @@ class InputFile:
     path: Path
     table: DataTable
     names: tuple[str, ...]
-
-    @property
-    def place(self) -> str:
-        """The name for messages."""
-        return self.path.name
 
     def check(self, wanted: Sequence[str]) -> None:
         """Raise InputError if the file is empty, damaged, not UTF-8 or lacks a wanted column."""
@@ -105,6 +99,8 @@ def open_input(
         names = tuple(dict.fromkeys(chain.from_iterable(rows)))
     else:
         names = tuple(read_column_names(path, path.name, PLACE, quoting=files.csv_quoting_mode))
+    if names.count("") > 1:
+        raise InputError(f"{path.name}: several columns have no name; name all but one of them")
     return InputFile(path, table, names)
 
 
@@ -124,7 +120,7 @@ def answer_file(
     new_fields: Mapping[str, pa.DataType],
     answer: Callable[[TableColumns, int], TableColumns],
     *,
-    rows_per_chunk: int = ROWS_PER_CHUNK,
+    rows_per_chunk: int,
 ) -> tuple[int, int]:
     """Write a file with new columns, and return how many rows it has, and how many without answer.
 
@@ -136,7 +132,7 @@ def answer_file(
     for name in new_fields:
         if name in source.names:
             raise InputError(
-                f"{source.place}: it has a column '{name}' already; rename that column"
+                f"{source.path.name}: it has a column '{name}' already; rename that column"
             )
     num_rows = 0
     num_unanswered = 0
@@ -246,7 +242,7 @@ def _write_words(
         for sentence in zip(*cells, tags, strict=True):
             if len(sentence[0]) != len(sentence[-1]):
                 raise InputError(
-                    f"{source.place}: a sentence has a blank word, which gets no tag; write a "
+                    f"{source.path.name}: a sentence has a blank word, which gets no tag; write a "
                     ".jsonl instead"
                 )
             for word in zip(*sentence, strict=True):
@@ -271,7 +267,7 @@ def _write_parquet(
                 writer.write_table(pa.Table.from_pydict(columns, schema=schema))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
         raise InputError(
-            f"{path}: a column of {source.place} holds values of several types, which parquet "
+            f"{path}: a column of {source.path.name} holds values of several types, which parquet "
             "cannot; write a .jsonl instead"
         ) from None
 
@@ -280,6 +276,6 @@ def _source_fields(source: InputFile, first: TableColumns) -> list[pa.Field]:
     suffix = data_suffix(source.path)
     if suffix == ".parquet":
         return list(open_parquet(source.path).schema_arrow)
-    if suffix in JSON_LINES:
+    if FORMATS.get(suffix) == "json":
         return list(pa.Table.from_pydict({name: first[name] for name in source.names}).schema)
     return [pa.field(name, pa.string()) for name in source.names]

@@ -25,7 +25,6 @@ from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import (
     ROWS_PER_CHUNK,
-    InputFile,
     answer_file,
     check_output,
     format_rows,
@@ -75,16 +74,34 @@ def predict_file(
         opened = _open_in_study(task, system, label_count)
     kind = opened.kind
     new_task = describe_new_items(opened.task, kind, text_columns or [])
+    columns = list_input_columns(new_task, kind)
+    if ".txt" in file.suffixes and len(columns) > 1:
+        raise InputError(
+            f"{file}: a txt has one text in a line, and the task reads {', '.join(columns)}; write "
+            "these columns as csv, tsv, jsonl or parquet"
+        )
     source = open_input(
         file,
-        text_column=_single_column(new_task, kind, file),
+        text_column=columns[0],
         csv_quoting=new_task.csv_quoting,
         word_columns=list_word_columns(opened.task),
     )
     check_output(out, source)
-    source.check(list_input_columns(new_task, kind))
-    predictor = Predictor(opened.kept.record, kind, new_task, opened.load(), source.place)
-    return _write_predictions(predictor, source, out)
+    source.check(columns)
+    record = opened.kept.record
+    predictor = Predictor(record, kind, new_task, opened.load(), source.path.name)
+    num_rows, num_unanswered = answer_file(
+        source,
+        out,
+        prediction_fields(record, kind),
+        predictor.answer_chunk,
+        rows_per_chunk=ROWS_PER_CHUNK,
+    )
+    labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
+    text = f"{out}: {format_rows(num_rows)}, predicted by {record.name} ({labels})"
+    if num_unanswered:
+        text += f"; {format_rows(num_unanswered)} without text, and without prediction"
+    return text
 
 
 @dataclass(frozen=True)
@@ -177,17 +194,6 @@ def list_input_columns(task: Task, kind: Kind) -> list[str]:
     return columns
 
 
-def _single_column(task: Task, kind: Kind, file: Path) -> str:
-    """Return the column that the lines of a txt are. Raises InputError if the task reads several."""
-    columns = list_input_columns(task, kind)
-    if ".txt" in file.suffixes and len(columns) > 1:
-        raise InputError(
-            f"{file}: a txt has one text in a line, and the task reads {', '.join(columns)}; write "
-            "these columns as csv, tsv, jsonl or parquet"
-        )
-    return columns[0]
-
-
 def list_word_columns(task: Task) -> tuple[str, ...]:
     """Return the columns of a task's files with one word and its tag per line; none otherwise."""
     has_tags = load_kind(task.kind).answer.are_words
@@ -276,19 +282,3 @@ class Predictor:
                 values = np.round(values.astype(np.float64), PROBABILITY_DIGITS)
             columns[name] = values.tolist()
         return columns
-
-
-def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> str:
-    record = predictor.record
-    num_rows, num_unanswered = answer_file(
-        source,
-        out,
-        prediction_fields(record, predictor.kind),
-        predictor.answer_chunk,
-        rows_per_chunk=ROWS_PER_CHUNK,
-    )
-    labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
-    text = f"{out}: {format_rows(num_rows)}, predicted by {record.name} ({labels})"
-    if num_unanswered:
-        text += f"; {format_rows(num_unanswered)} without text, and without prediction"
-    return text

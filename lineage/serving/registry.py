@@ -207,8 +207,8 @@ def enter_candidate(
     `run_id` is that of the run which logs its model.
     """
     server_time = server_time or ServerTime()
-    name = registered_name(candidate.task)
-    model = _get_or_create_model(client, name, candidate.task)
+    name = registered_name(candidate.decision.task)
+    model = _get_or_create_model(client, name, candidate.decision.task)
     champion = _find_alias(client, model, CHAMPION)
     if champion is not None and _is_same(champion, candidate.contender):
         _log_score(client, candidate, champion, run_id)
@@ -250,7 +250,7 @@ def _outcome(
 ) -> ChampionOutcome:
     system = candidate.kept.record.name
     return ChampionOutcome(
-        task=candidate.task,
+        task=candidate.decision.task,
         system=system,
         version=int(version.version),
         champion=champion.tags.get("system", system),
@@ -380,7 +380,7 @@ def _version_tags(
     contender = candidate.contender
     values: dict[str, str | int | float | None] = {
         "study": study_name(),
-        "task": candidate.task,
+        "task": candidate.decision.task,
         "system": candidate.kept.record.name,
         "label_count": candidate.decision.label_count,
         "metric": candidate.decision.metric,

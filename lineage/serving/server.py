@@ -55,7 +55,7 @@ def serve(task: str, *, system: str | None, port: int) -> None:
     It returns when the process gets SIGTERM. Raises InputError.
     """
     with listen(port) as listener:
-        served = load_champion(task) if system is None else load_saved_system(task, system)
+        served = load_system(task, system)
         print(describe_server(served, port), flush=True)
         uvicorn.Server(configure_server(served.system)).run(sockets=[listener])
 
@@ -72,24 +72,19 @@ def configure_server(system: LoadedSystem) -> uvicorn.Config:
     )
 
 
-def load_champion(task: str) -> ServedModel:
-    """Load the champion of a task of the study. Raises InputError."""
-    champion = find_champion(task)
+def load_system(task: str, system: str | None) -> ServedModel:
+    """Load the champion of a task of the study, or a system that it has kept. Raises InputError."""
     with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
-        system = LoadedSystem(download_system(champion, Path(folder)))
-    version = f"version {champion.version} of {champion.name}"
-    return ServedModel(system, f"{champion.tags['system']}, {version}")
-
-
-def load_saved_system(task: str, system: str) -> ServedModel:
-    """Load a system that the study has kept. Raises InputError."""
-    params = read_recorded_params()
-    kept = choose_system(list_systems(params, task), system, None)
-    with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
+        if system is None:
+            champion = find_champion(task)
+            exported = download_system(champion, Path(folder))
+            version = f"version {champion.version} of {champion.name}"
+            return ServedModel(LoadedSystem(exported), f"{champion.tags['system']}, {version}")
+        params = read_recorded_params()
+        kept = choose_system(list_systems(params, task), system, None)
         exported = Path(folder) / SYSTEM_ARTIFACT
         export_system(kept, params.tasks[task], exported)
-        loaded = LoadedSystem(exported)
-    return ServedModel(loaded, f"{kept.record.name} of this study")
+        return ServedModel(LoadedSystem(exported), f"{kept.record.name} of this study")
 
 
 def describe_server(served: ServedModel, port: int) -> str:

@@ -54,15 +54,16 @@ def find_cached_model() -> PublicProposal | None:
     if not is_transformers_available():
         return None
     proposals: list[tuple[int, PublicProposal]] = []
-    for cached in list_cached_models():
+    for repository, revision in list_cached_models().items():
+        folder = revision.snapshot_path
         try:
-            info = _inspect(cached.folder)
+            info = _inspect(folder)
         except InputError:
             continue  # the cache holds many other models
-        files = weights.list_weight_files(weights.find_weights_file(cached.folder))
+        files = weights.list_weight_files(weights.find_weights_file(folder))
         num_bytes = sum(file.stat().st_size for file in files)
-        name = _name_model(cached.repository.split("/")[-1])
-        keys = {"from": cached.repository, "revision": cached.revision}
+        name = _name_model(repository.split("/")[-1])
+        keys = {"from": repository, "revision": revision.commit_hash}
         proposals.append((num_bytes, PublicProposal(name, keys, False, info.has_lm_head)))
     return min(proposals, key=itemgetter(0))[1] if proposals else None
 

@@ -64,7 +64,13 @@ def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
     for name, record in stage_records(params, models).items():
         records[f"config/{name}"] = record
     records["package"] = asdict(PackageVersion(__version__, package_digest()))
-    records["home_stages"] = list_home_stages(params, models)
+    # Stages that read the user's checkpoints cannot run on a worker.
+    home_stages = []
+    for name in params.grid.models:
+        if models[name].checkpoint_source is not None:
+            home_stages.append(f"tokenizer@{name}")
+            home_stages += [f"pretrain@{name}-{seed}" for seed in params.grid.pretrain_seeds]
+    records["home_stages"] = home_stages
     return records
 
 
@@ -79,16 +85,6 @@ def refresh_parameter_records(params: Params) -> None:
     for name, record in records.items():
         write_json(SOURCES_DIR / "config" / f"{name}.json", record)
     RECORDED_PARAMS_FILE.write_bytes(PARAMS_FILE.read_bytes())
-
-
-def list_home_stages(params: Params, models: dict[str, ModelConfig]) -> list[str]:
-    """Return the stages that read the user's checkpoints, and so cannot run on a worker."""
-    stages = []
-    for name in params.grid.models:
-        if models[name].checkpoint_source is not None:
-            stages.append(f"tokenizer@{name}")
-            stages += [f"pretrain@{name}-{seed}" for seed in params.grid.pretrain_seeds]
-    return stages
 
 
 def warn_of_slow_bf16(params: Params) -> None:

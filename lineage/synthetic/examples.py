@@ -18,7 +18,7 @@ from lineage.synthetic.tasks import SyntheticTask
 EXAMPLES_PATH = Path(__file__).parent / "examples.csv"
 
 
-def load_word_sense_task(name: str, *, language: str) -> SyntheticTask:
+def load_word_sense_task(language: str) -> SyntheticTask:
     """Load the sentences of a language as a word-sense task; a group is a word.
 
     The only known ceiling is that of a model that reads the word alone. Raises InputError for a
@@ -51,7 +51,6 @@ def load_word_sense_task(name: str, *, language: str) -> SyntheticTask:
     splits = {split: pd.DataFrame(items[split]) for split in sorted(items)}
     mean_ceiling = float(splits["test"]["group"].map(ceilings).mean())
     return SyntheticTask(
-        name,
         "word_sense",
         labels,
         splits,

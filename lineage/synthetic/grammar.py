@@ -127,7 +127,7 @@ class SentenceGenerator:
 
     def join_words(self, words: Sequence[str]) -> str:
         """Join words and full stops to a text."""
-        return self.lexicon.script.join(words)
+        return self.lexicon.script.word_separator.join(words)
 
     def sample_word(self, words: Sequence[str]) -> str:
         if not self.zipf:

@@ -31,10 +31,6 @@ class Script:
     # Nouns of the real language that begin the list of ambiguous ones. No form has their letters.
     ambiguous_nouns: tuple[str, ...] = ()
 
-    def join(self, tokens: Sequence[str]) -> str:
-        """Join tokens (words and full stops) to a text."""
-        return self.word_separator.join(tokens)
-
 
 # In Chinese a syllable is a character, so a form has as many characters as its shape has vowels.
 CHINESE_CHARACTERS = (
