@@ -259,7 +259,7 @@ def _write_parquet(
 ) -> None:
     """Write the types of a parquet file as they are. Those of JSON are found in the first chunk."""
     try:
-        first = next(chunks, {name: [] for name in [*source.names, *new_fields]})
+        first: TableColumns = next(chunks, {name: [] for name in [*source.names, *new_fields]})
         new = [pa.field(name, data_type) for name, data_type in new_fields.items()]
         schema = pa.schema([*_source_fields(source, first), *new])
         with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
