@@ -14,8 +14,7 @@ from lineage.config.data import NAME_PATTERN, SPLITS
 from lineage.config.records import suggest_nearest
 from lineage.data.files import data_suffix, join_pattern, match_data_files
 from lineage.data.infer_columns import RequestedColumns
-from lineage.data.inspect_corpus import inspect_corpus
-from lineage.data.inspect_task import TaskFindings, inspect_task
+from lineage.data.inspection import TaskFindings, inspect_corpus, inspect_task
 from lineage.errors import InputError, shorten_value
 from lineage.runtime.scratch import scratch_folder
 from lineage.study.draft import StudyDraft, draft_params

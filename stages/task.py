@@ -4,10 +4,7 @@ from pathlib import Path
 
 from lineage import artifacts
 from lineage.config.params import read_recorded_params
-from lineage.data.items import task_fingerprint
-from lineage.data.prepare_task import locate_prepared_task, prepare_task
-from lineage.data.prepared import Measures
-from lineage.errors import InputError
+from lineage.data.prepare_task import locate_task
 from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
@@ -17,25 +14,13 @@ def work(stage: Stage) -> None:
     """Take the items that the sources stage has made, or make them if they are gone."""
     (name,) = stage.arguments
     params = read_recorded_params()
-    root = resolve_data_root()
-    task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"
     record = artifacts.read_json(SOURCES_DIR / "tasks" / f"{name}.json")
-    fingerprint = task_fingerprint(task, root, where)
-    if fingerprint != record["data"]:
-        raise InputError(
-            f"{where}: its data changed after the sources stage had read it; run again"
-        )
-
-    def build(folder: Path) -> Measures:
-        return prepare_task(name, task, folder, seed=params.seed, root=root, where=where)
-
-    code_digests = artifacts.read_json(SOURCES_DIR / "code" / "task.json")
-    prepared = locate_prepared_task(
-        name, task, fingerprint, seed=params.seed, code_digests=code_digests
+    prepared = locate_task(
+        name, params.tasks[name], seed=params.seed, root=resolve_data_root(), where=where
     )
     with artifacts.create_artifact(Path("artifacts/tasks") / name, "task", name=name) as folder:
-        prepared.take(folder, build)
+        prepared.take(folder, record["data"], where)
 
 
 def main() -> None:

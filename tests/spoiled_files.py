@@ -251,7 +251,7 @@ CASES = {
     invalid_parquet: ("mood/train.parquet cannot be read",),
     unknown_format: (".xlsx", ".parquet, .jsonl, .json, .csv, .tsv, .txt"),
     broken_json: ("mood/train.jsonl, line 2: not JSON",),
-    ragged_csv: ("mood/train.csv cannot be read",),
+    ragged_csv: ("mood/train.csv, line 62: it has 5 cells",),
     unclosed_quote: (
         "tasks.mood.files.train: mood/train.tsv, line 9: a cell begins with a quotation mark that nothing closes",
         "3 rows",

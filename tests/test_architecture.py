@@ -62,8 +62,7 @@ COMMANDS_MAY_IMPORT = {
         "lineage.study.public_proposal",
         "lineage.data.infer_columns",
         "lineage.data.files",
-        "lineage.data.inspect_corpus",
-        "lineage.data.inspect_task",
+        "lineage.data.inspection",
     },
 }
 # Pairs of packages that import each other, and why.

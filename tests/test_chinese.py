@@ -293,7 +293,7 @@ def test_spans_of_chinese_items_are_their_words_and_do_not_reveal_the_sense(
 
 
 def test_examples_are_balanced_so_that_a_word_does_not_reveal_its_sense() -> None:
-    task = examples.load_word_sense_task("any", language="zh")
+    task = examples.load_word_sense_task("zh")
     counts = Counter(
         (split, label) for split, part in task.splits.items() for label in part["label"]
     )

@@ -15,8 +15,7 @@ import pytest
 from flows.new_study import draft_study, parse_task_option
 from lineage.config.params import read_params
 from lineage.config.records import parse_yaml, read_yaml
-from lineage.data.inspect_task import guess_max_words
-from lineage.data.inspection import guess_language
+from lineage.data.inspection import guess_language, guess_max_words
 from lineage.errors import InputError
 from lineage.study.checks import check_data, check_study
 from lineage.study.draft import StudyDraft, to_yaml

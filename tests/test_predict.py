@@ -464,6 +464,7 @@ def test_a_column_of_another_name_is_given_by_name(
         ("new.csv", b"review,id\nx,1,2\n", "cells"),
         ("new.csv", b"review,id\na,1\nx\n", "line 3: it has 1 cells"),
         ("new.csv", b"review,prediction\nx,1\n", "has a column 'prediction' already"),
+        ("new.csv", b"review,,\nx,1,2\n", "several columns have no name"),
         ("new.xlsx", b"PK", "its format is not known"),
         ("new.jsonl", b'{"review": "x"\n', "line 1: not JSON"),
         ("new.jsonl", b'{"review": {"a": 1}}\n', "new.jsonl: row 1: column 'review'"),

@@ -1,12 +1,13 @@
 """The sources stage reads the user's data once; the stages corpus and task use what it prepared."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lineage.artifacts import file_digest
-from lineage.data import prepare_corpus, prepare_task
+from lineage.data import corpus, prepare_task
 from lineage.data.prepared import PREPARED_FOLDER, PreparedData
 from lineage.errors import InputError
 from tests.user_project import make_project, run_stage
@@ -23,11 +24,16 @@ def artifact_digests(folder: Path) -> dict[str, str]:
     }
 
 
+def build(folder: Path) -> dict[str, Any]:
+    (folder / "train.parquet").write_text("all")
+    return {"num_train": 1}
+
+
 def test_stages_use_the_data_that_sources_prepared_and_read_it_again_if_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reads: list[str] = []
-    collect_documents = prepare_corpus.collect_documents
+    collect_documents = corpus.collect_documents
     build_items = prepare_task.build_items
 
     def counting_documents(*arguments: Any, **keywords: Any) -> Any:
@@ -38,7 +44,7 @@ def test_stages_use_the_data_that_sources_prepared_and_read_it_again_if_missing(
         reads.append("task")
         return build_items(*arguments, **keywords)
 
-    monkeypatch.setattr(prepare_corpus, "collect_documents", counting_documents)
+    monkeypatch.setattr(corpus, "collect_documents", counting_documents)
     monkeypatch.setattr(prepare_task, "build_items", counting_items)
     make_project(tmp_path)
     for command in STAGES:
@@ -61,25 +67,22 @@ def test_a_build_that_fails_leaves_nothing_and_fails_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    prepared = PreparedData("task", "mood", "key")
 
     def failing(folder: Path) -> dict[str, Any]:
         (folder / "train.parquet").write_text("a part of it")
         raise InputError("bad data")
 
+    prepared = PreparedData("task", "mood", "key", "state", failing)
     for _ in range(2):
         with pytest.raises(InputError, match="bad data"):
-            prepared.prepare(failing)
+            prepared.measure()
     assert not prepared.folder.exists()
-
-    def build(folder: Path) -> dict[str, Any]:
-        (folder / "train.parquet").write_text("all")
-        return {"num_train": 1}
-
-    assert prepared.prepare(build) == prepared.prepare(failing) == {"num_train": 1}
+    assert replace(prepared, build=build).measure() == prepared.measure() == {"num_train": 1}
     target = tmp_path / "target"
     target.mkdir()
-    prepared.take(target, failing)
+    with pytest.raises(InputError, match="its data changed after the sources stage had read it"):
+        prepared.take(target, "another state", "task")
+    prepared.take(target, "state", "task")
     assert [path.name for path in target.iterdir()] == ["train.parquet"]
     assert not prepared.folder.exists()
 
@@ -88,13 +91,8 @@ def test_other_data_or_parameters_replace_the_prepared_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def build(folder: Path) -> dict[str, Any]:
-        (folder / "train.parquet").write_text("all")
-        return {}
-
-    PreparedData("task", "mood", "first").prepare(build)
-    PreparedData("task", "mood", "second").prepare(build)
-    PreparedData("task", "other", "third").prepare(build)
+    PreparedData("task", "mood", "first", "state", build).measure()
+    PreparedData("task", "mood", "second", "state", build).measure()
+    PreparedData("task", "other", "third", "state", build).measure()
     keys = sorted(path.parent.name for path in PREPARED_FOLDER.rglob("*.parquet"))
     assert keys == ["second", "third"]

@@ -298,7 +298,7 @@ def test_a_first_row_may_be_very_long(has_header, tmp_path):
     ]
 
 
-def test_files_of_one_table_have_the_same_columns_in_any_order(tmp_path):
+def test_files_of_one_table_may_have_other_columns_and_in_any_order(tmp_path):
     for name, heading in (("a", "id,text,label"), ("b", "label,id,text")):
         (tmp_path / f"{name}.csv").write_text(
             f"{heading}\n" + ",".join(f"{column}-{name}" for column in heading.split(",")) + "\n"
@@ -310,10 +310,11 @@ def test_files_of_one_table_have_the_same_columns_in_any_order(tmp_path):
         "label": ["label-a", "label-b"],
     }
     (tmp_path / "c.csv").write_text("text,label\nc,c\n")
+    table = DataTable(find_data_files("*.csv", tmp_path, "task.files.train"), "task.files.train")
+    table.check(["text"])
+    assert table.read_columns(["label"]) == {"label": ["label-a", "label-b", "c"]}
     with pytest.raises(InputError, match=r"task\.files\.train: c\.csv has no column 'id'"):
-        DataTable(find_data_files("*.csv", tmp_path, "task.files.train"), "task.files.train").check(
-            ["text"]
-        )
+        table.check(["id"])
 
 
 def test_a_folder_with_only_skipped_files_is_refused_with_the_rule(tmp_path):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -273,12 +273,7 @@ def extra_test_task(task: Task, name: str, where: str) -> Task:
             raise InputError(
                 f"{inner}.{key}: its items are read and scored as the task's own; remove the key"
             )
-    tree: dict[str, Any] = {}
-    for item in dataclasses.fields(task):
-        value = getattr(task, item.name)
-        if item.name not in OWN_TEST_SET_KEYS and value is not None:
-            tree[item.name] = value
-    found = parse_record(Task, tree | own_keys, inner)
+    found = parse_record(Task, _given_keys(task, OWN_TEST_SET_KEYS) | own_keys, inner)
     splits = set(found.files or found.splits or ())
     if found.kind != task.kind or splits != {"test"} or found.extra_test_sets or found.folds:
         raise InputError(
@@ -373,11 +368,11 @@ def apply_mirror(record: CorpusSource | Task, where: str) -> CorpusSource | Task
     For machines that keep a copy of the data. Raises InputError.
     """
     assert record.mirror is not None
-    tree: dict[str, Any] = {}
-    for item in dataclasses.fields(record):
-        value = getattr(record, item.name)
-        if value is not None and item.name not in HUB_KEYS:
-            tree[item.name] = value
-    if "limit" in tree:
-        tree["limit"] = dataclasses.asdict(tree["limit"])
-    return parse_record(type(record), tree | record.mirror, f"{where}.mirror")
+    tree = _given_keys(record, HUB_KEYS) | record.mirror
+    return parse_record(type(record), tree, f"{where}.mirror")
+
+
+def _given_keys(record: CorpusSource | Task, excluded: Collection[str]) -> dict[str, Any]:
+    """Return the keys of a record that are not null, but the excluded ones."""
+    tree = dataclasses.asdict(record)
+    return {key: value for key, value in tree.items() if value is not None and key not in excluded}

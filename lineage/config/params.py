@@ -159,29 +159,28 @@ class Grid:
     @property
     def stage_instances(self) -> dict[str, list[str]]:
         """The stages of each verb in this grid: what follows the `@` in their names."""
-        checkpoints = self._checkpoints(self.models)
-        adapted = _pairs_by_task(self._checkpoints(self.adapt_models), self.adapt_tasks)
-        target_only = _pairs_by_task(self._checkpoints(self.target_only_models), self.adapt_tasks)
+
+        def checkpoints(models: tuple[str, ...]) -> list[str]:
+            return [f"{model}-{seed}" for model in models for seed in self.pretrain_seeds]
+
+        def evaluations(models: tuple[str, ...], tasks: tuple[str, ...]) -> list[str]:
+            return [f"{one}-{task}" for task in tasks for one in checkpoints(models)]
+
+        adapted = evaluations(self.adapt_models, self.adapt_tasks)
+        target_only = evaluations(self.target_only_models, self.adapt_tasks)
         return {
             "task": list(self.tasks),
             "contamination": list(self.tasks),
             "tokenizer": list(self.models),
-            "pretrain": checkpoints,
+            "pretrain": checkpoints(self.models),
             "adapt": adapted,
-            "evaluate": _pairs_by_task(checkpoints, self.tasks),
+            "evaluate": evaluations(self.models, self.tasks),
             "evaluate_adapted": adapted,
             "target_only": target_only,
             "evaluate_target_only": target_only,
-            "evaluate_joined": _pairs_by_task(self._checkpoints(self.join_models), self.join_tasks),
+            "evaluate_joined": evaluations(self.join_models, self.join_tasks),
             "baselines": list(self.tasks),
         }
-
-    def _checkpoints(self, models: tuple[str, ...]) -> list[str]:
-        return [f"{model}-{seed}" for model in models for seed in self.pretrain_seeds]
-
-
-def _pairs_by_task(checkpoints: list[str], tasks: tuple[str, ...]) -> list[str]:
-    return [f"{checkpoint}-{task}" for task in tasks for checkpoint in checkpoints]
 
 
 def _check_entries(key: str, names: Iterable[str], home: str, entries: Collection[str]) -> None:
@@ -218,7 +217,13 @@ class Params:
                 f"tasks: the name '{HELDOUT_TEST_SET}' is reserved for rows of language models; "
                 "choose another"
             )
-        self._check_ablations()
+        for name, other in self.grid.ablation_of.items():
+            _check_entries("grid.ablation_of", (name, other), "grid.models", self.grid.models)
+            if name == other:
+                raise ValueError(
+                    f"grid.ablation_of: '{name}' is compared with itself; name the model from "
+                    "which it differs"
+                )
         self._check_ensembles()
         for block in ("corpora", "tasks", "models"):
             for name in getattr(self, block):
@@ -235,24 +240,13 @@ class Params:
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.models", grid.models)
         for key in ("adapt_tasks", "join_tasks"):
             _check_entries(f"grid.{key}", getattr(grid, key), "grid.tasks", grid.tasks)
+        target_only = grid.target_only_models
         _check_entries(
-            "grid.target_only_models",
-            grid.target_only_models,
-            "grid.adapt_models",
-            grid.adapt_models,
+            "grid.target_only_models", target_only, "grid.adapt_models", grid.adapt_models
         )
         if grid.join_models:
             static_model = [grid.join_static_model]
             _check_entries("grid.join_static_model", static_model, "grid.models", grid.models)
-
-    def _check_ablations(self) -> None:
-        for name, other in self.grid.ablation_of.items():
-            _check_entries("grid.ablation_of", (name, other), "grid.models", self.grid.models)
-            if name == other:
-                raise ValueError(
-                    f"grid.ablation_of: '{name}' is compared with itself; name the model from "
-                    "which it differs"
-                )
 
     def _check_ensembles(self) -> None:
         taken = RESERVED_MODEL_NAMES | set(self.models)

@@ -1,27 +1,15 @@
 """Check the parameters of corpus and tasks against their data, before anything is trained."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lineage.config.data import Corpus, Task
+from lineage.config.data import Task
 from lineage.config.params import Params
-from lineage.data.items import check_task_files, task_fingerprint
-from lineage.data.prepare_corpus import (
-    CorpusMeasures,
-    corpus_fingerprint,
-    locate_prepared_corpus,
-    prepare_corpus,
-)
-from lineage.data.prepare_task import (
-    TaskMeasures,
-    kind_digest,
-    locate_prepared_task,
-    prepare_task,
-)
-from lineage.data.prepared import Measures
+from lineage.data.corpus import CorpusMeasures, locate_corpus
+from lineage.data.prepare_task import TaskMeasures, kind_digest, locate_task
 from lineage.errors import InputError
 from lineage.language import is_spaceless
 from lineage.tasks.base import load_kind
@@ -64,13 +52,21 @@ def check_corpus(
     """
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
-    fingerprint, measures = measure_corpus(name, corpus, seed=params.seed, root=root, where=where)
+    prepared = locate_corpus(name, corpus, seed=params.seed, root=root, where=where)
+    measures = CorpusMeasures(**prepared.measure())
     for model, vocab_size in vocab_sizes.items():
         _check_vocab_size(model, vocab_size, measures, corpus.language, where)
     for model, model_languages in languages.items():
-        for language in model_languages:
-            if language is not None:
-                _check_language_documents(model, language, measures, where)
+        for language in filter(None, model_languages):
+            documents = measures.num_documents
+            lacking = [one for one in ("train", "valid") if not documents[one].get(language)]
+            if lacking:
+                hint = ", or raise validation_share" if lacking == ["valid"] else ""
+                raise InputError(
+                    f"{where}: {lacking[0]} has no document in '{language}', which "
+                    f"models.{model}.pretrain reads separately; add text with language: "
+                    f"{language}{hint}"
+                )
     budget = params.budget
     if budget.text_bytes > budget.max_epochs * measures.train_bytes:
         raise InputError(
@@ -78,26 +74,12 @@ def check_corpus(
             f"{budget.max_epochs} passes over the {measures.train_bytes:,} training bytes of "
             f"'{name}'; add text, lower text_bytes or raise max_epochs"
         )
-    return {"corpus": name, "sources": fingerprint, "documents": measures.num_read}
-
-
-def measure_corpus(
-    name: str, corpus: Corpus, *, seed: int, root: Path, where: str
-) -> tuple[list[dict[str, Any]], CorpusMeasures]:
-    """Prepare a corpus, and return its fingerprint and measures. Raises InputError."""
-    fingerprint = corpus_fingerprint(corpus, root, where)
-
-    def build(folder: Path) -> Measures:
-        return prepare_corpus(corpus, folder, seed=seed, root=root, where=where)
-
-    prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=seed)
-    return fingerprint, CorpusMeasures(**prepared.prepare(build))
+    return {"corpus": name, "sources": prepared.fingerprint, "documents": measures.num_read}
 
 
 def _check_vocab_size(
     model: str, vocab_size: int, measures: CorpusMeasures, language: str, where: str
 ) -> None:
-    """Raise InputError if the text is too small for a vocabulary."""
     has_few_words = measures.distinct_words < vocab_size / TOKENS_PER_WORD
     if is_spaceless(language):  # its words are characters
         has_few_words = False
@@ -106,21 +88,6 @@ def _check_vocab_size(
             f"{where}: {measures.train_bytes:,} bytes with {measures.distinct_words:,} distinct "
             f"words are too small for the vocabulary of {vocab_size:,} in "
             f"models.{model}.tokenizer; add text, or ask for a smaller vocabulary"
-        )
-
-
-def _check_language_documents(
-    model: str, language: str, measures: CorpusMeasures, where: str
-) -> None:
-    """Raise InputError if train or valid has no document in a language."""
-    lacking = [
-        split for split in ("train", "valid") if not measures.num_documents[split].get(language)
-    ]
-    if lacking:
-        hint = ", or raise validation_share" if lacking == ["valid"] else ""
-        raise InputError(
-            f"{where}: {lacking[0]} has no document in '{language}', which "
-            f"models.{model}.pretrain reads separately; add text with language: {language}{hint}"
         )
 
 
@@ -148,16 +115,12 @@ def check_task_data(
             f"{where}.folds: with folds every item of train is test once, and report.split is "
             f"{params.report.split}; set it to test, or remove folds"
         )
-    fingerprint, measures = measure_task(name, task, seed=params.seed, root=root, where=where)
+    prepared = locate_task(name, task, seed=params.seed, root=root, where=where)
+    measures = TaskMeasures(**prepared.measure())
     for key, limit in (length_limits or {}).items():
         _check_text_length(name, key, limit, measures)
-    _warn_unread_spans(measures, where)
-    _warn_few_labels(name, params, measures)
-    _warn_many_labels(name, params, measures)
-    for warning in measures.label_warnings:
-        print(f"{where}.label: {warning}", file=sys.stderr)
-    for warning in measures.repeat_warnings:
-        print(f"{where}.files: {warning}", file=sys.stderr)
+    for warning in _list_warnings(name, params, measures, where):
+        print(warning, file=sys.stderr)
     if name in params.grid.adapt_tasks:
         _check_adaptation(task, measures, where)
     return {
@@ -165,67 +128,39 @@ def check_task_data(
         "kind": kind.name,
         "kind_sha256": kind_digest(kind),
         "language": task.language,
-        "data": fingerprint,
+        "data": prepared.fingerprint,
     }
 
 
-def measure_task(
-    name: str, task: Task, *, seed: int, root: Path, where: str
-) -> tuple[dict[str, Any], TaskMeasures]:
-    """Prepare a task, and return its fingerprint and measures. Raises InputError."""
-    kind = load_kind(task.kind, f"{where}.kind")
-    check_task_files(task, kind, root=root, where=where, read_files=False)
-    fingerprint = task_fingerprint(task, root, where)
-
-    def build(folder: Path) -> Measures:
-        return prepare_task(name, task, folder, seed=seed, root=root, where=where)
-
-    prepared = locate_prepared_task(name, task, fingerprint, seed=seed)
-    return fingerprint, TaskMeasures(**prepared.prepare(build))
-
-
-def _warn_unread_spans(measures: TaskMeasures, where: str) -> None:
-    for count, explanation in (
-        (measures.numeric_tags, NUMBERED_TAGS),
-        (measures.tags_without_scheme, PLAIN_TAGS),
-    ):
-        if count:
-            print(
-                f"{where}.label: its {count} tags are {explanation}, or set metric: "
-                "[token_accuracy]",
-                file=sys.stderr,
-            )
-
-
-def _warn_few_labels(name: str, params: Params, measures: TaskMeasures) -> None:
-    """Warn if the smallest number of labels leaves classes without an example."""
-    num_classes = measures.num_classes
+def _list_warnings(name: str, params: Params, measures: TaskMeasures, where: str) -> Iterator[str]:
+    """Yield what makes little sense, although it can be run."""
+    metric_advice = "or set metric: [token_accuracy]"
+    if measures.numeric_tags:
+        yield f"{where}.label: its {measures.numeric_tags} tags are {NUMBERED_TAGS}, {metric_advice}"
+    if measures.tags_without_scheme:
+        count = measures.tags_without_scheme
+        yield f"{where}.label: its {count} tags are {PLAIN_TAGS}, {metric_advice}"
     counts = [count for count in params.grid.label_counts if count != "all"]
+    num_classes = measures.num_classes
     fewest = min(counts, default=num_classes)
     if fewest < num_classes:
-        print(
+        yield (
             f"params.yaml: grid.label_counts: with {fewest} labels at least "
             f"{num_classes - fewest} of the {num_classes} classes of '{name}' have no training "
-            f"example and are never predicted; use at least {num_classes}",
-            file=sys.stderr,
+            f"example and are never predicted; use at least {num_classes}"
         )
-
-
-def _warn_many_labels(name: str, params: Params, measures: TaskMeasures) -> None:
-    """Warn of numbers of labels that a task does not have."""
-    num_train = measures.num_train
-    numbers = [count for count in params.grid.label_counts if count != "all"]
-    if num_train and any(count > num_train for count in numbers):
-        largest = max(numbers)
-        print(
-            f"params.yaml: grid.label_counts: '{name}' has {num_train:,} training examples, so "
-            f"{largest:,} means all of them; write all instead, unless another task has more",
-            file=sys.stderr,
+    largest = max(counts, default=0)
+    if 0 < measures.num_train < largest:
+        yield (
+            f"params.yaml: grid.label_counts: '{name}' has {measures.num_train:,} training "
+            f"examples, so {largest:,} means all of them; write all instead, unless another task "
+            "has more"
         )
+    yield from (f"{where}.label: {warning}" for warning in measures.label_warnings)
+    yield from (f"{where}.files: {warning}" for warning in measures.repeat_warnings)
 
 
 def _check_adaptation(task: Task, measures: TaskMeasures, where: str) -> None:
-    """Raise InputError if a task has too little text to adapt to."""
     given_splits = task.files or task.splits or {}
     if task.folds and "unlabelled" not in given_splits:
         raise InputError(
@@ -240,16 +175,11 @@ def _check_adaptation(task: Task, measures: TaskMeasures, where: str) -> None:
 
 
 def _check_text_length(task: str, key: str, limit: TextLengthLimit, measures: TaskMeasures) -> None:
-    """Raise InputError if a model cannot read the longest text as a whole."""
     uses_all_items = any(
         count == "all" or count >= measures.num_train for count in limit.label_counts
     )
-    if limit.in_characters:
-        length = measures.longest_characters
-        unit = "characters"
-    else:
-        length = measures.longest_words
-        unit = "words"
+    unit = "characters" if limit.in_characters else "words"
+    length = measures.longest_characters if limit.in_characters else measures.longest_words
     if uses_all_items and length > limit.max_length:
         positions = " (and architecture.max_positions)" if key.endswith("pretrain.seq_len") else ""
         raise InputError(

@@ -39,7 +39,10 @@ class NgramIndex:
         for column in texts:
             for row, text in enumerate(column):
                 words = self._tokenize(text)
-                self._add_words(words)
+                for word in words:
+                    # An odd number of 64 bits differs from UNKNOWN_WORD.
+                    digest = blake2b(word.encode(), digest_size=8).digest()
+                    self._word_hashes[word] = int.from_bytes(digest, "little") | 1
                 if len(words) < self._min_n:
                     continue
                 n = min(len(words), self._max_n)
@@ -69,13 +72,6 @@ class NgramIndex:
         for n, (_, distinct_index) in self._ngrams.items():
             found_N[self._item_rows[n][is_found[n][distinct_index]]] = True
         return found_N
-
-    def _add_words(self, words: Sequence[str]) -> None:
-        """Give each new word an odd number of 64 bits, so that it differs from UNKNOWN_WORD."""
-        for word in words:
-            if word not in self._word_hashes:
-                digest = blake2b(word.encode(), digest_size=8).digest()
-                self._word_hashes[word] = int.from_bytes(digest, "little") | 1
 
     def _tokenize(self, text: str) -> list[str]:
         """Return the words in lower case, without punctuation."""

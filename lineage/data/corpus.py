@@ -1,26 +1,32 @@
-"""Build a corpus from its sources: clean, drop repeats, split by document, count drops."""
+"""Read, clean, split and measure a corpus, and write the files of its artifact."""
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from lineage.artifacts import write_json, write_table
 from lineage.config.data import Corpus, CorpusSource
+from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.sources import open_source_table, resolve_origin
 from lineage.errors import InputError
-from lineage.language import byte_count, cell_to_text, normalize_text, split_words
+from lineage.language import (
+    byte_count,
+    cell_to_text,
+    check_script,
+    normalize_text,
+    split_words,
+)
 from lineage.synthetic import grammar
 
 SPLITS = ("train", "valid", "test")
-ProgressCallback = Callable[[float, str], None]  # (documents done, a note)
-
-
-def ignore_progress(done: float, note: str) -> None:
-    """Report nothing."""
+SCRIPT_SAMPLE_SIZE = 1000  # documents that show the script of all
+MAX_DISTINCT_WORDS = 250_000  # counting stops here: enough for a vocabulary of a million
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,61 @@ class CorpusDocuments:
     table: pd.DataFrame  # columns document, source, language, text; one row per document
     num_read: int
     dropped: dict[str, int]  # by reason
+
+
+@dataclass(frozen=True)
+class CorpusMeasures:
+    """The numbers of a corpus that parameters are checked against."""
+
+    num_read: int  # documents
+    train_bytes: int
+    distinct_words: int  # of train, up to MAX_DISTINCT_WORDS
+    num_documents: dict[str, dict[str, int]]  # split -> language -> documents
+
+
+def locate_corpus(name: str, corpus: Corpus, *, seed: int, root: Path, where: str) -> PreparedData:
+    """Return a corpus in the state of its data. Raises InputError."""
+    fingerprint = [
+        source_fingerprint(source, root, f"{where}.sources[{number}]")
+        for number, source in enumerate(corpus.sources)
+    ]
+
+    def build(folder: Path) -> Measures:
+        for number, source in enumerate(corpus.sources):
+            place = f"{where}.sources[{number}]"
+            record, origin = resolve_origin(source, root, place)
+            if origin != "generated":
+                open_source_table(record, root, place).check([record.text or "text"])
+        documents = collect_documents(corpus, seed=seed, root=root, where=where)
+        return _write_corpus(corpus, documents, folder, seed=seed, where=where)
+
+    return locate_prepared(
+        "corpus", name, build, fingerprint=fingerprint, parameters=asdict(corpus), seed=seed
+    )
+
+
+def _write_corpus(
+    corpus: Corpus, documents: CorpusDocuments, folder: Path, *, seed: int, where: str
+) -> Measures:
+    """Write the files of an artifact, and return the fields of CorpusMeasures."""
+    for language, table in documents.table.groupby("language"):
+        check_script(table["text"].head(SCRIPT_SAMPLE_SIZE).tolist(), str(language), where)
+    splits = split_corpus(documents, corpus, seed=seed, where=where)
+    for split, table in splits.items():
+        write_table(folder / f"{split}.parquet", table)
+    write_json(folder / "counts.json", corpus_statistics(splits, documents))
+    words: set[str] = set()
+    for text, language in zip(splits["train"]["text"], splits["train"]["language"], strict=True):
+        words.update(split_words(text, language))
+        if len(words) > MAX_DISTINCT_WORDS:
+            break
+    measures = CorpusMeasures(
+        num_read=documents.num_read,
+        train_bytes=count_text_bytes(splits["train"]),
+        distinct_words=len(words),
+        num_documents={split: dict(Counter(table["language"])) for split, table in splits.items()},
+    )
+    return asdict(measures)
 
 
 def source_fingerprint(source: CorpusSource, root: Path, where: str) -> dict[str, Any]:
@@ -49,14 +110,7 @@ def source_fingerprint(source: CorpusSource, root: Path, where: str) -> dict[str
     return {"read": origin, **open_source_table(record, root, where).fingerprint()}
 
 
-def collect_documents(
-    corpus: Corpus,
-    *,
-    seed: int,
-    root: Path,
-    where: str,
-    report_progress: ProgressCallback = ignore_progress,
-) -> CorpusDocuments:
+def collect_documents(corpus: Corpus, *, seed: int, root: Path, where: str) -> CorpusDocuments:
     """Read all sources and drop documents that are blank, too short or repeated.
 
     Raises InputError.
@@ -65,7 +119,6 @@ def collect_documents(
     dropped = {"blank": 0, "too_short": 0, "duplicate": 0}
     seen: set[bytes] = set()
     num_read = 0
-    num_characters = 0
     for number, source in enumerate(corpus.sources):
         source_name = source.generated or source.hub or source.files or ""
         language = source.language or corpus.language
@@ -76,14 +129,15 @@ def collect_documents(
             num_read += 1
             text = normalize_text(raw_text)
             key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            if reason := _drop_reason(text, corpus.min_characters, is_repeated=key in seen):
-                dropped[reason] += 1
-                continue
-            seen.add(key)
-            rows.append((f"{number}-{place}", source_name, language, text))
-            num_characters += len(text)
-            if num_read % 500 == 0:
-                report_progress(num_read, f"{num_characters / 1e6:.1f} M characters")
+            if not text:
+                dropped["blank"] += 1
+            elif len(text) < corpus.min_characters:
+                dropped["too_short"] += 1
+            elif key in seen:
+                dropped["duplicate"] += 1
+            else:
+                seen.add(key)
+                rows.append((f"{number}-{place}", source_name, language, text))
     table = pd.DataFrame(rows, columns=["document", "source", "language", "text"], dtype="str")
     return CorpusDocuments(table, num_read, dropped)
 
@@ -165,15 +219,6 @@ def _read_texts(
             raise InputError(
                 f"{table.location}: row {row}: column '{column}' {error}; name a column of text"
             ) from None
-
-
-def _drop_reason(text: str, min_characters: int, *, is_repeated: bool) -> str:
-    """Return why a document is dropped; empty if it is kept."""
-    if not text:
-        return "blank"
-    if len(text) < min_characters:
-        return "too_short"
-    return "duplicate" if is_repeated else ""
 
 
 def _split_size(share: float, num_documents: int) -> int:

@@ -58,7 +58,9 @@ def suggest_encoding_fix(block: bytes, *, is_first_block: bool) -> str:
 def _detect_encoding(sample: bytes) -> tuple[tuple[str, str], str]:
     """Return the likely encoding, and the option with which iconv skips invalid bytes."""
     if name := _best_match(sample, list(ENCODINGS)):
-        return _latin1_if_equal(name, sample), ""
+        # Windows-1252 without the letters in which they differ is LATIN1.
+        is_latin1 = name == "cp1252" and not re.search(rb"[\x80-\x9f]", sample)
+        return LATIN1 if is_latin1 else ENCODINGS[name], ""
     for name in MULTI_BYTE_ENCODINGS:
         # One damaged character makes a strict decoder fail: judge the text without it.
         text = sample.decode(name, errors="replace")
@@ -86,13 +88,6 @@ def _best_match(sample: bytes, names: list[str]) -> str | None:
         if is_tied and "cp1252" in match.could_be_from_charset:
             return "cp1252"
     return best.encoding
-
-
-def _latin1_if_equal(name: str, sample: bytes) -> tuple[str, str]:
-    """Return LATIN1 for Windows-1252 without the letters in which they differ."""
-    if name == "cp1252" and not re.search(rb"[\x80-\x9f]", sample):
-        return LATIN1
-    return ENCODINGS[name]
 
 
 def _count_non_ascii(text: str) -> int:

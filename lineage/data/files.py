@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import functools
 import gzip
 import io
 import itertools
@@ -10,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -25,7 +24,6 @@ from lineage.data.encodings import suggest_encoding_fix
 from lineage.errors import InputError, shorten_value
 from lineage.runtime.settings import STATE_DIR
 
-JSON_LINES = (".jsonl", ".json")
 # Suffix -> format, named as in `datasets`; json has its own reader.
 FORMATS = {
     ".parquet": "parquet",
@@ -39,16 +37,11 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}  # without a header; else see `find_del
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 KNOWN_FORMATS = f"{', '.join(FORMATS)}, each also with .gz or .zst after it"
 JSON_FORMAT_HINT = "a .json or .jsonl file has one object per line, or one list of objects"
-LIST_FORMAT_HINT = (
-    "and lists, such as one sentence per row with its tokens and tags, as jsonl or parquet"
-)
 TXT_COLUMN_HINT = (
     "; a txt has no header: list its columns, such as columns: [label, text], also for one word "
     "per line with its tags; if each file is one item, set document_unit: file, text: [text] and, "
     "if folders are labels, label: folder"
 )
-CSV_COLUMN_HINT = "; if the file has no header, list all its columns under 'columns'"
-DAMAGED_HINT = "the file is damaged or of another format; make it again"
 # Column names look like identifiers. The first row of a file without a header may hold private
 # text, so a message lists the cells of a first line only if all of them look like this.
 COLUMN_NAME_PATTERN = re.compile(r"(?!.*\d{3})[A-Za-z_][\w.-]*", re.ASCII)
@@ -132,7 +125,8 @@ def _common_suffix(paths: Sequence[Path], pattern: str, where: str, *, unknown_a
         problem = f"format {suffixes.pop() or 'none'!r}"
     raise InputError(
         f"{where}: {pattern!r} names {problem}; give files of one format: {KNOWN_FORMATS}; "
-        f"{LIST_FORMAT_HINT}; a task reads other lines of text by its key 'columns'"
+        "and lists, such as one sentence per row with its tokens and tags, as jsonl or parquet; a "
+        "task reads other lines of text by its key 'columns'"
     )
 
 
@@ -147,7 +141,11 @@ def match_data_files(pattern: str, root: Path) -> list[Path]:
     if base == join_pattern(root, pattern):
         known = FORMATS.keys() - {".json"}
         candidates = [path for path in candidates if data_suffix(path) in known]
-    return sorted(path for path in candidates if path.is_file() and not _is_hidden(path, base))
+    return sorted(
+        path
+        for path in candidates
+        if path.is_file() and not any(part[0] == "." for part in path.relative_to(base).parts)
+    )
 
 
 def join_pattern(root: Path, pattern: str) -> Path:
@@ -160,10 +158,6 @@ def join_pattern(root: Path, pattern: str) -> Path:
         root = root.absolute().parent
         parts = parts[1:]
     return root.joinpath(*parts)
-
-
-def _is_hidden(path: Path, base: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(base).parts)
 
 
 def _match_candidates(pattern: str, root: Path) -> tuple[Path, list[Path]]:
@@ -185,7 +179,6 @@ def _match_candidates(pattern: str, root: Path) -> tuple[Path, list[Path]]:
 
 
 def _parts_before_glob(parts: Sequence[str]) -> list[str]:
-    """Return the leading parts of a path that hold no glob character."""
     return list(itertools.takewhile(lambda part: not set(part) & GLOB_CHARACTERS, parts))
 
 
@@ -273,28 +266,22 @@ def check_readable(files: DataFiles, where: str) -> None:
     errors = []
     for path, name in zip(files.paths, files.names, strict=True):
         try:
-            _check_file_readable(path, name, where)
+            if _is_empty_file(path, name, where):
+                raise InputError(f"{where}: {name} is empty; fill it, or remove it from the source")
         except InputError as error:
             errors.append(error)
+        except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+            errors.append(unreadable_error(name, where, error))
     if errors:
         num_others = len(errors) - 1
         more = f"; {num_others} more files cannot be read" if num_others else ""
         raise InputError(f"{errors[0]}{more}") from errors[0]
 
 
-def _check_file_readable(path: Path, name: str, where: str) -> None:
-    try:
-        is_empty = _is_empty_file(path, name, where)
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise _unreadable_error(name, where, error) from error
-    if is_empty:
-        raise InputError(f"{where}: {name} is empty; fill it, or remove it from the source")
-
-
 def _is_empty_file(path: Path, name: str, where: str) -> bool:
     """Return whether a file has no rows or text. Raises InputError if text is not UTF-8."""
     with open_decompressed(path) as stream:
-        blocks = _iter_blocks(stream, path, name, where)
+        blocks = _read_blocks(stream, path, name, where)
         if data_suffix(path) != ".parquet":
             return not _has_text(blocks, name, where)
         if path.suffix != ".parquet" and sum(map(len, blocks)) == 0:
@@ -314,10 +301,10 @@ def open_parquet(path: Path, *, read_dictionary: Sequence[str] = ()) -> pq.Parqu
 
     Texts of the columns in `read_dictionary` are read as numbers and a list of different texts.
     """
-    if path.suffix not in COMPRESSIONS:
-        return pq.ParquetFile(path, read_dictionary=list(read_dictionary))
-    with open_decompressed(path) as stream:
-        source = pa.BufferReader(stream.read())
+    source: Path | pa.BufferReader = path
+    if path.suffix in COMPRESSIONS:
+        with open_decompressed(path) as stream:
+            source = pa.BufferReader(stream.read())
     return pq.ParquetFile(source, read_dictionary=list(read_dictionary))
 
 
@@ -351,10 +338,10 @@ def _count_text_bytes(array: pa.Array) -> int:
     return pc.sum(pc.take(lengths, array.indices)).as_py() or 0
 
 
-def _iter_blocks(stream: IO[bytes], path: Path, name: str, where: str) -> Iterator[bytes]:
+def _read_blocks(stream: IO[bytes], path: Path, name: str, where: str) -> Iterator[bytes]:
     """Yield the decompressed blocks of a file. Raises InputError if they are too many."""
     num_bytes = 0
-    for block in iter(functools.partial(stream.read, BLOCK_BYTES), b""):
+    while block := stream.read(BLOCK_BYTES):
         num_bytes += len(block)
         _check_unpacked_size(num_bytes, path, name, where)
         yield block
@@ -410,18 +397,16 @@ def read_column_names(
     suffix = data_suffix(path)
     if suffix == ".txt":
         return ["text"]
-    if suffix in JSON_LINES:
+    if FORMATS[suffix] == "json":
         rows = itertools.islice(iter_json_rows(path, f"{where}: {name}"), COLUMN_SAMPLE_ROWS)
         return list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     try:
+        if suffix == ".parquet":
+            return list(open_parquet(path).schema_arrow.names)
         with open_decompressed(path) as stream:
-            if suffix == ".parquet":
-                compressed = path.suffix in COMPRESSIONS
-                source = pa.BufferReader(stream.read()) if compressed else path
-                return list(pq.read_schema(source).names)
             return _read_csv_header(stream, name, where, find_delimiter(path), quoting)
     except (OSError, csv.Error, pa.ArrowException) as error:
-        raise _unreadable_error(name, where, error) from error
+        raise unreadable_error(name, where, error) from error
 
 
 def find_delimiter(path: Path) -> str:
@@ -490,31 +475,24 @@ def check_columns(
     name: str,
     where: str,
     hint: str = "",
-    *,
-    describe: Callable[[str], str] = str,
 ) -> None:
     """Raise InputError for the first wanted column that is missing, with the nearest one.
 
-    Without a `hint` the suffix of `name` gives it; `describe` shows the name of the column.
+    Without a `hint` the suffix of `name` gives it.
     """
     for column in wanted:
         if column not in columns:
             nearest = _suggest_column(column, [shorten_value(known) for known in columns])
-            advice = hint or _missing_column_hint(name)
+            advice = hint
+            if not hint and ".txt" in Path(name).suffixes:
+                advice = TXT_COLUMN_HINT
+            elif not hint and not DELIMITERS.keys().isdisjoint(Path(name).suffixes):
+                advice = "; if the file has no header, list all its columns under 'columns'"
             if nearest.endswith("?"):
                 # A column of nearly that name shows that the file has a header.
                 sentence = hint.removeprefix("; ")
                 advice = f" {sentence[0].upper()}{sentence[1:]}" if sentence else ""
-            raise InputError(f"{where}: {name} has no column '{describe(column)}'{nearest}{advice}")
-
-
-def _missing_column_hint(name: str) -> str:
-    suffixes = Path(name).suffixes
-    if ".txt" in suffixes:
-        return TXT_COLUMN_HINT
-    if any(suffix in suffixes for suffix in DELIMITERS):
-        return CSV_COLUMN_HINT
-    return ""
+            raise InputError(f"{where}: {name} has no column '{column}'{nearest}{advice}")
 
 
 def _suggest_column(column: str, columns: Sequence[str]) -> str:
@@ -564,6 +542,10 @@ def _check_json_object(row: Any, place: str) -> dict[str, object]:
     return row
 
 
-def _unreadable_error(name: str, where: str, error: Exception) -> InputError:
+def unreadable_error(name: str, where: str, error: Exception) -> InputError:
+    """Return the error of a file that is damaged or of another format."""
     lines = str(error).splitlines() or [type(error).__name__]
-    return InputError(f"{where}: {name} cannot be read: {lines[0]}; {DAMAGED_HINT}")
+    return InputError(
+        f"{where}: {name} cannot be read: {lines[0]}; the file is damaged or of another format; "
+        "make it again"
+    )

@@ -7,14 +7,16 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from lineage.errors import InputError, shorten_value
+
+if TYPE_CHECKING:  # the import takes a second
+    from huggingface_hub import CachedRevisionInfo
 
 SHARD_PATTERN = re.compile(r"-\d{5}-of-(\d{5})")  # in the names of files that are one split
 INCOMPLETE = "a part of it is there"
@@ -71,56 +73,24 @@ def download_snapshot(
     ) from last_error
 
 
-@dataclass(frozen=True)
-class CachedModel:
-    """A model repository in the Hub's cache, at one revision."""
+def list_cached_models() -> "dict[str, CachedRevisionInfo]":
+    """Return the models of the Hub's cache, without a network: repositories, sorted -> revision.
 
-    repository: str
-    revision: str  # the commit
-    folder: Path
-
-
-def list_cached_models() -> list[CachedModel]:
-    """Return the models of the Hub's cache by name, without a network.
-
-    A model is at the commit of its main branch, or else at the one that was fetched last.
+    It is the commit of the main branch, or else the one that was fetched last.
     """
     from huggingface_hub import constants, scan_cache_dir
 
     if not Path(constants.HF_HUB_CACHE).is_dir():
-        return []
-    models = []
+        return {}
+    models = {}
     for repository in scan_cache_dir(constants.HF_HUB_CACHE).repos:
         if repository.repo_type != "model" or not repository.revisions:
             continue
-        newest = max(
+        models[repository.repo_id] = max(
             repository.revisions,
             key=lambda one: ("main" in one.refs, one.last_modified, one.commit_hash),
         )
-        models.append(CachedModel(repository.repo_id, newest.commit_hash, newest.snapshot_path))
-    return sorted(models, key=lambda model: model.repository)
-
-
-def find_dataset_card(repository: str, revision: str, *, local_files_only: bool) -> Path | None:
-    """Return the README.md of a data set, from the cache or the network; None if it has none."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return Path(
-            hf_hub_download(
-                repository,
-                "README.md",
-                repo_type="dataset",
-                revision=revision,
-                local_files_only=local_files_only,
-            )
-        )
-    except EntryNotFoundError as error:
-        # FileNotFoundError: it is not in the cache, and there is no network to ask.
-        if not local_files_only and isinstance(error, FileNotFoundError):
-            raise
-        return None
+    return dict(sorted(models.items()))
 
 
 def download_dataset(repository: str, config: str | None, revision: str, where: str) -> Path:
@@ -129,9 +99,24 @@ def download_dataset(repository: str, config: str | None, revision: str, where: 
     Without a configuration it holds those of all. Raises InputError.
     """
 
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
     def patterns(local_files_only: bool) -> list[str]:
-        card = find_dataset_card(repository, revision, local_files_only=local_files_only)
-        return _download_patterns(card, config)
+        card = None
+        try:
+            card = hf_hub_download(
+                repository,
+                "README.md",
+                repo_type="dataset",
+                revision=revision,
+                local_files_only=local_files_only,
+            )
+        except EntryNotFoundError as error:
+            # FileNotFoundError: it is not in the cache, and there is no network to ask.
+            if not local_files_only and isinstance(error, FileNotFoundError):
+                raise
+        return _download_patterns(Path(card) if card else None, config)
 
     def check(folder: Path) -> None:
         _check_download_complete(folder, _download_patterns(folder / "README.md", config))
@@ -164,19 +149,13 @@ def _check_download_complete(folder: Path, patterns: list[str]) -> None:
             raise ValueError(INCOMPLETE)
         files.update(matches)
     for file in files:
-        if not files.issuperset(_all_shards(file)):
-            raise ValueError(INCOMPLETE)
-
-
-def _all_shards(file: str) -> list[str]:
-    """Return the names of all shards of the split that a file is a shard of."""
-    shard = SHARD_PATTERN.search(file)
-    if shard is None:
-        return []
-    stem = file[: shard.start()]
-    suffix = file[shard.end() :]
-    num_shards = int(shard[1])
-    return [f"{stem}-{number:05d}-of-{shard[1]}{suffix}" for number in range(num_shards)]
+        shard = SHARD_PATTERN.search(file)
+        if shard is None:
+            continue
+        for number in range(int(shard[1])):
+            name = f"-{number:05d}-of-{shard[1]}"
+            if f"{file[: shard.start()]}{name}{file[shard.end() :]}" not in files:
+                raise ValueError(INCOMPLETE)
 
 
 def _download_patterns(readme: Path | None, config: str | None) -> list[str]:
@@ -210,23 +189,19 @@ def card_data_files(readme: Path | None, config: str | None) -> list[Any]:
             "a list of mappings; correct it"
         ) from None
     for entry in configs:
-        for pattern in [entry.get("data_dir"), *_flatten_patterns(entry.get("data_files"))]:
-            _check_stays_in_folder(pattern, readme)
+        patterns = [entry.get("data_dir"), *_flatten_patterns(entry.get("data_files"))]
+        for pattern in filter(None, patterns):
+            # A file outside may change, since nobody records its digest.
+            leads_up = pattern.startswith("/") or ".." in PurePosixPath(pattern).parts
+            if leads_up or "::" in pattern or "://" in pattern:
+                raise InputError(
+                    f"{readme}: '{shorten_value(pattern)}' names files outside the folder of the "
+                    "data set; copy them into it, and name them without '/' at the beginning, '..' "
+                    "or '://'"
+                )
     if any("data_dir" in entry for entry in configs):
         return []
     return [entry.get("data_files") for entry in configs]
-
-
-def _check_stays_in_folder(pattern: str | None, readme: Path) -> None:
-    """Raise InputError for a pattern that may name a file whose digest nobody records."""
-    if not pattern:
-        return
-    parts = PurePosixPath(pattern).parts
-    if pattern.startswith("/") or ".." in parts or "::" in pattern or "://" in pattern:
-        raise InputError(
-            f"{readme}: '{shorten_value(pattern)}' names files outside the folder of the data set; "
-            "copy them into it, and name them without '/' at the beginning, '..' or '://'"
-        )
 
 
 def _flatten_patterns(data_files: Any) -> list[str]:

@@ -7,7 +7,7 @@ the columns and says how to choose.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
@@ -77,7 +77,7 @@ KINDS_BY_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Column:
+class _Column:
     """A column of a sample of a user's table."""
 
     name: str
@@ -85,12 +85,10 @@ class Column:
 
     @cached_property
     def filled(self) -> list[Any]:
-        """The values that are there."""
         return [value for value in self.values if value is not None and str(value).strip()]
 
     @cached_property
     def is_list(self) -> bool:
-        """True if the values are lists."""
         return bool(self.filled) and all(isinstance(value, list | tuple) for value in self.filled)
 
     @cached_property
@@ -105,7 +103,6 @@ class Column:
 
     @cached_property
     def num_distinct(self) -> int:
-        """The number of distinct values."""
         return len(set(self.texts))
 
     @cached_property
@@ -116,7 +113,6 @@ class Column:
 
     @cached_property
     def is_numeric(self) -> bool:
-        """True if all values are numbers."""
         return not self.is_list and bool(self.texts) and all(map(is_number, self.texts))
 
     @cached_property
@@ -128,7 +124,6 @@ class Column:
 
     @cached_property
     def has_fractions(self) -> bool:
-        """True if some number is not whole."""
         return self.is_numeric and not all(float(text).is_integer() for text in self.texts)
 
     @cached_property
@@ -149,7 +144,6 @@ class Column:
 
     @cached_property
     def is_text(self) -> bool:
-        """True if the values may be texts."""
         if self.is_list or self.holds_objects or self.is_numeric or self.is_identifier:
             return False
         if self.is_categorical:
@@ -164,9 +158,8 @@ class ColumnChoice:
     kind: str
     keys: dict[str, Any]  # keys of the task that name columns
     text_columns: tuple[str, ...]  # their texts are truncated together; empty: texts stay whole
-    is_kind_guessed: bool
     # By key: other columns that could have been chosen.
-    alternatives: dict[str, tuple[str, ...]]
+    alternatives: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def has_tags(self) -> bool:
@@ -190,108 +183,205 @@ def choose_columns(
 
     `task` is the name of the task: a column of this name is its label.
     """
-    columns = {name: Column(name, values) for name, values in table.items()}
+    columns = {name: _Column(name, values) for name, values in table.items()}
+    guesser = _Guesser(columns, requested, task, where)
     for name in (*requested.text, *filter(None, [requested.label])):
         if name not in columns:
-            raise InputError(
-                f"{where}: there is no column '{name}'; its columns are {list_names(columns)}"
-            )
-    for choose in (_choose_named_kind, _choose_multiple_choice, _choose_tags):
-        choice = choose(columns, requested, task, where)
-        if choice is not None:
-            return choice
-    return _choose_text_and_label(columns, requested, task, where)
-
-
-def _choose_named_kind(
-    columns: dict[str, Column], requested: RequestedColumns, task: str, where: str
-) -> ColumnChoice | None:
-    """Return a kind that the names of its columns tell."""
-    for kind, names, optional in KINDS_BY_COLUMNS:
-        if requested.kind not in (None, kind) or requested.label or requested.text:
-            continue
-        if not all(name in columns for name in names):
-            if requested.kind == kind:
-                raise InputError(
-                    f"{where}: kind={kind} needs the columns {', '.join(names)}; rename the "
-                    f"columns of the data; its columns are {list_names(columns)}"
-                )
-            continue
-        keys = {name: name for name in names}
-        if optional in columns:
-            keys[optional] = optional
-        texts = tuple(names[:2]) if kind == "extractive_qa" else ()
-        return ColumnChoice(kind, keys, texts, requested.kind is None, {})
-    return None
-
-
-def _choose_multiple_choice(
-    columns: dict[str, Column], requested: RequestedColumns, task: str, where: str
-) -> ColumnChoice | None:
-    """Return multiple_choice if there is a column for each choice."""
-    choices = [name for name in columns if CHOICE_NAME.fullmatch(name)]
-    if requested.kind not in (None, "multiple_choice"):
-        return None
-    if len(choices) < 2:
-        if requested.kind is None:
-            return None
-        raise InputError(
-            f"{where}: kind=multiple_choice needs a column for each choice, named choice1, choice2 "
-            f"and so on; rename them; its columns are {list_names(columns)}"
-        )
-    others = {name: column for name, column in columns.items() if name not in choices}
-    texts = requested.text or _choose_texts(others, {requested.label}, where)[0]
-    label, alternatives = _choose_label(others, requested, {*texts}, task, where)
-    keys = {"text": list(texts), "choices": choices, "label": label}
-    return ColumnChoice(
-        "multiple_choice",
-        keys,
-        (*texts, choices[0]),
-        requested.kind is None,
-        {} if requested.label else {"label": alternatives},
+            raise guesser.refusal(f"there is no column '{name}'")
+    return (
+        guesser.choose_named_kind()
+        or guesser.choose_multiple_choice()
+        or guesser.choose_tags()
+        or guesser.choose_text_and_label()
     )
 
 
-def _choose_tags(
-    columns: dict[str, Column], requested: RequestedColumns, task: str, where: str
-) -> ColumnChoice | None:
-    """Return token_classification if a column has a tag for each word of another."""
-    kind = "token_classification"
-    if requested.kind not in (None, kind):
+@dataclass(frozen=True)
+class _Guesser:
+    """The columns of a table, what the user has said of them, and the place for messages."""
+
+    columns: dict[str, _Column]
+    requested: RequestedColumns
+    task: str
+    where: str
+
+    def refusal(self, problem: str, advice: str = "") -> InputError:
+        """Return an error that lists the columns."""
+        names = list_names(self.columns)
+        return InputError(f"{self.where}: {problem}; its columns are {names}{advice}")
+
+    def choose_named_kind(self) -> ColumnChoice | None:
+        """Return a kind that the names of its columns tell."""
+        for kind, names, optional in KINDS_BY_COLUMNS:
+            if self.requested.kind not in (None, kind):
+                continue
+            if self.requested.label or self.requested.text:
+                continue
+            if all(name in self.columns for name in names):
+                keys = {name: name for name in (*names, optional) if name in self.columns}
+                return ColumnChoice(kind, keys, names[:2] if kind == "extractive_qa" else ())
+            if self.requested.kind == kind:
+                raise self.refusal(
+                    f"kind={kind} needs the columns {', '.join(names)}; rename the columns of the "
+                    "data"
+                )
         return None
-    tokens = _choose_tokens(columns, requested)
-    if tokens is None:
-        if requested.kind == kind:
-            raise InputError(
-                f"{where}: kind={kind} needs a column of words and one with a tag for each; "
-                f"name them, as text=COLUMN,label=COLUMN; its columns are {list_names(columns)}"
+
+    def choose_multiple_choice(self) -> ColumnChoice | None:
+        """Return multiple_choice if there is a column for each choice."""
+        kind = "multiple_choice"
+        choices = [name for name in self.columns if CHOICE_NAME.fullmatch(name)]
+        if self.requested.kind not in (None, kind):
+            return None
+        if len(choices) < 2:
+            if self.requested.kind is None:
+                return None
+            raise self.refusal(
+                f"kind={kind} needs a column for each choice, named choice1, choice2 and so on; "
+                "rename them"
             )
-        return None
-    candidates = [name for name, column in columns.items() if _are_tags(column, tokens)]
-    if requested.label:
-        candidates = [requested.label]
-    label, alternatives = _pick_label(candidates, task, where)
-    keys = {"tokens": tokens.name, "label": label}
-    guessed = {} if requested.label else {"label": alternatives}
-    return ColumnChoice(kind, keys, (), requested.kind is None, guessed)
+        others = {name: column for name, column in self.columns.items() if name not in choices}
+        guesser = replace(self, columns=others)
+        texts = self.requested.text or guesser.choose_texts()[0]
+        label, alternatives = guesser.choose_label(texts)
+        keys = {"text": list(texts), "choices": choices, "label": label}
+        return ColumnChoice(kind, keys, (*texts, choices[0]), alternatives)
+
+    def choose_tags(self) -> ColumnChoice | None:
+        """Return token_classification if a column has a tag for each word of another."""
+        kind = "token_classification"
+        if self.requested.kind not in (None, kind):
+            return None
+        tokens = self._choose_tokens()
+        if tokens is None:
+            if self.requested.kind is None:
+                return None
+            raise self.refusal(
+                f"kind={kind} needs a column of words and one with a tag for each; name them, as "
+                "text=COLUMN,label=COLUMN"
+            )
+        if self.requested.label:
+            return ColumnChoice(kind, {"tokens": tokens.name, "label": self.requested.label}, ())
+        candidates = [name for name, column in self.columns.items() if _are_tags(column, tokens)]
+        label, alternatives = self._pick_label(candidates)
+        return ColumnChoice(kind, {"tokens": tokens.name, "label": label}, (), alternatives)
+
+    def _choose_tokens(self) -> _Column | None:
+        """Return the column of words whose tags another column has; None if there is none."""
+        if self.requested.kind and self.requested.text:
+            return self.columns[self.requested.text[0]]
+        tagged = [
+            self.columns[name]
+            for name in self.requested.text or self.columns
+            if any(_are_tags(column, self.columns[name]) for column in self.columns.values())
+        ]
+        named = [column for column in tagged if column.name.lower() in TOKEN_NAMES]
+        return max(named or tagged, key=lambda column: len(_distinct_entries(column)), default=None)
+
+    def choose_text_and_label(self) -> ColumnChoice:
+        """Return classification or regression of one text or two."""
+        texts = self.requested.text
+        alternatives: dict[str, tuple[str, ...]] = {}
+        if not texts:
+            texts, alternatives["text"] = self.choose_texts()
+        label_name, label_alternatives = self.choose_label(texts)
+        alternatives |= label_alternatives
+        label = self.columns[label_name]
+        kind = self.requested.kind
+        if kind is None:
+            is_score = label.is_numeric and label_name.lower() in SCORE_NAMES
+            is_number = label.is_amount or (is_score and label.num_distinct > 2)
+            are_words = all(self.columns[name].mean_words < MIN_TEXT_WORDS for name in texts)
+            kind = "text_classification"
+            if is_number:
+                kind = "word_similarity" if len(texts) == 2 and are_words else "text_regression"
+        if kind == "word_similarity":
+            return ColumnChoice(kind, {"words": list(texts), "label": label_name}, (), alternatives)
+        keys = {"text": list(texts), "label": label_name}
+        return ColumnChoice(kind, keys, texts, alternatives)
+
+    def choose_label(self, texts: Sequence[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
+        """Return the label column, and others that could have been it. Raises InputError."""
+        if self.requested.label:
+            return self.requested.label, {}
+        rest = [column for column in self.columns.values() if column.name not in texts]
+        named = {self.task.lower(), *chain.from_iterable(LABEL_NAMES)}
+        if self.requested.kind in NUMBER_KINDS:
+            candidates = [one.name for one in rest if one.is_numeric and not one.is_identifier]
+        else:
+            candidates = [column.name for column in rest if column.is_categorical]
+        if self.requested.kind is None:
+            candidates += [
+                column.name
+                for column in rest
+                if column.is_amount and (column.has_fractions or column.name.lower() in named)
+            ]
+        if candidates:
+            return self._pick_label(candidates)
+        for column in rest:
+            if column.num_distinct == 1 and column.name.lower() in named:
+                raise InputError(
+                    f"{self.where}: column '{column.name}' is named like a label, but has the same "
+                    "value in all rows, so there is nothing to learn; name another column, as "
+                    "label=COLUMN, or use a table with several labels"
+                )
+        needed = "like a label (one with few distinct values)"
+        if self.requested.kind in NUMBER_KINDS:
+            needed = "like a score (one with numbers)"
+        raise self.refusal(
+            f"no column looks {needed}", "; name it, as label=COLUMN, or use a table that has one"
+        )
+
+    def _pick_label(self, candidates: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
+        """Return one of several label columns, by their names, and the others."""
+        found: list[str] = []
+        for group in ((self.task.lower(),), *LABEL_NAMES):
+            found = found or [name for name in candidates if name.lower() in group]
+        found = found or [name for name in candidates if name.lower() not in METADATA_NAMES]
+        found = found or candidates
+        if len(found) > 1:
+            shown = ", ".join(f"'{shorten_value(name)}'" for name in found)
+            raise InputError(
+                f"{self.where}: {len(found)} columns look like labels: {shown}; name the one to be "
+                f"predicted, such as --task {self.task}=FILE,label={shorten_value(found[-1])}"
+            )
+        return found[0], {"label": tuple(name for name in candidates if name != found[0])}
+
+    def choose_texts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the text column, or both of a pair, and the others. Raises InputError."""
+        candidates = [
+            column
+            for column in self.columns.values()
+            if column.is_text and column.name != self.requested.label
+        ]
+        if not candidates:
+            raise self.refusal(
+                "no column looks like a text (one with different values of several words)",
+                "; name it, as text=COLUMN",
+            )
+        pairs = [
+            (first.name, second.name)
+            for first, second in combinations(candidates, 2)
+            if _are_pair(first.name.lower(), second.name.lower())
+        ]
+        if len(pairs) == 1:
+            return pairs[0], ()
+        most_words = max(column.mean_words for column in candidates)
+        alike = [one for one in candidates if one.mean_words * ALIKE_LENGTH_RATIO >= most_words]
+        named = [column for column in alike if column.name.lower() in TEXT_NAMES]
+        found = named if len(named) == 1 else alike
+        if len(found) > 1:
+            names = [shorten_value(column.name) for column in found]
+            raise InputError(
+                f"{self.where}: {len(found)} columns look like texts: {', '.join(names)}; name "
+                f"one, as text={names[0]}, or both that belong together, as "
+                f"text={names[0]},text={names[1]}"
+            )
+        others = tuple(column.name for column in candidates if column is not found[0])
+        return (found[0].name,), others
 
 
-def _choose_tokens(columns: dict[str, Column], requested: RequestedColumns) -> Column | None:
-    """Return the column of words whose tags another column has; None if there is none."""
-    if requested.kind and requested.text:
-        return columns[requested.text[0]]
-    names = list(requested.text) or list(columns)
-    tagged = [
-        columns[name]
-        for name in names
-        if any(_are_tags(column, columns[name]) for column in columns.values())
-    ]
-    named = [column for column in tagged if column.name.lower() in TOKEN_NAMES]
-    candidates = named or tagged
-    return max(candidates, key=lambda column: len(_distinct_entries(column)), default=None)
-
-
-def _are_tags(tags: Column, tokens: Column) -> bool:
+def _are_tags(tags: _Column, tokens: _Column) -> bool:
     """Return whether a column has a tag for each word of another, or spans of its characters."""
     if tags is tokens or not tokens.filled or tokens.is_numeric:
         return False
@@ -328,148 +418,16 @@ def _entries(value: Any) -> Sequence[Any]:
     return str(value).split() if value is not None else []
 
 
-def _distinct_entries(column: Column) -> set[str]:
+def _distinct_entries(column: _Column) -> set[str]:
     return set(map(str, chain.from_iterable(map(_entries, column.values))))
-
-
-def _choose_text_and_label(
-    columns: dict[str, Column], requested: RequestedColumns, task: str, where: str
-) -> ColumnChoice:
-    """Return classification or regression of one text or two."""
-    texts = requested.text
-    alternatives: dict[str, tuple[str, ...]] = {}
-    if not texts:
-        texts, alternatives["text"] = _choose_texts(columns, {requested.label}, where)
-    label, other_labels = _choose_label(columns, requested, {*texts}, task, where)
-    if not requested.label:
-        alternatives["label"] = other_labels
-    kind = requested.kind
-    if kind is None:
-        is_score = columns[label].is_numeric and label.lower() in SCORE_NAMES
-        is_number_label = columns[label].is_amount or (is_score and columns[label].num_distinct > 2)
-        kind = "text_regression" if is_number_label else "text_classification"
-    is_kind_guessed = requested.kind is None
-    are_words = all(columns[name].mean_words < MIN_TEXT_WORDS for name in texts)
-    if kind == "text_regression" and is_kind_guessed and len(texts) == 2 and are_words:
-        kind = "word_similarity"
-    if kind == "word_similarity":
-        words = {"words": list(texts), "label": label}
-        return ColumnChoice(kind, words, (), is_kind_guessed, alternatives)
-    keys = {"text": list(texts), "label": label}
-    return ColumnChoice(kind, keys, texts, is_kind_guessed, alternatives)
-
-
-def _choose_label(
-    columns: dict[str, Column],
-    requested: RequestedColumns,
-    texts: set[str],
-    task: str,
-    where: str,
-) -> tuple[str, tuple[str, ...]]:
-    """Return the label column, and others that could have been it. Raises InputError."""
-    if requested.label:
-        return requested.label, ()
-    rest = [column for column in columns.values() if column.name not in texts]
-
-    def is_label(column: Column) -> bool:
-        if requested.kind in NUMBER_KINDS:
-            return column.is_numeric and not column.is_identifier
-        return column.is_categorical
-
-    candidates = [column.name for column in rest if is_label(column)]
-    if requested.kind is None:
-        named = _names_in(LABEL_NAMES, task)
-        candidates += [
-            column.name
-            for column in rest
-            if column.is_amount and (column.has_fractions or column.name.lower() in named)
-        ]
-    if not candidates:
-        _check_not_constant(rest, task, where)
-        needed = "like a label (one with few distinct values)"
-        if requested.kind in NUMBER_KINDS:
-            needed = "like a score (one with numbers)"
-        raise InputError(
-            f"{where}: no column looks {needed}; "
-            f"its columns are {list_names(columns)}; name it, as label=COLUMN, or use a table that has one"
-        )
-    return _pick_label(candidates, task, where)
-
-
-def _check_not_constant(columns: Iterable[Column], task: str, where: str) -> None:
-    """Raise InputError for a column with the name of a label and one value."""
-    for column in columns:
-        if column.num_distinct == 1 and column.name.lower() in _names_in(LABEL_NAMES, task):
-            raise InputError(
-                f"{where}: column '{column.name}' is named like a label, but has the same value in "
-                "all rows, so there is nothing to learn; name another column, as label=COLUMN, or "
-                "use a table with several labels"
-            )
-
-
-def _names_in(groups: Iterable[Iterable[str]], task: str) -> set[str]:
-    return {task.lower(), *chain.from_iterable(groups)}
-
-
-def _pick_label(candidates: list[str], task: str, where: str) -> tuple[str, tuple[str, ...]]:
-    """Return one of several label columns, by their names, and the others. Raises InputError."""
-    found: list[str] = []
-    for group in ((task.lower(),), *LABEL_NAMES):
-        found = found or [name for name in candidates if name.lower() in group]
-    found = found or [name for name in candidates if name.lower() not in METADATA_NAMES]
-    found = found or candidates
-    if len(found) > 1:
-        shown = ", ".join(f"'{shorten_value(name)}'" for name in found)
-        raise InputError(
-            f"{where}: {len(found)} columns look like labels: {shown}; name the one to be "
-            f"predicted, such as --task {task}=FILE,label={shorten_value(found[-1])}"
-        )
-    return found[0], tuple(name for name in candidates if name != found[0])
-
-
-def _choose_texts(
-    columns: dict[str, Column], excluded: set[str | None], where: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the text column, or both of a pair, and the others. Raises InputError."""
-    candidates = [
-        column for column in columns.values() if column.is_text and column.name not in excluded
-    ]
-    if not candidates:
-        raise InputError(
-            f"{where}: no column looks like a text (one with different values of several words); "
-            f"its columns are {list_names(columns)}; name it, as text=COLUMN"
-        )
-    pairs = [
-        (first.name, second.name)
-        for first, second in combinations(candidates, 2)
-        if _are_pair(first.name.lower(), second.name.lower())
-    ]
-    if len(pairs) == 1:
-        return pairs[0], ()
-    longest = max(candidates, key=lambda column: column.mean_words)
-    alike = [
-        column
-        for column in candidates
-        if column.mean_words * ALIKE_LENGTH_RATIO >= longest.mean_words
-    ]
-    named = [column for column in alike if column.name.lower() in TEXT_NAMES]
-    found = named if len(named) == 1 else alike
-    if len(found) > 1:
-        names = [shorten_value(column.name) for column in found]
-        raise InputError(
-            f"{where}: {len(found)} columns look like texts: {', '.join(names)}; name one, as "
-            f"text={names[0]}, or both that belong together, as text={names[0]},text={names[1]}"
-        )
-    others = tuple(column.name for column in candidates if column is not found[0])
-    return (found[0].name,), others
 
 
 def choose_corpus_text(table: TableColumns, where: str) -> tuple[str, tuple[str, ...]]:
     """Return the column with the texts of a corpus, and others. Raises InputError."""
-    columns = {name: Column(name, values) for name, values in table.items()}
+    columns = {name: _Column(name, values) for name, values in table.items()}
     if len(columns) == 1:
         return next(iter(columns)), ()
-    texts, others = _choose_texts(columns, set(), where)
+    texts, others = _Guesser(columns, RequestedColumns(), "", where).choose_texts()
     if len(texts) > 1:
         raise InputError(
             f"{where}: 2 columns look like texts: {', '.join(map(shorten_value, texts))}; name "

@@ -50,7 +50,6 @@ class _RawTask:
 
     task: Task  # as it is read: with the keys of its mirror, or the columns of a generated task
     tables: dict[str, UserTable]
-    tasks: dict[str, Task]  # by split: `task`, or that of an extra test set, which has its own keys
     # The best possible scores of a generated task, also by group.
     ceilings: Ceilings | None = None
     ceiling_groups: dict[str, Ceilings] = dataclasses.field(default_factory=dict)
@@ -133,10 +132,10 @@ def build_items(
     splits = {}
     for split, table in raw.tables.items():
         if split != "unlabelled":
-            splits[split] = _make_items(table, split, raw.tasks[split], kind, dropped[split])
-    splits = apply_label_map(splits, raw.places, raw.tasks, dropped, where)
+            splits[split] = _make_items(table, split, kind, dropped[split])
+    splits = apply_label_map(splits, raw.tables, dropped, where)
     label_warnings = kind.answer.warn_of_labels(splits, raw.task)
-    label_columns = {split: raw.tasks[split].label or "" for split in splits}
+    label_columns = {split: raw.tables[split].task.label or "" for split in splits}
     labels = kind.answer.check_labels(splits, raw.places, label_columns)
     num_validation_taken = 0
     if kind.has_train_split and not task.folds:
@@ -145,19 +144,23 @@ def build_items(
         )
     kind.answer.drop_unanswerable(splits, raw.places, dropped, folds=task.folds)
     for split, items in splits.items():
-        # Validation may come from train; then it has no table, and no task, of its own.
-        split_task = raw.tasks.get(split, raw.task)
+        # Validation may come from train; then it has no table of its own.
+        split_task = raw.tables[split].task if split in raw.tables else raw.task
         split_dropped = dropped.setdefault(split, {})
         splits[split] = _apply_limits(items, split, split_task, split_dropped, seed=seed)
     _check_limited_items(splits, labels, raw, task, kind)
     counters = _pop_counters(splits)
     if "unlabelled" in raw.tables:
         splits["unlabelled"], dropped["unlabelled"] = collect_unlabelled(
-            raw.tables, raw.tasks, kind, splits, seed=seed
+            raw.tables, kind, splits, seed=seed
         )
     facts = _describe_items(name, task, kind, raw, splits, labels, dropped, where)
     facts |= counters | {"held_out_from_train": num_validation_taken}
-    info = TaskInfo(**facts, character_spans=_has_character_spans(raw, kind))
+    character_spans = False
+    if kind.answer.are_words:
+        user_labels = raw.tables["train"].columns[raw.task.label or ""]
+        character_spans = any(map(is_span_annotation, user_labels))  # texts were split into words
+    info = TaskInfo(**facts, character_spans=character_spans)
     for items in splits.values():
         if labels and "label" in items:
             items["label"] = kind.answer.index_labels(items["label"], labels)
@@ -174,12 +177,15 @@ def _read_task(name: str, task: Task, kind: Kind, *, seed: int, root: Path, wher
         tables = {}
         for split, table in open_task_tables(resolved_task, root, where).items():
             columns = table.read_columns(_columns_to_read(resolved_task, split, table))
-            tables[split] = UserTable(columns, table.location)
+            tables[split] = UserTable(columns, table.location, resolved_task)
         _check_first_lines(resolved_task, kind, tables)
-        raw = _RawTask(resolved_task, tables, dict.fromkeys(tables, resolved_task))
+        raw = _RawTask(resolved_task, tables)
     for extra_name in task.extra_test_sets:
-        extra_task, extra_table = _read_extra_test_set(task, extra_name, root, where)
-        raw.tasks[EXTRA_TEST_PREFIX + extra_name] = extra_task
+        place = f"{where}.extra_test_sets.{extra_name}"
+        extra_task, _ = resolve_origin(extra_test_task(task, extra_name, where), root, place)
+        table = open_task_tables(extra_task, root, place)["test"]
+        columns = table.read_columns(_columns_to_read(extra_task, "test", table))
+        extra_table = UserTable(columns, table.location, extra_task)
         raw.tables[EXTRA_TEST_PREFIX + extra_name] = extra_table
     return raw
 
@@ -218,7 +224,7 @@ def _check_first_lines(task: Task, kind: Kind, tables: dict[str, UserTable]) -> 
         path: tables[split] for split, path in (task.files or {}).items() if split != "unlabelled"
     }
     first_rows = []
-    for columns, _ in tables_by_file.values():
+    for columns, *_ in tables_by_file.values():
         filled_rows = find_filled_rows(columns)
         if not filled_rows:
             continue
@@ -240,7 +246,7 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
     """Generate the task in the synthetic language, or load the examples, as a user's tables."""
     try:
         if task.generated == "examples":
-            generated = examples.load_word_sense_task(name, language=task.language)
+            generated = examples.load_word_sense_task(task.language)
         else:
             generated = synthetic_tasks.generate_task(
                 name,
@@ -261,11 +267,10 @@ def _read_generated_task(name: str, task: Task, kind: Kind, *, seed: int, where:
         columns = {str(column): list(table[column]) for column in table}
         if "label" in columns and generated.labels:
             columns["label"] = [generated.labels[index] for index in columns["label"]]
-        tables[split] = UserTable(columns, f"{where}: {split}")
+        tables[split] = UserTable(columns, f"{where}: {split}", task)
     return _RawTask(
         task,
         tables,
-        dict.fromkeys(tables, task),
         ceilings=generated.ceilings,
         ceiling_groups=generated.group_ceilings,
     )
@@ -279,23 +284,14 @@ def name_generated_columns(task: Task, kind: Kind) -> Task:
     return dataclasses.replace(task, group="group", **column_keys)
 
 
-def _read_extra_test_set(task: Task, name: str, root: Path, where: str) -> tuple[Task, UserTable]:
-    """Return how an extra test set is read, and its table. Raises InputError."""
-    place = f"{where}.extra_test_sets.{name}"
-    resolved_task, _ = resolve_origin(extra_test_task(task, name, where), root, place)
-    table = open_task_tables(resolved_task, root, place)["test"]
-    columns = table.read_columns(_columns_to_read(resolved_task, "test", table))
-    return resolved_task, UserTable(columns, table.location)
-
-
 def _make_items(
-    user_table: UserTable, split: str, task: Task, kind: Kind, dropped: dict[str, int]
+    user_table: UserTable, split: str, kind: Kind, dropped: dict[str, int]
 ) -> pd.DataFrame:
     """Make the kind's items. Their `id` is the split and the row of the user's table, from 1.
 
     Count in `dropped` the rows that give none. Raises InputError if no row gives one.
     """
-    columns, where = user_table
+    columns, where, task = user_table
     num_rows = len(next(iter(columns.values())))
     rows = find_filled_rows(columns)
     if not rows:
@@ -347,9 +343,14 @@ def _apply_limits(
 def _check_limited_items(
     splits: dict[str, pd.DataFrame], labels: list[str], raw: _RawTask, task: Task, kind: Kind
 ) -> None:
-    """Check the items that are left after the limits. Raises InputError."""
     if kind.has_train_split and labels and kind.answer.names_labels:
-        _check_limited_labels(splits["train"]["label"], len(labels), kind, raw.places["train"])
+        train_labels = splits["train"]["label"]
+        num_seen = train_labels.explode().nunique()
+        if num_seen < (len(labels) if kind.answer.has_one_label else 2):
+            raise InputError(
+                f"{raw.places['train']}: limit.train or validation leaves {len(train_labels)} "
+                f"items, with {num_seen} of the {len(labels)} labels; raise the limit, or give more"
+            )
     if task.folds:
         check_folds(splits["train"], task, kind, raw.places["train"])
     if kind.check_items is not None:
@@ -357,31 +358,21 @@ def _check_limited_items(
             kind.check_items(table, raw.task, raw.places[split])
 
 
-def _check_limited_labels(labels: "pd.Series[Any]", count: int, kind: Kind, where: str) -> None:
-    """Raise InputError if train has too few of the `count` labels left."""
-    num_seen = labels.explode().nunique()
-    num_needed = count if kind.answer.has_one_label else 2
-    if num_seen < num_needed:
-        raise InputError(
-            f"{where}: limit.train or validation leaves {len(labels)} items, with {num_seen} of "
-            f"the {count} labels; raise the limit, or give more"
-        )
-
-
 def _pop_counters(splits: dict[str, pd.DataFrame]) -> dict[str, dict[str, int]]:
     """Remove the columns that only count something from the items, and return their sums."""
-    counters: dict[str, dict[str, int]] = {
-        "truncated": {},
-        "invalid_tags": {},
-        "blank_words": {},
+    columns = {
+        "truncated": "truncated",
+        "invalid_tags": "has_invalid_tags",
+        "blank_words": "blank",
     }
-    for split, table in splits.items():
-        counters["truncated"][split] = int(table.pop("truncated").sum())
-        if "has_invalid_tags" in table:
-            counters["invalid_tags"][split] = int(table.pop("has_invalid_tags").sum())
-        if "blank" in table:
-            counters["blank_words"][split] = int(table.pop("blank").sum())
-    return counters
+    return {
+        counter: {
+            split: int(table.pop(column).sum())
+            for split, table in splits.items()
+            if column in table
+        }
+        for counter, column in columns.items()
+    }
 
 
 def _describe_items(
@@ -394,7 +385,12 @@ def _describe_items(
     dropped: dict[str, dict[str, int]],
     where: str,
 ) -> dict[str, Any]:
-    """Return what task.json says about the items: their kind, labels, metrics and counts."""
+    # A generated task names groups, but not for the user's splits.
+    grouped_splits = {
+        split
+        for split in splits
+        if (raw.tables[split].task if split.startswith(EXTRA_TEST_PREFIX) else task).group
+    }
     default_metric = kind.answer.choose_metric(labels, raw.task.metric or (), where)
     return {
         "name": name,
@@ -410,7 +406,7 @@ def _describe_items(
         **kind.answer.count_doubtful(splits, labels, raw.task),
         "duplicates_of_train": count_repeats_in_train(splits, raw.task, kind),
         "duplicates_in_folds": count_repeats_in_folds(splits, task, kind),
-        "groups_in_train": count_groups_in_train(splits, _grouped_splits(splits, task, raw)),
+        "groups_in_train": count_groups_in_train(splits, grouped_splits),
         "has": sorted(splits),
         "extra_test_sets": list(task.extra_test_sets),
         "folds": task.folds,
@@ -419,21 +415,3 @@ def _describe_items(
         "ceilings": raw.ceilings,
         "ceiling_groups": raw.ceiling_groups,
     }
-
-
-def _grouped_splits(splits: dict[str, pd.DataFrame], task: Task, raw: _RawTask) -> set[str]:
-    """Return the splits whose groups the user names; a generated task names its own."""
-    grouped = set()
-    for split in splits:
-        split_task = raw.tasks[split] if split.startswith(EXTRA_TEST_PREFIX) else task
-        if split_task.group:
-            grouped.add(split)
-    return grouped
-
-
-def _has_character_spans(raw: _RawTask, kind: Kind) -> bool:
-    """Tell whether the labels are spans of characters, so that texts were split into words."""
-    if not kind.answer.are_words:
-        return False
-    labels = raw.tables["train"].columns[raw.task.label or ""]
-    return any(map(is_span_annotation, labels))

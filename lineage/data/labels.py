@@ -9,6 +9,7 @@ from lineage.answers.base import row_number
 from lineage.answers.label_names import describe_labels, sort_labels
 from lineage.config.data import Task
 from lineage.data.task_data import EXTRA_TEST_PREFIX
+from lineage.data.unlabelled import UserTable
 from lineage.errors import InputError, row_error, shorten_value
 
 MAX_SUGGESTED_LABELS = 10  # labels of the data, to be copied into label_map
@@ -16,8 +17,7 @@ MAX_SUGGESTED_LABELS = 10  # labels of the data, to be copied into label_map
 
 def apply_label_map(
     splits: dict[str, pd.DataFrame],
-    places: dict[str, str],
-    tasks: Mapping[str, Task],
+    tables: Mapping[str, UserTable],
     dropped: dict[str, dict[str, int]],
     where: str,
 ) -> dict[str, pd.DataFrame]:
@@ -34,13 +34,14 @@ def apply_label_map(
             place = f"{where}.extra_test_sets.{split.removeprefix(EXTRA_TEST_PREFIX)}"
         splits_by_place.setdefault(place, []).append(split)
     for place, names in splits_by_place.items():
-        task = tasks[names[0]]
+        task = tables[names[0]].task
         if isinstance(task.label_map, dict):
             _check_label_map([splits[name]["label"] for name in names], task, f"{place}.label_map")
     mapped = {}
     for split, table in splits.items():
-        if tasks[split].label_map:
-            table = _map_table_labels(table, tasks[split], places[split], dropped[split])
+        user_table = tables[split]
+        if user_table.task.label_map:
+            table = _map_table_labels(table, user_table.task, user_table.place, dropped[split])
         mapped[split] = table
     return mapped
 

@@ -1,14 +1,12 @@
 """Read, validate and measure a task, and write the files of its artifact."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from lineage.artifacts import write_table
 from lineage.config.data import Task
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, build_items, check_task_files, task_fingerprint
 from lineage.data.prepared import Measures, PreparedData, locate_prepared
 from lineage.data.splits import describe_repeats
 from lineage.data.task_data import EXTRA_TEST_PREFIX
@@ -42,23 +40,22 @@ def kind_digest(kind: Kind) -> str:
     return code_digest(PACKAGE_FOLDER / "tasks" / f"{kind.name}.py")
 
 
-def locate_prepared_task(
-    name: str,
-    task: Task,
-    fingerprint: dict[str, Any],
-    *,
-    seed: int,
-    code_digests: Mapping[str, str] | None = None,
-) -> PreparedData:
-    """Return the place where the sources stage keeps a task."""
+def locate_task(name: str, task: Task, *, seed: int, root: Path, where: str) -> PreparedData:
+    """Return a task in the state of its data. Raises InputError, also if a key does not fit."""
+    kind = load_kind(task.kind, f"{where}.kind")
+    check_task_files(task, kind, root=root, where=where, read_files=False)
+
+    def build(folder: Path) -> Measures:
+        return prepare_task(name, task, folder, seed=seed, root=root, where=where)
+
     return locate_prepared(
         "task",
         name,
-        fingerprint=fingerprint,
+        build,
+        fingerprint=task_fingerprint(task, root, where),
         parameters=asdict(task),
         seed=seed,
-        kind_digest=kind_digest(load_kind(task.kind)),
-        code_digests=code_digests,
+        kind_digest=kind_digest(kind),
     )
 
 
@@ -76,15 +73,26 @@ def prepare_task(
     for split, table in items.splits.items():
         write_table(folder / f"{split}.parquet", table)
     items.info.write(folder)
-    texts = _texts_to_adapt_to(items, task, kind)
-    whole_texts = _whole_texts(items, kind)
+    texts: set[str] = set()  # distinct ones, unlabelled or of train
+    if "unlabelled" in items.splits:
+        texts.update(items.splits["unlabelled"]["text"])
+    elif "train" in items.splits:
+        texts.update(*kind.extract_texts(items.splits["train"], task.language))
+    # Texts that must not be truncated: of train, or else of the scored splits.
+    whole_texts: list[str] = []
+    for split, table in items.splits.items():
+        if (split == "train") == kind.has_train_split:
+            for column in kind.whole_text_columns:
+                whole_texts.extend(table.get(column, ()))
     measures = TaskMeasures(
         num_texts=len(texts),
         text_bytes=sum(map(byte_count, texts)),
         num_classes=len(items.info.labels) if kind.answer.has_one_label else 0,
         num_train=items.info.counts.get("train", 0),
         longest_words=max((len(text.split()) for text in whole_texts), default=0),
-        longest_characters=max(map(_count_han, whole_texts), default=0),
+        longest_characters=max(
+            (len(HAN_CHARACTER.findall(text)) for text in whole_texts), default=0
+        ),
         numeric_tags=items.info.numeric_tags.get("train", 0),
         tags_without_scheme=items.info.tags_without_scheme.get("train", 0),
         label_warnings=items.label_warnings,
@@ -94,7 +102,6 @@ def prepare_task(
 
 
 def _check_scripts(items: TaskItems, task: Task, kind: Kind, where: str) -> None:
-    """Raise InputError if the texts of a split do not fit the language."""
     for split, table in items.splits.items():
         sample = table.head(SCRIPT_SAMPLE_SIZE)
         if split == "unlabelled":
@@ -103,29 +110,3 @@ def _check_scripts(items: TaskItems, task: Task, kind: Kind, where: str) -> None
             columns = kind.extract_texts(sample, task.language)
         texts = [text for column in columns for text in column]
         check_script(texts, task.language, f"{where}: {split.removeprefix(EXTRA_TEST_PREFIX)}")
-
-
-def _texts_to_adapt_to(items: TaskItems, task: Task, kind: Kind) -> set[str]:
-    """Return the distinct unlabelled texts, or those of train."""
-    if "unlabelled" in items.splits:
-        return set(items.splits["unlabelled"]["text"])
-    if "train" in items.splits:
-        return set[str]().union(*kind.extract_texts(items.splits["train"], task.language))
-    return set()
-
-
-def _whole_texts(items: TaskItems, kind: Kind) -> list[str]:
-    """Return the texts that must not be truncated: of train, or else of the scored splits."""
-    texts: list[str] = []
-    for split, table in items.splits.items():
-        is_measured = split == "train" if kind.has_train_split else split != "train"
-        if not is_measured:
-            continue
-        for column in kind.whole_text_columns:
-            if column in table:
-                texts.extend(table[column])
-    return texts
-
-
-def _count_han(text: str) -> int:
-    return len(HAN_CHARACTER.findall(text))

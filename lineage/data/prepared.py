@@ -11,11 +11,11 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from lineage.artifacts import read_json, text_digest, write_json
+from lineage.errors import InputError
 from lineage.runtime.code import stage_code_digests
 from lineage.runtime.settings import STATE_DIR
 
@@ -26,11 +26,13 @@ Measures = dict[str, Any]  # the fields of CorpusMeasures or TaskMeasures, as JS
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The place of one corpus or task, for one state of its data, parameters and code."""
+    """One corpus or task, for one state of its data, parameters and code."""
 
     stage: Literal["corpus", "task"]
     name: str
     key: str
+    fingerprint: Any  # identifies the user's data
+    build: Callable[[Path], Measures]  # reads the data, and writes the files of the artifact
 
     @property
     def folder(self) -> Path:
@@ -42,8 +44,8 @@ class PreparedData:
         """The measures, which stay."""
         return MEASURES_FOLDER / f"{self.key}.json"
 
-    def prepare(self, build: Callable[[Path], Measures]) -> Measures:
-        """Return the cached measures; otherwise call `build`, which reads data and writes files.
+    def measure(self) -> Measures:
+        """Return the cached measures, or build the files.
 
         A build that fails raises again each time.
         """
@@ -52,19 +54,26 @@ class PreparedData:
         shutil.rmtree(self.folder.parent, ignore_errors=True)  # of other data or parameters
         draft = self.folder.with_name(f".{self.key}.draft")
         draft.mkdir(parents=True)
-        measures = build(draft)
+        measures = self.build(draft)
         os.replace(draft, self.folder)
         write_json(self.measures_path, measures)
         return measures
 
-    def take(self, target: Path, build: Callable[[Path], Measures]) -> None:
-        """Move the prepared files to an artifact's folder; build them there if they are gone."""
+    def take(self, target: Path, recorded_fingerprint: Any, where: str) -> None:
+        """Move the prepared files to an artifact's folder; build them there if they are gone.
+
+        Raises InputError if the data are not those that the sources stage has recorded.
+        """
+        if self.fingerprint != recorded_fingerprint:
+            raise InputError(
+                f"{where}: its data changed after the sources stage had read it; run again"
+            )
         if self.folder.is_dir():
             # Removed at the end only: this process may be killed in between.
             shutil.copytree(self.folder, target, copy_function=_link_or_copy, dirs_exist_ok=True)
             shutil.rmtree(self.folder.parent)
         else:
-            build(target)
+            self.build(target)
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -78,24 +87,14 @@ def _link_or_copy(source: str, target: str) -> None:
 def locate_prepared(
     stage: Literal["corpus", "task"],
     name: str,
+    build: Callable[[Path], Measures],
     *,
     fingerprint: Any,
     parameters: Mapping[str, Any],
     seed: int,
     kind_digest: str = "",
-    code_digests: Mapping[str, str] | None = None,
 ) -> PreparedData:
-    """Return the place of a corpus or task with this data, these parameters and this code.
-
-    `code_digests` are those of the stage's code, if they are known.
-    """
-    if code_digests is None:
-        code_digests = _code_digests(stage)
-    content = [name, fingerprint, parameters, seed, kind_digest, code_digests]
+    """Return a corpus or task with this data, these parameters and this code."""
+    content = [name, fingerprint, parameters, seed, kind_digest, stage_code_digests(stage)]
     key = text_digest(json.dumps(content, sort_keys=True, default=str))[:24]
-    return PreparedData(stage, name, key)
-
-
-@cache
-def _code_digests(stage: str) -> dict[str, str]:
-    return stage_code_digests(stage)
+    return PreparedData(stage, name, key, fingerprint, build)

@@ -8,18 +8,34 @@ whose cells do contain line ends.
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from lineage.data.files import open_decompressed
 from lineage.errors import InputError
 
+END_OF_FILE = "\n"
 MAX_CATEGORIES = 1000  # distinct values of a column that holds names, such as labels
 MAX_CATEGORIES_PER_ROW = 0.2
 QUOTING_HINT = (
     "if quotation marks are part of the texts, set csv_quoting: false; otherwise put the cell in "
     "quotation marks and double those inside it, or write the table as parquet or jsonl"
 )
+
+
+class _Record(NamedTuple):
+    """A row of a table, as its cells are read, and the lines that it takes."""
+
+    first_line: int
+    lines: list[str]
+    cells: list[str]
+
+    def split(self, delimiter: str) -> list[list[str]]:
+        """Return the cells of each line, as if quotes meant nothing."""
+        lines = filter(str.strip, self.lines)
+        return [line.rstrip("\r\n").split(delimiter) for line in lines]
 
 
 class _ColumnProfile:
@@ -88,112 +104,77 @@ def check_quotes(
     """
     place = f"{where}: {name}"
     num_multiline = 0
-    row_like: list[tuple[int, list[list[str]]]] = []  # (first line, cells of each line)
-    for first_line, lines in _iter_records(path, place, delimiter, has_header=has_header):
-        if len(lines) == 1:
-            continue
-        num_multiline += 1
-        rows = [line.rstrip("\r\n").split(delimiter) for line in lines if line.strip()]
-        if num_columns > 1 and all(len(row) == num_columns for row in rows):
-            row_like.append((first_line, rows))
+    row_like: list[_Record] = []
+    for record in _iter_records(path, place, delimiter, has_header=has_header):
+        if len(record.lines) > 1:
+            num_multiline += 1
+            if num_columns > 1 and all(len(row) == num_columns for row in record.split(delimiter)):
+                row_like.append(record)
     if not row_like:
         return
-    records = _iter_records(path, place, delimiter, has_header=has_header)
-    profiles = _profile_columns(records, num_columns, delimiter)
-    glued = [
-        (first_line, rows)
-        for first_line, rows in row_like
-        if all(_row_fits(row, profiles) for row in rows)
-    ]
-    if not glued:
-        return
-    can_tell_rows = delimiter == "\t" or any(profile.is_distinctive for profile in profiles)
-    if can_tell_rows or len(glued) == num_multiline:
-        first_line, rows = glued[0]
-        raise _unclosed_quote_error(place, first_line, f"{len(rows)} rows would be read as one")
-
-
-def _profile_columns(
-    records: Iterator[tuple[int, list[str]]], num_columns: int, delimiter: str
-) -> list[_ColumnProfile]:
     profiles = [_ColumnProfile() for _ in range(num_columns)]
-    for _, lines in records:
-        if len(lines) > 1:
-            continue
-        row = next(csv.reader(lines, delimiter=delimiter))
-        if len(row) == num_columns:
-            for profile, cell in zip(profiles, row, strict=True):
+    for record in _iter_records(path, place, delimiter, has_header=has_header):
+        if len(record.lines) == 1 and len(record.cells) == num_columns:
+            for profile, cell in zip(profiles, record.cells, strict=True):
                 profile.add_cell(cell)
-    return profiles
+    glued = [
+        record
+        for record in row_like
+        if all(_row_fits(row, profiles) for row in record.split(delimiter))
+    ]
+    can_tell_rows = delimiter == "\t" or any(profile.is_distinctive for profile in profiles)
+    if glued and (can_tell_rows or len(glued) == num_multiline):
+        num_rows = len(glued[0].split(delimiter))
+        raise _unclosed_quote_error(
+            place, glued[0].first_line, f"{num_rows} rows would be read as one"
+        )
 
 
 def _row_fits(row: list[str], profiles: list[_ColumnProfile]) -> bool:
     return all(profile.accepts(cell) for profile, cell in zip(profiles, row, strict=True))
 
 
-def _iter_records(
-    path: Path, place: str, delimiter: str, *, has_header: bool
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line and the lines of each record after the header.
+def _iter_records(path: Path, place: str, delimiter: str, *, has_header: bool) -> Iterator[_Record]:
+    """Yield each record after the header; blank ones are skipped.
 
-    Blank records are skipped. Raises InputError if a quote that closes a cell of several lines
-    does not end it.
+    Raises InputError if a quote that closes a cell of several lines does not end it.
     """
     pending: list[str] = []  # the lines of the current record
-    number = 0
-    in_quotes = False
-    is_after_header = not has_header
+
+    def read_lines(text: Iterable[str]) -> Iterator[str]:
+        for line in text:
+            pending.append(line)
+            yield line
+
     with open_decompressed(path) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-        for number, line in enumerate(text, 1):
-            pending.append(line)
-            in_quotes, closes_cleanly = _scan_line(line, in_quotes, delimiter)
-            first_line = number + 1 - len(pending)
-            if not closes_cleanly:
-                raise _unclosed_quote_error(
-                    place, first_line, f"the next one is inside a text, in line {number}"
-                )
-            if in_quotes:
-                continue
-            is_filled = any(map(str.strip, pending))
-            if is_filled and is_after_header:
-                yield first_line, pending
-            is_after_header = is_after_header or is_filled
-            pending = []
-    if pending:
-        first_line = number + 1 - len(pending)
-        raise _unclosed_quote_error(
-            place, first_line, "there is no other one up to the end of the file"
-        )
+        # A quote that is open at the end of the file takes the last line into its record.
+        lines = read_lines(chain(text, [END_OF_FILE]))
+        first_line = 1
+        is_after_header = not has_header
+        for cells in csv.reader(lines, delimiter=delimiter):
+            record = _Record(first_line, [*pending], cells)
+            pending.clear()
+            first_line += len(record.lines)
+            if len(record.lines) > 1:
+                _check_closed(record, place, delimiter)
+            if any(map(str.strip, record.lines)):
+                if is_after_header:
+                    yield record
+                is_after_header = True
 
 
-def _scan_line(line: str, in_quotes: bool, delimiter: str) -> tuple[bool, bool]:
-    """Return whether a line ends within quotes, and whether it closes a cell cleanly.
-
-    The second is False where the cell in which the line began goes on after its closing quote.
-    """
-    place = 0
-    closes_cleanly = True
-    is_continued = in_quotes  # within the cell of an earlier line
-    while True:
-        if in_quotes:
-            place = line.find('"', place) + 1
-            if not place:
-                return True, closes_cleanly
-            if line.startswith('"', place):  # a doubled quote is part of the text
-                place += 1
-                continue
-            if is_continued and line[place : place + 1] not in (delimiter, "\r", "\n", ""):
-                closes_cleanly = False
-            in_quotes = False
-            is_continued = False
-        elif line.startswith('"', place) and (place == 0 or line[place - 1] == delimiter):
-            in_quotes = True
-            place += 1
-        else:
-            place = line.find(delimiter, place) + 1
-            if not place:
-                return False, closes_cleanly
+def _check_closed(record: _Record, place: str, delimiter: str) -> None:
+    """Raise InputError if text follows the quote that closes a cell of several lines, or none does."""
+    rows = csv.reader(record.lines, delimiter=delimiter, strict=True)
+    try:
+        next(rows)
+    except csv.Error:
+        problem = "there is no other one up to the end of the file"
+        if rows.line_num < len(record.lines) or record.lines[-1] != END_OF_FILE:
+            number = record.first_line + rows.line_num - 1
+            problem = f"the next one is inside a text, in line {number}"
+        raise _unclosed_quote_error(place, record.first_line, problem) from None
 
 
 def is_number(cell: str) -> bool:

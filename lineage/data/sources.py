@@ -1,15 +1,14 @@
 """Read text and tables: the user's files, or a split of a Hub repository at a pinned revision.
 
-`datasets` reads most formats, and keeps no copies: files are streamed. A Hub repository is a
-folder in the Hub's own file cache (`HF_HOME`), which works offline once it is filled, or a folder
-in the Hub's layout that the user keeps.
+A Hub repository is a folder in the Hub's own file cache (`HF_HOME`), which works offline once it is
+filled, or a folder in the Hub's layout that the user keeps. `datasets` says which files are a split,
+and reads them, but for plain csv; it keeps no copies.
 """
 
 import os
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -18,9 +17,7 @@ import pyarrow as pa
 
 from lineage.config.data import FILE_ITEM_COLUMNS, CorpusSource, Task, apply_mirror
 from lineage.data.files import (
-    COMPRESSIONS,
     DELIMITERS,
-    JSON_LINES,
     DataFiles,
     check_columns,
     check_readable,
@@ -28,19 +25,22 @@ from lineage.data.files import (
     find_data_files,
     find_delimiter,
     match_data_files,
-    open_decompressed,
+    open_parquet,
     read_column_names,
+    unreadable_error,
 )
 from lineage.data.hub import card_data_files, download_dataset
 from lineage.data.quoting import check_quotes
 from lineage.data.tables import (
     ROWS_PER_BATCH,
     TextTableFormat,
+    batch_rows,
+    read_csv_table,
     read_json_table,
-    read_paragraphs,
     read_text_table,
+    read_texts,
 )
-from lineage.errors import InputError, shorten_value
+from lineage.errors import InputError
 from lineage.tasks.columns import TableColumns
 
 # `datasets` reads these when it is imported. It would import torch, which takes a second, to share
@@ -48,7 +48,6 @@ from lineage.tasks.columns import TableColumns
 os.environ.setdefault("USE_TORCH", "0")
 os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
 
-SAMPLE_BY = {"file": "document", "line": "line"}  # document_unit -> option of `datasets`
 # Messages of libraries may quote a cell. Only these parts are shown: numbers, and names of
 # configurations and splits.
 SAFE_ERROR_PATTERN = re.compile(
@@ -95,7 +94,10 @@ class HubSplit:
             "revision": self.revision,
         }
         if self.folder is not None:
-            content["files"] = list_data_files(self.folder).fingerprint()
+            # All files: the card too decides which are read.
+            paths = match_data_files("**/*", self.folder)
+            names = tuple(path.relative_to(self.folder).as_posix() for path in paths)
+            content["files"] = DataFiles(tuple(paths), names, "", "").fingerprint()
         return content
 
 
@@ -108,6 +110,7 @@ class DataTable:
     document_unit: Literal["file", "blank_line", "line"] = "file"
     text_format: TextTableFormat | None = None  # of files that do not name their columns
     missing_column_hint: str = ""  # how to fix a missing column; by default the suffix decides
+    fill_short_rows: bool = True  # cells that a row of a csv lacks at its end are blank
 
     @property
     def name(self) -> str:
@@ -150,69 +153,77 @@ class DataTable:
         if self.text_format is not None:
             self.text_format.check(self.data, self.where)
         check_readable(self.data, self.where)
-        header: list[str] = []  # of the first csv, by which pandas reads all
-        for path, name in zip(self.data.paths, self.data.names, strict=True):
-            columns = self._column_names(path, name)
+        files = self.data
+        text_format = self.text_format
+        for path, name in zip(files.paths, files.names, strict=True):
+            if text_format is None:
+                columns = read_column_names(path, name, self.where, quoting=files.csv_quoting_mode)
+            else:
+                columns = text_format.column_names
             # Before the columns: a quote may be left open in the header too.
-            self._check_quotes(path, name, num_columns=len(columns))
+            is_csv = files.format == "csv" if text_format is None else text_format.is_csv(files)
+            if is_csv and files.csv_quoting:
+                check_quotes(
+                    path,
+                    name,
+                    self.where,
+                    num_columns=len(columns),
+                    delimiter=DELIMITERS[files.suffix] if text_format else find_delimiter(path),
+                    has_header=text_format is None,
+                )
             check_columns(wanted, columns, name, self.where, self.missing_column_hint)
-            # Shortened: other columns of the user may be named by questions or notes.
-            check_columns(header, columns, name, self.where, describe=shorten_value)
-            if self.data.format == "csv" and self.text_format is None:
-                header = header or columns
-                _check_delimiter(path, name, self.data, self.where)
 
-    def _column_names(self, path: Path, name: str) -> list[str]:
-        assert isinstance(self.data, DataFiles)
+    def iter_batches(
+        self, wanted: Sequence[str], rows_per_batch: int = ROWS_PER_BATCH
+    ) -> Iterator[TableColumns]:
+        """Yield the wanted columns, so many rows at a time. Raises InputError."""
+        if isinstance(self.data, HubSplit):
+            return self._iter_hub_batches(self.data, wanted)
+        if self.data.format == "parquet":
+            return self._iter_parquet_batches(self.data, wanted, rows_per_batch)
+        return batch_rows(self._iter_rows(self.data, wanted), wanted, rows_per_batch)
+
+    def _iter_rows(self, files: DataFiles, wanted: Sequence[str]) -> Iterator[Sequence[Any]]:
         if self.text_format is not None:
-            return self.text_format.column_names
-        return read_column_names(path, name, self.where, quoting=self.data.csv_quoting_mode)
-
-    def _check_quotes(self, path: Path, name: str, *, num_columns: int) -> None:
-        assert isinstance(self.data, DataFiles)
-        is_table = self.text_format is None or self.text_format.row_unit == "line"
-        if self.data.format == "csv" and self.data.csv_quoting and is_table:
-            has_header = self.text_format is None
-            check_quotes(
-                path,
-                name,
-                self.where,
-                num_columns=num_columns,
-                delimiter=find_delimiter(path) if has_header else DELIMITERS[self.data.suffix],
-                has_header=has_header,
-            )
-
-    def iter_batches(self, wanted: Sequence[str]) -> Iterator[TableColumns]:
-        """Yield the wanted columns, ROWS_PER_BATCH rows at a time. Raises InputError."""
-        files = self.data if isinstance(self.data, DataFiles) else None
-        if files is not None and self.text_format is not None:
             return read_text_table(files, self.text_format, wanted, self.where)
-        if files is not None and files.suffix in JSON_LINES:
+        if files.format == "json":
             return read_json_table(files, wanted, self.where)
-        if files is not None and self.is_plain_text and self.document_unit == "blank_line":
-            return read_paragraphs(files)
-        return self._iter_dataset_batches(wanted)
+        if files.format == "csv":
+            return read_csv_table(files, wanted, self.where, fill_short_rows=self.fill_short_rows)
+        return read_texts(files, self.document_unit)
 
-    def _iter_dataset_batches(self, wanted: Sequence[str]) -> Iterator[TableColumns]:
+    def _iter_parquet_batches(
+        self, files: DataFiles, wanted: Sequence[str], rows_per_batch: int
+    ) -> Iterator[TableColumns]:
+        for path, name in zip(files.paths, files.names, strict=True):
+            try:
+                file = open_parquet(path)
+                check_columns(wanted, file.schema_arrow.names, name, self.where)
+                features: Mapping[str, Any] = {}
+                if b"huggingface" in (file.schema_arrow.metadata or {}):
+                    from datasets import Features  # half a second: only files that it wrote pay
+
+                    features = Features.from_arrow_schema(file.schema_arrow)
+                for batch in file.iter_batches(rows_per_batch, columns=list(wanted)):
+                    yield _named_columns(batch, wanted, features)
+            except (OSError, pa.ArrowException) as error:
+                raise unreadable_error(name, self.where, error) from error
+
+    def _iter_hub_batches(self, hub: HubSplit, wanted: Sequence[str]) -> Iterator[TableColumns]:
         """Yield the wanted columns as `datasets` reads them."""
-        from datasets.exceptions import DatasetsError  # half a second: only readers pay for it
+        from datasets.exceptions import DatasetsError  # half a second: only the Hub pays for it
 
         try:
             with tempfile.TemporaryDirectory(prefix="lineage-") as scratch:
-                for stream in _open_streams(self, wanted, scratch):
-                    features = stream.features or {}
-                    for batch in stream.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
-                        check_columns(
-                            wanted,
-                            batch.column_names,
-                            self.name,
-                            self.where,
-                            self.missing_column_hint,
-                        )
-                        yield {
-                            name: _class_label_names(batch[name].to_pylist(), features.get(name))
-                            for name in wanted
-                        }
+                for part in _open_hub(hub, self, scratch):
+                    if isinstance(part, DataFiles):
+                        table = replace(self, data=part)
+                        table.check(wanted)
+                        yield from table.iter_batches(wanted)
+                        continue
+                    for batch in part.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
+                        check_columns(wanted, batch.column_names, self.name, self.where)
+                        yield _named_columns(batch, wanted, part.features or {})
         except InputError:
             raise
         except (
@@ -302,23 +313,10 @@ def _open_files_table(task: Task, split: str, pattern: str, root: Path, where: s
     names_columns = files.format not in ("text", "csv")
     if task.columns is None or (is_unlabelled and names_columns):
         return DataTable(files, where, "line")
-    return DataTable(
-        files, where, text_format=TextTableFormat(task.columns, _row_unit(task, files))
-    )
-
-
-def _row_unit(task: Task, files: DataFiles) -> Literal["line", "spaced", "sentence"]:
-    """Return what a row of files without column names is."""
-    if task.tokens is None or files.suffix == ".csv":
-        return "line"
-    return "spaced" if task.document_unit == "line" else "sentence"
-
-
-def list_data_files(folder: Path) -> DataFiles:
-    """Return all files of a folder in the Hub's layout: the card too decides which files are read."""
-    paths = match_data_files("**/*", folder)
-    names = tuple(path.relative_to(folder).as_posix() for path in paths)
-    return DataFiles(tuple(paths), names, "", "")
+    row_unit: Literal["line", "spaced", "sentence"] = "line"
+    if task.tokens is not None and files.suffix != ".csv":
+        row_unit = "spaced" if task.document_unit == "line" else "sentence"
+    return DataTable(files, where, text_format=TextTableFormat(task.columns, row_unit))
 
 
 def _hub_split(record: CorpusSource | Task, split: str, root: Path) -> HubSplit:
@@ -334,60 +332,45 @@ def _hub_split(record: CorpusSource | Task, split: str, root: Path) -> HubSplit:
     )
 
 
-def _class_label_names(values: list[Any], feature: Any) -> list[Any]:
-    """Replace numbers in lists of class labels by their names: spans need names.
+def _named_columns(batch: Any, wanted: Sequence[str], features: Mapping[str, Any]) -> TableColumns:
+    """Return columns of an arrow table, with names for numbers in lists of class labels.
 
-    The Hub keeps class labels as numbers. A single label stays a number.
+    The Hub keeps class labels as numbers. Spans need names; a single label stays a number.
     """
-    names = getattr(getattr(feature, "feature", None), "names", None)
-    if names is None:
-        return values
-    return [None if labels is None else _label_names(labels, names) for labels in values]
+    columns: TableColumns = {}
+    for name in wanted:
+        columns[name] = batch[name].to_pylist()
+        names = getattr(getattr(features.get(name), "feature", None), "names", None)
+        if names is not None:  # one that is out of range stays
+            names_by_label = dict(enumerate(names))
+            columns[name] = [
+                labels and [names_by_label.get(label, label) for label in labels]
+                for labels in columns[name]
+            ]
+    return columns
 
 
-def _label_names(labels: list[Any], names: Sequence[str]) -> list[Any]:
-    """Return the name of each label; one that is missing or out of range stays."""
-    named = []
-    for label in labels:
-        has_name = label is not None and 0 <= label < len(names)
-        named.append(names[label] if has_name else label)
-    return named
-
-
-def _open_streams(table: DataTable, wanted: Sequence[str], scratch: str) -> Iterator[Any]:
-    """Yield the streaming data sets that make up a table."""
+def _open_hub(hub: HubSplit, table: DataTable, scratch: str) -> Iterator[Any]:
+    """Yield what makes up a split: files of usual csv, or a streaming data set."""
     import datasets
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)
-    if isinstance(table.data, DataFiles):
-        yield datasets.load_dataset(
-            table.data.format,
-            data_files=_link_files(table.data, Path(scratch) / "data"),
-            split="train",
-            streaming=True,
-            cache_dir=scratch,
-            **_loader_options(table, wanted),
-        )
-        return
-    hub = table.data
     folder = hub.folder or download_dataset(hub.repository, hub.config, hub.revision, table.where)
     _check_hub_folder(folder, table.where)  # before `datasets`, whose errors would quote it
     configs: list[str | None] = [hub.config]
     if hub.config == ALL_CONFIGS:
         configs = sorted(datasets.get_dataset_config_names(str(folder)))
     for config in configs:
+        # Otherwise `datasets` looks for the files of the first configuration, which may not be there.
+        entries = card_data_files(folder / "README.md", config) if config else []
+        data_files = entries[0] if len(entries) == 1 else None
         builder = datasets.load_dataset_builder(
-            str(folder), config, data_files=_config_data_files(folder, config), cache_dir=scratch
+            str(folder), config, data_files=data_files, cache_dir=scratch
         )
         _check_hub_files(builder, folder, table)
-        if csv_files := _plain_csv_files(builder, hub, folder):
-            # By itself `datasets` would read numbers and NA as such, and glue rows together.
-            csv_table = replace(table, data=csv_files)
-            csv_table.check(wanted)
-            yield from _open_streams(csv_table, wanted, tempfile.mkdtemp(dir=scratch))
-        else:
-            yield builder.as_streaming_dataset(split=hub.split)
+        # By itself `datasets` would read numbers and NA as such, and glue rows together.
+        yield _plain_csv_files(builder, hub, folder) or builder.as_streaming_dataset(hub.split)
 
 
 def _check_hub_folder(folder: Path, where: str) -> None:
@@ -427,17 +410,6 @@ def _check_hub_files(builder: Any, folder: Path, table: DataTable) -> None:
                 )
 
 
-def _config_data_files(folder: Path, config: str | None) -> Any:
-    """Return what the card names for one configuration; None leaves it to `datasets`.
-
-    Otherwise `datasets` looks for the files of the first configuration, which may not be there.
-    """
-    if not config:
-        return None
-    entries = card_data_files(folder / "README.md", config)
-    return entries[0] if len(entries) == 1 else None
-
-
 def _plain_csv_files(builder: Any, hub: HubSplit, folder: Path) -> DataFiles | None:
     """Return the files of a split if they are csv or tsv, written as usual."""
     from datasets.packaged_modules.csv.csv import Csv, CsvConfig
@@ -459,63 +431,3 @@ def _plain_csv_files(builder: Any, hub: HubSplit, folder: Path) -> DataFiles | N
         for path in paths
     )
     return DataFiles(tuple(paths), names, "csv", suffix, hub.csv_quoting)
-
-
-def _check_delimiter(path: Path, name: str, files: DataFiles, where: str) -> None:
-    """Raise InputError for a csv whose delimiter is not that of the first, by which all are read."""
-    first = find_delimiter(files.paths[0])
-    own = find_delimiter(path)
-    if own != first:
-        raise InputError(
-            f"{where}: {files.names[0]} separates its columns with {first!r}, {name} with "
-            f"{own!r}; write both files alike"
-        )
-
-
-def _loader_options(table: DataTable, wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the options of the reader of a format.
-
-    Only wanted columns are read, since others may hold anything. In a csv nothing is a number or
-    missing.
-    """
-    import datasets
-
-    files = table.data
-    assert isinstance(files, DataFiles)
-    if files.format == "text":
-        return {"sample_by": SAMPLE_BY[table.document_unit]}
-    names = read_column_names(
-        files.paths[0], files.names[0], table.where, quoting=files.csv_quoting_mode
-    )
-    check_columns(wanted, names, files.names[0], table.where, table.missing_column_hint)
-    if files.format == "parquet":
-        return {"columns": list(wanted)}
-    # All columns are read: to read fewer would hide rows with too many cells. pandas gives this
-    # name to a column without one, such as the index that it writes.
-    column_names = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
-    features = datasets.Features({name: datasets.Value("string") for name in column_names})
-    return {
-        "features": features,
-        "keep_default_na": False,
-        "sep": find_delimiter(files.paths[0]),
-        "quoting": files.csv_quoting_mode,
-    }
-
-
-def _link_files(files: DataFiles, folder: Path) -> str:
-    """Link all files under plain names, and return one glob for them.
-
-    `datasets` takes every name for a pattern, and would look up each. Compressed parquet is
-    unpacked, since it is read from its end.
-    """
-    folder.mkdir()
-    for number, path in enumerate(files.paths):
-        compression = path.suffix if path.suffix in COMPRESSIONS else ""
-        if compression and files.format == "parquet":
-            target_path = folder / f"{number:08d}.parquet"
-            with open_decompressed(path) as stream, target_path.open("wb") as target:
-                shutil.copyfileobj(stream, target)
-        else:
-            link = folder / f"{number:08d}{files.suffix}{compression}"
-            link.symlink_to(path.absolute())
-    return str(folder / "*")

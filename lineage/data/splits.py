@@ -128,21 +128,16 @@ def split_off_validation(
         )
     splits["train"] = train.drop(index=list(chosen)).reset_index(drop=True)
     num_taken = len(chosen)
-    num_used = _limited_validation_size(task)
-    if num_used is not None and num_used < num_taken:
+    num_used = num_taken
+    share = task.validation_share
+    if task.limit.train is not None and task.limit.validation is None and share < 1:
+        num_used = max(1, round(share / (1 - share) * task.limit.train))
+    if num_used < num_taken:
         dropped["validation"] = {"limit": num_taken - num_used}
         kept = nested_stratified_subset(labels_N[chosen], num_used, seed=seed, cover_labels=False)
         chosen = chosen[kept]
     splits["validation"] = train.iloc[chosen].reset_index(drop=True)
     return num_taken
-
-
-def _limited_validation_size(task: Task) -> int | None:
-    """Return the validation size that matches a limit of train; None without such a limit."""
-    share = task.validation_share
-    if task.limit.train is None or task.limit.validation is not None or share >= 1:
-        return None
-    return max(1, round(share / (1 - share) * task.limit.train))
 
 
 def choose_whole_groups(
@@ -220,7 +215,6 @@ def _check_fold_correlations(items: pd.DataFrame, task: Task, size: str, where: 
 
 
 def _check_fold_labels(items: pd.DataFrame, task: Task, where: str) -> None:
-    """Raise InputError if the items outside of some fold may have one label only."""
     units = items["group"] if task.group else range(len(items))
     units_and_labels = pd.DataFrame({"label": stratification_labels(items), "unit": units})
     num_units = units_and_labels.groupby("label")["unit"].nunique()

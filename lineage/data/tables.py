@@ -1,9 +1,9 @@
-"""Read tables whose columns are named in params.yaml, and rows of JSON.
+"""Read the rows of csv, JSON and text files.
 
-Such tables have no header: one row per line, one word per line with its tags (CoNLL), or one text
-per file. `columns` lists the names in order, or is a regular expression of a line whose named
-groups are the columns. A file that is one item has its folder's name and its text as columns. Rows
-of JSON name their columns, and may differ in them. Documents between blank lines are read here too.
+A csv has a header, and rows of JSON name their columns. params.yaml names those of other tables: one
+row per line, one word per line with its tags (CoNLL), or one text per file. `columns` lists the
+names in order, or is a regular expression of a line whose named groups are the columns. A file that
+is one item has its folder's name and its text as columns.
 """
 
 import csv
@@ -12,13 +12,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from pathlib import Path
 from typing import IO, Any, Literal
 
 import regex
 
 from lineage.config.data import parse_column_names
-from lineage.data.files import DELIMITERS, DataFiles, iter_json_rows, open_decompressed
+from lineage.data.files import (
+    DELIMITERS,
+    DataFiles,
+    check_columns,
+    find_delimiter,
+    iter_json_rows,
+    open_decompressed,
+    read_column_names,
+)
 from lineage.errors import InputError, list_numbers
 from lineage.tasks.columns import TableColumns
 
@@ -78,24 +85,20 @@ class TextTableFormat:
 
 def read_text_table(
     files: DataFiles, table_format: TextTableFormat, wanted: Sequence[str], where: str
-) -> Iterator[TableColumns]:
-    """Yield the wanted columns, ROWS_PER_BATCH rows at a time.
+) -> Iterator[Sequence[Any]]:
+    """Yield the wanted cells of each row.
 
     Blank lines are rows without values, except between sentences. Raises InputError that names
     the line.
     """
-    if table_format.row_unit == "file":
-        yield from _read_whole_files(files, wanted)
-        return
     indices = [table_format.column_names.index(name) for name in wanted]
     for path, name in zip(files.paths, files.names, strict=True):
         with open_decompressed(path) as stream:
-            rows = _read_rows(stream, files, table_format, f"{where}: {name}")
-            while batch := list(islice(rows, ROWS_PER_BATCH)):
-                yield {
-                    column: [row[index] for row in batch]
-                    for column, index in zip(wanted, indices, strict=True)
-                }
+            if table_format.row_unit == "file":
+                yield [(path.parent.name, stream.read().decode("utf-8-sig"))[i] for i in indices]
+                continue
+            for row in _read_rows(stream, files, table_format, f"{where}: {name}"):
+                yield [row[index] for index in indices]
 
 
 def _read_rows(
@@ -103,53 +106,65 @@ def _read_rows(
 ) -> Iterator[Sequence[Any]]:
     """Yield the cells of each row of one file; those of a sentence are lists."""
     names = table_format.column_names
+    columns = table_format.columns
     is_csv = table_format.is_csv(files)
+    numbered_rows: Iterator[tuple[int, Cells]]
     if is_csv:
-        numbered_rows = _read_csv_rows(stream, files, place)
+        rows_of_csv = _read_csv_rows(stream, files, DELIMITERS[files.suffix], place)
+        numbered_rows = (
+            (number, cells if any(map(str.strip, cells)) else []) for number, cells in rows_of_csv
+        )
+    elif isinstance(columns, str):
+        numbered_rows = _read_pattern_rows(stream, table_format, columns, place)
     else:
-        numbered_rows = _read_line_rows(stream, table_format, place)
+        numbered_rows = _read_separated_rows(stream, table_format, columns)
     hint = _cell_count_hint(table_format, is_csv=is_csv)
     rows = _check_cell_counts(numbered_rows, names, place, hint=hint)
     return _group_sentences(rows, len(names), place) if table_format.is_sentence else rows
 
 
-def _read_whole_files(files: DataFiles, wanted: Sequence[str]) -> Iterator[TableColumns]:
-    """Yield the wanted ones of `lineage.config.data.FILE_ITEM_COLUMNS`."""
-    for start in range(0, len(files.paths), ROWS_PER_BATCH):
-        batch = files.paths[start : start + ROWS_PER_BATCH]
-        columns = {
-            "folder": [path.parent.name for path in batch],
-            "text": [_read_whole_file(path) for path in batch],
-        }
-        yield {name: columns[name] for name in wanted}
+def read_csv_table(
+    files: DataFiles, wanted: Sequence[str], where: str, *, fill_short_rows: bool
+) -> Iterator[Sequence[str]]:
+    """Yield the wanted cells of each row of tables with a header; blank lines are skipped.
 
-
-def _read_whole_file(path: Path) -> str:
-    with open_decompressed(path) as stream:
-        return stream.read().decode("utf-8-sig")
-
-
-def read_json_table(files: DataFiles, wanted: Sequence[str], where: str) -> Iterator[TableColumns]:
-    """Yield the wanted keys of JSON rows, in batches; None if a row lacks one.
-
-    Other keys may hold anything.
+    Cells that a row lacks at its end are blank with `fill_short_rows`. Raises InputError that
+    names the line.
     """
     for path, name in zip(files.paths, files.names, strict=True):
-        rows = iter_json_rows(path, f"{where}: {name}")
-        while batch := list(islice(rows, ROWS_PER_BATCH)):
-            yield {key: [row.get(key) for row in batch] for key in wanted}
+        place = f"{where}: {name}"
+        names = read_column_names(path, name, where, quoting=files.csv_quoting_mode)
+        check_columns(wanted, names, name, where)
+        with open_decompressed(path) as stream:
+            rows = _read_csv_rows(stream, files, find_delimiter(path), place)
+            filled_rows = ((number, cells) for number, cells in rows if cells)
+            next(filled_rows)  # the header
+            indices = [names.index(column) for column in wanted]
+            for number, cells in filled_rows:
+                num_missing = len(names) - len(cells)
+                if num_missing and len(cells) == 1 and cells[0].isspace():
+                    continue
+                if num_missing < 0 or (num_missing and not fill_short_rows):
+                    raise InputError(
+                        f"{place}, line {number}: it has {len(cells)} cells, and the first line "
+                        f"names {len(names)} columns; correct it"
+                    )
+                filled = [*cells, *[""] * num_missing]
+                yield [filled[index] for index in indices]
 
 
-def _read_csv_rows(stream: IO[bytes], files: DataFiles, place: str) -> Iterator[tuple[int, Cells]]:
-    """Yield the number of the last line of each row, and its cells; none for a blank line."""
+def _read_csv_rows(
+    stream: IO[bytes], files: DataFiles, delimiter: str, place: str
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the last line of each row, and its cells."""
     rows = csv.reader(
         io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""),
-        delimiter=DELIMITERS[files.suffix],
+        delimiter=delimiter,
         quoting=files.csv_quoting_mode,
     )
     try:
         for cells in rows:
-            yield rows.line_num, list(cells) if any(map(str.strip, cells)) else []
+            yield rows.line_num, cells
     except csv.Error as error:
         raise InputError(
             f"{place}, line {rows.line_num}: {error}; correct it, or write the table as parquet "
@@ -157,27 +172,15 @@ def _read_csv_rows(stream: IO[bytes], files: DataFiles, place: str) -> Iterator[
         ) from error
 
 
-def _read_line_rows(
-    stream: IO[bytes], table_format: TextTableFormat, place: str
-) -> Iterator[tuple[int, Cells]]:
-    """Yield the number of each line and its cells; none for a blank line.
-
-    Comments, document boundaries and the multiword lines of CoNLL-U are left out of sentences.
-    """
-    lines: Iterator[str] = io.TextIOWrapper(stream, encoding="utf-8-sig")
-    if isinstance(table_format.columns, str):
-        return _read_pattern_rows(lines, table_format, table_format.columns, place)
-    return _read_separated_rows(lines, table_format, table_format.columns)
-
-
 def _read_pattern_rows(
-    lines: Iterator[str], table_format: TextTableFormat, columns: str, place: str
+    stream: IO[bytes], table_format: TextTableFormat, columns: str, place: str
 ) -> Iterator[tuple[int, Cells]]:
     """Yield the groups of a regular expression of a line.
 
     Raises InputError for a line that does not match, or not within MATCH_SECONDS.
     """
     pattern = regex.compile(columns)
+    lines = io.TextIOWrapper(stream, encoding="utf-8-sig")
     for number, line_with_end in enumerate(lines, 1):
         line = line_with_end.rstrip("\n")
         if _is_row_boundary(line, table_format):
@@ -201,13 +204,14 @@ def _read_pattern_rows(
 
 
 def _read_separated_rows(
-    lines: Iterator[str], table_format: TextTableFormat, columns: tuple[str, ...]
+    stream: IO[bytes], table_format: TextTableFormat, columns: tuple[str, ...]
 ) -> Iterator[tuple[int, Cells]]:
     """Yield the cells of lines that tabs or spaces separate, as they do in the first line.
 
     With spaces the last column has the rest of the line, except in sentences.
     """
-    lines, has_tabs = _detect_tabs(lines, table_format, len(columns))
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig")
+    lines, has_tabs = _detect_tabs(text, table_format, len(columns))
     is_conllu = table_format.is_sentence and has_tabs and len(columns) == CONLLU_NUM_COLUMNS
     max_splits = 0 if table_format.is_sentence else len(columns) - 1  # 0: split at all spaces
     for number, line_with_end in enumerate(lines, 1):
@@ -231,7 +235,6 @@ def _read_separated_rows(
 
 
 def _is_row_boundary(line: str, table_format: TextTableFormat) -> bool:
-    """Return whether a line is blank, or separates documents of sentences."""
     if not line.strip():
         return True
     return table_format.is_sentence and line.startswith(DOCUMENT_BOUNDARIES)
@@ -350,20 +353,36 @@ def _group_sentences(
         )
 
 
-def read_paragraphs(files: DataFiles) -> Iterator[TableColumns]:
-    """Yield the texts between blank lines, in batches.
+def read_json_table(files: DataFiles, wanted: Sequence[str], where: str) -> Iterator[Sequence[Any]]:
+    """Yield the wanted keys of JSON rows; None if a row lacks one. Others may hold anything."""
+    for path, name in zip(files.paths, files.names, strict=True):
+        for row in iter_json_rows(path, f"{where}: {name}"):
+            yield [row.get(key) for key in wanted]
 
-    Blank lines may hold spaces, as WikiText's do; `datasets` splits only at empty ones.
-    """
+
+def read_texts(
+    files: DataFiles, document_unit: Literal["file", "blank_line", "line"]
+) -> Iterator[Sequence[str]]:
+    """Yield each text of files of running text. Blank lines may hold spaces, as WikiText's do."""
     for path in files.paths:
         with (
             open_decompressed(path) as stream,
             io.TextIOWrapper(stream, encoding="utf-8-sig") as lines,
         ):
-            paragraphs = (
-                "".join(block).rstrip("\n")
-                for is_filled, block in groupby(lines, key=lambda line: bool(line.strip()))
-                if is_filled
-            )
-            while batch := list(islice(paragraphs, ROWS_PER_BATCH)):
-                yield {"text": batch}
+            if document_unit == "file":
+                yield [lines.read()]
+            elif document_unit == "line":
+                yield from ([line.rstrip("\n")] for line in lines)
+            else:
+                for is_filled, block in groupby(lines, key=lambda line: bool(line.strip())):
+                    if is_filled:
+                        yield ["".join(block).rstrip("\n")]
+
+
+def batch_rows(
+    rows: Iterator[Sequence[Any]], names: Sequence[str], rows_per_batch: int
+) -> Iterator[TableColumns]:
+    """Yield rows as tables of so many rows."""
+    while batch := list(islice(rows, rows_per_batch)):
+        columns = zip(*batch, strict=True)
+        yield {name: list(column) for name, column in zip(names, columns, strict=True)}

@@ -137,49 +137,31 @@ def assign_fold_splits(
     folds, and with groups at least three folds. Without groups validation does not take the last
     item of a label.
     """
+    rng = generator("deal", seed)
     if by_group:
-        return _assign_groups(
-            items["group"].to_numpy(str),
-            folds=folds,
-            fold=fold,
-            seed=seed,
-            validation_share=validation_share,
-        )
-    labels_N = stratification_labels(items)
-    order = generator("deal", seed).permutation(len(items))
-    fold_N = np.empty(len(items), int)
-    # Dealt out label by label, so that every fold gets its share of each label.
-    by_label = order[np.argsort(labels_N[order], kind="stable")]
-    fold_N[by_label] = np.arange(len(items)) % folds
-    rest = np.flatnonzero(fold_N != fold)
-    count = min(max(1, round(validation_share * len(rest))), len(rest) - 1)
-    heldout = choose_heldout(labels_N[rest], count, seed=seed)
-    if len(heldout) == 0:  # every label occurs once: one of them has to go
-        heldout = np.array([0])
-    is_validation = np.isin(np.arange(len(rest)), heldout)
-    return _fold_splits(fold_N, fold, rest, is_validation)
-
-
-def _assign_groups(
-    groups_N: np.ndarray, *, folds: int, fold: int, seed: int, validation_share: float
-) -> dict[Split, np.ndarray]:
-    """Assign whole groups to splits; see `assign_fold_splits`."""
-    groups = generator("deal", seed).permutation(np.unique(groups_N))
-    fold_N = pd.Series(np.arange(len(groups)) % folds, groups)[groups_N].to_numpy()
-    rest = np.flatnonzero(fold_N != fold)
-    order = generator("folds", seed, fold).permutation(np.unique(groups_N[rest]))
-    cumulative_sizes = np.cumsum([(groups_N[rest] == group).sum() for group in order])
-    # Validation takes the first groups that together reach its share, and leaves one to train.
-    num_groups = 1 + int(np.searchsorted(cumulative_sizes, validation_share * len(rest)))
-    num_groups = min(num_groups, len(order) - 1)
-    is_validation = np.isin(groups_N[rest], order[:num_groups])
-    return _fold_splits(fold_N, fold, rest, is_validation)
-
-
-def _fold_splits(
-    fold_N: np.ndarray, fold: int, rest: np.ndarray, is_validation: np.ndarray
-) -> dict[Split, np.ndarray]:
-    """Return the splits: the fold is test, and `is_validation` divides the rows of the rest."""
+        groups_N = items["group"].to_numpy(str)
+        groups = rng.permutation(np.unique(groups_N))
+        fold_N = pd.Series(np.arange(len(groups)) % folds, groups)[groups_N].to_numpy()
+        rest = np.flatnonzero(fold_N != fold)
+        order = generator("folds", seed, fold).permutation(np.unique(groups_N[rest]))
+        cumulative_sizes = np.cumsum([(groups_N[rest] == group).sum() for group in order])
+        # Validation takes the first groups that together reach its share, and leaves one to train.
+        num_groups = 1 + int(np.searchsorted(cumulative_sizes, validation_share * len(rest)))
+        num_groups = min(num_groups, len(order) - 1)
+        is_validation = np.isin(groups_N[rest], order[:num_groups])
+    else:
+        labels_N = stratification_labels(items)
+        order = rng.permutation(len(items))
+        fold_N = np.empty(len(items), int)
+        # Dealt out label by label, so that every fold gets its share of each label.
+        by_label = order[np.argsort(labels_N[order], kind="stable")]
+        fold_N[by_label] = np.arange(len(items)) % folds
+        rest = np.flatnonzero(fold_N != fold)
+        count = min(max(1, round(validation_share * len(rest))), len(rest) - 1)
+        heldout = choose_heldout(labels_N[rest], count, seed=seed)
+        if len(heldout) == 0:  # every label occurs once: one of them has to go
+            heldout = np.array([0])
+        is_validation = np.isin(np.arange(len(rest)), heldout)
     return {
         "train": rest[~is_validation],
         "validation": rest[is_validation],

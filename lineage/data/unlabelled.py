@@ -35,6 +35,7 @@ class UserTable(NamedTuple):
 
     columns: TableColumns
     place: str
+    task: Task  # how it is read; an extra test set has its own keys
 
 
 def text_column_name(task: Task) -> str:
@@ -46,21 +47,14 @@ def text_column_name(task: Task) -> str:
 
 
 def collect_unlabelled(
-    tables: Mapping[str, UserTable],
-    tasks: Mapping[str, Task],
-    kind: Kind,
-    splits: dict[str, pd.DataFrame],
-    *,
-    seed: int,
+    tables: Mapping[str, UserTable], kind: Kind, splits: dict[str, pd.DataFrame], *, seed: int
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Return columns id and text, and how many rows were dropped, by reason.
 
-    Blank texts are dropped, and those that one of the `splits` is scored on. `tables` has the
-    user's columns of each split, and `tasks` how each is read. Raises InputError if nothing
-    is left.
+    Blank texts are dropped, and those that one of the `splits` is scored on. Raises InputError if
+    nothing is left.
     """
-    columns, where = tables["unlabelled"]
-    task = tasks["unlabelled"]
+    columns, where, task = tables["unlabelled"]
     if task.label in columns:
         _check_unlabelled_lines(columns[task.label], splits["train"]["label"], task, where)
     texts = _row_texts(columns, task, where)
@@ -71,10 +65,13 @@ def collect_unlabelled(
     dropped: dict[str, int] = {}
     if num_blank := len(texts) - len(table):
         dropped["blank"] = num_blank
-    scored = _scored_texts(tables, tasks, kind, splits)
-    is_scored = table["text"].map(
-        lambda text: _remove_spaces(text) in scored or _truncated_key(text, task) in scored
-    )
+    scored = _scored_texts(tables, kind, splits)
+
+    def is_scored_text(text: str) -> bool:
+        cut_text = truncate_to_words(text, task.max_words, task.language)  # as most items are
+        return _remove_spaces(text) in scored or _remove_spaces(cut_text) in scored
+
+    is_scored = table["text"].map(is_scored_text)
     if is_scored.any():
         dropped["scored"] = int(is_scored.sum())
         table = table[~is_scored]
@@ -129,10 +126,7 @@ def _row_texts(columns: TableColumns, task: Task, where: str) -> list[str]:
 
 
 def _scored_texts(
-    tables: Mapping[str, UserTable],
-    tasks: Mapping[str, Task],
-    kind: Kind,
-    splits: dict[str, pd.DataFrame],
+    tables: Mapping[str, UserTable], kind: Kind, splits: dict[str, pd.DataFrame]
 ) -> set[str]:
     """Return every text of validation and test, without spaces; with folds, every item's.
 
@@ -140,45 +134,34 @@ def _scored_texts(
     of a question's context and of a word's sentence each item keeps another part.
     """
     scored: set[str] = set()
+    task = tables["unlabelled"].task
     for split, table in splits.items():
-        if split == "train" and not tasks["unlabelled"].folds:
+        if split == "train" and not task.folds:
             continue
-        for texts in kind.extract_texts(table, tasks["unlabelled"].language):
+        for texts in kind.extract_texts(table, task.language):
             scored.update(texts)
         for item_id in table["id"]:
             origin, _, row = str(item_id).rpartition("-")
-            scored.update(
-                _full_row_texts(tables[origin].columns, tasks[origin], kind, int(row) - 1)
-            )
+            scored.update(_full_row_texts(tables[origin], kind, int(row) - 1))
     return set(map(_remove_spaces, scored))
 
 
-def _full_row_texts(columns: TableColumns, task: Task, kind: Kind, row: int) -> Iterator[str]:
-    """Yield the texts of a user's row."""
+def _full_row_texts(table: UserTable, kind: Kind, row: int) -> Iterator[str]:
     for key in kind.input_columns:
         if key in kind.integer_columns:
             continue
-        names = getattr(task, key) or ()
+        names = getattr(table.task, key) or ()
         if isinstance(names, str):
             names = (names,)
         for name in names:
-            words = _cell_words(columns[name][row])
+            cell = table.columns[name][row]
+            is_list = hasattr(cell, "__len__") and not isinstance(cell, str)
+            entries = cell if is_list else [cell]
+            words = [normalize_text(cell_to_text(entry)) for entry in entries]
             if key == "choices":
                 yield from words
             else:
                 yield " ".join(words)
-
-
-def _cell_words(value: Any) -> list[str]:
-    """Return the clean texts of a cell, which is one text or a list."""
-    is_list = hasattr(value, "__len__") and not isinstance(value, str)
-    entries = value if is_list else [value]
-    return [normalize_text(cell_to_text(entry)) for entry in entries]
-
-
-def _truncated_key(text: str, task: Task) -> str:
-    """Return the key of a text that is cut as most items are."""
-    return _remove_spaces(truncate_to_words(text, task.max_words, task.language))
 
 
 def _remove_spaces(text: str) -> str:

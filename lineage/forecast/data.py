@@ -9,14 +9,8 @@ import pandas as pd
 
 from lineage.artifacts import create_artifact, read_json, read_table, write_table
 from lineage.config.params import Params
-from lineage.data.corpus import count_text_bytes
-from lineage.data.items import task_fingerprint
-from lineage.data.prepare_corpus import (
-    corpus_fingerprint,
-    locate_prepared_corpus,
-    prepare_corpus,
-)
-from lineage.data.prepare_task import locate_prepared_task, prepare_task
+from lineage.data.corpus import count_text_bytes, locate_corpus
+from lineage.data.prepare_task import locate_task
 from lineage.data.splits import nested_stratified_subset, stratification_labels
 from lineage.language import byte_count
 from lineage.randomness import generator
@@ -33,8 +27,7 @@ def copy_corpus(params: Params, root: Path, scratch: Path) -> Path:
     name = params.budget.corpus
     corpus = params.corpora[name]
     where = f"params.yaml: corpora.{name}"
-    fingerprint = corpus_fingerprint(corpus, root, where)
-    prepared = locate_prepared_corpus(name, corpus, fingerprint, seed=params.seed)
+    prepared = locate_corpus(name, corpus, seed=params.seed, root=root, where=where)
     artifact = Path("artifacts/corpora") / name
     target = scratch / "corpora" / name
     with create_artifact(target, "corpus", name=name) as draft:
@@ -43,7 +36,7 @@ def copy_corpus(params: Params, root: Path, scratch: Path) -> Path:
         elif prepared.measures_path.is_file() and _is_corpus_of(artifact, prepared.measures_path):
             _copy_artifact(artifact, draft)
         else:
-            prepare_corpus(corpus, draft, seed=params.seed, root=root, where=where)
+            prepared.build(draft)
     return target
 
 
@@ -51,8 +44,7 @@ def copy_task(name: str, params: Params, root: Path, scratch: Path) -> Path:
     """Copy the task of these parameters, or read it again. Raises InputError."""
     task = params.tasks[name]
     where = f"params.yaml: tasks.{name}"
-    fingerprint = task_fingerprint(task, root, where)
-    prepared = locate_prepared_task(name, task, fingerprint, seed=params.seed)
+    prepared = locate_task(name, task, seed=params.seed, root=root, where=where)
     artifact = Path("artifacts/tasks") / name
     target = scratch / "tasks" / name
     with create_artifact(target, "task", name=name) as draft:
@@ -61,7 +53,7 @@ def copy_task(name: str, params: Params, root: Path, scratch: Path) -> Path:
         elif prepared.measures_path.is_file() and _is_task_of(artifact, prepared.measures_path):
             _copy_artifact(artifact, draft)
         else:
-            prepare_task(name, task, draft, seed=params.seed, root=root, where=where)
+            prepared.build(draft)
     return target
 
 

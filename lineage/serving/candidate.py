@@ -34,11 +34,6 @@ class Candidate:
     contender: Contender
     score: ModelScore
 
-    @property
-    def task(self) -> str:
-        """The name of the task."""
-        return self.decision.task
-
 
 def export_recommended(
     params: Params,
@@ -97,7 +92,6 @@ def digest_folder(folder: Path) -> str:
 
 
 def _read_scored_ids(params: Params, task: str, results_dir: Path) -> set[str]:
-    """Return the ids of the items on which the systems of a task were scored."""
     ids: set[str] = set()
     for name in task_stage_names(params.grid, task):
         table = read_table(results_dir / "predictions" / f"{name}.parquet")

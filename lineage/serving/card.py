@@ -60,7 +60,6 @@ def format_card(record: SystemRecord) -> str:
 
 
 def _describe_system(record: SystemRecord) -> str:
-    """Return a sentence that says what the system is."""
     if record.transfer == "none":
         return "Logistic or ridge regression on TF-IDF vectors."
     model = f"{record.model} (family {record.family}), {INIT_TEXTS[record.init]}"

@@ -22,13 +22,12 @@ from lineage.networks.checkpoint import Checkpoint
 from lineage.runtime.settings import read_runtime_settings
 from lineage.serving.files import (
     ROWS_PER_CHUNK,
-    InputFile,
+    answer_file,
     check_output,
-    create_output,
+    format_rows,
     open_input,
 )
-from lineage.serving.models import locate_trained_model
-from lineage.serving.progress import format_rows, show_rows
+from lineage.serving.systems import locate_trained_model
 from lineage.tasks.columns import TableColumns, is_empty_cell
 from lineage.training.devices import configure_torch, select_device
 
@@ -49,16 +48,14 @@ class Embedder:
     precision: str
     layer: int | None  # None: the mean of all layers
 
-    def embed_texts(self, texts: list[str]) -> np.ndarray:
+    def embed(self, texts: list[str]) -> np.ndarray:
         """Return (N, D): the mean over the pieces of each text, which a linear probe reads."""
         return self._embed(pd.DataFrame({"text": texts}))
 
-    def embed_words(self, texts: list[str]) -> tuple[list[list[str]], list[np.ndarray]]:
-        """Return the words of each text, and (W, D) their vectors; zeros for a word without piece."""
-        words = [split_words(text, self.language) for text in texts]
+    def embed_words(self, words: list[list[str]]) -> list[np.ndarray]:
+        """Return (W, D) the vectors of the words of each text; zeros for a word without piece."""
         vectors_MD = self._embed(pd.DataFrame({"tokens": words}))
-        ends = np.cumsum([len(one) for one in words])[:-1]
-        return words, np.split(vectors_MD, ends)
+        return np.split(vectors_MD, np.cumsum([len(one) for one in words])[:-1])
 
     def _embed(self, table: pd.DataFrame) -> np.ndarray:
         tokenizer = self.checkpoint.tokenizer
@@ -94,70 +91,55 @@ def embed_file(
     configure_torch(params.threads)
     device = select_device(params.device, read_runtime_settings().device_index)
     encoder = checkpoint.build(device)
-    _check_layer(layer, encoder, model)
-    task = model.partition("@")[2]
-    corpus = params.corpora[params.budget.corpus]
-    language = params.tasks[task].language if task else corpus.language
-    embedder = Embedder(checkpoint, encoder, language, params.precision, layer)
-    return _write_vectors(embedder, source, out, column, words=words)
-
-
-def _check_layer(layer: int | None, encoder: Encoder, model: str) -> None:
     num_layers = len(encoder.hidden_sizes())
     if layer is not None and not 0 <= layer < num_layers:
         raise InputError(
             f"--layer: {model} has the layers 0 to {num_layers - 1}, from the embeddings upwards; "
             "name one of them"
         )
+    task = model.partition("@")[2]
+    corpus = params.corpora[params.budget.corpus]
+    language = params.tasks[task].language if task else corpus.language
+    embedder = Embedder(checkpoint, encoder, language, params.precision, layer)
 
+    def embed(columns: TableColumns, num_before: int) -> TableColumns:
+        return _embed_chunk(embedder, columns[column], source.path.name, words=words)
 
-def _write_vectors(
-    embedder: Embedder, source: InputFile, out: Path, column: str, *, words: bool
-) -> str:
     vector_type = pa.list_(pa.float32())
     new_fields = {VECTOR: vector_type}
-    rows_per_chunk = ROWS_PER_CHUNK
     if words:
         new_fields = {WORDS: pa.list_(pa.string()), VECTORS: pa.list_(vector_type)}
-        rows_per_chunk = WORD_ROWS_PER_CHUNK
-    num_rows = 0
-    num_blank = 0
-    with create_output(out, source, new_fields) as writer, show_rows() as report:
-        for columns in source.iter_chunks(rows_per_chunk):
-            new_columns = _embed_chunk(embedder, columns[column], source.place, words=words)
-            writer.write({**columns, **new_columns})
-            num_rows += len(columns[column])
-            num_blank += sum(value is None for value in next(iter(new_columns.values())))
-            report(num_rows)
+    rows_per_chunk = WORD_ROWS_PER_CHUNK if words else ROWS_PER_CHUNK
+    num_rows, num_blank = answer_file(source, out, new_fields, embed, rows_per_chunk=rows_per_chunk)
     unit = "words" if words else "texts"
     blank = f"; {format_rows(num_blank)} without text, and without vector" if num_blank else ""
     return f"{out}: {format_rows(num_rows)} with the vectors of {unit}{blank}"
 
 
 def _embed_chunk(embedder: Embedder, cells: list[Any], place: str, *, words: bool) -> TableColumns:
-    """Return the new columns of a chunk; None in rows without text."""
-    texts = [_read_text(cell, place) for cell in cells]
-    filled = [row for row, text in enumerate(texts) if text is not None]
-    given = [text for text in texts if text is not None]
-    names = (WORDS, VECTORS) if words else (VECTOR,)
-    columns: TableColumns = {name: [None] * len(texts) for name in names}
-    if not given:
-        return columns
-    if not words:
-        for row, vector_D in zip(filled, embedder.embed_texts(given), strict=True):
+    """Return the new columns of a chunk; None in rows without text.
+
+    Raises InputError for a cell that is neither a text nor blank.
+    """
+    texts: dict[int, str] = {}  # by row
+    for row, cell in enumerate(cells):
+        if is_empty_cell(cell):
+            continue
+        if not isinstance(cell, str):
+            raise InputError(f"{place}: a cell of the text column does not hold a text; correct it")
+        text = normalize_text(cell)
+        if not is_blank(text):
+            texts[row] = text
+    columns: TableColumns = {
+        name: [None] * len(cells) for name in ((WORDS, VECTORS) if words else (VECTOR,))
+    }
+    if texts and words:
+        word_lists = [split_words(text, embedder.language) for text in texts.values()]
+        vectors = embedder.embed_words(word_lists)
+        for row, word_list, vectors_WD in zip(texts, word_lists, vectors, strict=True):
+            columns[WORDS][row] = word_list
+            columns[VECTORS][row] = list(vectors_WD)
+    elif texts:
+        for row, vector_D in zip(texts, embedder.embed(list(texts.values())), strict=True):
             columns[VECTOR][row] = vector_D
-        return columns
-    for row, word_list, vectors_WD in zip(filled, *embedder.embed_words(given), strict=True):
-        columns[WORDS][row] = word_list
-        columns[VECTORS][row] = list(vectors_WD)
     return columns
-
-
-def _read_text(cell: Any, place: str) -> str | None:
-    """Return a clean text, or None for a blank cell. Raises InputError for another value."""
-    if is_empty_cell(cell):
-        return None
-    if not isinstance(cell, str):
-        raise InputError(f"{place}: a cell of the text column does not hold a text; correct it")
-    text = normalize_text(cell)
-    return None if is_blank(text) else text

@@ -20,9 +20,14 @@ from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import INTERMEDIATE_PREFIX, Checkpoint
 from lineage.networks.static import StaticVectors
 from lineage.networks.weights import WEIGHTS_FILE
-from lineage.serving.models import locate_trained_model
 from lineage.serving.predict import TASK_FILE, describe_new_items, list_word_columns
-from lineage.serving.systems import KeptSystem, check_files, choose_system, list_systems
+from lineage.serving.systems import (
+    KeptSystem,
+    check_files,
+    choose_system,
+    list_systems,
+    locate_trained_model,
+)
 from lineage.tasks.base import load_kind
 
 FORMATS = ("transformers", "elmo", "word2vec")
@@ -54,7 +59,11 @@ def export(
         raise InputError("--labels: a model was not trained on labels; leave it out")
     checkpoint = Checkpoint.load(locate_trained_model(params, name))
     model = checkpoint.build(torch.device("cpu"))
-    return _export_model(checkpoint, model, file_format or _default_format(model), out)
+    if file_format is None:
+        file_format = "elmo" if isinstance(model, ElmoModel) else "transformers"
+        if isinstance(model, StaticVectors):
+            file_format = "word2vec"
+    return _export_model(checkpoint, model, file_format, out)
 
 
 def export_system(kept: KeptSystem, task: Task, out: Path) -> None:
@@ -103,13 +112,6 @@ def _describe_columns(task: Task, record: SystemRecord) -> dict[str, Any]:
         keys = (*keys, "columns")
     # A task must name its data; that of an exported one is not there.
     return {key: values[key] for key in keys} | {"files": {"test": "new"}}
-
-
-def _default_format(model: Encoder) -> str:
-    """Return the format of a model's family."""
-    if isinstance(model, StaticVectors):
-        return "word2vec"
-    return "elmo" if isinstance(model, ElmoModel) else "transformers"
 
 
 def _export_model(checkpoint: Checkpoint, model: Encoder, file_format: str, out: Path) -> str:

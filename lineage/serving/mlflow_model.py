@@ -23,9 +23,14 @@ from mlflow.types.schema import Array
 
 from lineage import __version__
 from lineage.errors import InputError
-from lineage.methods.saved import AnswerItems
 from lineage.results import PUBLIC_FAMILY
-from lineage.serving.predict import OpenedSystem, Predictor, list_input_columns, open_exported
+from lineage.serving.predict import (
+    OpenedSystem,
+    Predictor,
+    list_input_columns,
+    open_exported,
+    prediction_fields,
+)
 from lineage.serving.requests import PLACE, check_request
 from lineage.tasks.columns import TableColumns
 
@@ -46,18 +51,16 @@ class LoadedSystem:
         self.text_columns = [
             name for name in self.names if _column_type(self.opened, name) == DataType.string
         ]
-        self._answer_items: AnswerItems = self.opened.load()
+        self._predictor = Predictor(
+            self.opened.kept.record, self.opened.kind, self.opened.task, self.opened.load(), PLACE
+        )
 
     def answer_rows(self, columns: TableColumns) -> TableColumns:
         """Return the new columns; None in rows without text. One thread at a time may call it.
 
         A head is built when the first item shows what it reads. Raises InputError.
         """
-        opened = self.opened
-        predictor = Predictor(
-            opened.kept.record, opened.kind, opened.task, self._answer_items, PLACE
-        )
-        return predictor.answer_chunk(columns)
+        return self._predictor.answer_chunk(columns)
 
 
 class SystemModel(PythonModel):
@@ -128,7 +131,6 @@ def _without_compiled_files() -> Iterator[None]:
 
 
 def _describe_model(folder: Path, further_artifacts: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the arguments of MLflow that describe a model."""
     opened = open_exported(folder)
     paths = {SYSTEM_ARTIFACT: folder, **further_artifacts}
     extra = "[formats]" if opened.kept.record.family == PUBLIC_FAMILY else ""
@@ -148,11 +150,10 @@ def build_signature(opened: OpenedSystem) -> ModelSignature:
         ColSpec(_column_type(opened, name), name)
         for name in list_input_columns(opened.task, opened.kind)
     ]
-    answers = Predictor(opened.kept.record, opened.kind, opened.task, _answer_nothing, PLACE)
     outputs = [
         # A row without text has no answer.
         ColSpec(DataType.double if str(data_type) == "double" else DataType.string, name, False)
-        for name, data_type in answers.new_fields.items()
+        for name, data_type in prediction_fields(opened.kept.record, opened.kind).items()
     ]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs))
 
@@ -180,8 +181,3 @@ def _column_type(opened: OpenedSystem, name: str) -> DataType | Array:
     if task.choices == (name,):
         return Array(DataType.string)
     return DataType.string
-
-
-def _answer_nothing(items: pd.DataFrame) -> dict[str, Any]:
-    """Stand in for a system whose weights are not needed."""
-    raise NotImplementedError("_answer_nothing")

@@ -23,8 +23,13 @@ from lineage.methods.registry import load_system
 from lineage.methods.saved import RECORD_FILE, AnswerItems, SystemRecord, read_record
 from lineage.results import PROBABILITY_PREFIX
 from lineage.runtime.settings import read_runtime_settings
-from lineage.serving.files import ROWS_PER_CHUNK, InputFile, check_output, create_output, open_input
-from lineage.serving.progress import format_rows, show_rows
+from lineage.serving.files import (
+    ROWS_PER_CHUNK,
+    answer_file,
+    check_output,
+    format_rows,
+    open_input,
+)
 from lineage.serving.systems import (
     KeptSystem,
     check_files,
@@ -69,16 +74,34 @@ def predict_file(
         opened = _open_in_study(task, system, label_count)
     kind = opened.kind
     new_task = describe_new_items(opened.task, kind, text_columns or [])
+    columns = list_input_columns(new_task, kind)
+    if ".txt" in file.suffixes and len(columns) > 1:
+        raise InputError(
+            f"{file}: a txt has one text in a line, and the task reads {', '.join(columns)}; write "
+            "these columns as csv, tsv, jsonl or parquet"
+        )
     source = open_input(
         file,
-        text_column=_single_column(new_task, kind, file),
+        text_column=columns[0],
         csv_quoting=new_task.csv_quoting,
         word_columns=list_word_columns(opened.task),
     )
     check_output(out, source)
-    source.check(list_input_columns(new_task, kind))
-    predictor = Predictor(opened.kept.record, kind, new_task, opened.load(), source.place)
-    return _write_predictions(predictor, source, out)
+    source.check(columns)
+    record = opened.kept.record
+    predictor = Predictor(record, kind, new_task, opened.load(), source.path.name)
+    num_rows, num_unanswered = answer_file(
+        source,
+        out,
+        prediction_fields(record, kind),
+        predictor.answer_chunk,
+        rows_per_chunk=ROWS_PER_CHUNK,
+    )
+    labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
+    text = f"{out}: {format_rows(num_rows)}, predicted by {record.name} ({labels})"
+    if num_unanswered:
+        text += f"; {format_rows(num_unanswered)} without text, and without prediction"
+    return text
 
 
 @dataclass(frozen=True)
@@ -171,17 +194,6 @@ def list_input_columns(task: Task, kind: Kind) -> list[str]:
     return columns
 
 
-def _single_column(task: Task, kind: Kind, file: Path) -> str:
-    """Return the column that the lines of a txt are. Raises InputError if the task reads several."""
-    columns = list_input_columns(task, kind)
-    if ".txt" in file.suffixes and len(columns) > 1:
-        raise InputError(
-            f"{file}: a txt has one text in a line, and the task reads {', '.join(columns)}; write "
-            "these columns as csv, tsv, jsonl or parquet"
-        )
-    return columns[0]
-
-
 def list_word_columns(task: Task) -> tuple[str, ...]:
     """Return the columns of a task's files with one word and its tag per line; none otherwise."""
     has_tags = load_kind(task.kind).answer.are_words
@@ -190,46 +202,50 @@ def list_word_columns(task: Task) -> tuple[str, ...]:
     return ()
 
 
-@dataclass
+def prediction_fields(record: SystemRecord, kind: Kind) -> dict[str, pa.DataType]:
+    """Return the columns that are added to the user's, with their types."""
+    if kind.answer.are_numbers:
+        return {PREDICTION: pa.float64()}
+    if kind.answer.are_words:
+        return {WORDS: pa.string(), PREDICTION: pa.string()}
+    fields = {PREDICTION: pa.string()}
+    if kind.answer.are_classes:
+        for label in record.labels:
+            fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
+    return fields
+
+
+@dataclass(frozen=True)
 class Predictor:
-    """Answers the rows of a file, chunk by chunk."""
+    """Answers rows with a loaded system."""
 
     record: SystemRecord
     kind: Kind
     task: Task  # how new items are read
     answer: AnswerItems
     place: str  # for messages
-    num_rows: int = 0  # that were read so far
-    num_unanswered: int = 0  # rows without text
 
-    @property
-    def new_fields(self) -> dict[str, pa.DataType]:
-        """The columns that are added to the user's, with their types."""
-        if self.kind.answer.are_numbers:
-            return {PREDICTION: pa.float64()}
-        if self.kind.answer.are_words:
-            return {WORDS: pa.string(), PREDICTION: pa.string()}
-        fields = {PREDICTION: pa.string()}
-        if self.kind.answer.are_classes:
-            for label in self.record.labels:
-                fields[f"{PROBABILITY_PREFIX}{label}"] = pa.float64()
-        return fields
+    def answer_chunk(self, columns: TableColumns, first_row: int = 0) -> TableColumns:
+        """Return the new columns of a chunk; None in rows without text.
 
-    def answer_chunk(self, columns: TableColumns) -> TableColumns:
-        """Return the new columns of a chunk; None in rows without text. Raises InputError."""
+        Raises InputError that names a row, where the first one of the chunk is `first_row`.
+        """
         names = list_input_columns(self.task, self.kind)
         num_rows = len(columns[names[0]])
         cells = zip(*(columns[name] for name in names), strict=True)
         filled = [row for row, values in enumerate(cells) if not any(map(is_empty_cell, values))]
-        new_columns: TableColumns = {name: [None] * num_rows for name in self.new_fields}
+        new_columns: TableColumns = {
+            name: [None] * num_rows for name in prediction_fields(self.record, self.kind)
+        }
         if filled:
-            items = self._make_items(columns, names, filled)
+            try:
+                items = self._make_items(columns, names, filled)
+            except RowError as error:
+                raise error.renumber(lambda row: first_row + filled[row]) from None
             answers = self._answer(items) if len(items) else {}  # none: all words are blank
             for name, values in answers.items():
                 for row, value in zip(items.index, values, strict=True):
                     new_columns[name][row] = value
-        self.num_unanswered += new_columns[PREDICTION].count(None)
-        self.num_rows += num_rows
         return new_columns
 
     def _make_items(
@@ -237,31 +253,20 @@ class Predictor:
     ) -> pd.DataFrame:
         """Return the items of the filled rows; the index is their row in the chunk."""
         selected = {name: [columns[name][row] for row in filled] for name in names}
-        if self.record.character_spans:
-            selected[names[0]] = [self._split_text(cell) for cell in selected[names[0]]]
-        try:
-            items = self.kind.read_items(selected, self.task, self.place)
-        except RowError as error:
-            raise error.renumber(lambda row: self.num_rows + filled[row]) from None
+        if self.record.character_spans:  # texts are split into words as those of training were
+            selected[names[0]] = [
+                spans_to_iob2(cell, [], self.task.language)[0] if isinstance(cell, str) else cell
+                for cell in selected[names[0]]
+            ]
+        items = self.kind.read_items(selected, self.task, self.place)
         items.index = pd.Index([filled[row] for row in items.index])
-        if "choices" in items:
-            self._check_choices(items)
-        return items
-
-    def _split_text(self, cell: Any) -> Any:
-        """Split a text into words as the texts of the training items were."""
-        if not isinstance(cell, str):
-            return cell
-        words, _, _ = spans_to_iob2(cell, [], self.task.language)
-        return words
-
-    def _check_choices(self, items: pd.DataFrame) -> None:
-        num_choices = len(items["choices"].iloc[0])
-        if num_choices != len(self.record.labels):
+        num_choices = len(items["choices"].iloc[0]) if "choices" in items else None
+        if num_choices not in (None, len(self.record.labels)):
             raise InputError(
                 f"{self.place}: its items have {num_choices} choices, those of the training data "
                 f"{len(self.record.labels)}; give every item as many"
             )
+        return items
 
     def _answer(self, items: pd.DataFrame) -> TableColumns:
         """Return the new columns of some items as Python values."""
@@ -277,20 +282,3 @@ class Predictor:
                 values = np.round(values.astype(np.float64), PROBABILITY_DIGITS)
             columns[name] = values.tolist()
         return columns
-
-
-def _write_predictions(predictor: Predictor, source: InputFile, out: Path) -> str:
-    with (
-        create_output(out, source, predictor.new_fields) as writer,
-        show_rows() as report,
-    ):
-        for columns in source.iter_chunks(ROWS_PER_CHUNK):
-            new_columns = predictor.answer_chunk(columns)
-            writer.write({**columns, **new_columns})
-            report(predictor.num_rows)
-    record = predictor.record
-    labels = "all labels" if record.label_count == "all" else f"{record.label_count} labels"
-    text = f"{out}: {format_rows(predictor.num_rows)}, predicted by {record.name} ({labels})"
-    if predictor.num_unanswered:
-        text += f"; {format_rows(predictor.num_unanswered)} without text, and without prediction"
-    return text

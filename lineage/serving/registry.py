@@ -207,8 +207,8 @@ def enter_candidate(
     `run_id` is that of the run which logs its model.
     """
     server_time = server_time or ServerTime()
-    name = registered_name(candidate.task)
-    model = _get_or_create_model(client, name, candidate.task)
+    name = registered_name(candidate.decision.task)
+    model = _get_or_create_model(client, name, candidate.decision.task)
     champion = _find_alias(client, model, CHAMPION)
     if champion is not None and _is_same(champion, candidate.contender):
         _log_score(client, candidate, champion, run_id)
@@ -221,7 +221,9 @@ def enter_candidate(
         max_difference=max_difference(candidate.decision.metric),
     )
     tags = _version_tags(candidate, decision, champion, run_id)
-    version = _find_same(client, name, candidate.contender)
+    # The newest version that holds the same system with scores of the same items.
+    versions = client.search_model_versions(f"name='{name}'")
+    version = next((one for one in versions if _is_same(one, candidate.contender)), None)
     if version is None:
         version = _create_version(client, candidate, name, tags, server_time)
     else:
@@ -248,7 +250,7 @@ def _outcome(
 ) -> ChampionOutcome:
     system = candidate.kept.record.name
     return ChampionOutcome(
-        task=candidate.task,
+        task=candidate.decision.task,
         system=system,
         version=int(version.version),
         champion=champion.tags.get("system", system),
@@ -275,14 +277,6 @@ def _find_alias(client: MlflowClient, model: RegisteredModel, alias: str) -> Mod
     if alias not in model.aliases:
         return None
     return client.get_model_version(model.name, model.aliases[alias])
-
-
-def _find_same(client: MlflowClient, name: str, contender: Contender) -> ModelVersion | None:
-    """Return the newest version that holds the same system with scores of the same items."""
-    for version in client.search_model_versions(f"name='{name}'"):
-        if _is_same(version, contender):
-            return version
-    return None
 
 
 def _is_same(version: ModelVersion, contender: Contender) -> bool:
@@ -351,7 +345,6 @@ def _log_score(
 def _write_description(
     client: MlflowClient, candidate: Candidate, version: ModelVersion, outcome: ChampionOutcome
 ) -> None:
-    """Describe a version in words on its page, and on that of its model with its card."""
     text = describe_version(study_name(), candidate.decision, describe_champion(outcome))
     client.update_model_version(version.name, version.version, description=text)
     tags = {
@@ -387,7 +380,7 @@ def _version_tags(
     contender = candidate.contender
     values: dict[str, str | int | float | None] = {
         "study": study_name(),
-        "task": candidate.task,
+        "task": candidate.decision.task,
         "system": candidate.kept.record.name,
         "label_count": candidate.decision.label_count,
         "metric": candidate.decision.metric,
@@ -407,8 +400,8 @@ def _version_tags(
         "run_id": run_id,
         "lineage_version": __version__,
     }
-    return {key: _tag_text(value) for key, value in values.items() if value is not None}
-
-
-def _tag_text(value: str | int | float) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return {
+        key: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for key, value in values.items()
+        if value is not None
+    }

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,6 @@ def check_structure(body: bytes) -> None:
 
 
 def _read_form(form: str, table: Any, names: Sequence[str]) -> TableColumns:
-    """Return the columns of a table in one of MLflow's forms."""
     if form == SPLIT:
         return _read_records(_split_to_records(table, names), names)
     if form != RECORDS and isinstance(table, dict):
@@ -137,7 +137,6 @@ def _missing_column(name: str) -> InputError:
 
 
 def _check_names(found: Iterable[Any], names: Sequence[str]) -> None:
-    """Raise InputError if a column is not one of `names`."""
     for name in found:
         if name not in names:
             raise InputError(
@@ -158,7 +157,12 @@ def check_request(columns: TableColumns, *, text_columns: Collection[str]) -> No
     """Raise InputError if a request holds no text, something else, or more than REQUEST_LIMITS."""
     _check_num_rows(len(next(iter(columns.values()))))
     for name in text_columns:
-        _check_texts(name, columns[name])
+        for row, cell in enumerate(columns[name]):
+            if isinstance(cell, str):
+                _check_characters(cell, row, name)
+            elif not is_empty_cell(cell):
+                problem = f"column '{name}': a text is expected, not {type(cell).__name__}"
+                raise row_error(row, PLACE, problem)
     num_characters = count_characters(columns)
     if num_characters > REQUEST_LIMITS.characters:
         raise InputError(
@@ -168,16 +172,6 @@ def check_request(columns: TableColumns, *, text_columns: Collection[str]) -> No
     rows = zip(*columns.values(), strict=True)
     if all(any(map(is_empty_cell, cells)) for cells in rows):
         raise InputError(f"{PLACE}: no row has a value in {', '.join(columns)}; give one at least")
-
-
-def _check_texts(name: str, cells: Iterable[Any]) -> None:
-    """Raise InputError if a cell is neither a text nor missing."""
-    for row, cell in enumerate(cells):
-        if isinstance(cell, str):
-            _check_characters(cell, row, name)
-        elif not is_empty_cell(cell):
-            problem = f"column '{name}': a text is expected, not {type(cell).__name__}"
-            raise row_error(row, PLACE, problem)
 
 
 def _check_characters(text: str, row: int, name: str) -> None:
@@ -196,13 +190,10 @@ def _check_characters(text: str, row: int, name: str) -> None:
 
 def count_characters(columns: TableColumns) -> int:
     """Return the number of characters in all cells of a table."""
-    return sum(_count_characters(cell) for cells in columns.values() for cell in cells)
-
-
-def _count_characters(cell: Any) -> int:
-    """Return the number of characters of a text, or of all texts of a list."""
-    if isinstance(cell, str):
-        return len(cell)
-    if isinstance(cell, list | tuple | np.ndarray):
-        return sum(len(str(entry)) for entry in cell)
-    return 0
+    num_characters = 0
+    for cell in chain.from_iterable(columns.values()):
+        if isinstance(cell, str):
+            num_characters += len(cell)
+        elif isinstance(cell, list | tuple | np.ndarray):
+            num_characters += sum(len(str(entry)) for entry in cell)
+    return num_characters

@@ -27,7 +27,6 @@ from lineage.serving.mlflow_model import SYSTEM_ARTIFACT, LoadedSystem, build_ex
 from lineage.serving.registry import download_system, find_champion
 from lineage.serving.requests import RECORDS, REQUEST_LIMITS, read_request
 from lineage.serving.systems import choose_system, list_systems
-from lineage.tasks.columns import TableColumns
 
 HOST = "127.0.0.1"
 PATH = "/invocations"
@@ -56,7 +55,7 @@ def serve(task: str, *, system: str | None, port: int) -> None:
     It returns when the process gets SIGTERM. Raises InputError.
     """
     with listen(port) as listener:
-        served = load_champion(task) if system is None else load_saved_system(task, system)
+        served = load_system(task, system)
         print(describe_server(served, port), flush=True)
         uvicorn.Server(configure_server(served.system)).run(sockets=[listener])
 
@@ -73,24 +72,19 @@ def configure_server(system: LoadedSystem) -> uvicorn.Config:
     )
 
 
-def load_champion(task: str) -> ServedModel:
-    """Load the champion of a task of the study. Raises InputError."""
-    champion = find_champion(task)
+def load_system(task: str, system: str | None) -> ServedModel:
+    """Load the champion of a task of the study, or a system that it has kept. Raises InputError."""
     with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
-        system = LoadedSystem(download_system(champion, Path(folder)))
-    version = f"version {champion.version} of {champion.name}"
-    return ServedModel(system, f"{champion.tags['system']}, {version}")
-
-
-def load_saved_system(task: str, system: str) -> ServedModel:
-    """Load a system that the study has kept. Raises InputError."""
-    params = read_recorded_params()
-    kept = choose_system(list_systems(params, task), system, None)
-    with tempfile.TemporaryDirectory(prefix="lineage-serve-") as folder:
+        if system is None:
+            champion = find_champion(task)
+            exported = download_system(champion, Path(folder))
+            version = f"version {champion.version} of {champion.name}"
+            return ServedModel(LoadedSystem(exported), f"{champion.tags['system']}, {version}")
+        params = read_recorded_params()
+        kept = choose_system(list_systems(params, task), system, None)
         exported = Path(folder) / SYSTEM_ARTIFACT
         export_system(kept, params.tasks[task], exported)
-        loaded = LoadedSystem(exported)
-    return ServedModel(loaded, f"{kept.record.name} of this study")
+        return ServedModel(LoadedSystem(exported), f"{kept.record.name} of this study")
 
 
 def describe_server(served: ServedModel, port: int) -> str:
@@ -119,9 +113,14 @@ def build_app(system: LoadedSystem) -> FastAPI:
             columns = read_request(
                 await request.body(), names=system.names, text_columns=system.text_columns
             )
-            return _format_answers(await batcher.answer(columns))
+            answers = await batcher.answer(columns)
         except InputError as error:
             return _refuse(400, str(error))
+        # As MLflow's server writes the new columns: an object for each row.
+        rows = [
+            dict(zip(answers, cells, strict=True)) for cells in zip(*answers.values(), strict=True)
+        ]
+        return Response(json.dumps({"predictions": rows}), media_type=JSON_TYPE)
 
     async def answer_client(request: Request) -> Response:
         try:
@@ -167,12 +166,6 @@ async def _discard_body(request: Request) -> None:
         num_bytes += len(part)
         if num_bytes > 2 * MAX_BODY_BYTES:
             return
-
-
-def _format_answers(columns: TableColumns) -> Response:
-    """Return the new columns as MLflow's server writes them: an object for each row."""
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    return Response(json.dumps({"predictions": rows}), media_type=JSON_TYPE)
 
 
 def _refuse(status: int, message: str) -> Response:

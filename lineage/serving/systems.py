@@ -1,4 +1,4 @@
-"""The systems that a study has kept: written by stages, listed, and chosen for a task."""
+"""The systems and models that a study has kept: written by stages, listed, and chosen."""
 
 import shutil
 import sys
@@ -89,7 +89,12 @@ def format_systems(systems: Sequence[KeptSystem]) -> str:
     for system in systems:
         record = system.record
         score = "undefined" if record.validation_score is None else f"{record.validation_score:.4f}"
-        note = _format_mark(record.name, decisions.get(record.label_count))
+        decision = decisions.get(record.label_count)
+        note = ""
+        if decision is not None and _system_of(decision) == record.name:
+            note = "  (recommended)"
+            if not _is_above_chance(decision):
+                note = "  (highest score, but not shown to be above chance)"
         lines.append(f"{record.label_count:>6}  {score:>10}  {record.name}{note}")
     metric = systems[0].record.metric
     notes = [f"validation: {metric} of the first seed, which predicts; few items, so only a hint"]
@@ -153,15 +158,6 @@ def _read_decisions(task: str) -> dict[str, dict[str, Any]]:
     return {str(decision["label_count"]): decision for decision in decisions}
 
 
-def _format_mark(name: str, decision: dict[str, Any] | None) -> str:
-    """Return what the table says beside a system, given the decision for its label count."""
-    if decision is None or _system_of(decision) != name:
-        return ""
-    if not _is_above_chance(decision):
-        return "  (highest score, but not shown to be above chance)"
-    return "  (recommended)"
-
-
 def _is_above_chance(decision: dict[str, Any]) -> bool:
     return bool(decision["use"]["standing"]["above_chance"])
 
@@ -196,3 +192,28 @@ def _read_recommendation(systems: Sequence[KeptSystem], label_count: str | None)
             file=sys.stderr,
         )
     return _system_of(by_count[label_count]), label_count
+
+
+def locate_trained_model(params: Params, name: str) -> Path:
+    """Return the folder of MODEL, or of MODEL@TASK, which is the model adapted to a task's text.
+
+    It is that of the first seed of pretraining. Raises InputError, also if the model is damaged.
+    """
+    model, _, task = name.partition("@")
+    grid = params.grid
+    if model not in grid.models:
+        raise InputError(f"the study has no model '{model}'{suggest_nearest(model, grid.models)}")
+    seed = grid.pretrain_seeds[0]
+    folder = Path(f"artifacts/pretrained/{model}/{seed}")
+    if not task:
+        check_intact(folder)
+        return folder
+    if model not in grid.adapt_models or task not in grid.adapt_tasks:
+        pairs = [f"{one}@{other}" for one in grid.adapt_models for other in grid.adapt_tasks]
+        raise InputError(
+            f"the study does not adapt '{model}' to '{task}'; adapted models: "
+            f"{', '.join(pairs) or 'none'}"
+        )
+    folder = Path(f"artifacts/adapted/{model}/{seed}/{task}")
+    check_intact(folder)
+    return folder

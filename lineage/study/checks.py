@@ -1,7 +1,6 @@
 """Check that the parts of a study fit each other, before anything runs."""
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,6 @@ def check_data(params: Params, models: Models, root: Path) -> dict[str, dict[str
 
 
 def _check_adaptation(params: Params, models: Models) -> None:
-    """Raise InputError unless language models can be adapted to the text of these tasks."""
     for name in params.grid.adapt_models:
         if isinstance(models[name].family, Static):
             raise InputError(
@@ -87,19 +85,12 @@ def _check_adaptation(params: Params, models: Models) -> None:
 
 
 def _check_ensembles(params: Params, models: Models) -> None:
-    """Raise InputError unless both members of an ensemble have the same features and pooling."""
     for name, members in params.grid.ensembles.items():
-        settings = []
-        for member in members:
-            evaluate = models[member].evaluate
-            settings.append(
-                (
-                    evaluate.linear_probe.features,
-                    evaluate.bilstm_probe.features,
-                    evaluate.finetune.pooling,
-                )
-            )
-        first, second = settings
+        blocks = [models[member].evaluate for member in members]
+        first, second = [
+            (block.linear_probe.features, block.bilstm_probe.features, block.finetune.pooling)
+            for block in blocks
+        ]
         if first != second:
             raise InputError(
                 f"params.yaml: grid.ensembles.{name}: its members have different features or "
@@ -108,8 +99,15 @@ def _check_ensembles(params: Params, models: Models) -> None:
 
 
 def _check_model(params: Params, model: ModelConfig, languages: list[str]) -> None:
-    """Check one model of the grid against the budget, the tasks and the corpus."""
-    _check_label_counts(params, model)
+    for block, method in model.evaluate.methods.items():
+        known = params.grid.label_counts
+        unknown = [str(count) for count in method.requested_label_counts if count not in known]
+        if unknown:
+            raise InputError(
+                f"params.yaml: models.{model.name}.evaluate.{block}.label_counts: "
+                f"{', '.join(unknown)} is not in grid.label_counts; add it there, or remove it "
+                "here"
+            )
     match_parameter_budget(
         model.family,
         model.architecture,
@@ -123,19 +121,6 @@ def _check_model(params: Params, model: ModelConfig, languages: list[str]) -> No
         _check_positions(params, model, max_positions)
 
 
-def _check_label_counts(params: Params, model: ModelConfig) -> None:
-    """Raise InputError unless a method's label counts are among those of the grid."""
-    for block, method in model.evaluate.methods.items():
-        known = params.grid.label_counts
-        unknown = [str(count) for count in method.requested_label_counts if count not in known]
-        if unknown:
-            raise InputError(
-                f"params.yaml: models.{model.name}.evaluate.{block}.label_counts: "
-                f"{', '.join(unknown)} is not in grid.label_counts; add it there, or remove it "
-                "here"
-            )
-
-
 def _check_tasks_supported(params: Params, models: Models) -> None:
     """Raise InputError unless some model of the grid can do each task.
 
@@ -145,30 +130,25 @@ def _check_tasks_supported(params: Params, models: Models) -> None:
         kind = load_kind(params.tasks[name].kind)
         # A public checkpoint counts as able: it is not known yet if its folder has the head of a
         # language model.
-        able = []
-        for model_name in params.grid.models:
-            model = models[model_name]
-            if model.family.can_answer(kind.answer.answered_by, model.architecture):
-                able.append(model)
+        compared = [models[model_name] for model_name in params.grid.models]
+        able = [
+            model
+            for model in compared
+            if model.family.can_answer(kind.answer.answered_by, model.architecture)
+        ]
         if not able:
             raise InputError(
                 f"params.yaml: grid.tasks: {name} is of kind {kind.name}, which no model of "
                 "grid.models supports; remove the task, or add a family that supports it"
             )
-        if kind.answer.answered_by == "translator":
-            _warn_of_lowercase(name, able)
-
-
-def _warn_of_lowercase(task: str, models: list[ModelConfig]) -> None:
-    for model in models:
-        if model.tokenizer and model.tokenizer.lowercase:
+        lowercase = [one.name for one in able if one.tokenizer and one.tokenizer.lowercase]
+        if kind.answer.answered_by == "translator" and lowercase:
             print(
-                f"params.yaml: models.{model.name}.tokenizer.lowercase: the model writes no "
-                f"capitals, but the reference translations of '{task}' may have them; set it to "
+                f"params.yaml: models.{lowercase[0]}.tokenizer.lowercase: the model writes no "
+                f"capitals, but the reference translations of '{name}' may have them; set it to "
                 "false, or lowercase the references",
                 file=sys.stderr,
             )
-            return
 
 
 def _check_scripts(params: Params, models: Models, languages: list[str]) -> None:
@@ -209,23 +189,21 @@ def _check_public_checkpoints(params: Params, models: Models) -> None:
                 f"params.yaml: models.{name}: the key 'from' is missing; name a folder that "
                 "transformers saved, or a repository of the Hub"
             )
+    compared: dict[str, tuple[str, ...]] = {}
     for name, members in params.grid.ensembles.items():
-        _check_budget_matched(f"ensembles.{name}", members, public)
+        compared[f"ensembles.{name}"] = members
     for name, other in params.grid.ablation_of.items():
-        _check_budget_matched(f"ablation_of.{name}", (name, other), public)
-    _check_budget_matched("join_models", params.grid.join_models, public)
-
-
-def _check_budget_matched(key: str, names: Iterable[str], public: set[str]) -> None:
-    for name in sorted(public & set(names)):
-        raise InputError(
-            f"params.yaml: grid.{key}: {name} is a public checkpoint, which is not "
-            "budget-matched and is only shown beside the others; remove it here"
-        )
+        compared[f"ablation_of.{name}"] = (name, other)
+    compared["join_models"] = params.grid.join_models
+    for key, names in compared.items():
+        for name in sorted(public & set(names)):
+            raise InputError(
+                f"params.yaml: grid.{key}: {name} is a public checkpoint, which is not "
+                "budget-matched and is only shown beside the others; remove it here"
+            )
 
 
 def _check_joined_models(params: Params, models: Models) -> None:
-    """Raise InputError unless contextual features are joined with static vectors."""
     grid = params.grid
     if grid.join_models and not isinstance(models[grid.join_static_model].family, Static):
         raise InputError(
@@ -247,7 +225,6 @@ def _check_joined_models(params: Params, models: Models) -> None:
 
 
 def _check_setfit(params: Params) -> None:
-    """Raise InputError unless some task of the grid suits SetFit, if a model uses it."""
     tasks = [params.tasks[name] for name in params.grid.tasks]
     if params.grid.setfit_models and not any(
         load_kind(task.kind).suits_setfit(task) for task in tasks

@@ -15,17 +15,11 @@ from typing import Any
 from lineage.config.data import Corpus, Task
 from lineage.config.params import Params, parse_params
 from lineage.config.records import parse_record, parse_yaml
-from lineage.data.checks import (
-    MIN_BYTES_PER_TOKEN,
-    TOKENS_PER_WORD,
-    measure_corpus,
-    measure_task,
-)
+from lineage.data.checks import MIN_BYTES_PER_TOKEN, TOKENS_PER_WORD
+from lineage.data.corpus import CorpusMeasures, locate_corpus
 from lineage.data.infer_columns import ALTERNATIVE_KINDS, list_names, note_others
-from lineage.data.inspect_corpus import CorpusFindings
-from lineage.data.inspect_task import TaskFindings
-from lineage.data.prepare_corpus import CorpusMeasures
-from lineage.data.prepare_task import TaskMeasures
+from lineage.data.inspection import CorpusFindings, TaskFindings
+from lineage.data.prepare_task import TaskMeasures, locate_task
 from lineage.errors import InputError, shorten_value
 from lineage.language import is_spaceless
 from lineage.study.checks import check_data, check_study
@@ -91,10 +85,14 @@ def draft_params(
     """
     is_guessed = language is None
     corpus_language = language or corpora[0].language
-    sources = [_source_keys(found, corpus_language, language) for found in corpora]
+    sources = []
+    for found in corpora:
+        has_other_script = is_guessed and found.language != corpus_language
+        sources.append(found.keys | ({"language": found.language} if has_other_script else {}))
     corpus_tree = {"language": corpus_language, "sources": sources}
     corpus = parse_record(Corpus, corpus_tree, "--corpus")
-    _, measures = measure_corpus(CORPUS_NAME, corpus, seed=Params.seed, root=root, where="--corpus")
+    prepared = locate_corpus(CORPUS_NAME, corpus, seed=Params.seed, root=root, where="--corpus")
+    measures = CorpusMeasures(**prepared.measure())
     plans = [_plan_task(found, corpus_language, root, language) for found in tasks]
     lines = [
         "# A study of pretraining methods on this text and these tasks, written by lineage init.",
@@ -104,27 +102,26 @@ def draft_params(
         "tasks:",
     ]
     for plan in plans:
-        lines += _task_lines(plan)
+        lines.append(f"  {plan.findings.name}:")
+        for key, value in plan.tree.items():
+            lines.append(_line(4, key, value, plan.comments.get(key, "")))
     lines += _grid_lines(plans, public)
     lines += _model_lines(measures, corpus_language, plans)
     if public is not None:
-        lines.append(_public_line(public))
+        comment = "a public checkpoint, which has read text of its own"
+        if not public.is_requested:
+            comment = f"it lies in the Hub's cache; add it to {public.grid_lists} to compare it"
+        lines.append(_line(2, public.name, public.keys, comment))
     text = "\n".join(lines) + "\n"
     params = parse_params(parse_yaml(text, Path("params.yaml")))
     check_data(params, check_study(params), root)
     summary = _summary(corpora, plans, params, is_guessed=is_guessed)
     if public is not None:
-        summary.append(_describe_public(public))
+        end = f" lies in the Hub's cache; to compare it, add it to {public.grid_lists}"
+        if public.is_requested:
+            end = ", compared beside the others; it is not budget-matched"
+        summary.append(f"public model {public.name}: {public.keys['from']}{end}")
     return StudyDraft(text, tuple(summary))
-
-
-def _source_keys(
-    found: CorpusFindings, corpus_language: str, language: str | None
-) -> dict[str, Any]:
-    """Return the keys of a source, with its language if it seems to have another script."""
-    if language is not None or found.language == corpus_language:
-        return found.keys
-    return found.keys | {"language": found.language}
 
 
 def _plan_task(
@@ -156,8 +153,8 @@ def _plan_task(
     where = f"--task {found.name}"
     defaults = {"language": corpus_language}
     task = parse_record(Task, defaults | tree, where)
-    _, measures = measure_task(found.name, task, seed=Params.seed, root=root, where=where)
-    return _TaskPlan(found, tree, comments, measures)
+    prepared = locate_task(found.name, task, seed=Params.seed, root=root, where=where)
+    return _TaskPlan(found, tree, comments, TaskMeasures(**prepared.measure()))
 
 
 def _plan_splits(found: TaskFindings, comments: Comments) -> dict[str, Any]:
@@ -184,10 +181,9 @@ def _plan_splits(found: TaskFindings, comments: Comments) -> dict[str, Any]:
 
 
 def _comment_columns(found: TaskFindings) -> Comments:
-    """Return comments on the kind and the columns that were guessed."""
     comments: Comments = {}
     choice = found.choice
-    if choice.is_kind_guessed:
+    if found.is_kind_guessed:
         alternative = ALTERNATIVE_KINDS.get(found.kind)
         comments["kind"] = f"guessed; {alternative}" if alternative else "guessed from the columns"
     if not found.is_guessed:
@@ -226,7 +222,6 @@ def _corpus_lines(
 
 
 def _budget_lines(measures: CorpusMeasures) -> list[str]:
-    """Return the budget of pretraining."""
     train_bytes = measures.train_bytes
     text_bytes = _round_down(min(MAX_TEXT_BYTES, MAX_EPOCHS * train_bytes))
     parameters = next(count for least, count in BODY_PARAMETERS if text_bytes >= least)
@@ -242,29 +237,18 @@ def _budget_lines(measures: CorpusMeasures) -> list[str]:
     return [_line(0, "budget", budget, comment)]
 
 
-def _adaptable_tasks(plans: Sequence[_TaskPlan]) -> list[_TaskPlan]:
-    """Return the tasks with enough text to adapt to; with folds, only unlabelled text counts."""
-    return [
-        plan
-        for plan in plans
-        if load_kind(plan.findings.kind).trains_head
-        and ("folds" not in plan.tree or "unlabelled" in plan.findings.files)
-        and plan.measures.text_bytes >= MIN_ADAPT_BYTES
-    ]
-
-
-def _task_lines(plan: _TaskPlan) -> list[str]:
-    lines = [f"  {plan.findings.name}:"]
-    for key, value in plan.tree.items():
-        lines.append(_line(4, key, value, plan.comments.get(key, "")))
-    return lines
-
-
 def _grid_lines(plans: Sequence[_TaskPlan], public: PublicProposal | None) -> list[str]:
     """Return the grid, with every list that dvc.yaml reads."""
     # Folds are repetitions too: each seed trains a model for every fold.
     seeds = [0, 1] if any("folds" in plan.tree for plan in plans) else [0, 1, 2]
-    adaptable = [plan.findings.name for plan in _adaptable_tasks(plans)]
+    adaptable = [
+        plan.findings.name
+        for plan in plans
+        if load_kind(plan.findings.kind).trains_head
+        # In folds every item is scored, so only unlabelled text counts.
+        and ("folds" not in plan.tree or "unlabelled" in plan.findings.files)
+        and plan.measures.text_bytes >= MIN_ADAPT_BYTES
+    ]
     models = [*MODELS]
     adapt_models = [*ADAPT_MODELS]
     if public is not None and public.is_requested:
@@ -323,7 +307,10 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
         vocab = {"tokenizer": {"vocab_size": _round_down(min(MAX_VOCAB_SIZE, limit))}}
         comment = f"a token needs {MIN_BYTES_PER_TOKEN} bytes of training text"
         lines.append(_line(0, "defaults", vocab, comment))
-    positions = _positions(plans)
+    positions = DEFAULT_POSITIONS  # of GPT and BERT: enough for most texts of the tasks
+    max_words = max((plan.findings.max_words or 0 for plan in plans), default=0)
+    if max_words > DEFAULT_MAX_WORDS:
+        positions = 8 * -(-round(SUBWORDS_PER_WORD * max_words + 3) // 8)
     gpt: dict[str, Any] = {"architecture": {"max_positions": positions}}
     bert_architecture: dict[str, Any] = {"norm_first": True, "position_encoding": "sinusoidal"}
     bert_pretrain: dict[str, Any] = {
@@ -350,30 +337,6 @@ def _model_lines(measures: CorpusMeasures, language: str, plans: Sequence[_TaskP
     ]
 
 
-def _public_line(public: PublicProposal) -> str:
-    """Return the entry of a public checkpoint under `models`."""
-    comment = "a public checkpoint, which has read text of its own"
-    if not public.is_requested:
-        comment = f"it lies in the Hub's cache; add it to {public.grid_lists} to compare it"
-    return _line(2, public.name, public.keys, comment)
-
-
-def _describe_public(public: PublicProposal) -> str:
-    """Return a line that tells the user of a public checkpoint."""
-    start = f"public model {public.name}: {public.keys['from']}"
-    if public.is_requested:
-        return f"{start}, compared beside the others; it is not budget-matched"
-    return f"{start} lies in the Hub's cache; to compare it, add it to {public.grid_lists}"
-
-
-def _positions(plans: Sequence[_TaskPlan]) -> int:
-    """Return how many tokens GPT and BERT read: enough for most texts of the tasks."""
-    most = max((plan.findings.max_words or 0 for plan in plans), default=0)
-    if most <= DEFAULT_MAX_WORDS:
-        return DEFAULT_POSITIONS
-    return 8 * -(-round(SUBWORDS_PER_WORD * most + 3) // 8)
-
-
 def _summary(
     corpora: Sequence[CorpusFindings],
     plans: Sequence[_TaskPlan],
@@ -381,14 +344,12 @@ def _summary(
     *,
     is_guessed: bool,
 ) -> list[str]:
-    """Return lines that tell the user the findings and guesses."""
     corpus = params.corpora[CORPUS_NAME]
     origin = " (guessed from the letters; --language sets another)" if is_guessed else ""
     lines = []
     for found, source in zip(corpora, corpus.sources, strict=True):
         language = source.language or corpus.language
-        parts = [found.description, f"language {language}{origin}"]
-        lines.append(f"corpus: {', '.join(parts)}")
+        lines.append(f"corpus: {found.description}, language {language}{origin}")
     for plan in plans:
         lines.append(f"task {plan.findings.name}: {_describe_task(plan)}")
         lines += [f"  {note}" for note in _task_notes(plan)]
@@ -401,7 +362,6 @@ def _summary(
 
 
 def _describe_task(plan: _TaskPlan) -> str:
-    """Return one line on a task: kind, rows, columns and labels."""
     found = plan.findings
     if "train" in plan.tree["files"]:
         parts = [found.kind, f"{found.num_rows['train']:,} rows"]

@@ -164,7 +164,6 @@ def _check_family_support(model: ModelConfig, where: str) -> None:
 
 
 def _check_tokenizer(model: ModelConfig, tokenizer: TokenizerSettings, where: str) -> None:
-    """Raise InputError unless the family can use this tokenizer."""
     family = model.family
     num_special = len(SPECIAL_TOKENS[model.tokenizer_type])
     if model.tokenizer_type == "byte_bpe":
@@ -194,7 +193,6 @@ def _check_tokenizer(model: ModelConfig, tokenizer: TokenizerSettings, where: st
 
 
 def _check_layer_settings(model: ModelConfig, where: str) -> None:
-    """Raise InputError if a setting needs layers that the model lacks."""
     second_to_last = [
         block
         for block in ("linear_probe", "bilstm_probe")

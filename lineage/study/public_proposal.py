@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from lineage.config.data import NAME_PATTERN
@@ -52,21 +53,19 @@ def find_cached_model() -> PublicProposal | None:
     """Return the smallest model of the Hub's cache that can be read, as the quickest to compare."""
     if not is_transformers_available():
         return None
-    smallest: PublicProposal | None = None
-    smallest_bytes = 0
-    for cached in list_cached_models():
+    proposals: list[tuple[int, PublicProposal]] = []
+    for repository, revision in list_cached_models().items():
+        folder = revision.snapshot_path
         try:
-            info = _inspect(cached.folder)
+            info = _inspect(folder)
         except InputError:
             continue  # the cache holds many other models
-        files = weights.list_weight_files(weights.find_weights_file(cached.folder))
+        files = weights.list_weight_files(weights.find_weights_file(folder))
         num_bytes = sum(file.stat().st_size for file in files)
-        if smallest is None or num_bytes < smallest_bytes:
-            name = _name_model(cached.repository.split("/")[-1])
-            keys = {"from": cached.repository, "revision": cached.revision}
-            smallest = PublicProposal(name, keys, False, info.has_lm_head)
-            smallest_bytes = num_bytes
-    return smallest
+        name = _name_model(repository.split("/")[-1])
+        keys = {"from": repository, "revision": revision.commit_hash}
+        proposals.append((num_bytes, PublicProposal(name, keys, False, info.has_lm_head)))
+    return min(proposals, key=itemgetter(0))[1] if proposals else None
 
 
 def _inspect(folder: Path) -> CheckpointInfo:

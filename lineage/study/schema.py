@@ -47,12 +47,12 @@ def reference() -> str:
     ]
     parts += _section("Top level", Params)
     for record in _nested_records(Params):
-        parts += _section(f"`{_block_name(record)}`", record)
+        parts += _section(f"`{record.__name__}`", record)
     parts += ["## Blocks of every model", ""]
     for record in (TokenizerSettings, AdaptSettings, EvaluateSettings):
-        parts += _section(f"`{_block_name(record)}`", record, level=3)
+        parts += _section(f"`{record.__name__}`", record, level=3)
         for inner in _nested_records(record):
-            parts += _section(f"`{_block_name(inner)}`", inner, level=3)
+            parts += _section(f"`{inner.__name__}`", inner, level=3)
     for name in family_names():
         family = load_family(name)
         parts += [f"## Family `{name}`", ""]
@@ -100,10 +100,6 @@ def _records_in(hint: Any) -> Iterator[type[Any]]:
         yield hint
     for inner in typing.get_args(hint):
         yield from _records_in(inner)
-
-
-def _block_name(record: type[Any]) -> str:
-    return record.__name__
 
 
 def _type_name(hint: Any) -> str:
@@ -170,10 +166,8 @@ def _yaml_lines(tree: Any, indent: int = 0) -> list[str]:
         if isinstance(value, dict) and value:
             lines += [f"{' ' * indent}{key}:", *_yaml_lines(value, indent + 2)]
         else:
-            shown = (
-                str(value).lower()
-                if isinstance(value, bool)
-                else str(value).replace("None", "null")
-            )
+            shown = str(value).replace("None", "null")
+            if isinstance(value, bool):
+                shown = shown.lower()
             lines.append(f"{' ' * indent}{key}: {shown}")
     return lines

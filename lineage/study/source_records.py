@@ -16,7 +16,6 @@ from lineage.config.params import PARAMS_FILE, RECORDED_PARAMS_FILE, Params
 from lineage.errors import InputError
 from lineage.networks.public_folders import (
     TRANSFORMERS_MISSING,
-    CheckpointInfo,
     inspect_checkpoint,
     is_transformers_available,
 )
@@ -65,7 +64,13 @@ def collect_records(params: Params, data_root: Path) -> dict[str, Any]:
     for name, record in stage_records(params, models).items():
         records[f"config/{name}"] = record
     records["package"] = asdict(PackageVersion(__version__, package_digest()))
-    records["home_stages"] = list_home_stages(params, models)
+    # Stages that read the user's checkpoints cannot run on a worker.
+    home_stages = []
+    for name in params.grid.models:
+        if models[name].checkpoint_source is not None:
+            home_stages.append(f"tokenizer@{name}")
+            home_stages += [f"pretrain@{name}-{seed}" for seed in params.grid.pretrain_seeds]
+    records["home_stages"] = home_stages
     return records
 
 
@@ -80,16 +85,6 @@ def refresh_parameter_records(params: Params) -> None:
     for name, record in records.items():
         write_json(SOURCES_DIR / "config" / f"{name}.json", record)
     RECORDED_PARAMS_FILE.write_bytes(PARAMS_FILE.read_bytes())
-
-
-def list_home_stages(params: Params, models: dict[str, ModelConfig]) -> list[str]:
-    """Return the stages that read the user's checkpoints, and so cannot run on a worker."""
-    stages = []
-    for name in params.grid.models:
-        if models[name].checkpoint_source is not None:
-            stages.append(f"tokenizer@{name}")
-            stages += [f"pretrain@{name}-{seed}" for seed in params.grid.pretrain_seeds]
-    return stages
 
 
 def warn_of_slow_bf16(params: Params) -> None:
@@ -127,13 +122,6 @@ def record_model(model: ModelConfig, params: Params, data_root: Path) -> SourceR
     return record
 
 
-def _describe_missing_head(about: CheckpointInfo) -> str:
-    """Return the rest of a message: save the head too, if the model type can have one."""
-    if about.model_type.lm_head is None:
-        return f", since a {about.hf_config['model_type']} was not pretrained as a language model"
-    return ", or save the checkpoint with its head (AutoModelForMaskedLM)"
-
-
 def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> ModelConfig:
     """Return a public model that knows its folder.
 
@@ -156,9 +144,12 @@ def check_public_model(model: ModelConfig, params: Params, data_root: Path) -> M
             if reads_corpus:
                 where = f"{source.where}.pretrain.continue_on_corpus"
                 advice = "set it to false"
+            fix = ", or save the checkpoint with its head (AutoModelForMaskedLM)"
+            if about.model_type.lm_head is None:
+                model_type = about.hf_config["model_type"]
+                fix = f", since a {model_type} was not pretrained as a language model"
             raise InputError(
-                f"{where}: {folder} has no head of a language model to go on with; {advice}"
-                f"{_describe_missing_head(about)}"
+                f"{where}: {folder} has no head of a language model to go on with; {advice}{fix}"
             )
         seq_len = model.pretrain.seq_len or 0
         if seq_len > about.max_positions:

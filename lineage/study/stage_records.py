@@ -18,6 +18,9 @@ Record = dict[str, Any]
 def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, Record]:
     """Return the record of each stage by its name in artifacts/sources/config."""
     corpus = params.budget.corpus
+    grid = _as_tree(params.grid)
+    if not params.grid.text_shares:
+        del grid["text_shares"]  # as before that key existed
     records: dict[str, Record] = {
         f"corpus-{corpus}": {"seed": params.seed, **_as_tree(params.corpora[corpus])},
         "contamination": {"corpus": corpus, "split": params.report.split},
@@ -35,7 +38,7 @@ def stage_records(params: Params, models: dict[str, ModelConfig]) -> dict[str, R
             "tasks": list_sentence_tasks(params.tasks, params.grid.tasks),
         },
         "report": {
-            "grid": _grid_record(params),
+            "grid": grid,
             "report": _as_tree(params.report),
             "tasks": {name: _as_tree(task) for name, task in params.tasks.items()},
         },
@@ -91,16 +94,7 @@ def _model_records(params: Params, model: ModelConfig) -> dict[str, Record]:
     return {f"{stage}-{model.name}": record for stage, record in records.items()}
 
 
-def _grid_record(params: Params) -> Record:
-    """Return the grid without `text_shares` if there are none, as before that key existed."""
-    record = _as_tree(params.grid)
-    if not params.grid.text_shares:
-        del record["text_shares"]
-    return record
-
-
 def _evaluation_grid(params: Params) -> Record:
-    """Return what every evaluation depends on."""
     return {
         "seed": params.seed,
         "split": params.report.split,

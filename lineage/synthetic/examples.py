@@ -18,7 +18,7 @@ from lineage.synthetic.tasks import SyntheticTask
 EXAMPLES_PATH = Path(__file__).parent / "examples.csv"
 
 
-def load_word_sense_task(name: str, *, language: str) -> SyntheticTask:
+def load_word_sense_task(language: str) -> SyntheticTask:
     """Load the sentences of a language as a word-sense task; a group is a word.
 
     The only known ceiling is that of a model that reads the word alone. Raises InputError for a
@@ -36,34 +36,24 @@ def load_word_sense_task(name: str, *, language: str) -> SyntheticTask:
     for row in rows:
         senses_by_word.setdefault(row["word"], set()).add(row["sense"])
     ceilings = {word: 1 / len(senses) for word, senses in senses_by_word.items()}
-    labels = tuple(dict.fromkeys(_label(row) for row in rows))
-    items = pd.DataFrame([_make_item(row, labels) for row in rows])
-    splits = {}
-    for split, part in items.groupby("split"):
-        splits[str(split)] = part.drop(columns="split").reset_index(drop=True)
+    labels = tuple(dict.fromkeys(f"{row['word']}, {row['sense']}" for row in rows))
+    items: dict[str, list[dict[str, object]]] = {}
+    for row in rows:
+        before, after = row["text"].split(f"[{row['word']}]")
+        words_before = split_words(before, language)
+        item = {
+            "tokens": [*words_before, row["word"], *split_words(after, language)],
+            "target": len(words_before),
+            "label": labels.index(f"{row['word']}, {row['sense']}"),
+            "group": row["word"],
+        }
+        items.setdefault(row["split"], []).append(item)
+    splits = {split: pd.DataFrame(items[split]) for split in sorted(items)}
     mean_ceiling = float(splits["test"]["group"].map(ceilings).mean())
     return SyntheticTask(
-        name,
         "word_sense",
         labels,
         splits,
         {"static": mean_ceiling},
         {word: {"static": ceiling} for word, ceiling in ceilings.items()},
     )
-
-
-def _label(row: dict[str, str]) -> str:
-    return f"{row['word']}, {row['sense']}"
-
-
-def _make_item(row: dict[str, str], labels: tuple[str, ...]) -> dict[str, object]:
-    before, after = row["text"].split(f"[{row['word']}]")
-    words_before = split_words(before, row["language"])
-    words_after = split_words(after, row["language"])
-    return {
-        "split": row["split"],
-        "tokens": [*words_before, row["word"], *words_after],
-        "target": len(words_before),
-        "label": labels.index(_label(row)),
-        "group": row["word"],
-    }

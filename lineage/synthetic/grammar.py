@@ -127,7 +127,7 @@ class SentenceGenerator:
 
     def join_words(self, words: Sequence[str]) -> str:
         """Join words and full stops to a text."""
-        return self.lexicon.script.join(words)
+        return self.lexicon.script.word_separator.join(words)
 
     def sample_word(self, words: Sequence[str]) -> str:
         if not self.zipf:
@@ -296,7 +296,6 @@ def generate_documents(
 
 
 def _generate_document(generator: SentenceGenerator, names: Sequence[str]) -> list[str]:
-    """Write the words of one document."""
     sampler = generator.sampler
     topic_by_field = [sampler.choice(topics) for topics in FIELD_TOPICS]
     topic = sampler.choice(topic_by_field)

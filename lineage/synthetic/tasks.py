@@ -47,17 +47,16 @@ class SyntheticTask:
     `splits` holds train, validation and test; minimal pairs have only test, and sentiment also has
     unlabelled. Columns:
 
-    - text classification: id, text, label, group
-    - word sense: id, tokens, target, label, group
-    - token classification: id, tokens, label, group
-    - minimal pairs: id, good, bad, group
-    - unlabelled: id, text
+    - text classification: text, label, group
+    - word sense: tokens, target, label, group
+    - token classification: tokens, label, group
+    - minimal pairs: good, bad, group
+    - unlabelled: text
 
     A label is an index into `labels`; for token classification it is a tag per token. A target is
     an index into tokens.
     """
 
-    name: str
     kind: str
     labels: tuple[str, ...]
     splits: dict[str, pd.DataFrame]
@@ -102,19 +101,11 @@ def generate_task(
     return TASK_BUILDERS[name](GeneratorConfig(seed, grammar_seed, language))
 
 
-def _shuffled_table(
-    name: str, split: str, items: Items, generator: SentenceGenerator
-) -> pd.DataFrame:
-    """Shuffle items, and name them by their place."""
-    order = generator.sampler.permutation(len(items))
-    rows = [
-        {"id": f"{name}-{split}-{place:04d}", **items[index]} for place, index in enumerate(order)
-    ]
-    return pd.DataFrame(rows)
+def _shuffled_table(items: Items, generator: SentenceGenerator) -> pd.DataFrame:
+    return pd.DataFrame([items[index] for index in generator.sampler.permutation(len(items))])
 
 
 def _make_task(
-    name: str,
     kind: str,
     labels: tuple[str, ...],
     splits: dict[str, pd.DataFrame],
@@ -127,7 +118,7 @@ def _make_task(
     for reader in ("static", "left", "both"):
         by_group = {group: values[reader] for group, values in known.items()}
         ceilings[reader] = float(groups.map(by_group).mean())
-    return SyntheticTask(name, kind, labels, splits, ceilings, known)
+    return SyntheticTask(kind, labels, splits, ceilings, known)
 
 
 # Word sense: only the words of an ambiguous noun's own sentence tell which field's sense is meant.
@@ -139,33 +130,33 @@ LEFT_CUE_SHARE = 0.65  # of the pairs; the others have every cue to the right of
 
 
 def _build_sense(config: GeneratorConfig) -> SyntheticTask:
-    splits = {}
-    for number, (split, num_pairs) in enumerate(SENSE_PAIRS.items()):
-        generator = config.make_generator(ITEM_STREAM, 0, number)
-        items = _ambiguous_noun_items(generator, _sense_pair, num_pairs, split)
-        splits[split] = _shuffled_table("sense", split, items, generator)
+    splits = _ambiguous_noun_splits(config, 0, SENSE_PAIRS, _sense_pair)
     group_ceilings = {
         "cue_left": {"static": 0.5, "left": 1.0, "both": 1.0},
         "cue_right": {"static": 0.5, "left": 0.5, "both": 1.0},
     }
-    return _make_task("sense", "word_sense", ("field_a", "field_b"), splits, group_ceilings)
+    return _make_task("word_sense", ("field_a", "field_b"), splits, group_ceilings)
 
 
-def _ambiguous_noun_items(
-    generator: SentenceGenerator,
+def _ambiguous_noun_splits(
+    config: GeneratorConfig,
+    stream: int,
+    num_pairs: dict[str, int],
     make_pair: Callable[[SentenceGenerator, "_Cue"], Items],
-    num_pairs: int,
-    split: str,
-) -> Items:
+) -> dict[str, pd.DataFrame]:
     """Make pairs of items for every ambiguous noun; test cues differ from training cues."""
-    nouns = [noun for noun in generator.lexicon.ambiguous_nouns for _ in range(num_pairs)]
-    order = generator.sampler.permutation(len(nouns))
-    left_places = set(order[: round(LEFT_CUE_SHARE * len(nouns))])
-    vocabulary_half = int(split != "train")
-    items: Items = []
-    for place, noun in enumerate(nouns):
-        items += make_pair(generator, _Cue(noun, place in left_places, vocabulary_half))
-    return items
+    splits = {}
+    for number, (split, count) in enumerate(num_pairs.items()):
+        generator = config.make_generator(ITEM_STREAM, stream, number)
+        nouns = [noun for noun in generator.lexicon.ambiguous_nouns for _ in range(count)]
+        order = generator.sampler.permutation(len(nouns))
+        left_places = set(order[: round(LEFT_CUE_SHARE * len(nouns))])
+        vocabulary_half = int(split != "train")
+        items: Items = []
+        for place, noun in enumerate(nouns):
+            items += make_pair(generator, _Cue(noun, place in left_places, vocabulary_half))
+        splits[split] = _shuffled_table(items, generator)
+    return splits
 
 
 class _Cue(NamedTuple):
@@ -252,18 +243,14 @@ ENTITY_TYPES = ("field_a", "field_b")
 
 
 def _build_entities(config: GeneratorConfig) -> SyntheticTask:
-    splits = {}
-    for number, (split, num_pairs) in enumerate(ENTITY_PAIRS.items()):
-        generator = config.make_generator(ITEM_STREAM, 4, number)
-        items = _ambiguous_noun_items(generator, _entity_pair, num_pairs, split)
-        splits[split] = _shuffled_table("entities", split, items, generator)
+    splits = _ambiguous_noun_splits(config, 4, ENTITY_PAIRS, _entity_pair)
     # F1 of two spans per item. Both can be found by their words alone; the type of the noun, one of
     # two equally likely ones, only by its context.
     group_ceilings = {
         "cue_left": {"static": 0.75, "left": 1.0, "both": 1.0},
         "cue_right": {"static": 0.75, "left": 0.75, "both": 1.0},
     }
-    return _make_task("entities", "token_classification", (), splits, group_ceilings)
+    return _make_task("token_classification", (), splits, group_ceilings)
 
 
 def _entity_pair(generator: SentenceGenerator, cue: _Cue) -> Items:
@@ -321,9 +308,13 @@ def _build_agreement(config: GeneratorConfig) -> SyntheticTask:
         for group in AGREEMENT_GROUPS
         for place in range(PAIRS_PER_GROUP)
     ]
-    test = _shuffled_table("agreement", "test", items, generator)
-    group_ceilings = dict.fromkeys(AGREEMENT_GROUPS, LEFT_TO_RIGHT_CEILINGS)
-    return _make_task("agreement", "minimal_pairs", (), {"test": test}, group_ceilings)
+    return _make_pairs_task(items, generator)
+
+
+def _make_pairs_task(items: Items, generator: SentenceGenerator) -> SyntheticTask:
+    test = _shuffled_table(items, generator)
+    group_ceilings = dict.fromkeys(test["group"], LEFT_TO_RIGHT_CEILINGS)
+    return _make_task("minimal_pairs", (), {"test": test}, group_ceilings)
 
 
 def _agreement_pair(generator: SentenceGenerator, group: str, plural: bool) -> dict[str, Any]:
@@ -372,9 +363,7 @@ def _build_order(config: GeneratorConfig) -> SyntheticTask:
     items = [
         _order_pair(generator, group) for group in ORDER_GROUPS for _ in range(PAIRS_PER_GROUP)
     ]
-    test = _shuffled_table("order", "test", items, generator)
-    group_ceilings = dict.fromkeys(ORDER_GROUPS, LEFT_TO_RIGHT_CEILINGS)
-    return _make_task("order", "minimal_pairs", (), {"test": test}, group_ceilings)
+    return _make_pairs_task(items, generator)
 
 
 def _order_pair(generator: SentenceGenerator, group: str) -> dict[str, Any]:
@@ -415,8 +404,8 @@ def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
     for number, (split, count) in enumerate(SENTIMENT_SIZES.items()):
         generator = config.make_generator(ITEM_STREAM, 2, number, rare_prob=REVIEW_RARE_WORD_PROB)
         reviews = [_labeled_review(generator, topics, place % 2) for place in range(count)]
-        items = _shuffled_table("sentiment", split, reviews, generator)
-        splits[split] = items[["id", "text", "label", "group"]]
+        items = _shuffled_table(reviews, generator)
+        splits[split] = items[["text", "label", "group"]]
     # `items` are now those of the test split.
     ceiling_by_bag = _bag_of_words_ceilings()
     items["static"] = [ceiling_by_bag[bag] for bag in items["bag"]]
@@ -433,9 +422,7 @@ def _build_sentiment(config: GeneratorConfig) -> SyntheticTask:
     splits["unlabelled"] = _unlabeled_reviews(generator, topics)
     ceilings = {"static": float(items["static"].mean()), "left": 1.0, "both": 1.0}
     labels = ("negative", "positive")
-    return SyntheticTask(
-        "sentiment", "text_classification", labels, splits, ceilings, group_ceilings
-    )
+    return SyntheticTask("text_classification", labels, splits, ceilings, group_ceilings)
 
 
 class BagOfWords(NamedTuple):
@@ -533,8 +520,7 @@ def _unlabeled_reviews(generator: SentenceGenerator, topics: list[int]) -> pd.Da
             words += sentence
         texts.append(generator.join_words(words))
         num_bytes += len(texts[-1].encode())
-    ids = [f"sentiment-unlabelled-{place:04d}" for place in range(len(texts))]
-    return pd.DataFrame({"id": ids, "text": texts})
+    return pd.DataFrame({"text": texts})
 
 
 TASK_BUILDERS: dict[str, Callable[[GeneratorConfig], SyntheticTask]] = {

@@ -31,10 +31,6 @@ class Script:
     # Nouns of the real language that begin the list of ambiguous ones. No form has their letters.
     ambiguous_nouns: tuple[str, ...] = ()
 
-    def join(self, tokens: Sequence[str]) -> str:
-        """Join tokens (words and full stops) to a text."""
-        return self.word_separator.join(tokens)
-
 
 # In Chinese a syllable is a character, so a form has as many characters as its shape has vowels.
 CHINESE_CHARACTERS = (
@@ -54,15 +50,6 @@ SCRIPTS = {
         ambiguous_nouns=("苹果", "打", "银行"),
     ),
 }
-
-
-def get_script(language: str) -> Script:
-    """Return the script of a language. Raises InputError if there is none."""
-    if language not in SCRIPTS:
-        raise InputError(
-            f"generated: synthetic: no language {language!r}; use one of {', '.join(SCRIPTS)}"
-        )
-    return SCRIPTS[language]
 
 
 @dataclass(frozen=True)
@@ -111,14 +98,14 @@ class Lexicon:
     @cached_property
     def nouns(self) -> tuple[tuple[str, ...], ...]:
         """Return each topic's nouns by falling frequency; ambiguous ones at every other rank."""
-        return tuple(self._topic_nouns(topic) for topic in range(NUM_TOPICS))
-
-    def _topic_nouns(self, topic: int) -> tuple[str, ...]:
-        nouns = list(self.topics[topic].nouns)
-        ambiguous = [word.noun for word in self.ambiguous_nouns if topic in word.topics]
-        for place, noun in enumerate(ambiguous):
-            nouns.insert(1 + 2 * place, noun)
-        return tuple(nouns)
+        nouns_by_topic = []
+        for topic in range(NUM_TOPICS):
+            nouns = list(self.topics[topic].nouns)
+            ambiguous = [word.noun for word in self.ambiguous_nouns if topic in word.topics]
+            for place, noun in enumerate(ambiguous):
+                nouns.insert(1 + 2 * place, noun)
+            nouns_by_topic.append(tuple(nouns))
+        return tuple(nouns_by_topic)
 
 
 def topic_field(topic: int) -> int:
@@ -126,11 +113,10 @@ def topic_field(topic: int) -> int:
     return topic * NUM_FIELDS // NUM_TOPICS
 
 
-def _topics_of_field(field: int) -> tuple[int, ...]:
-    return tuple(topic for topic in range(NUM_TOPICS) if topic_field(topic) == field)
-
-
-FIELD_TOPICS = tuple(_topics_of_field(field) for field in range(NUM_FIELDS))
+FIELD_TOPICS = tuple(
+    tuple(topic for topic in range(NUM_TOPICS) if topic_field(topic) == field)
+    for field in range(NUM_FIELDS)
+)
 
 
 class _WordForms:
@@ -143,14 +129,11 @@ class _WordForms:
 
     def make(self, shape: str) -> str:
         while True:
-            form = "".join(self._letter(kind) for kind in shape)
+            choices = [self.letters[kind] for kind in shape]
+            form = "".join(letters[int(self.rng.random() * len(letters))] for letters in choices)
             if form not in self.taken:
                 self.taken.add(form)
                 return form
-
-    def _letter(self, kind: str) -> str:
-        letters = self.letters[kind]
-        return letters[int(self.rng.random() * len(letters))]
 
     def make_many(self, count: int, shape: str = "cv") -> tuple[str, ...]:
         return tuple(self.make(shape) for _ in range(count))
@@ -172,14 +155,19 @@ def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
     The same seed gives the same words, so the order of the calls below must not change. Raises
     InputError for an unknown language.
     """
+    if language not in SCRIPTS:
+        raise InputError(
+            f"generated: synthetic: no language {language!r}; use one of {', '.join(SCRIPTS)}"
+        )
     rng = np.random.default_rng([grammar_seed, 0])
-    script = get_script(language)
+    script = SCRIPTS[language]
     forms = _WordForms(rng, script)
     topic_pairs = _choose_topic_pairs(rng)
     by_field = [
         OpenClassWords((), forms.make_other_words(14), (), forms.make_other_words(8))
         for _ in range(NUM_FIELDS)
     ]
+    num_invented = NUM_AMBIGUOUS_NOUNS - len(script.ambiguous_nouns)
     return Lexicon(
         script=script,
         negation=forms.make("cv"),
@@ -191,7 +179,13 @@ def build_lexicon(grammar_seed: int, language: str = "en") -> Lexicon:
         auxiliaries=tuple((forms.make("cvc"), forms.make("cvc")) for _ in range(NUM_FIELDS + 1)),
         prepositions=forms.make_many(8, "vcv"),
         intensifiers=forms.make_many(3, "cvc"),
-        ambiguous_nouns=_ambiguous_nouns(forms, script, topic_pairs),
+        ambiguous_nouns=tuple(
+            map(
+                AmbiguousNoun,
+                (*script.ambiguous_nouns, *forms.make_many(num_invented, "cvccv")),
+                topic_pairs,
+            )
+        ),
         topics=tuple(
             replace(
                 by_field[topic_field(topic)],
@@ -223,13 +217,3 @@ def _choose_topic_pairs(rng: np.random.Generator) -> list[tuple[int, int]]:
     pairs = [(first, second) for first in first_topics for second in second_topics]
     start = int(rng.random() * 5)
     return [pairs[5 * (i % 5) + (i + i // 5 + start) % 5] for i in range(NUM_AMBIGUOUS_NOUNS)]
-
-
-def _ambiguous_nouns(
-    forms: _WordForms, script: Script, topic_pairs: list[tuple[int, int]]
-) -> tuple[AmbiguousNoun, ...]:
-    num_invented = NUM_AMBIGUOUS_NOUNS - len(script.ambiguous_nouns)
-    nouns = [*script.ambiguous_nouns, *forms.make_many(num_invented, "cvccv")]
-    return tuple(
-        AmbiguousNoun(noun, topics) for noun, topics in zip(nouns, topic_pairs, strict=True)
-    )
