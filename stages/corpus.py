@@ -23,9 +23,5 @@ def work(stage: Stage) -> None:
         prepared.take(folder, record["sources"], where)
 
 
-def main() -> None:
-    run_stage("corpus", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("corpus", work)

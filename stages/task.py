@@ -23,9 +23,5 @@ def work(stage: Stage) -> None:
         prepared.take(folder, record["data"], where)
 
 
-def main() -> None:
-    run_stage("task", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("task", work)
