@@ -4,9 +4,10 @@ A family is one file in `lineage/families`: a config, a model, and `FAMILY`, whi
 `Static` or a `Public`. The report prints the families' descriptions as its table of mechanisms.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 
 from lineage.networks.batch import Batch, BatchSampler, gather_last, masked_mean
 from lineage.networks.layers.softmax import SoftmaxInputs
-from lineage.tokenizers.tokenizer import TokenizerType
+from lineage.tokenizers.token_ids import TokenizedCorpus
+from lineage.tokenizers.tokenizer import Tokenizer, TokenizerType
 
 # The records of a family's blocks `architecture` and `pretrain`; each family defines its own.
 Architecture = Any
@@ -233,9 +235,85 @@ class LossOutput:
     recurrent_state: Any = None  # `training.state.RecurrentState`, if the objective has one
 
 
-# (model, batch, the state of the batch before or None) -> the loss. Each objective takes the batches
-# of its own samplers.
-Objective = Callable[[Any, Any, Any], LossOutput]
+# The parts of a family. `Any` stands for what is the family's own: its model, its blocks, and the
+# recurrent state of its objective.
+
+
+class ModelBuilder(Protocol):
+    """Builds a model of one architecture with empty parameters."""
+
+    def __call__(self, config: Any, /, *, vocab_size: int) -> Encoder:
+        """Return the model."""
+
+
+class SamplerBuilder(Protocol):
+    """Builds the batches of a tokenized text."""
+
+    def __call__(
+        self, tokens: TokenizedCorpus, tokenizer: Tokenizer, settings: Any, /, *, seed: int
+    ) -> BatchSampler:
+        """Return the sampler. `settings` is the block `pretrain`."""
+
+
+class Objective(Protocol):
+    """Computes the loss of one batch. Each objective takes the batches of its own samplers."""
+
+    def __call__(self, model: Any, batch: Any, recurrent_state: Any, /) -> LossOutput:
+        """Return the loss; the state is the one of the batch before, or None."""
+
+
+class TextScorer(Protocol):
+    """Scores texts as `lineage.training.sentence_scores` does."""
+
+    def __call__(
+        self, model: Any, tokenizer: Tokenizer, texts: Sequence[str], /, *, limit: int | None
+    ) -> np.ndarray:
+        """Return (N, 2): log-probability and number of tokens of each text.
+
+        `limit` is the largest number of positions of a text.
+        """
+
+
+class AuxiliaryLoss(Protocol):
+    """The language model's loss on the task's texts (`aux_lm_weight`)."""
+
+    def __call__(self, model: Any, top_BTD: torch.Tensor, batch: Batch, /) -> torch.Tensor:
+        """Return the loss, a scalar."""
+
+
+class TranslatorBuilder(Protocol):
+    """Builds a `lineage.families.translator.Translator` from two models."""
+
+    def __call__(
+        self, trained: Any, random_init: Any, settings: Any, /, *, generator: torch.Generator
+    ) -> Any:
+        """Return the translator."""
+
+
+class StaticFit(Protocol):
+    """Trains one vector a word; `text` is a `lineage.networks.static.StaticTrainingText`."""
+
+    def __call__(
+        self,
+        model: Encoder,
+        text: Any,
+        tokenizer: Tokenizer,
+        settings: Any,
+        /,
+        *,
+        seed: int,
+        report: Callable[[float, str], None],
+    ) -> None:
+        """Train the model's table, and report the share that is done and a message."""
+
+
+class PublicLoader(Protocol):
+    """Loads a model that was pretrained elsewhere."""
+
+    def __call__(
+        self, folder: Path, config: Any, /, *, head_generator: torch.Generator | None
+    ) -> tuple[Architecture, Encoder]:
+        """Return its architecture and the model. A new head is drawn from the generator."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -255,7 +333,7 @@ class Family:
     tokenizer_type: TokenizerType
     architecture_class: type[Architecture]
     pretrain_class: type[Pretrain]
-    build: Callable[..., Encoder]  # (architecture, *, vocab_size) -> a model with empty parameters
+    build: ModelBuilder
     # The values of a model of this family unless params.yaml says otherwise: keys of its blocks whose
     # values differ from the defaults of the records.
     defaults: Mapping[str, Any] = field(hash=False)
@@ -322,11 +400,9 @@ class Family:
 class LanguageModelFamily(Family):
     """A family with a language model: the shared loop can train or adapt it, and it scores text."""
 
-    batch_sampler: Callable[..., BatchSampler]  # (tokenized corpus, tokenizer, pretrain, *, seed)
+    batch_sampler: SamplerBuilder
     objective: Objective
-    # (model, tokenizer, texts, *, limit) -> (N, 2): log-probability and number of tokens of each
-    # text; `limit` is the largest number of positions of a text
-    score_texts: Callable[..., np.ndarray]
+    score_texts: TextScorer
 
     def can_score_text(self, architecture: Architecture) -> bool:
         return True
@@ -340,10 +416,8 @@ class Trained(LanguageModelFamily):
     `lineage.training.budget.match_parameter_budget` chooses.
     """
 
-    # (model, top_BTD, batch) -> the language model's loss on the task's texts (`aux_lm_weight`)
-    auxiliary_loss: Callable[[Any, torch.Tensor, Batch], torch.Tensor] | None = None
-    # (pretrained, random_init, settings, *, generator) -> a `lineage.families.translator.Translator`
-    build_translator: Callable[..., Any] | None = None
+    auxiliary_loss: AuxiliaryLoss | None = None
+    build_translator: TranslatorBuilder | None = None
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
         """Return the widths that are not given; a parameter budget would determine them."""
@@ -368,9 +442,7 @@ class Trained(LanguageModelFamily):
 class Static(Family):
     """A family that gives each word one vector and is trained outside the shared loop."""
 
-    # (model, `lineage.networks.static.StaticTrainingText`, tokenizer, pretrain, *, seed, report):
-    # trains the tables, and reports the share that is done and a message
-    fit_static: Callable[..., None]
+    fit_static: StaticFit
     # True if training counts co-occurrences: a second pass over the text would change nothing, so
     # the text is read at most once.
     uses_cooccurrence_counts: bool = False
@@ -383,9 +455,7 @@ class Public(LanguageModelFamily):
     The size of a model is known only once its folder is read.
     """
 
-    # (folder, architecture, *, head_generator) -> the architecture with the folder's contents, and
-    # the model; a new head is drawn from the generator
-    load_pretrained: Callable[..., tuple[Architecture, Encoder]]
+    load_pretrained: PublicLoader
     lacks_lm_head: Callable[[Architecture], bool]  # (config) -> True if the folder has no LM head
 
     def missing_keys(self, architecture: Architecture) -> list[str]:
