@@ -210,7 +210,8 @@ class Tokenizer:
             tuple(self.special_token_ids[token] for token in tokens)
             for tokens in SPECIAL_TOKEN_TEMPLATES[self.tokenizer_type]
         )
-        return SpecialTokenTemplate(prefix, separator, suffix)
+        mask_token_id = self.special_token_ids.get("[MASK]")
+        return SpecialTokenTemplate(prefix, separator, suffix, mask_token_id=mask_token_id)
 
     @property
     def unk_token_id(self) -> int | None:

@@ -3,6 +3,7 @@
 (Devlin et al. 2019, section 3.1 and appendix A.2.) Shapes: B items, T positions, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -277,17 +278,10 @@ class MaskedWindows:
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) masked ids; targets at a share of the positions."""
-        template = self.template
-        assert template.mask_token_id is not None, "the family checks this"
-        first = index * self.settings.batch_size
-        starts = self.order[first : first + self.settings.batch_size] * self.window_len
-        positions = starts[:, None] + np.arange(self.window_len)
-        prefix = np.tile(np.array(template.prefix, np.int64), (len(positions), 1))
-        suffix = np.tile(np.array(template.suffix, np.int64), (len(positions), 1))
-        window_ids = self.tokens.ids[positions].astype(np.int64)
-        ids = np.concatenate([prefix, window_ids, suffix], 1)
-        is_text = np.zeros(ids.shape, bool)
-        is_text[:, len(template.prefix) : len(template.prefix) + self.window_len] = True
+        batch = self.read_windows(index)
+        assert batch.text_mask_BT is not None
+        assert self.template.mask_token_id is not None, "the family checks this"
+        ids, is_text = batch.ids_BT.numpy(), batch.text_mask_BT.numpy()
         rng = generator("masks", self.seed, self.epoch, index)
         chosen = choose_mask_positions(
             is_text,
@@ -299,15 +293,30 @@ class MaskedWindows:
             ids,
             chosen,
             mask_replacement=self.settings.mask_replacement,
-            mask_id=template.mask_token_id,
+            mask_id=self.template.mask_token_id,
             vocab_size=self.vocab_size,
             rng=rng,
         )
+        return dataclasses.replace(
+            batch, ids_BT=torch.from_numpy(inputs), targets_BT=torch.from_numpy(targets)
+        )
+
+    def read_windows(self, index: int) -> Batch:
+        """(B, T) ids as they are in the text."""
+        template = self.template
+        first = index * self.settings.batch_size
+        starts = self.order[first : first + self.settings.batch_size] * self.window_len
+        positions = starts[:, None] + np.arange(self.window_len)
+        prefix = np.tile(np.array(template.prefix, np.int64), (len(positions), 1))
+        suffix = np.tile(np.array(template.suffix, np.int64), (len(positions), 1))
+        window_ids = self.tokens.ids[positions].astype(np.int64)
+        ids = np.concatenate([prefix, window_ids, suffix], 1)
+        is_text = np.zeros(ids.shape, bool)
+        is_text[:, len(template.prefix) : len(template.prefix) + self.window_len] = True
         return Batch(
-            torch.from_numpy(inputs),
+            torch.from_numpy(ids),
             torch.ones(ids.shape, dtype=torch.bool),
             torch.from_numpy(is_text),
-            targets_BT=torch.from_numpy(targets),
             text_bytes=int(self.tokens.byte_counts[positions].sum(dtype=np.int64)),
             num_tokens=ids.size,
         )

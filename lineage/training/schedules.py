@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Literal
 
 LrSchedule = Callable[[float], float]
-LrScheduleName = Literal["linear", "bert", "gpt", "constant", "cosine"]
+LrScheduleName = Literal["linear", "bert", "gpt", "constant", "cosine", "trapezoid"]
+
+TRAPEZOID_DECLINE = 0.4  # share of the training in which the rate falls
 
 
 def linear_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
@@ -78,12 +80,27 @@ def cosine_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
     return share
 
 
+def trapezoid_schedule_with_warmup(warmup_ratio: float) -> LrSchedule:
+    """Rise to 1 over the warmup, stay there, and fall linearly to 0 at the end (Zhai et al. 2022).
+
+    On equal text it is as good as a cosine, and its best rate is easier to find (Hägele et al.
+    2024).
+    """
+
+    def share(progress: float) -> float:
+        rise = min(1.0, progress / warmup_ratio) if warmup_ratio else 1.0
+        return min(rise, max(0.0, 1.0 - progress) / TRAPEZOID_DECLINE, 1.0)
+
+    return share
+
+
 LR_SCHEDULES: dict[LrScheduleName, Callable[[float], LrSchedule]] = {
     "linear": linear_schedule_with_warmup,
     "bert": bert_schedule_with_warmup,
     "gpt": gpt_schedule_with_warmup,
     "constant": constant_schedule_with_warmup,
     "cosine": cosine_schedule_with_warmup,
+    "trapezoid": trapezoid_schedule_with_warmup,
 }
 
 

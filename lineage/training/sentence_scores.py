@@ -183,11 +183,17 @@ class _MaskedToken(NamedTuple):
 
 @torch.inference_mode()
 def score_pseudo_log_likelihood(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Encoder,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    limit: int | None,
+    offset: int = 0,
 ) -> np.ndarray:
     """Sum log p(token | all others), each token masked in turn (Salazar et al. 2020).
 
-    The sums are not log-probabilities of the texts.
+    The model predicts a token at its position plus `offset`. The sums are not log-probabilities of
+    the texts.
     """
     items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
     device = next(model.parameters()).device
@@ -199,7 +205,7 @@ def score_pseudo_log_likelihood(
     for indices in _batch_by_length([token.encoding for token in masked], limit, vocab_size):
         tokens = [masked[i] for i in indices]
         batch = tokenizer.collate([token.encoding for token in tokens]).to(device)
-        positions = torch.tensor([token.position for token in tokens], device=device)
+        positions = torch.tensor([token.position + offset for token in tokens], device=device)
         targets = torch.tensor([token.target for token in tokens], device=device)
         rows = torch.arange(len(tokens), device=device)
         top_ND = model.encode(batch)[-1][rows, positions]
