@@ -86,16 +86,27 @@ class ModernPretrainSettings(PretrainSettings):
 
     @property
     def phases(self) -> list[SettingsPhase]:
-        """The parts of the training."""
-        parts = range(self.num_parts)
-        return [SettingsPhase((part + 1) / self.num_parts, self.part(part)) for part in parts]
+        """The parts of the training; each reads text in an order of its own.
+
+        Parts in which nothing changes are one.
+        """
+        phases: list[SettingsPhase] = []
+        for index in range(self.num_parts):
+            settings = self.part(index)
+            if phases and phases[-1].settings == settings:
+                phases.pop()
+            phases.append(SettingsPhase((index + 1) / self.num_parts, settings))
+        return phases
+
+    def share_of_way(self, index: int) -> float:
+        """Return how far a part is from the first settings, 0, to the last ones, 1."""
+        return index / (self.num_parts - 1) if self.num_parts > 1 else 1.0
 
     def part(self, index: int) -> "ModernPretrainSettings":
         """Return the settings of one part's batches."""
-        share = index / max(1, self.num_parts - 1)
         seq_len = self.seq_len
         if self.initial_seq_len is not None:
-            growth = (self.seq_len / self.initial_seq_len) ** share
+            growth = (self.seq_len / self.initial_seq_len) ** self.share_of_way(index)
             steps = round(self.initial_seq_len * growth / LENGTH_STEP)
             seq_len = min(self.seq_len, max(LENGTH_STEP, steps * LENGTH_STEP))
         batch_size = max(1, round(self.batch_size * self.seq_len / seq_len))
@@ -121,11 +132,11 @@ class MaskedModernSettings(ModernPretrainSettings):
 
     def part(self, index: int) -> "MaskedModernSettings":
         """Return the settings of one part's batches."""
-        share = index / max(1, self.num_parts - 1)
         fall = self.initial_mlm_probability - self.mlm_probability
+        mlm_probability = self.initial_mlm_probability - fall * self.share_of_way(index)
         settings = super().part(index)
         assert isinstance(settings, MaskedModernSettings)
-        return replace(settings, mlm_probability=self.initial_mlm_probability - share * fall)
+        return replace(settings, mlm_probability=mlm_probability)
 
 
 class ModernTransformer(Encoder):
