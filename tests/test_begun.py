@@ -210,7 +210,7 @@ def test_pretraining_uses_the_configured_adam(bias_correction: bool) -> None:
             "bias_correction": bias_correction,
         },
     ).pretrain
-    optimizer = build_pretraining_optimizer([*tiny.model("gpt").parameters()], settings)
+    optimizer = build_pretraining_optimizer(tiny.model("gpt"), settings)
     assert {(tuple(group["betas"]), group["eps"]) for group in optimizer.param_groups} == {
         ((0.8, 0.9), 1e-5)
     }

@@ -117,9 +117,7 @@ def test_a_run_with_adagrad_resumes_exactly_from_its_saved_state(tmp_path: Path)
         sampler = tiny.model_config("elmo").family.batch_sampler(
             tiny.corpus("elmo"), tiny.tokenizer("elmo"), settings, seed=1
         )  # type: ignore[misc]
-        return TrainState(
-            model, build_pretraining_optimizer([*model.parameters()], settings), RngState(3)
-        ), sampler
+        return TrainState(model, build_pretraining_optimizer(model, settings), RngState(3)), sampler
 
     uninterrupted, sampler = build_state()
     plan = TrainPlan(
@@ -168,7 +166,7 @@ def test_windows_continue_from_the_carried_state_or_from_zeros(
         tiny.corpus(name), tiny.tokenizer(name), config.pretrain, seed=1
     )
     train_state = TrainState(
-        model, build_pretraining_optimizer([*model.parameters()], config.pretrain), RngState(1)
+        model, build_pretraining_optimizer(model, config.pretrain), RngState(1)
     )
     plan = TrainPlan(lambda counters: counters.steps / 3, lambda progress: 0.0, 1.0, 1.0, "fp32")
     losses = [step.loss for step in train(train_state, config.family.objective, sampler, plan)]

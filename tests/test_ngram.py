@@ -35,7 +35,7 @@ from tests import tiny
 from tests.sections import column_names, find_blocks, report_of
 from tests.study_rows import build_analysis
 
-PREDICT_NEXT_TOKEN = ("elmo", "gpt", "taglm", "ulmfit")
+PREDICT_NEXT_TOKEN = ("elmo", "gpt", "gpt_modern", "taglm", "ulmfit")
 TEXTS = tiny.documents()[:40]
 HELD_OUT = tiny.documents()[40:]
 

@@ -69,7 +69,7 @@ def build_run(case: str) -> tuple[TrainState, Any, Any]:
     return (
         TrainState(
             built_model,
-            build_pretraining_optimizer([*built_model.parameters()], config.pretrain),
+            build_pretraining_optimizer(built_model, config.pretrain),
             RngState(3),
         ),
         sampler,

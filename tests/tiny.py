@@ -39,7 +39,11 @@ from lineage.training.budget import match_parameter_budget
 
 ROOT = Path(__file__).parent.parent
 # Models that the training loop trains.
-TRAINED = ("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq")
+MODERN = ("gpt_modern", "bert_modern", "gpt_bert")
+TRAINED = (
+    *("elmo", "ulmfit", "gpt", "bert", "taglm", "context2vec", "sa_lstm", "seq2seq"),
+    *MODERN,
+)
 # Models of the study `cells`, which the training loop trains too.
 CELLS = tuple(
     f"{direction}_{extractor}"
@@ -98,7 +102,7 @@ SMALL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "glove": {"tokenizer": {"vocab_size": 401}, "architecture": {"hidden_size": 17}},
 }
-SMALL_SETTINGS |= dict.fromkeys(CELLS, SMALL_SETTINGS["bert"])
+SMALL_SETTINGS |= dict.fromkeys((*CELLS, *MODERN), SMALL_SETTINGS["bert"])
 
 
 def mark_slow(names: Iterable[str]) -> list[Any]:
@@ -190,8 +194,16 @@ def checkpoint(name: str, **overrides: Mapping[str, Any]) -> Checkpoint:
 
 
 def model(name: str, **overrides: Mapping[str, Any]) -> Encoder:
-    """Return an untrained model."""
-    return checkpoint(name, **overrides).build(CPU, load_weights=False)
+    """Return an untrained model.
+
+    Matrices that start at zero are drawn too: a modern block would be the identity.
+    """
+    built = checkpoint(name, **overrides).build(CPU, load_weights=False)
+    generator = torch.Generator().manual_seed(17)
+    for parameter in built.parameters():
+        if parameter.dim() > 1 and not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.05, generator=generator)
+    return built
 
 
 def shift_letters(text: str) -> str:

@@ -490,14 +490,7 @@ def build_batch_sampler(
 ) -> BatchSampler:
     if tokenizer.special_token_template.mask_token_id is None:
         return CausalWindows(tokens, tokenizer, settings, seed=seed)
-    return MaskedWindows(
-        tokens,
-        tokenizer,
-        settings,
-        seed=seed,
-        mlm_probability=settings.mlm_probability,
-        mask_replacement=settings.mask_replacement,
-    )
+    return MaskedWindows(tokens, tokenizer, settings, seed=seed)
 
 
 def pretraining_loss(

@@ -23,8 +23,7 @@ COLOR_OF_FAMILY = {
     PUBLIC_FAMILY: 7,
 }
 MARKER_OF_FAMILY = {
-    "gpt": "triangle",
-    "bert": "triangle",
+    **dict.fromkeys(("gpt", "bert", "gpt_modern", "bert_modern", "gpt_bert"), "triangle"),
     "word2vec": "square",
     "fasttext": "square",
     "glove": "square",

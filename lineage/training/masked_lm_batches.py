@@ -3,8 +3,9 @@
 (Devlin et al. 2019, section 3.1 and appendix A.2.) Shapes: B items, T positions, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from lineage.training.samplers import CorpusSampler
 from lineage.training.settings import (
     MaskedLmPretrainSettings,
     MaskReplacement,
-    PretrainSettings,
 )
 
 # Below this share of documents with several sentences, next-sentence labels are not used.
@@ -234,7 +234,7 @@ class MaskedSegmentPairs(CorpusSampler):
 class MaskedWindows(CorpusSampler):
     """Windows of the joined documents between special tokens, in a new order each epoch.
 
-    A public masked model is adapted on these.
+    Modern masked models are trained on these, and public ones adapted.
     """
 
     order: np.ndarray  # of the windows; `set_epoch` sets it
@@ -243,15 +243,13 @@ class MaskedWindows(CorpusSampler):
         self,
         tokens: TokenizedCorpus,
         tokenizer: Tokenizer,
-        settings: PretrainSettings,
+        settings: Any,  # with mlm_probability and mask_replacement
         *,
         seed: int,
-        mlm_probability: float,
-        mask_replacement: MaskReplacement,
     ) -> None:
         super().__init__(tokens, tokenizer, settings, seed=seed)
-        self.mlm_probability = mlm_probability
-        self.mask_replacement = mask_replacement
+        self.mlm_probability: float = settings.mlm_probability
+        self.mask_replacement: MaskReplacement = settings.mask_replacement
         self.template = tokenizer.special_token_template
         text_len = settings.seq_len - self.template.num_special_tokens
         self.window_len = min(text_len, len(tokens.ids))  # without special tokens
@@ -264,17 +262,10 @@ class MaskedWindows(CorpusSampler):
 
     def get_batch(self, index: int) -> Batch:
         """(B, T) masked ids; targets at a share of the positions."""
-        template = self.template
-        assert template.mask_token_id is not None, "the family checks this"
-        first = index * self.settings.batch_size
-        starts = self.order[first : first + self.settings.batch_size] * self.window_len
-        positions = starts[:, None] + np.arange(self.window_len)
-        prefix = np.tile(np.array(template.prefix, np.int64), (len(positions), 1))
-        suffix = np.tile(np.array(template.suffix, np.int64), (len(positions), 1))
-        window_ids = self.tokens.ids[positions].astype(np.int64)
-        ids = np.concatenate([prefix, window_ids, suffix], 1)
-        is_text = np.zeros(ids.shape, bool)
-        is_text[:, len(template.prefix) : len(template.prefix) + self.window_len] = True
+        batch = self.read_windows(index)
+        assert batch.text_mask_BT is not None
+        assert self.template.mask_token_id is not None, "the family checks this"
+        ids, is_text = batch.ids_BT.numpy(), batch.text_mask_BT.numpy()
         rng = generator("masks", self.seed, self.epoch, index)
         chosen = choose_mask_positions(
             is_text,
@@ -286,15 +277,30 @@ class MaskedWindows(CorpusSampler):
             ids,
             chosen,
             mask_replacement=self.mask_replacement,
-            mask_id=template.mask_token_id,
+            mask_id=self.template.mask_token_id,
             vocab_size=self.vocab_size,
             rng=rng,
         )
+        return dataclasses.replace(
+            batch, ids_BT=torch.from_numpy(inputs), targets_BT=torch.from_numpy(targets)
+        )
+
+    def read_windows(self, index: int) -> Batch:
+        """(B, T) ids as they are in the text."""
+        template = self.template
+        first = index * self.settings.batch_size
+        starts = self.order[first : first + self.settings.batch_size] * self.window_len
+        positions = starts[:, None] + np.arange(self.window_len)
+        prefix = np.tile(np.array(template.prefix, np.int64), (len(positions), 1))
+        suffix = np.tile(np.array(template.suffix, np.int64), (len(positions), 1))
+        window_ids = self.tokens.ids[positions].astype(np.int64)
+        ids = np.concatenate([prefix, window_ids, suffix], 1)
+        is_text = np.zeros(ids.shape, bool)
+        is_text[:, len(template.prefix) : len(template.prefix) + self.window_len] = True
         return Batch(
-            torch.from_numpy(inputs),
+            torch.from_numpy(ids),
             torch.ones(ids.shape, dtype=torch.bool),
             torch.from_numpy(is_text),
-            targets_BT=torch.from_numpy(targets),
             text_bytes=self.count_bytes(positions),
             num_tokens=ids.size,
         )

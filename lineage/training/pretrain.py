@@ -174,7 +174,7 @@ def build_training(
         model = public_model.to(device)
     state = TrainState(
         model,
-        build_pretraining_optimizer([*model.parameters()], settings),
+        build_pretraining_optimizer(model, settings),
         RngState(derive_seed("pretrain", checkpoint.seed)),
     )
     lr_schedule = schedule_with_warmup(settings.schedule, settings.warmup_ratio)

@@ -150,11 +150,17 @@ score_directional_lm = partial(score_in_batches, _score_directional_batch)
 
 @torch.inference_mode()
 def score_pseudo_log_likelihood(
-    model: Encoder, tokenizer: Tokenizer, texts: Sequence[str], *, limit: int | None
+    model: Encoder,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    limit: int | None,
+    offset: int = 0,
 ) -> np.ndarray:
     """Sum log p(token | all others), each token masked in turn (Salazar et al. 2020).
 
-    The sums are not log-probabilities of the texts.
+    The model predicts a token at its position plus `offset`. The sums are not log-probabilities of
+    the texts.
     """
     items, index_N = _deduplicate(model, tokenizer.encode_batch(texts))
     device = next(model.parameters()).device
@@ -176,7 +182,8 @@ def score_pseudo_log_likelihood(
     for indices in _batch_by_length(masked, limit, vocab_size):
         batch = tokenizer.collate([masked[i] for i in indices]).to(device)
         _, positions_N, targets_N = torch.from_numpy(places_M3[indices]).to(device).unbind(1)
-        top_ND = model.encode(batch)[-1][torch.arange(len(indices), device=device), positions_N]
+        rows_N = torch.arange(len(indices), device=device)
+        top_ND = model.encode(batch)[-1][rows_N, positions_N + offset]
         nats = F.cross_entropy(model.logits(top_ND), targets_N, reduction="none")
         np.subtract.at(scores[:, 0], places_M3[indices, 0], nats.double().cpu().numpy())
     return scores[index_N]

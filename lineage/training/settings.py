@@ -58,8 +58,14 @@ class PretrainSettings:
     schedule: LrScheduleName = "linear"
     bias_correction: bool = True  # of Adam; the released BERT has none
     nt_asgd: NonMonotonicTrigger | None = None  # replaces Adam
+    optimizer: Literal["adam", "muon"] = "adam"  # muon: for the body's matrices, adam for the rest
 
     def __post_init__(self) -> None:
+        if self.optimizer == "muon" and (self.nt_asgd or not self.bias_correction):
+            raise ValueError(
+                "optimizer is muon, which does not go with nt_asgd and has Adam's bias corrected; "
+                "set nt_asgd to null and bias_correction to true"
+            )
         if self.nt_asgd and self.schedule != "constant":
             raise ValueError(
                 "nt_asgd averages weights instead of lowering the learning rate, and schedule is "
@@ -96,7 +102,7 @@ class BilmPretrainSettings(PretrainSettings):
     The keys turn on the peculiarities of ELMo's released trainer.
     """
 
-    optimizer: Literal["adam", "adagrad"] = "adam"
+    optimizer: Literal["adam", "muon", "adagrad"] = "adam"  # type: ignore[assignment]
     initial_accumulator_value: float = 1.0  # of AdaGrad's sums of squares
     # Multiply the loss by `seq_len` before clipping: AdaGrad's steps depend on the scale of the
     # loss while its sums are small.
