@@ -103,9 +103,6 @@ class NoTracker:
     def log_metrics(self, values: dict[str, float], **_: object) -> None:
         """Do nothing."""
 
-    def flush(self) -> None:
-        """Do nothing."""
-
 
 @dataclass(frozen=True)
 class PretrainSetup:

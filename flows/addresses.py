@@ -1,4 +1,4 @@
-"""The addresses of a study's servers on this machine, MLflow and Prefect, and Prefect's secret."""
+"""The study's servers on this machine, MLflow and Prefect: addresses, pools, Prefect's secret."""
 
 import base64
 import contextlib
@@ -15,6 +15,11 @@ from lineage.runtime.settings import STATE_DIR, resolve_tracking_uri
 HOST = "127.0.0.1"
 PREFECT_PORT = 4200  # unless LINEAGE_PREFECT_PORT says otherwise
 MLFLOW_PORT = 5050  # unless LINEAGE_MLFLOW_PORT says otherwise
+ORCHESTRATOR_POOL = "orchestrator"  # in which scheduled runs wait for their stages
+POOLS = (ORCHESTRATOR_POOL, "cpu", "gpu")
+LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
+# Each run sends a sign of life this often. The default of Prefect is longer than LOST_SECONDS.
+HEARTBEAT_SETTINGS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 SIGN_IN_PATH = "/sign-in"  # of the page that signs a browser in
 SECRET_USER = "lineage"  # basic authentication has a user name, which nothing checks
 SECRET_BYTES = 24  # as random as a key of 192 bits

@@ -10,9 +10,10 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from flows.execute import EXIT_BAD_INPUT, TELEMETRY_OFF
 from lineage import __version__
@@ -22,8 +23,18 @@ from lineage.runtime.settings import prepare_environment
 if TYPE_CHECKING:
     from flows.run import RunOptions
 
+
+class _Commands(TyperGroup):
+    """All commands: an error of the user's ends each of them in the same way."""
+
+    def invoke(self, ctx: Any) -> object:  # typer has a copy of click, which is private
+        with _exit_without_prefect(), _input_errors_exit():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="lineage",
+    cls=_Commands,
     help="Which pretraining method is best for my corpus, my tasks, my number of labels and my "
     "budget? Start with `lineage init`.",
     no_args_is_help=True,
@@ -86,31 +97,29 @@ def init(
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
 ) -> None:
     """Inspect your files, and create a study: a folder with a commented params.yaml."""
-    with _input_errors_exit():
-        from flows.study import check_new_folder, create_study, read_ready_made_study
+    from flows.study import check_new_folder, create_study, read_ready_made_study
 
-        if more:  # the shell has replaced a pattern by the names of files
-            raise InputError(
-                f"{more[0]}: an argument too many; name files by --corpus and --task, with "
-                "patterns in quotes, such as --corpus 'texts/*.txt' --task queue=train.csv"
-            )
-        check_new_folder(folder)  # before the user's files are read
-        if template is not None:
-            if corpus or task or language or public_model:
-                raise InputError("--from: copies a study as it is; leave the other options out")
-            params_text = read_ready_made_study(template)
-        else:
-            from flows.new_study import draft_study
-
-            draft = draft_study(folder, corpus or [], task or [], language, public_model)
-            params_text = draft.params_text
-            for line in draft.lines:
-                print(line)
-        create_study(folder, params_text, cache=cache)
-        print(
-            f"created {folder}; read {folder / 'params.yaml'}, then run: "
-            f"cd {folder} && lineage check"
+    if more:  # the shell has replaced a pattern by the names of files
+        raise InputError(
+            f"{more[0]}: an argument too many; name files by --corpus and --task, with "
+            "patterns in quotes, such as --corpus 'texts/*.txt' --task queue=train.csv"
         )
+    check_new_folder(folder)  # before the user's files are read
+    if template is not None:
+        if corpus or task or language or public_model:
+            raise InputError("--from: copies a study as it is; leave the other options out")
+        params_text = read_ready_made_study(template)
+    else:
+        from flows.new_study import draft_study
+
+        draft = draft_study(folder, corpus or [], task or [], language, public_model)
+        params_text = draft.params_text
+        for line in draft.lines:
+            print(line)
+    create_study(folder, params_text, cache=cache)
+    print(
+        f"created {folder}; read {folder / 'params.yaml'}, then run: cd {folder} && lineage check"
+    )
 
 
 @app.command()
@@ -121,10 +130,9 @@ def check(
     ] = False,
 ) -> None:
     """Validate all parameters and data, and forecast minutes, memory and disk."""
-    with _input_errors_exit():
-        from flows.forecast import check_and_forecast
+    from flows.forecast import check_and_forecast
 
-        check_and_forecast(Path.cwd(), jobs=jobs, by_stage=by_stage)
+    check_and_forecast(Path.cwd(), jobs=jobs, by_stage=by_stage)
 
 
 @app.command()
@@ -132,15 +140,14 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """Print which stages would run, and why. Nothing runs."""
-    with _input_errors_exit():
-        from flows.plan import plan_as_json, print_plan
-        from flows.run import plan_study
+    from flows.plan import plan_as_json, print_plan
+    from flows.run import plan_study
 
-        nodes, stale = plan_study(Path.cwd())
-        if as_json:
-            print(plan_as_json(nodes, stale))
-        else:
-            print_plan(nodes, stale)
+    nodes, stale = plan_study(Path.cwd())
+    if as_json:
+        print(plan_as_json(nodes, stale))
+    else:
+        print_plan(nodes, stale)
 
 
 @app.command()
@@ -162,28 +169,26 @@ def run(
     Exit code: 0 done, 2 bad configuration or input, 3 finished but some results failed, 1 anything
     else.
     """
-    with _exit_without_prefect(), _input_errors_exit():
-        from flows.run import RunOptions, interrupt_on_signals, run_study
+    from flows.run import RunOptions, interrupt_on_signals, run_study
 
-        interrupt_on_signals()
-        options = RunOptions(jobs, workers, commit)
-        if not no_prefect:
-            exit_status = _run_with_prefect(options)
-        elif workers:
-            raise InputError("--workers: needs Prefect; leave --no-prefect out")
-        else:
-            print("Prefect: no server", flush=True)
-            exit_status = run_study(options, root=Path.cwd())
-        raise typer.Exit(exit_status)
+    interrupt_on_signals()
+    options = RunOptions(jobs, workers, commit)
+    if not no_prefect:
+        exit_status = _run_with_prefect(options)
+    elif workers:
+        raise InputError("--workers: needs Prefect; leave --no-prefect out")
+    else:
+        print("Prefect: no server", flush=True)
+        exit_status = run_study(options, root=Path.cwd())
+    raise typer.Exit(exit_status)
 
 
 @app.command()
 def status() -> None:
     """Print whether a run is under way, which stages are done, and where the report is."""
-    with _input_errors_exit():
-        from flows.view import print_status
+    from flows.view import print_status
 
-        print_status(_study_root())
+    print_status(_study_root())
 
 
 @app.command()
@@ -199,20 +204,19 @@ def report(
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Print where the report is, or make a report again from what it rests on."""
-    with _input_errors_exit():
-        if folder is not None:
-            from lineage.report.evidence import rebuild_report
+    if folder is not None:
+        from lineage.report.evidence import rebuild_report
 
-            page = rebuild_report(folder).absolute()
-        else:
-            page = Path("reports/comparison.html").absolute()
-        if not page.is_file():
-            if folder is None:
-                _study_root()  # says where there is no study
-            raise InputError(f"{page}: there is no report yet; run `lineage run`")
-        print(page)
-        if open_page:
-            webbrowser.open(page.as_uri())
+        page = rebuild_report(folder).absolute()
+    else:
+        page = Path("reports/comparison.html").absolute()
+    if not page.is_file():
+        if folder is None:
+            _study_root()  # says where there is no study
+        raise InputError(f"{page}: there is no report yet; run `lineage run`")
+    print(page)
+    if open_page:
+        webbrowser.open(page.as_uri())
 
 
 @app.command()
@@ -249,27 +253,26 @@ def predict(
     ] = False,
 ) -> None:
     """Label a file with a system of this study: its columns, predictions and probabilities."""
-    with _input_errors_exit():
-        from lineage.serving.predict import predict_file, print_systems
+    from lineage.serving.predict import predict_file, print_systems
 
-        if list_all:
-            if task is None:
-                raise InputError("--list: name a task with --task")
-            print_systems(task)
-            return
-        if file is None:
-            raise InputError("lineage predict: name a file to label")
-        if out is None:
-            raise InputError("lineage predict: name the file to write with -o, such as -o OUT.csv")
-        summary = predict_file(
-            file,
-            out,
-            task=task,
-            system=system,
-            label_count=labels,
-            text_columns=text_column,
-        )
-        print(summary)
+    if list_all:
+        if task is None:
+            raise InputError("--list: name a task with --task")
+        print_systems(task)
+        return
+    if file is None:
+        raise InputError("lineage predict: name a file to label")
+    if out is None:
+        raise InputError("lineage predict: name the file to write with -o, such as -o OUT.csv")
+    summary = predict_file(
+        file,
+        out,
+        task=task,
+        system=system,
+        label_count=labels,
+        text_columns=text_column,
+    )
+    print(summary)
 
 
 @app.command()
@@ -294,10 +297,9 @@ def embed(
     ] = None,
 ) -> None:
     """Write the vectors of texts, or of their words, that a model of this study computes."""
-    with _input_errors_exit():
-        from lineage.serving.embed import embed_file
+    from lineage.serving.embed import embed_file
 
-        print(embed_file(file, out, model=model, layer=layer, words=words, text_column=text_column))
+    print(embed_file(file, out, model=model, layer=layer, words=words, text_column=text_column))
 
 
 @app.command()
@@ -313,12 +315,11 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535, help="The port, on this machine.")] = 5051,
 ) -> None:
     """Answer requests over HTTP, on this machine only, as `lineage predict` labels a file."""
-    with _input_errors_exit():
-        from lineage.serving.server import serve as run_server
+    from lineage.serving.server import serve as run_server
 
-        with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
-            run_server(task, system=system, port=port)
-        print("the server has ended")
+    with contextlib.suppress(KeyboardInterrupt):  # that is how it ends
+        run_server(task, system=system, port=port)
+    print("the server has ended")
 
 
 @app.command("export")
@@ -344,19 +345,17 @@ def export_command(
     ] = None,
 ) -> None:
     """Write a model for another library, or a system as a folder that needs no study."""
-    with _input_errors_exit():
-        from lineage.serving.export import export
+    from lineage.serving.export import export
 
-        print(export(name, out, file_format=file_format, label_count=labels))
+    print(export(name, out, file_format=file_format, label_count=labels))
 
 
 @app.command()
 def ui() -> None:
     """Serve MLflow (runs, curves, report) and Prefect (flows), on this machine only."""
-    with _input_errors_exit():
-        from flows.servers import start_pages
+    from flows.servers import start_pages
 
-        print(start_pages(_study_root()))
+    print(start_pages(_study_root()))
 
 
 @app.command()
@@ -367,20 +366,18 @@ def up(
     ] = False,
 ) -> None:
     """Start a Prefect server and workers on this machine, for --workers and schedules."""
-    with _input_errors_exit():
-        from flows.servers import start_all
+    from flows.servers import start_all
 
-        print(start_all(_study_root(), with_workers=not no_workers))
+    print(start_all(_study_root(), with_workers=not no_workers))
 
 
 @app.command()
 def down() -> None:
     """End everything that `up` and `ui` started."""
-    with _input_errors_exit():
-        from flows.servers import stop_all
+    from flows.servers import stop_all
 
-        stop_all(_study_root())
-        print("all servers and workers of this study have ended")
+    stop_all(_study_root())
+    print("all servers and workers of this study have ended")
 
 
 @app.command()
@@ -406,20 +403,23 @@ def schedule(
     off: Annotated[bool, typer.Option("--off", help="Remove the schedule.")] = False,
 ) -> None:
     """Run this study by the clock. Needs `lineage up`."""
-    with _input_errors_exit():
-        from flows.servers import remove_schedule, set_schedule
+    from flows.servers import connect_to_server
+    from flows.study import check_can_commit
 
-        if off == (cron is not None):
-            raise InputError("lineage schedule: give --cron, or --off")
-        if off and notify is not None:
-            raise InputError("--notify: goes with --cron; --off ends notifications too")
-        if cron is None:
-            print(remove_schedule(_study_root()))
-        else:
-            text = set_schedule(
-                _study_root(), cron, timezone, workers=workers, commit=commit, webhook=notify
-            )
-            print(text)
+    if off == (cron is not None):
+        raise InputError("lineage schedule: give --cron, or --off")
+    if off and notify is not None:
+        raise InputError("--notify: goes with --cron; --off ends notifications too")
+    root = _study_root()
+    if commit:
+        check_can_commit(root)
+    connect_to_server(root)
+    from flows.deployments import remove_schedule, set_schedule
+
+    if cron is None:
+        print(remove_schedule(root))
+    else:
+        print(set_schedule(root, cron, timezone, workers=workers, commit=commit, webhook=notify))
 
 
 @app.command()
@@ -427,17 +427,16 @@ def params(
     schema: Annotated[bool, typer.Option("--schema", help="The JSON schema, for editors.")] = False,
 ) -> None:
     """Print every parameter of this study with its value, defaults included."""
-    with _input_errors_exit():
-        from lineage.study.resolved import format_params, format_schema
+    from lineage.study.resolved import format_params, format_schema
 
-        print(format_schema() if schema else format_params(Path("params.yaml")))
+    print(format_schema() if schema else format_params(Path("params.yaml")))
 
 
 def _study_root() -> Path:
     """Return the current folder, if it is a study. Raises InputError."""
     from flows.study import open_study
 
-    return open_study(Path.cwd()).root
+    return open_study(Path.cwd())
 
 
 def _run_with_prefect(options: "RunOptions") -> int:
@@ -480,7 +479,8 @@ def _exit_without_prefect() -> Iterator[None]:
     except typer.Exit as end:
         from flows.addresses import prefect_is_up
 
-        if "prefect" in sys.modules and not prefect_is_up():
+        is_used = "prefect" in sys.modules and "PREFECT_API_URL" in os.environ
+        if is_used and not prefect_is_up():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(end.exit_code)

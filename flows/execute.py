@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flows.stage_process import Command, CommandEnd, run_command
+from lineage.runtime.locks import hold_lock
 from lineage.runtime.settings import STATE_DIR
 
 if TYPE_CHECKING:
@@ -102,6 +103,13 @@ def stages_lock_path(root: Path) -> Path:
     return root / STATE_DIR / "locks" / "stages.lock"
 
 
+def wait_for_stages(root: Path) -> None:
+    """Wait until the stages of a process that was killed have ended."""
+    message = "waiting for the stages of a run that was killed"
+    with hold_lock(stages_lock_path(root), message=message):
+        pass
+
+
 def log_path(root: Path, name: str) -> Path:
     """Return the file for everything that a stage prints."""
     return root / STATE_DIR / "logs" / f"{stage_file_name(name)}.log"
@@ -130,7 +138,13 @@ def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> St
         if known:
             return StageResult(name, known, time.monotonic() - start_time)
         with context.repository.reserve(name):
-            ended = _run_stage_command(name, context, timeout_seconds)
+            ended = _run(
+                context.repository.command_of(name),
+                name,
+                context=context,
+                log_name=name,
+                timeout_seconds=timeout_seconds,
+            )
         if ended == 0:
             context.repository.keep_result(name)
     except StoppedError:
@@ -152,11 +166,6 @@ def run_stage(name: str, *, context: StageContext, timeout_seconds: float) -> St
         return StageResult(name, "failed", seconds, 1, message)
     message = _failure_message(name, ended, log_file.read_text(errors="replace"), log_file)
     return StageResult(name, "failed", seconds, ended, message)
-
-
-def _run_stage_command(name: str, context: StageContext, timeout_seconds: float) -> CommandEnd:
-    command = context.repository.command_of(name)
-    return _run(command, name, context=context, log_name=name, timeout_seconds=timeout_seconds)
 
 
 def run_dvc(*arguments: str, context: StageContext, name: str) -> None:

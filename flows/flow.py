@@ -8,7 +8,6 @@ import time
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -70,10 +69,8 @@ def _run_stages(jobs: int | None, workers: bool, commit: bool) -> State:
         )
     except InputError as error:
         return Failed(message=str(error), data=EXIT_BAD_INPUT)
-    message = EXIT_MEANINGS[exit_status]
-    if exit_status in (0, EXIT_RESULTS_FAILED):
-        return Completed(message=message, data=exit_status)
-    return Failed(message=message, data=exit_status)
+    state = Completed if exit_status in (0, EXIT_RESULTS_FAILED) else Failed
+    return state(message=EXIT_MEANINGS[exit_status], data=exit_status)
 
 
 def _announce(state: State) -> None:
@@ -183,8 +180,10 @@ def as_prefect_tasks(run: StageRunner) -> StageRunner:
             # Prefect would keep an exception and return a state only.
             try:
                 result = run(node)
-            except Exception as error:
-                result = _error_result(node.name, error)
+            except Exception as error:  # it could not even be started; the other stages go on
+                exit_status = EXIT_BAD_INPUT if isinstance(error, InputError) else 1
+                message = f"{node.name}: {error}"
+                result = StageResult(node.name, "failed", exit_status=exit_status, message=message)
             results.append(result)
             return _to_state(result)
 
@@ -195,43 +194,16 @@ def as_prefect_tasks(run: StageRunner) -> StageRunner:
     return run_as_task
 
 
-def _error_result(name: str, error: Exception) -> StageResult:
-    """Return the result of a stage that could not even be started. The other stages go on."""
-    exit_status = EXIT_BAD_INPUT if isinstance(error, InputError) else 1
-    return StageResult(name, "failed", exit_status=exit_status, message=f"{name}: {error}")
-
-
 def _to_state(result: StageResult) -> State:
     if result.succeeded:
         return Completed(name=result.outcome.capitalize())
     return Failed(message=result.message)
 
 
-@flow(name="run-stage", flow_run_name="{stage}", persist_result=False)
-def run_stage_flow(
-    stage: str,
-    upstream: list[str],
-    code_digest: str,
-    files: dict[str, str],
-    lock_entries: dict[str, Any],
-    remote: dict[str, Any],
-    threads: int,
-    timeout_seconds: float,
-    environment: dict[str, str],
-) -> State:
+@flow(name="run-stage", persist_result=False)
+def run_stage_flow(request: RemoteStage) -> State:
     """Run one stage on this worker, in a scratch study with its own cache.
 
-    Results return through the DVC remote. The parameters are the fields of RemoteStage.
+    Results return through the DVC remote.
     """
-    remote_stage = RemoteStage(
-        stage=stage,
-        upstream=upstream,
-        code_digest=code_digest,
-        files=files,
-        lock_entries=lock_entries,
-        remote=remote,
-        threads=threads,
-        timeout_seconds=timeout_seconds,
-        environment=environment,
-    )
-    return _to_state(run_remote_stage(remote_stage))
+    return _to_state(run_remote_stage(request))

@@ -40,14 +40,10 @@ def write_lock_entry(root: Path, name: str, entry: Mapping[str, Any]) -> bool:
         body = body[: found.start()] + own + body[found.end() :]
     if YAML_ANCHOR.search(body):
         return False
-    _replace_file(path, HEADER + body)
-    return True
-
-
-def _replace_file(path: Path, text: str) -> None:
-    draft = path.parent / ".dvc" / "tmp" / path.name
+    draft = root / ".dvc" / "tmp" / LOCK_FILE
     with draft.open("w", encoding="utf-8") as stream:
-        stream.write(text)
+        stream.write(HEADER + body)
         stream.flush()
         os.fsync(stream.fileno())  # a power cut could leave an empty file
     draft.replace(path)
+    return True

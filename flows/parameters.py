@@ -1,10 +1,10 @@
 """Check params.yaml before a run, in a process of its own, and keep its records up to date."""
 
-import contextlib
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+import subprocess
+import sys
 from pathlib import Path
 
+from flows.execute import EXIT_BAD_INPUT
 from lineage.errors import InputError
 from lineage.runtime.provenance import SOURCES_DIR
 
@@ -12,35 +12,21 @@ from lineage.runtime.provenance import SOURCES_DIR
 def check_parameters(root: Path) -> None:
     """Raise InputError if params.yaml is wrong, unless `sources` has checked the same file already.
 
-    Another process reads it, since that imports torch. It ends by itself if this one is killed,
-    which a pool's process would not.
+    Another process reads it, since that imports torch.
     """
     if not params_have_changed(root):
         return
-    context = get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_problem, args=(sender,))
-    process.start()
-    sender.close()
-    try:
-        problem = receiver.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"the check of params.yaml ended with {process.exitcode}") from None
-    process.join()
-    if problem:
-        raise InputError(problem)
-
-
-def _send_problem(sender: Connection) -> None:
-    """Refresh the records, and send what is wrong with params.yaml; nothing if it is right."""
-    problem = ""
-    try:
-        refresh_records()
-    except InputError as error:
-        problem = str(error)
-    with contextlib.suppress(BrokenPipeError):  # the run has been killed
-        sender.send(problem)
+    answer = subprocess.run(
+        [sys.executable, "-m", "flows.parameters"],
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if answer.returncode == EXIT_BAD_INPUT:
+        raise InputError(answer.stdout.strip())
+    answer.check_returncode()
 
 
 def refresh_records() -> None:
@@ -58,3 +44,11 @@ def params_have_changed(root: Path) -> bool:
     if not recorded.is_file():
         return True
     return recorded.read_bytes() != (root / "params.yaml").read_bytes()
+
+
+if __name__ == "__main__":
+    try:
+        refresh_records()
+    except InputError as error:
+        print(error)
+        sys.exit(EXIT_BAD_INPUT)

@@ -10,7 +10,7 @@ import logging
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,18 +103,17 @@ def read_graph(root: Path) -> list[StageNode]:
         upstream = {}
         for name, stage in stages.items():
             upstream[name] = tuple(sorted(other.name for other in graph.successors(stage)))
-        order = _topological_order(upstream)
-        downstream_depths = _downstream_depths(order, upstream)
-        upstream_depths = _upstream_depths(order, upstream)
+        upstream_depths = _upstream_depths(upstream)
+        downstream_depths = _downstream_depths([*upstream_depths], upstream)
         return [
             _make_node(
                 stages[name],
                 upstream[name],
                 downstream_depth=downstream_depths[name],
-                upstream_depth=upstream_depths[name],
+                upstream_depth=upstream_depth,
                 device_pool=device_pool,
             )
-            for name in order
+            for name, upstream_depth in upstream_depths.items()
         ]
 
 
@@ -326,30 +325,30 @@ def _make_node(
     )
 
 
-def _topological_order(upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Order the stages as in dvc.yaml, but `sources` first and each after its upstream stages."""
-    order: list[str] = []
+def _upstream_depths(upstream: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+    """Return the stages on the longest path to each stage.
+
+    The stages are ordered as in dvc.yaml, but `sources` first and each after its upstream stages.
+    """
+    depths: dict[str, int] = {}
     left = sorted(upstream, key=lambda name: name != FIRST_STAGE)
+    depth = 1
     while left:
-        ready = [name for name in left if set(upstream[name]) <= set(order)]
+        ready = [name for name in left if set(upstream[name]) <= set(depths)]
         assert ready, "DVC refuses cycles"
-        order += ready
+        depths |= dict.fromkeys(ready, depth)
         left = [name for name in left if name not in ready]
-    return order
+        depth += 1
+    return depths
 
 
-def _downstream_depths(order: list[str], upstream: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+def _downstream_depths(
+    order: Sequence[str], upstream: Mapping[str, tuple[str, ...]]
+) -> dict[str, int]:
     depths = dict.fromkeys(order, 1)
     for name in reversed(order):
         for above in upstream[name]:
             depths[above] = max(depths[above], depths[name] + 1)
-    return depths
-
-
-def _upstream_depths(order: list[str], upstream: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    depths: dict[str, int] = {}
-    for name in order:
-        depths[name] = 1 + max((depths[above] for above in upstream[name]), default=0)
     return depths
 
 

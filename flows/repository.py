@@ -6,6 +6,7 @@ once, and what DVC does before and after a stage's command is asked of its own s
 
 import contextlib
 import fcntl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,3 +169,9 @@ def _as_repository_errors() -> Iterator[None]:
         raise
     except Exception as error:  # DVC and its packages raise errors of many kinds
         raise RepositoryError(full_message(error)) from error
+
+
+if __name__ == "__main__":
+    # `python -m flows.repository NAME` brings the result of a stage from the DVC remote into the
+    # cache, if it is there. This process can be ended while the remote does not answer.
+    StudyRepository(Path(), threading.Event()).take_known_result(sys.argv[1], pull=True)

@@ -12,18 +12,17 @@ from types import FrameType
 from typing import get_args
 
 from flows.execute import (
-    EXIT_BAD_INPUT,
     EXIT_RESULTS_FAILED,
     LAST_STAGE,
     Outcome,
     StageContext,
     StageResult,
     log_path,
-    stages_lock_path,
+    wait_for_stages,
 )
 from flows.integrity import describe_damage, remove_damaged_outputs
 from flows.machine import default_jobs, read_threads, start_stage_server
-from flows.parameters import params_have_changed, refresh_records
+from flows.parameters import check_parameters, params_have_changed, refresh_records
 from flows.plan import (
     ALWAYS_RUNS,
     FIRST_STAGE,
@@ -38,9 +37,7 @@ from flows.plan import (
 )
 from flows.runner import RemoteRunner, fetch_result, make_runner
 from flows.scheduler import StageRunner, count_failed_results, pipeline_exit_status, run_stages
-from flows.stage_process import wait_for_stages
 from flows.study import (
-    Study,
     check_can_commit,
     check_places,
     commit_results,
@@ -52,7 +49,7 @@ from flows.study import (
 from flows.view import ProgressDisplay
 from lineage.errors import InputError
 from lineage.runtime.database import check_database
-from lineage.runtime.provenance import compute_pipeline_id
+from lineage.runtime.provenance import compute_pipeline_id, find_study_version
 from lineage.runtime.settings import read_runtime_settings
 
 MAX_REMOTE_STAGES = 64  # sent to workers at a time; the workers' own limits decide how many run
@@ -90,12 +87,12 @@ def run_study(
     input is wrong, and 1 for anything else. Raises InputError if the run cannot begin.
     """
     assert options.workers == (run_remotely is not None)
-    study = open_study(root)
+    open_study(root)
     if options.commit:
         check_can_commit(root)
     with hold_run_lock(root):
         start_stage_server(root)
-        wait_for_stages(stages_lock_path(root))
+        wait_for_stages(root)
         _remove_broken_locks(root)
         check_places(root)
         warning = check_database()
@@ -103,8 +100,8 @@ def run_study(
             print(warning, file=sys.stderr)
         if options.workers:
             prepare_remote(root)
-        context = _stage_context(study, flow_run_id=flow_run_id)
-        nodes = _read_valid_graph(context)
+        context = _stage_context(root, flow_run_id=flow_run_id)
+        nodes = _read_valid_graph(root)
         cache = read_cache_folder(root)
         jobs = options.jobs or read_runtime_settings().jobs or default_jobs(context.threads)
         try:
@@ -139,37 +136,24 @@ def _remove_broken_locks(root: Path) -> None:
         path.unlink()
 
 
-def _stage_context(study: Study, *, flow_run_id: str = "") -> StageContext:
+def _stage_context(root: Path, *, flow_run_id: str = "") -> StageContext:
     """Return the context of the study's stages, which record the version of the study."""
+    version = find_study_version(root)
     environment = {
-        "LINEAGE_STUDY_COMMIT": study.version.commit,
-        "LINEAGE_STUDY_CHANGES": ",".join(study.version.changed_files),
+        "LINEAGE_STUDY_COMMIT": version.commit,
+        "LINEAGE_STUDY_CHANGES": ",".join(version.changed_files),
     }
     if flow_run_id:
         environment["LINEAGE_FLOW_RUN"] = flow_run_id
-    return StageContext(study.root, environment, read_threads(study.root))
+    return StageContext(root, environment, read_threads(root))
 
 
-def _read_valid_graph(context: StageContext) -> list[StageNode]:
-    """Read the graph of stages.
-
-    If params.yaml gives no valid one, run `sources`, which checks it, and raise its message as
-    InputError.
-    """
+def _read_valid_graph(root: Path) -> list[StageNode]:
+    """Read the graph of stages. Raises InputError, with what is wrong in params.yaml if it is."""
     try:
-        return read_graph(context.root)
+        return read_graph(root)
     except GraphError:
-        answer = subprocess.run(
-            [sys.executable, "-m", f"stages.{FIRST_STAGE}"],
-            cwd=context.root,
-            env=context.child_environment(FIRST_STAGE),
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        if answer.returncode == EXIT_BAD_INPUT:
-            raise InputError(answer.stderr.strip().splitlines()[-1]) from None
+        check_parameters(root)
         raise
 
 
@@ -189,7 +173,8 @@ def _run_graph(
     """
     first = [node for node in nodes if node.name == FIRST_STAGE]
     rest = [node for node in nodes if node.name != FIRST_STAGE]
-    with ProgressDisplay(context.root, num_stages=len(nodes)) as display:
+    display = ProgressDisplay(context.root, num_stages=len(nodes))
+    with display.show():
         sources_results = run_stages(
             first,
             reasons={FIRST_STAGE: (ALWAYS_RUNS,)},
@@ -275,8 +260,8 @@ def _print_summary(root: Path, *, exit_status: int, results: dict[str, StageResu
 
 def plan_study(root: Path) -> tuple[list[StageNode], dict[str, Reasons]]:
     """Return the stages of a study, and why each would run. Raises InputError."""
-    study = open_study(root)
-    nodes = _read_valid_graph(_stage_context(study))
+    open_study(root)
+    nodes = _read_valid_graph(root)
     if not is_running(root) and params_have_changed(root):
         refresh_records()
     return nodes, find_stale_stages(nodes, read_stale_reasons(root))

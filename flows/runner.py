@@ -69,7 +69,11 @@ def make_runner(
         if result is None:
             result = run_here(node)
         if result.outcome == "ran":
-            _archive_metadata(node.name, context.root)
+            # At once, since the stage may run again before publish archives it. A failure here must
+            # not end the run.
+            with contextlib.suppress(InputError, OSError, ValueError):
+                entry = read_lock_entry(context.root, node.name)
+                archive_stage_metadata(context.root / METADATA_DIR, node.name, entry)
         return result
 
     return _check_cached_results(run, context, cache)
@@ -84,44 +88,32 @@ def _must_run_here(node: StageNode, root: Path) -> bool:
     return path.is_file() and node.name in json.loads(path.read_text())
 
 
-def _archive_metadata(name: str, root: Path) -> None:
-    """Note which entry of dvc.lock a stage's metadata belongs to.
-
-    Done at once, since the stage may run again before publish does.
-    """
-    # A failure here must not end the run.
-    with contextlib.suppress(InputError, OSError, ValueError):
-        archive_stage_metadata(root / METADATA_DIR, name, read_lock_entry(root, name))
-
-
 def _check_cached_results(run: StageRunner, context: StageContext, cache: Path) -> StageRunner:
     """Return a runner that runs a stage again if its result has come damaged from the cache."""
 
-    def remove_damaged(result: StageResult) -> list[str]:
-        """Remove the damaged files of a cached result, and return their outputs."""
-        if result.outcome != "cached":
-            return []
-        entry = read_lock_entry(context.root, result.name)
-        return remove_damaged_result(context.root, cache, entry)
-
     def run_checked(node: StageNode) -> StageResult:
-        result = run(node)
-        damaged = remove_damaged(result)
-        if not damaged:
-            return result
-        fetch_result(node.name, context)
-        result = run(node)
-        if remove_damaged(result):
-            # The remote's files are damaged too. Now the stage itself runs, if it runs here.
+        damaged_before: list[str] = []
+        # From the cache, from the remote, and by the stage itself, if it runs here.
+        for attempt in range(3):
             result = run(node)
-        still_damaged = remove_damaged(result)  # a worker has pulled them once more
-        if still_damaged:
+            damaged: list[str] = []
+            if result.outcome == "cached":
+                entry = read_lock_entry(context.root, result.name)
+                damaged = remove_damaged_result(context.root, cache, entry)
+            if not damaged:
+                break
+            damaged_before = damaged_before or damaged
+            if attempt == 0:
+                fetch_result(node.name, context)
+        else:  # a worker has pulled the remote's damaged files once more
             message = (
-                f"{node.name}: {', '.join(still_damaged)} came damaged from the DVC remote; "
+                f"{node.name}: {', '.join(damaged)} came damaged from the DVC remote; "
                 "remove the files there, and run again"
             )
             return StageResult(node.name, "failed", result.seconds, EXIT_BAD_INPUT, message)
-        message = result.message or describe_damage(node.name, damaged)
+        if not damaged_before:
+            return result
+        message = result.message or describe_damage(node.name, damaged_before)
         return dataclasses.replace(result, message=message)
 
     return run_checked

@@ -89,25 +89,12 @@ def _take_without_running(
 
     They are yielded one by one: the caller adds each to `results`, which may decide further stages.
     """
-    while True:
-        result = _first_without_running(waiting, results, reasons=reasons)
-        if result is None:
-            return
-        del waiting[result.name]
-        yield result
-
-
-def _first_without_running(
-    waiting: Mapping[str, StageNode],
-    results: Mapping[str, StageResult],
-    *,
-    reasons: Mapping[str, Reasons],
-) -> StageResult | None:
-    for node in _ready_stages(waiting, results):
-        result = _result_without_running(node, results=results, reasons=reasons[node.name])
-        if result is not None:
-            return result
-    return None
+    for node in [*waiting.values()]:  # each comes after the stages that it depends on
+        if all(name in results for name in node.upstream):
+            result = _result_without_running(node, results=results, reasons=reasons[node.name])
+            if result is not None:
+                del waiting[node.name]
+                yield result
 
 
 def _result_without_running(

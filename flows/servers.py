@@ -14,15 +14,16 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
-from uuid import UUID
 
 from flows import processes
 from flows.addresses import (
+    HEARTBEAT_SETTINGS,
     HOST,
     MLFLOW_PORT,
+    ORCHESTRATOR_POOL,
+    POOLS,
     PREFECT_PORT,
     check_prefect_access,
     is_up,
@@ -34,11 +35,11 @@ from flows.addresses import (
     sign_in_url,
 )
 from flows.execute import TELEMETRY_OFF
-from flows.locks import hold_lock
 from flows.machine import default_jobs
-from flows.study import check_can_commit, is_running
+from flows.study import is_running
 from lineage.errors import InputError
 from lineage.runtime.database import check_database, find_database
+from lineage.runtime.locks import hold_lock
 from lineage.runtime.provenance import get_pipeline_id
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
@@ -47,17 +48,10 @@ from lineage.runtime.settings import (
 )
 
 START_SECONDS = 120.0
-# Each run sends a sign of life this often. The default of Prefect is longer than LOST_SECONDS.
-HEARTBEAT_SETTINGS = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 # A run goes on if its server is gone. By default each request is tried for a minute.
 RUN_SETTINGS = {"PREFECT_CLIENT_MAX_RETRIES": "1", "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL"}
-LOST_SECONDS = 90  # without a heartbeat, after which a run counts as crashed
 LATE_SECONDS = 120  # after its time, at which a run that has not begun counts as late
 LATE_VARIABLE = "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS"
-ORCHESTRATOR_POOL = "orchestrator"  # in which scheduled runs wait for their stages
-POOLS = (ORCHESTRATOR_POOL, "cpu", "gpu")
-LOST_RUNS_AUTOMATION = "lost runs are crashed"
-SCHEDULE = "scheduled"  # the name of the deployment that runs the study by the clock
 
 
 def start_all(study: Path, *, with_workers: bool = True) -> str:
@@ -66,26 +60,24 @@ def start_all(study: Path, *, with_workers: bool = True) -> str:
     Without workers of the pools cpu and gpu, these are on other machines. Return the text for the
     user.
     """
-    with _hold_servers_lock(study):
-        return _start_all(study, with_workers=with_workers)
-
-
-def _start_all(study: Path, *, with_workers: bool) -> str:
-    # A run that goes on without its server will tell the new one how it ended.
-    has_live_runs = running_port(study, "prefect") is not None or is_running(study)
-    address = start_prefect(study)
-    _wait_for("the Prefect server", lambda: is_up(f"{address}/api/health"))
-    os.environ.update(_server_environment(study))
-    _register_pools()
-    _register_stage_deployments()
-    _watch_lost_runs(sweep=not has_live_runs)
     pools = POOLS if with_workers else (ORCHESTRATOR_POOL,)
-    start_times: dict[str, datetime | None] = dict.fromkeys(pools)
-    for pool in pools:
-        if running_port(study, _worker_name(pool)) is None:
-            start_times[pool] = datetime.now(UTC)
-            _start_worker(study, pool)
-    _wait_for("the workers", lambda: _workers_online(start_times))
+    with _hold_servers_lock(study):
+        # A run that goes on without its server will tell the new one how it ended.
+        has_live_runs = running_port(study, "prefect") is not None or is_running(study)
+        address = start_prefect(study)
+        _wait_for("the Prefect server", lambda: is_up(f"{address}/api/health"))
+        os.environ.update(_server_environment(study))
+        from flows import deployments  # Prefect reads its settings when it is imported
+
+        deployments.register_pools()
+        deployments.register_stage_deployments()
+        deployments.watch_lost_runs(sweep=not has_live_runs)
+        start_times: dict[str, datetime | None] = dict.fromkeys(pools)
+        for pool in pools:
+            if running_port(study, f"worker-{pool}") is None:
+                start_times[pool] = datetime.now(UTC)
+                _start_worker(study, pool)
+        _wait_for("the workers", lambda: deployments.workers_online(start_times))
     return (
         f"Prefect: {sign_in_url(study, address)}\n"
         f"workers: {', '.join(pools)}; `lineage down` ends all of it"
@@ -115,81 +107,13 @@ def stop_all(study: Path) -> None:
             path.unlink()
 
 
-def _hold_servers_lock(study: Path) -> contextlib.AbstractContextManager[int]:
+def _hold_servers_lock(study: Path) -> contextlib.AbstractContextManager[None]:
     """Let one command at a time start or end servers of the study."""
-    waiting_for = "another `lineage up`, `ui` or `down` of this study"
-    return hold_lock(servers_folder(study) / "lock", waiting_for=waiting_for)
+    message = "waiting for another `lineage up`, `ui` or `down` of this study"
+    return hold_lock(servers_folder(study) / "lock", message=message)
 
 
-def set_schedule(
-    study: Path, cron: str, timezone: str, *, workers: bool, commit: bool, webhook: str | None
-) -> str:
-    """Run the study by the clock, and return the text for the user. Raises InputError.
-
-    `webhook` is the address to notify; without one, an earlier one is forgotten.
-    """
-    if commit:
-        check_can_commit(study)
-    _connect_to_server(study)
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-    from prefect.deployments.runner import RunnerDeployment
-    from prefect.schedules import Cron
-    from prefect.types.entrypoint import EntrypointType
-
-    from flows.flow import run_study_flow
-    from flows.notifications import check_webhook, remove_notifications, set_notifications
-
-    if webhook is not None:
-        check_webhook(webhook)
-    try:
-        schedule = Cron(cron, timezone=timezone)
-        deployment_id = RunnerDeployment.from_flow(
-            run_study_flow,
-            SCHEDULE,
-            description=f"Runs what is stale in {study}",
-            schedule=schedule,
-            parameters={"workers": workers, "commit": commit},
-            # A parent that waits in the pool of its children would take one of their places.
-            work_pool_name=ORCHESTRATOR_POOL,
-            job_variables={"working_dir": str(study), "env": HEARTBEAT_SETTINGS},
-            entrypoint_type=EntrypointType.MODULE_PATH,
-            concurrency_limit=ConcurrencyLimitConfig(
-                limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW
-            ),
-        ).apply()
-    except ValueError as error:
-        raise InputError(
-            f"--cron '{cron}', --timezone {timezone}: {' '.join(str(error).split())[:200]}; "
-            "give five fields, such as '0 2 * * *' for two o'clock each night"
-        ) from None
-    text = f"scheduled: {cron} ({timezone}), as long as `lineage up` runs"
-    if webhook is None:
-        remove_notifications(study)
-        return text
-    assert isinstance(deployment_id, UUID), "apply is synchronous outside of a coroutine"
-    set_notifications(study, deployment_id, webhook)
-    return f"{text}; {urlsplit(webhook).hostname} is notified"
-
-
-def remove_schedule(study: Path) -> str:
-    """Remove the schedule of `set_schedule`, and return the text for the user."""
-    _connect_to_server(study)
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound
-
-    from flows.notifications import remove_notifications
-
-    remove_notifications(study)
-    with get_client(sync_client=True) as client:
-        try:
-            deployment = client.read_deployment_by_name(f"run-study/{SCHEDULE}")
-        except ObjectNotFound:
-            return "there was no schedule"
-        client.delete_deployment(deployment.id)
-    return "the schedule is removed"
-
-
-def _connect_to_server(study: Path) -> None:
+def connect_to_server(study: Path) -> None:
     """Set Prefect's settings for the server of this study. Raises InputError if none is up."""
     use_prefect(study)
     if "PREFECT_API_URL" not in os.environ:
@@ -346,10 +270,6 @@ def _create_missing_database() -> None:
         raise InputError(f"tracking_uri: {tracking.describe_store_error(error)}") from error
 
 
-def _worker_name(pool: str) -> str:
-    return f"worker-{pool}"
-
-
 def _start_worker(study: Path, pool: str) -> None:
     command = ["prefect", "worker", "start", "--pool", pool, "--name", pool, "--type", "process"]
     environment: dict[str, str] = {}
@@ -364,7 +284,7 @@ def _start_worker(study: Path, pool: str) -> None:
             "LINEAGE_TRACKING_URI": resolve_tracking_uri(),
             "PREFECT_WORKER_QUERY_SECONDS": "2",
         }
-    _start_server(study, _worker_name(pool), command, environment=environment)
+    _start_server(study, f"worker-{pool}", command, environment=environment)
 
 
 def _server_environment(study: Path) -> dict[str, str]:
@@ -403,124 +323,8 @@ def _start_server(
     draft.replace(home / f"{name}.json")
 
 
-def _register_pools() -> None:
-    # Imported here and below: Prefect reads its settings from the environment when it is imported.
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists
-    from prefect.workers.process import ProcessWorker
-
-    template = ProcessWorker.get_default_base_job_template()
-    with get_client(sync_client=True) as client:
-        for pool in POOLS:
-            create = WorkPoolCreate(name=pool, type="process", base_job_template=template)
-            with contextlib.suppress(ObjectAlreadyExists):
-                client.create_work_pool(create)
-
-
-def _register_stage_deployments() -> None:
-    """Register the flow that runs one stage, for the pool of CPU workers and that of GPU workers."""
-    from prefect.deployments.runner import RunnerDeployment
-    from prefect.types.entrypoint import EntrypointType
-
-    from flows.flow import run_stage_flow
-
-    for pool in ("cpu", "gpu"):
-        RunnerDeployment.from_flow(
-            run_stage_flow,
-            pool,
-            description=f"One stage of a study, on a worker of the pool {pool}",
-            work_pool_name=pool,
-            # A worker on another machine has the package, at another place.
-            entrypoint_type=EntrypointType.MODULE_PATH,
-            # In the deployment, since a worker elsewhere was not started by us.
-            job_variables={"env": HEARTBEAT_SETTINGS},
-        ).apply()
-
-
-def _watch_lost_runs(*, sweep: bool) -> None:
-    """Set runs without a heartbeat to Crashed: they would stay Running after their process died.
-
-    With `sweep`, all runs of now are set to Crashed at once.
-    """
-    from prefect.automations import Automation
-
-    if sweep:
-        _crash_all_runs()
-    try:
-        # Synchronous outside of a coroutine.
-        Automation.read(name=LOST_RUNS_AUTOMATION)  # type: ignore[unused-coroutine]
-    except ValueError:
-        _create_lost_runs_automation()
-
-
-def _crash_all_runs() -> None:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-    )
-    from prefect.client.schemas.objects import StateType
-    from prefect.states import Crashed
-
-    unfinished = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    lost = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=unfinished)))
-    with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=lost):
-            client.set_flow_run_state(
-                run.id, Crashed(message="its server ended before it"), force=True
-            )
-
-
-def _create_lost_runs_automation() -> None:
-    from prefect.automations import Automation
-    from prefect.client.schemas.objects import StateType
-    from prefect.events import ChangeFlowRunState, EventTrigger, Posture, ResourceSpecification
-
-    heartbeat = "prefect.flow-run.heartbeat"
-    endings = {f"prefect.flow-run.{end}" for end in ("Completed", "Failed", "Cancelled", "Crashed")}
-    trigger = EventTrigger(
-        after={heartbeat},
-        expect={heartbeat, *endings},
-        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-        for_each={"prefect.resource.id"},
-        posture=Posture.Proactive,
-        threshold=1,
-        within=timedelta(seconds=LOST_SECONDS),
-    )
-    crash = ChangeFlowRunState(
-        state=StateType.CRASHED,
-        name="Crashed",
-        message=f"no sign of life for {LOST_SECONDS} s",
-        force=False,
-    )
-    Automation(name=LOST_RUNS_AUTOMATION, trigger=trigger, actions=[crash]).create()
-
-
-def _workers_online(start_times: Mapping[str, datetime | None]) -> bool:
-    """Return whether each pool has a worker with a heartbeat, since its start time if one is given.
-
-    Earlier workers leave a record, and appear online for some seconds.
-    """
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        for pool, start_time in start_times.items():
-            heartbeats = [
-                worker.last_heartbeat_time
-                for worker in client.read_workers_for_work_pool(pool)
-                if worker.last_heartbeat_time is not None
-            ]
-            if not heartbeats:
-                return False
-            if start_time is not None and max(heartbeats) < start_time:
-                return False
-    return True
-
-
 def _choose_port(variable: str, default: int) -> int:
-    """Return the port of `_read_port`. Raises InputError if it is taken."""
+    """Return the port of `read_port`. Raises InputError if it is taken."""
     port = read_port(variable, default)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -27,7 +27,6 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Literal
 
-from flows.locks import hold_lock
 from flows.processes import environment_variables, terminate_process_group
 
 # Imports of stages from other projects. The last two are for publish.
@@ -82,12 +81,6 @@ def start_server(environment: Mapping[str, str], further_modules: Sequence[str] 
         _context.set_forkserver_preload([*PRELOADED_MODULES, *further_modules])
         with environment_variables(environment):  # torch reads the number of threads
             forkserver.ensure_running()
-
-
-def wait_for_stages(lock: Path) -> None:
-    """Wait until the stages of a process that was killed have ended."""
-    with hold_lock(lock, waiting_for="the stages of a run that was killed"):
-        pass
 
 
 def run_command(
@@ -147,17 +140,11 @@ def _run_in_child(command: Command) -> None:
         os.environ.update(command.environment)
         os.chdir(command.folder)
         words = shlex.split(command.text)
-        if words[:2] == ["python", "-m"]:
-            _run_module(words[2:])
-        else:
+        if words[:2] != ["python", "-m"]:
             sys.exit(subprocess.call(["/bin/sh", "-c", command.text]))
-
-
-def _run_module(words: Sequence[str]) -> None:
-    """Do as `python -m MODULE ARGUMENTS` does."""
-    sys.path.insert(0, str(Path.cwd()))
-    sys.argv = [*words]
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        sys.path.insert(0, str(Path.cwd()))
+        sys.argv = words[2:]
+        runpy.run_module(words[2], run_name="__main__", alter_sys=True)
 
 
 def _end_with_parent() -> None:

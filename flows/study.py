@@ -1,11 +1,9 @@
 """A study: a folder with params.yaml, dvc.yaml, reports, and what DVC and MLflow store."""
 
 import contextlib
-import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from flows.plan import (
 from lineage import __version__
 from lineage.config.records import read_yaml, suggest_nearest
 from lineage.errors import InputError
-from lineage.runtime.provenance import StudyVersion, find_study_version
+from lineage.runtime.locks import try_lock
 from lineage.runtime.scratch import scratch_folder
 from lineage.runtime.settings import STATE_DIR, check_writable, run_git
 
@@ -56,16 +54,8 @@ mlflow.db
 """
 
 
-@dataclass(frozen=True)
-class Study:
-    """The folder of a study, and the version of it that a run began with."""
-
-    root: Path
-    version: StudyVersion
-
-
-def open_study(root: Path) -> Study:
-    """Return the study in this folder. Add the graph and DVC's folder if they are missing.
+def open_study(root: Path) -> Path:
+    """Return this folder, which is a study. Add the graph and DVC's folder if they are missing.
 
     Raises InputError if there is no study, or if its graph is not that of this package.
     """
@@ -83,7 +73,7 @@ def open_study(root: Path) -> Study:
     if not (root / ".dvc").is_dir():
         init_dvc(root)
     let_dvc_use_git(root, has_git=_lies_in_git(root))
-    return Study(root, find_study_version(root))
+    return root
 
 
 def check_places(root: Path) -> None:
@@ -193,16 +183,16 @@ def hold_run_lock(root: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"{root}: another run of this study is under way; wait for it, or end it"
-            ) from None
+            is_free = try_lock(stream)
         except OSError as error:
             raise InputError(
                 f"{path.parent}: files cannot be locked there ({error.strerror}), "
                 "as on some network drives; move the study"
             ) from error
+        if not is_free:
+            raise InputError(
+                f"{root}: another run of this study is under way; wait for it, or end it"
+            )
         yield
 
 
@@ -217,11 +207,7 @@ def is_running(root: Path) -> bool:
     if not path.is_file():
         return False
     with path.open() as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(stream)
 
 
 def check_can_commit(root: Path) -> None:

@@ -4,16 +4,16 @@ On a terminal progress is a live table with each stage's last line, and elsewher
 Every step is also kept in `.lineage/run.json`, which `lineage status` reads.
 """
 
+import contextlib
 import json
 import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,7 +24,7 @@ from flows.execute import LAST_STAGE, StageResult, log_path
 from flows.study import is_running, run_lock_path
 from lineage.config.records import parse_record
 from lineage.errors import InputError
-from lineage.runtime.settings import STATE_DIR
+from lineage.runtime.settings import METADATA_DIR, STATE_DIR
 
 RUN_RECORD = STATE_DIR / "run.json"
 RUNNING = "running"  # the outcome of a stage that has begun
@@ -42,36 +42,25 @@ class RunRecord:
 
 
 class ProgressDisplay:
-    """A `ProgressCallback` that shows stages on the console while its context lasts."""
+    """A `ProgressCallback` that shows stages on the console."""
 
     def __init__(self, root: Path, *, num_stages: int) -> None:
         self._root = root
-        self._num_stages = num_stages
         self._num_ended = 0
         self._start_times: dict[str, float] = {}
         self._record_path = root / RUN_RECORD
-        self._outcomes: dict[str, str] = {}
-        self._messages: dict[str, str] = {}
-        self._begun = time.time()
+        self._record = RunRecord(time.time(), num_stages, outcomes={}, messages={})
         self._record_lock = threading.Lock()  # stages begin in threads of their own
         self._console = Console()
         self._live = Live(
             console=self._console, get_renderable=self._table, refresh_per_second=2, transient=True
         )
 
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
+    @contextlib.contextmanager
+    def show(self) -> Iterator[None]:
+        """Show the table on a terminal while the block lasts."""
+        with self._live if self._console.is_terminal else contextlib.nullcontext():
+            yield
 
     def on_stage_begin(self, name: str) -> None:
         self._start_times[name] = time.monotonic()
@@ -96,12 +85,11 @@ class ProgressDisplay:
 
     def _save_outcome(self, name: str, outcome: str, message: str = "") -> None:
         with self._record_lock:
-            self._outcomes[name] = outcome
+            self._record.outcomes[name] = outcome
             if message:
-                self._messages[name] = message
-            record = RunRecord(self._begun, self._num_stages, self._outcomes, self._messages)
+                self._record.messages[name] = message
             draft = self._record_path.with_suffix(".tmp")
-            draft.write_text(json.dumps(asdict(record)))
+            draft.write_text(json.dumps(asdict(self._record)))
             draft.replace(self._record_path)
 
     def _table(self) -> RenderableType:
@@ -113,7 +101,9 @@ class ProgressDisplay:
                 f"{time.monotonic() - start_time:.0f} s",
                 Text(last_line, overflow="ellipsis", no_wrap=True),
             )
-        return Group(table, Text(f"{self._num_ended} of {self._num_stages} stages", style="dim"))
+        return Group(
+            table, Text(f"{self._num_ended} of {self._record.num_stages} stages", style="dim")
+        )
 
 
 def _print_plain(console: Console, text: str) -> None:
@@ -131,12 +121,6 @@ def read_last_line(path: Path) -> str:
     return re.split(r"[\r\n]+", text.strip())[-1]
 
 
-def _has_record(path: Path, root: Path) -> bool:
-    """Return whether the run that holds the study's lock has written its record."""
-    begun = run_lock_path(root).stat().st_mtime
-    return path.is_file() and path.stat().st_mtime >= begun
-
-
 def _read_run_record(path: Path) -> RunRecord:
     """Read the record of a run. Raises InputError if it is damaged."""
     try:
@@ -151,7 +135,9 @@ def print_status(root: Path) -> None:
     """Print how far the last run of a study is, and where its report is. Raises InputError."""
     path = root / RUN_RECORD
     run_is_alive = is_running(root)
-    if run_is_alive and not _has_record(path, root):
+    # The run that holds the study's lock may not have written its record yet.
+    begun_at = run_lock_path(root).stat().st_mtime if run_is_alive else 0.0
+    if run_is_alive and not (path.is_file() and path.stat().st_mtime >= begun_at):
         print("a run has just begun")
         return
     if not path.is_file():
@@ -166,7 +152,8 @@ def print_status(root: Path) -> None:
             name: "stopped" if outcome == RUNNING else outcome for name, outcome in outcomes.items()
         }
     print(f"the run that began at {begun:%Y-%m-%d %H:%M} {state}")
-    if not run_is_alive and _was_finished_since(root, path):
+    metadata = root / METADATA_DIR / f"{LAST_STAGE}.json"  # written when it has ended well
+    if not run_is_alive and metadata.is_file() and metadata.stat().st_mtime > path.stat().st_mtime:
         print("since then `dvc repro` has finished the study")
         _print_report(root)
         return
@@ -181,14 +168,6 @@ def print_status(root: Path) -> None:
     for message in record.messages.values():
         print(f"  {message}")
     _print_report(root)
-
-
-def _was_finished_since(root: Path, record: Path) -> bool:
-    """Return whether the last stage has ended well after the record of a run was written."""
-    exit_path = root / STATE_DIR / "exits" / f"{LAST_STAGE}.json"
-    if not exit_path.is_file() or exit_path.stat().st_mtime <= record.stat().st_mtime:
-        return False
-    return bool(json.loads(exit_path.read_text())["code"] == 0)
 
 
 def _print_report(root: Path) -> None:

@@ -42,24 +42,17 @@ class WaitReports:
         print(text, file=sys.stderr, flush=True)
 
 
+@dataclass
 class WorkerWait:
     """The wait of one stage for a worker that begins it."""
 
-    def __init__(
-        self,
-        node: StageNode,
-        client: SyncPrefectClient,
-        reports: WaitReports,
-        limits: Mapping[str, float],
-    ) -> None:
-        """`limits` are the seconds of pools for which the user has given some."""
-        self.node = node
-        self.client = client
-        self.reports = reports
-        self.limits = limits
-        self._phase = ""
-        self._begin = 0.0
-        self._last_check = 0.0
+    node: StageNode
+    client: SyncPrefectClient
+    reports: WaitReports
+    limits: Mapping[str, float]  # the seconds of pools for which the user has given some
+    _phase: str = ""
+    _begin: float = 0.0
+    _last_check: float = 0.0
 
     def check(self, run: FlowRun) -> StageResult | None:
         """Return the stage's result if it has waited too long.
@@ -74,8 +67,10 @@ class WorkerWait:
             self._last_check = now
         if phase == "running" or now - self._last_check < REPORT_SECONDS:
             return None
-        if phase == "scheduled" and self._is_worker_online():
-            self._begin = now  # it waits for other stages to end, which may take days
+        if phase == "scheduled":
+            workers = self.client.read_workers_for_work_pool(self.node.pool)
+            if any(worker.status == WorkerStatus.ONLINE for worker in workers):
+                self._begin = now  # it waits for other stages to end, which may take days
         self._last_check = now
         seconds = now - self._begin
         limit = self._limit_seconds(run)
@@ -84,10 +79,6 @@ class WorkerWait:
         if seconds:
             self._report(phase, seconds, limit)
         return None
-
-    def _is_worker_online(self) -> bool:
-        workers = self.client.read_workers_for_work_pool(self.node.pool)
-        return any(worker.status == WorkerStatus.ONLINE for worker in workers)
 
     def _limit_seconds(self, run: FlowRun) -> float:
         pool_type = self.client.read_work_pool(self.node.pool).type

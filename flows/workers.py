@@ -7,7 +7,6 @@ orchestrator then finds the result in the remote.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -41,7 +40,7 @@ from flows.execute import (
     run_module,
     run_stage,
     stage_file_name,
-    stages_lock_path,
+    wait_for_stages,
 )
 from flows.plan import (
     RemoteStore,
@@ -53,11 +52,12 @@ from flows.plan import (
 )
 from flows.repository import RepositoryError, StoppedError
 from flows.resume_points import ResumePoints
-from flows.stage_process import start_server, wait_for_stages
+from flows.stage_process import start_server
 from flows.waiting import WaitReports, WorkerWait
 from lineage import __version__
 from lineage.errors import InputError
 from lineage.runtime.code import package_digest
+from lineage.runtime.locks import try_lock
 from lineage.runtime.provenance import SOURCES_DIR, compute_pipeline_id, read_package_version
 from lineage.runtime.settings import (
     METADATA_DIR,
@@ -151,8 +151,14 @@ def _try_workers(
         if result.outcome == "stopped":
             return result
         pulled = _pull_result(node, context=context)
+        if result.succeeded and not pulled.succeeded:
+            message = (
+                f"{node.name}: the worker's result did not arrive through the DVC remote: "
+                f"{pulled.message}"
+            )
+            return replace(pulled, message=message)
         if result.succeeded:
-            return result if pulled.succeeded else _describe_missing(pulled)
+            return result
         if pulled.succeeded:  # the worker had finished it before it was lost
             ResumePoints(context.root, node.name, study=_study_name(context)).remove()
             return pulled
@@ -167,14 +173,6 @@ def _try_workers(
             file=sys.stderr,
             flush=True,
         )
-
-
-def _describe_missing(pulled: StageResult) -> StageResult:
-    message = (
-        f"{pulled.name}: the worker's result did not arrive through the DVC remote: "
-        f"{pulled.message}"
-    )
-    return replace(pulled, message=message)
 
 
 def _study_name(context: StageContext) -> str:
@@ -220,7 +218,7 @@ def _pull_result(node: StageNode, *, context: StageContext) -> StageResult:
     start_time = time.monotonic()
     message = f"{node.name}: the DVC remote has no result of it"
     try:
-        run_module("flows.fetch", node.name, context=context, name=node.name)
+        run_module("flows.repository", node.name, context=context, name=node.name)
         if context.repository.take_known_result(node.name):
             # Not "fresh", even if it came before: what depends on it has not been asked since.
             return StageResult(node.name, "cached", time.monotonic() - start_time)
@@ -247,7 +245,7 @@ def _await_worker(
     def start_run() -> FlowRun:
         run = run_deployment(
             f"run-stage/{node.pool}",
-            parameters=asdict(remote_stage),
+            parameters={"request": asdict(remote_stage)},
             timeout=0,
             idempotency_key=idempotency_key,
             flow_run_name=node.name,
@@ -426,7 +424,7 @@ def _prepare_scratch_study(remote_stage: RemoteStage) -> Iterator[Path]:
     home = Path(os.environ.get("LINEAGE_WORKER_HOME") or Path.home() / ".cache" / "lineage")
     with _claim_slot(home) as folder:
         root = folder / "study"
-        wait_for_stages(stages_lock_path(root))
+        wait_for_stages(root)
         root.mkdir(exist_ok=True)
         for path in root.iterdir():
             if path.name not in KEPT_ON_WORKERS:
@@ -462,10 +460,7 @@ def _claim_slot(home: Path) -> Iterator[Path]:
         folder = home / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                number += 1
-                continue
-            yield folder
-            return
+            if try_lock(stream):
+                yield folder
+                return
+        number += 1

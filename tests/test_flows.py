@@ -217,7 +217,7 @@ def test_bad_input_exits_with_2_and_one_message_before_anything_runs(project: Pr
     assert project.stages_run() == ["sources"]
 
 
-def test_params_without_a_graph_are_explained_by_sources(project: Project) -> None:
+def test_params_without_a_graph_are_explained(project: Project) -> None:
     (project.root / "params.yaml").write_text("seed: 1\n")
     result = project.run(*LOCAL)
     assert result.returncode == 2
@@ -328,7 +328,7 @@ def test_the_run_after_a_killed_one_waits_for_its_stages(project: Project) -> No
 def checks_parameters(process: psutil.Process) -> bool:
     """Return whether a process is the one in which a run checks params.yaml."""
     try:
-        return any("spawn_main" in word for word in process.cmdline())
+        return "flows.parameters" in process.cmdline()
     except psutil.Error:  # it has just ended
         return False
 

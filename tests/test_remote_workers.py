@@ -113,10 +113,10 @@ def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
         expected = str(study) if name in here else str(home / ".cache" / "lineage")
         assert place.startswith(expected), (name, place)
     assert set(places) == set(outcomes)
-    requests = [run for run in runs if "code_digest" in run["parameters"]]
+    requests = [run["parameters"]["request"] for run in runs if "request" in run["parameters"]]
     assert len(requests) == len(set(outcomes) - here)
     assert SECRET not in json.dumps(runs), "each machine has credentials of its own"
-    assert requests[0]["parameters"]["remote"]["settings"]["endpointurl"] == s3
+    assert requests[0]["remote"]["settings"]["endpointurl"] == s3
     assert not find_leaks(home / "prefect", read_texts(study.parent / "mine"))
 
 

@@ -70,7 +70,6 @@ def test_a_stage_that_is_told_to_end_says_by_which_signal(tmp_path: Path) -> Non
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 143
-    assert read_json(tmp_path / ".lineage" / "exits" / "ngram.json")["code"] == 143
 
 
 EDITS = {

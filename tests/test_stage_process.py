@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.stage_process import Command, run_command, wait_for_stages
+from flows.stage_process import Command, run_command
+from lineage.runtime.locks import hold_lock
 from tests.toy_project import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +153,8 @@ def test_a_process_ends_in_order_when_the_one_that_started_it_is_killed(folder: 
     process = waiting_process(folder)
     starter.kill()
     starter.wait()
-    wait_for_stages(folder / "locks" / "stages")
+    with hold_lock(folder / "locks" / "stages"):
+        pass
     assert (folder / "ended").read_text() == "in order"
     wait_until(lambda: not process.is_running())
 

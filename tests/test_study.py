@@ -36,7 +36,7 @@ from flows.study import (
 from flows.view import print_status
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
-from lineage.runtime.provenance import StudyVersion
+from lineage.runtime.provenance import StudyVersion, find_study_version
 from tests.checkout import IDENTITY, ROOT, run_command
 from tests.user_project import write_params
 
@@ -72,7 +72,8 @@ def test_a_created_study_has_its_graph_and_needs_no_git(study: Path) -> None:
         "params.yaml",
         "reports",
     }
-    assert open_study(study).version == StudyVersion("none", ())
+    assert open_study(study) == study
+    assert find_study_version(study) == StudyVersion("none", ())
     assert "pretrain@gpt-0" in {node.name for node in read_graph(study)}
     planned = run_command(study, "lineage", "plan")
     assert "run   pretrain@gpt-0 never run" in planned
@@ -208,7 +209,7 @@ def test_the_current_folder_may_become_a_study_if_it_is_empty(
     monkeypatch.chdir(tmp_path)
     create_study(Path(), DEMO_PARAMS)
     assert Path("dvc.yaml").is_file(), "the folder is the one in which the shell is"
-    assert open_study(Path()).version.commit == "none"
+    assert find_study_version(open_study(Path())).commit == "none"
     with pytest.raises(InputError, match="exists already and is not empty"):
         create_study(Path(), DEMO_PARAMS)
 
@@ -271,10 +272,12 @@ def test_the_version_of_a_study_is_its_commit_and_what_changed_since(study: Path
     commit = git(study, "rev-parse", "HEAD")
     (study / "dvc.lock").write_text("")
     (study / "reports" / "comparison.md").write_text("")
-    assert open_study(study).version == StudyVersion(commit, ()), "a run writes these files"
+    assert find_study_version(open_study(study)) == StudyVersion(commit, ()), (
+        "a run writes these files"
+    )
     with (study / "params.yaml").open("a") as stream:
         stream.write("# a change\n")
-    assert open_study(study).version == StudyVersion(commit, ("params.yaml",))
+    assert find_study_version(open_study(study)) == StudyVersion(commit, ("params.yaml",))
 
 
 def test_dvc_uses_git_once_the_study_lies_in_a_git_repository(study: Path) -> None:

@@ -1,6 +1,7 @@
 """A stage does not wait for a server that hangs, and MLflow gets every value later, once."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -158,8 +160,6 @@ def train(stage: str, *, pause_seconds: float = 0.0) -> tuple[float, float]:
         for step in range(STEPS):
             start_time = time.monotonic()
             run.log_metrics({"loss": 5 - step / 400}, step=step, text_bytes=2048 * step)
-            if step % 20 == 0:
-                run.flush()
             call_seconds.append(time.monotonic() - start_time)
             time.sleep(pause_seconds)
         run.log_summary({"score": 0.5})
@@ -370,18 +370,26 @@ def test_every_value_is_there_once_when_the_server_answers_again(
         assert logged_values() == {f"pretrain@gpt-{number}": ALL_VALUES for number in range(4)}
 
 
+def start_journal() -> journal.JournalWriter:
+    """Begin the journal of a stage, and log one value."""
+    writer = journal.JournalWriter(
+        journal.StageRun("ngram", "p", {"seed": "7"}, {}, {"pipeline": "p"}, [])
+    )
+    values = {"loss": 1.0}
+    writer.write("log_metrics", {"values": values, "step": 0, "text_bytes": None, "time_ms": 5})
+    return writer
+
+
 def test_a_journal_of_a_stage_that_died_is_read_to_its_last_whole_line(in_study: Path) -> None:
     """The last line may be cut short."""
-    run = journal.describe_stage_run(
-        "ngram", "p", parameters={}, tags={}, common_tags={}, datasets=[]
-    )
-    writer = journal.JournalWriter(run)
-    writer.write("log_metrics", values={"loss": 1.0}, step=0)
-    assert journal.has_writer(writer.path) and journal.list_waiting() == []
-    writer.close()
+    writer = start_journal()
+    sender._send_waiting()
+    assert journal.list_waiting() == [writer.path], "its stage is alive"
+    writer.release()
     with writer.path.open("a") as stream:
         stream.write('["log_metrics", {"val')
-    assert [*journal.follow(writer.path)] == [("log_metrics", {"values": {"loss": 1.0}, "step": 0})]
+    ((event,),) = journal.follow(writer.path)
+    assert event[0] == "log_metrics" and event[1]["values"] == {"loss": 1.0}
     assert journal.list_waiting() == [writer.path]
 
 
@@ -398,19 +406,21 @@ def test_a_journal_that_cannot_be_read_is_kept_under_another_name(
     assert capfd.readouterr().err.count("1-1.jsonl is refused, and kept in") == 1
 
 
-def test_a_journal_is_sent_by_one_process_at_a_time(in_study: Path) -> None:
-    run = journal.describe_stage_run(
-        "ngram", "p", parameters={}, tags={}, common_tags={}, datasets=[]
-    )
-    writer = journal.JournalWriter(run)
-    with journal.claim(writer.path) as first, journal.claim(writer.path) as second:
-        assert first is not None and second is None
-        first.note_run_id("an id")
-    with journal.claim(writer.path) as third:
-        assert third is not None and third.read_run_id() == "an id"
-        third.remove()
-    assert [*writer.path.parent.iterdir()] == []
-    writer.close()
+def test_a_journal_that_two_processes_would_send_is_in_mlflow_once(
+    in_study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
+    assert tracking.open_parent_run("p").run_id
+    writer = start_journal()
+    writer.write("log_summary", {"score": 0.5})
+    end = journal.StageEnd("FINISHED", time_ms=6)
+    writer.write(journal.END, dataclasses.asdict(end))
+    writer.release()
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(sender._send_if_free, [writer.path] * 2)] == [None, None]
+    values = {"loss": [0], "by_text_kb/loss": [], "score": [0]}
+    assert logged_values() == {"ngram": values}
+    assert [*writer.path.parent.iterdir()] == [] and capfd.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("without_time_limit")
@@ -420,12 +430,10 @@ def test_a_full_disk_ends_the_journal_and_not_the_stage(
     monkeypatch.setenv("LINEAGE_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     with recorder.track_stage("ngram", parameters={}, tags={}) as run:
         run.log_metrics({"loss": 2.0}, step=0)
-        assert run._journal is not None
         with Path("/dev/full").open("w") as full:
             os.dup2(full.fileno(), run._journal._stream.fileno())
         for step in range(1, 5):
             run.log_metrics({"loss": 1.0}, step=step)
-            run.flush()
     found = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.run_id)
     assert (found.info.status, found.data.metrics["loss"]) == ("KILLED", 2.0)
     assert capfd.readouterr().err.count("No space left on device") == 1

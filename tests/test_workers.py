@@ -221,7 +221,7 @@ def test_pending_and_running_runs_left_by_a_crash_are_marked_crashed(
     command = [
         sys.executable,
         "-c",
-        "from flows.servers import _watch_lost_runs; _watch_lost_runs(sweep=True)",
+        "from flows.deployments import watch_lost_runs; watch_lost_runs(sweep=True)",
     ]
     environment = site.project.environment(**prefect_access(site.project.root, site.port))
     subprocess.run(command, cwd=site.project.root, env=environment, check=True, timeout=120)

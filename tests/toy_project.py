@@ -158,6 +158,15 @@ def fail(name, message):
 """,
 }
 
+READ_PARAMS = """
+from pathlib import Path
+from lineage.config.records import read_yaml
+from lineage.errors import InputError
+def read_params():
+    if "grid" not in read_yaml(Path("params.yaml")):
+        raise InputError("params.yaml: the key 'grid' is missing; add it")
+"""
+
 PARAMS = {
     "seed": 1,
     "threads": 1,
@@ -299,13 +308,14 @@ def make_project(folder: Path) -> Project:
         "runtime/__init__",
         "runtime/code",
         "runtime/database",
+        "runtime/locks",
         "runtime/provenance",
         "runtime/scratch",
         "runtime/settings",
     ):
         shutil.copy(REPOSITORY / "lineage" / f"{name}.py", root / "lineage" / f"{name}.py")
     # DVC itself sees edits of the toy's params.yaml.
-    (root / "lineage/config/params.py").write_text("def read_params():\n    return None\n")
+    (root / "lineage/config/params.py").write_text(READ_PARAMS)
     (root / "lineage/study/source_records.py").write_text(
         "def refresh_parameter_records(params):\n    pass\n"
     )

@@ -154,6 +154,7 @@ STUDY_FILES = (
     (".lineage/logs/", "neither", "The last log of each stage."),
     (".lineage/resume/", "neither", "Checkpoints of trainings that have not finished."),
     (".lineage/metadata/", "neither", "Times, hosts and run ids of stages."),
+    (".lineage/code.json", "neither", "Digests of the package's code, for a faster check of it."),
     (".lineage/unsent/", "neither", "What stages have logged and MLflow does not have yet."),
     (".lineage/servers/", "neither", "Process ids, ports and logs of servers and workers."),
     (".lineage/prefect/", "neither", "The database of Prefect, and the secret of its server."),

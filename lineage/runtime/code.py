@@ -14,12 +14,17 @@ dvc.lock, which DVC reads and writes whole for each stage that it runs.
 """
 
 import ast
+import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from lineage.runtime.settings import STATE_DIR
+
+DIGESTS_FILE = STATE_DIR / "code.json"
 PROJECT_ROOT = Path(__file__).resolve().parent.parent.parent
 DEFINES_FAMILY_OR_KIND = re.compile(r"^(FAMILY|KIND)\b.* = ", re.MULTILINE)
 DOCUMENTED_NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -75,7 +80,27 @@ def code_digest(path: Path) -> str:
 
 @cache
 def _cached_digest(path: Path, *state: int) -> str:
-    return hashlib.sha256(_without_docstrings(path.read_bytes())).hexdigest()
+    content = path.read_bytes()
+    key = hashlib.sha256(content).hexdigest()
+    known = _known_digests()
+    if key not in known:
+        known[key] = hashlib.sha256(_without_docstrings(content)).hexdigest()
+    return known[key]
+
+
+@cache
+def _known_digests() -> dict[str, str]:
+    """Return the digests of files without docstrings, by the digest of the whole file."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        return dict(json.loads(DIGESTS_FILE.read_bytes()))
+    return {}
+
+
+def keep_digests() -> None:
+    """Keep the digests in the study: without them, each stage parses files for half a second."""
+    draft = DIGESTS_FILE.with_suffix(".tmp")
+    draft.write_text(json.dumps(_known_digests()))
+    draft.replace(DIGESTS_FILE)
 
 
 def _without_docstrings(source: bytes) -> bytes:

@@ -5,25 +5,21 @@ that MLflow can neither use nor complete. Nothing here imports MLflow, which tak
 """
 
 import contextlib
-import fcntl
 import importlib.util
-import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+from lineage.runtime.locks import hold_lock
 from lineage.runtime.settings import SQLITE_PREFIX, STATE_DIR, resolve_tracking_uri
 
 # Files that SQLite keeps next to a database. They would be applied to another one of its name.
 COMPANIONS = ("-journal", "-wal", "-shm")
 DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-REVISION = re.compile(r'^revision = "(\w+)"', re.MULTILINE)
-EARLIER_REVISION = re.compile(r'^down_revision = "(\w+)"', re.MULTILINE)
 QUIET_SECONDS = 3.0  # without a change, after which a database is not being created any more
 POLL_SECONDS = 0.2
 LOCK_SECONDS = 4.0  # that SQLite waits for another process: less than a stage waits for MLflow
@@ -35,21 +31,13 @@ def find_database() -> Path | None:
     return Path(uri.removeprefix(SQLITE_PREFIX)) if uri.startswith(SQLITE_PREFIX) else None
 
 
-@contextlib.contextmanager
-def lock_store() -> Iterator[None]:
+def lock_store() -> contextlib.AbstractContextManager[None]:
     """Let only one of the processes that share a store write.
 
     The lock is next to the database, since workers on this machine share it too.
     """
     database = find_database()
-    if database is None:
-        path = STATE_DIR / "tracking.lock"
-    else:
-        path = Path(f"{database}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    return hold_lock(Path(f"{database}.lock") if database else STATE_DIR / "tracking.lock")
 
 
 def check_unlocked(database: Path) -> None:
@@ -138,10 +126,9 @@ def _find_damage(database: Path, *, try_upgrade: bool) -> str:
     except sqlite3.Error as error:
         is_damage = getattr(error, "sqlite_errorcode", None) in DAMAGE_CODES
         return f"it is damaged ({error})" if is_damage else ""
-    revisions = _list_revisions()
     if not revision:
         return "its creation was not completed"
-    if revision not in revisions[1:]:  # the latest one, or that of a later version of MLflow
+    if not _has_later_revision(revision):  # the latest one, or that of a later version of MLflow
         return ""
     if not has_runs:
         return "its creation was not completed"
@@ -164,23 +151,16 @@ def _read_revision(connection: sqlite3.Connection) -> str:
     return str(row[0]) if row else ""
 
 
-def _list_revisions() -> list[str]:
-    """Return the versions of MLflow's tables, the latest first.
+def _has_later_revision(revision: str) -> bool:
+    """Return whether this version of MLflow changes tables of that revision.
 
-    They are read from the text of its migrations: Alembic would import them, and MLflow with them.
+    It is read from the text of its migrations: Alembic would import them, and MLflow with them.
     """
     spec = importlib.util.find_spec("mlflow")
     assert spec is not None and spec.submodule_search_locations, "a dependency of this package"
     folder = Path(spec.submodule_search_locations[0]) / "store" / "db_migrations" / "versions"
-    later: dict[str, str] = {}
-    revisions: list[str] = []
-    for path in folder.glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        revisions += REVISION.findall(text)
-        for earlier in EARLIER_REVISION.findall(text):
-            later[earlier] = REVISION.findall(text)[0]
-    latest = [revision for revision in revisions if revision not in later]
-    return latest + [revision for revision in revisions if revision in later]
+    line = f'\ndown_revision = "{revision}"\n'
+    return any(line in path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
 
 
 def _can_be_upgraded(database: Path) -> bool:

@@ -3,7 +3,7 @@
 A file in the scratch folder, and nothing else, makes a study a rehearsal.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from lineage.artifacts import read_json, write_json
@@ -32,21 +32,3 @@ def end_early(progress: Callable[..., float]) -> Callable[..., float]:
         return progress
     stopwatch = Stopwatch()  # on a busy machine, as many steps are taken as on a quiet one
     return lambda counters: max(progress(counters), stopwatch.seconds / limit)
-
-
-class NoTracker:
-    """The tracker of a stage that is not tracked."""
-
-    run_id = ""
-    training_failed = False
-
-    def log_metrics(
-        self, values: Mapping[str, float], *, step: int = 0, text_bytes: int | None = None
-    ) -> None:
-        """Do nothing."""
-
-    def log_summary(self, values: Mapping[str, float]) -> None:
-        """Do nothing."""
-
-    def flush(self) -> None:
-        """Do nothing."""

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from lineage.runtime.locks import try_lock
+
 PREFIX = ".lineage-"
 LOCK_FILE = "lock"  # locked as long as the folder is in use
 
@@ -32,5 +34,5 @@ def _remove_abandoned_folders(parent: Path) -> None:
     for lock in parent.glob(f"{PREFIX}*/{LOCK_FILE}"):
         # Folders of other users and those that another run removes just now raise errors.
         with contextlib.suppress(OSError), lock.open("r+") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+            if try_lock(stream):
+                shutil.rmtree(lock.parent, ignore_errors=True)

@@ -20,21 +20,18 @@ from mlflow.protos.databricks_pb2 import (
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
-from lineage.runtime.journal import Claim, JournalError, StageRun
+from lineage.runtime.journal import JournalError, RunStatus, StageEnd
+from lineage.runtime.locks import try_lock
 from lineage.runtime.provenance import common_tags, get_pipeline_id
 from lineage.runtime.server_time import ServerTime, limit_client
 from lineage.runtime.settings import resolve_tracking_uri
 from lineage.runtime.tracking import (
     STORE_ERRORS,
     MlflowTracker,
-    RunStatus,
-    Store,
     connect,
     find_parent,
     get_or_create_parent,
-    log_inputs,
-    name_tags,
-    reopen_unfinished,
+    get_or_create_stage_run,
     warn,
 )
 
@@ -43,39 +40,31 @@ SYSTEM_METRICS_SECONDS = 5.0  # between samples: some for a stage of 20 s, not t
 # MLflow refuses the content, and would do so again.
 REFUSALS = {ErrorCode.Name(code) for code in (INVALID_PARAMETER_VALUE, RESOURCE_DOES_NOT_EXIST)}
 
-RunCallback = Callable[[str], None]  # takes the id of the run in MLflow; empty if it is not known
+RunCallback = Callable[[str], None]  # takes the id of the run; empty if MLflow does not answer
 
 
-def _ignore_run(run_id: str) -> None:
-    pass
+def send_live_journal(path: Path, is_closed: threading.Event, on_run: RunCallback) -> None:
+    """Send the journal of a stage until it is closed, and before it those that wait.
 
-
-def send_journal(path: Path, *, on_run: RunCallback = _ignore_run) -> bool:
-    """Send a journal until its stage has ended; return whether MLflow has everything.
-
-    Older journals come first. If MLflow does not answer, one line is printed, and it is asked again
-    for as long as the stage runs.
+    A stage may go on in the run of an older one. If MLflow does not answer, one line is printed, and
+    it is asked again for as long as the stage runs.
     """
     has_warned = False
-    run_id = ""
-
-    def note_run(found: str) -> None:
-        nonlocal run_id
-        run_id = found
-        on_run(found)
-
     while True:
         try:
-            _send_older(path)
-            return _send_once(path, is_live=True, on_run=note_run)
+            for older in journal.list_waiting():
+                if older.name < path.name:
+                    _send_if_free(older)
+            _send(path, is_closed, on_run)
+            return
         except STORE_ERRORS as error:
-            on_run(run_id)
+            on_run("")
             if not has_warned:
                 stage = journal.read_stage_run(path).stage
                 warn(f"{stage} goes on without MLflow, which gets its values later", error)
                 has_warned = True
-        if journal.wait_for_end(path, RETRY_SECONDS):
-            return False
+        if is_closed.wait(RETRY_SECONDS):
+            return
 
 
 @contextlib.contextmanager
@@ -103,96 +92,78 @@ def send_waiting(parent: MlflowTracker) -> Iterator[None]:
 def _send_waiting() -> None:
     try:
         for path in journal.list_waiting():
-            _send_once(path, is_live=False)
+            _send_if_free(path)
     except STORE_ERRORS as error:
         warn("could not send the values of earlier stages", error)
 
 
-def _send_older(path: Path) -> None:
-    """Send journals that wait since before this one: a stage may go on in the run of another."""
-    for older in journal.list_waiting():
-        if older.name < path.name:
-            _send_once(older, is_live=False)
+def _send_if_free(path: Path) -> None:
+    """Send a journal, unless its stage or another process does so, or has done so."""
+    try:
+        stream = path.open("r+")
+    except FileNotFoundError:
+        return
+    with stream:
+        if try_lock(stream) and path.is_file():
+            _send(path)
 
 
-def _send_once(path: Path, *, is_live: bool, on_run: RunCallback = _ignore_run) -> bool:
-    """Send a journal to its end and remove it, unless another process does so.
+def _send(
+    path: Path,
+    is_closed: threading.Event | None = None,
+    on_run: RunCallback = lambda run_id: None,
+) -> None:
+    """Send a journal to its end and remove it. Keep one that is refused under another name.
 
-    `is_live` says that its stage belongs to the pipeline that runs now. Return whether MLflow has
-    everything.
+    `is_closed` is that of a stage that runs now.
     """
-    with journal.claim(path) as claim:
-        if claim is None:
-            return False
-        try:
-            stage_run = journal.read_stage_run(path)
-            _replay(claim, stage_run, is_live=is_live, on_run=on_run)
-        except JournalError as error:
-            _reject(claim, error)
-            return False
-        except MlflowException as error:
-            if error.error_code not in REFUSALS:
-                raise
-            _reject(claim, error)
-            return False
-        claim.remove()
-        return True
+    try:
+        _replay(path, is_closed, on_run)
+    except (JournalError, MlflowException) as error:
+        if isinstance(error, MlflowException) and error.error_code not in REFUSALS:
+            raise
+        path.rename(path.with_suffix(".rejected"))
+        warn(f"{path.name} is refused, and kept in {path.parent}", error)
+    else:
+        path.unlink()
 
 
-def _reject(claim: Claim, error: Exception) -> None:
-    claim.reject()
-    warn(f"{claim.path.name} is refused, and kept in {claim.path.parent}", error)
-
-
-def _replay(claim: Claim, stage_run: StageRun, *, is_live: bool, on_run: RunCallback) -> None:
+def _replay(path: Path, is_closed: threading.Event | None, on_run: RunCallback) -> None:
     """Repeat the calls of a stage on its run in MLflow, to the end of the journal."""
+    stage_run = journal.read_stage_run(path)
+    is_live = is_closed is not None
     store = connect(stage_run.pipeline)
     parent = get_or_create_parent(
-        store,
-        stage_run.common_tags,
-        start_time=stage_run.start_time,
-        has_ended=not is_live,
+        store, stage_run.common_tags, start_time=stage_run.start_time, has_ended=not is_live
     )
-    run = _find_or_create_run(store, claim, stage_run, parent.info.run_id)
-    claim.note_run_id(run.info.run_id)
+    run = get_or_create_stage_run(store, stage_run, parent)
     on_run(run.info.run_id)
     tracker = MlflowTracker(store.client, run=run, tolerates_failures=False)
-    monitor = _start_monitor(run) if is_live else None
-    status: RunStatus = "KILLED"
-    failure = ""
-    training_failed = False
-    end_time = None
+    monitor = _sample_machine(run) if is_live else contextlib.nullcontext()
     summary: dict[str, float] = {}
-    try:
-        for method, arguments in journal.follow(claim.path):
-            if method == "log_metrics":
-                tracker.log_metrics(**arguments)
-            elif method == "log_summary":
-                summary.update(arguments["values"])
-            elif method == "flush":
-                tracker.flush()
-            else:
-                status = arguments["status"]
-                failure = arguments["failure"]
-                training_failed = arguments["training_failed"]
-                end_time = arguments["time_ms"]
-    finally:
-        if monitor is not None:
-            monitor.finish()
-    tracker.log_summary(summary)
-    if failure:
-        tracker.set_note(failure)
-    stage_failed = status != "FINISHED"
-    if training_failed and status == "FINISHED":
-        status = "FAILED"
-    tracker.end(status, end_time=end_time)
-    if stage_failed and is_live:
+    end = StageEnd("KILLED")
+    with monitor:
+        for events in journal.follow(path, is_closed):
+            for method, arguments in events:
+                if method == "log_metrics":
+                    tracker.log_metrics(**arguments)
+                elif method == "log_summary":
+                    summary.update(arguments)
+                else:
+                    end = StageEnd(**arguments)
+            tracker.flush()
+    tracker.log_summary(summary, time_ms=end.time_ms)
+    if end.failure:
+        tracker.set_note(end.failure)
+    tracker.end(end.run_status, end_time=end.time_ms)
+    if end.status != "FINISHED" and is_live:
         # publish, which ends the parent, may not run; a stage that runs later opens it again.
-        MlflowTracker(store.client, run=parent, tolerates_failures=False).end(status)
+        MlflowTracker(store.client, run=parent, tolerates_failures=False).end(end.status)
 
 
-def _start_monitor(run: entities.Run) -> SystemMetricsMonitor:
-    """Begin to sample the machine."""
+@contextlib.contextmanager
+def _sample_machine(run: entities.Run) -> Iterator[None]:
+    """Log metrics of the machine while the block lasts."""
     monitor = SystemMetricsMonitor(
         run.info.run_id,
         sampling_interval=SYSTEM_METRICS_SECONDS,
@@ -200,44 +171,10 @@ def _start_monitor(run: entities.Run) -> SystemMetricsMonitor:
         tracking_uri=resolve_tracking_uri(),
     )
     monitor.start()
-    return monitor
-
-
-def _find_or_create_run(
-    store: Store, claim: Claim, stage_run: StageRun, parent_id: str
-) -> entities.Run:
-    """Return the run of an earlier attempt, or that which the stage left when killed, or a new one.
-
-    An attempt may have failed after MLflow had created the run; the start time tells.
-    """
-    run_id = claim.read_run_id()
-    if run_id:
-        return store.client.get_run(run_id)
-    begun = f"tags.stage = '{stage_run.stage}' AND attributes.start_time = {stage_run.start_time}"
-    run = store.find_run(begun, newest_first=True)
-    if run is None:
-        run = reopen_unfinished(
-            store, stage_run.stage, parameters=stage_run.parameters, tags=stage_run.tags
-        )
-        if run is not None:
-            return run
-        run = store.client.create_run(
-            store.experiment_id,
-            start_time=stage_run.start_time,
-            tags={
-                **stage_run.common_tags,
-                **name_tags(stage_run.stage, stage_run.stage),
-                **stage_run.tags,
-                "mlflow.parentRunId": parent_id,
-            },
-        )
-    log_inputs(
-        store.client,
-        run.info.run_id,
-        parameters=stage_run.parameters,
-        datasets=stage_run.list_datasets(),
-    )
-    return run
+    try:
+        yield
+    finally:
+        monitor.finish()
 
 
 def main() -> None:

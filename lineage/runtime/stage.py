@@ -6,7 +6,6 @@ function of parameters, data and code.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
@@ -27,6 +26,7 @@ from lineage.artifacts import read_json, text_digest, write_json
 from lineage.errors import InputError, describe_shortage
 from lineage.runtime.code import PROJECT_ROOT, code_digest
 from lineage.runtime.datasets import describe_dataset
+from lineage.runtime.locks import hold_lock
 from lineage.runtime.provenance import (
     SOURCES_DIR,
     get_pipeline_id,
@@ -36,7 +36,7 @@ from lineage.runtime.provenance import (
     read_package_version,
 )
 from lineage.runtime.recorder import Tracker, track_stage
-from lineage.runtime.rehearsal import NoTracker, rehearsal_limit
+from lineage.runtime.rehearsal import rehearsal_limit
 from lineage.runtime.settings import METADATA_DIR, STATE_DIR, check_writable, prepare_environment
 from lineage.work import Stopwatch, WorkLog
 
@@ -156,7 +156,7 @@ class Stage:
         `tags` are for example family, task and seeds. A rehearsal is not tracked.
         """
         if rehearsal_limit() is not None:
-            yield NoTracker()
+            yield Tracker()
             return
         datasets = [describe_dataset(folder) for folder in inputs]
         short_digests = {dataset.name: dataset.digest[:12] for dataset in datasets}
@@ -234,34 +234,22 @@ def run_stage(verb: str, work: Callable[[Stage], None]) -> NoReturn:
         sys.exit(1)
     # An orderly end: `finally` blocks run and file locks are released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-    exit_status = 1
     try:
         with _lock_stage(stage), _write_metadata(stage):
             stage.check_unchanged()
             work(stage)
             stage.check_unchanged()
-        exit_status = 0
     except InputError as error:
         print(f"{stage.name}: {error}", file=sys.stderr)
-        exit_status = 2
+        sys.exit(2)
     except Exception as error:
         shortage = describe_shortage(error)
         if shortage is None:
             raise
         traceback.print_exc()
         print(f"{stage.name}: {shortage}", file=sys.stderr)
-        exit_status = EXIT_SHORTAGE
-    except SystemExit as end:
-        exit_status = end.code if isinstance(end.code, int) else 1
-        raise
-    finally:
-        # Where this cannot be written, the process's own exit code has to do.
-        with contextlib.suppress(OSError):
-            write_json(
-                STATE_DIR / "exits" / f"{stage.file_name}.json",
-                {"stage": stage.name, "code": exit_status},
-            )
-    sys.exit(exit_status)
+        sys.exit(EXIT_SHORTAGE)
+    sys.exit(0)
 
 
 @contextlib.contextmanager
@@ -273,17 +261,8 @@ def _lock_stage(stage: Stage) -> Iterator[None]:
     """
     check_writable(str(STATE_DIR))
     path = STATE_DIR / "locks" / f"{stage.file_name}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                f"{stage.name}: waiting for another process that runs this stage",
-                file=sys.stderr,
-                flush=True,
-            )
-            fcntl.flock(stream, fcntl.LOCK_EX)
+    message = f"{stage.name}: waiting for another process that runs this stage"
+    with hold_lock(path, message=message):
         yield
 
 

@@ -5,16 +5,14 @@ runs, made by whichever process sends their values (`lineage.runtime.sender`). A
 killed goes on in the child run that it had, and no step of a curve is logged twice.
 """
 
-import contextlib
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 # MLflow reads these. A server that does not answer may cost seconds, not MLflow's own minutes;
 # senders, for which nobody waits, have set a longer time (`lineage.runtime.recorder`).
@@ -38,11 +36,8 @@ from lineage.runtime.database import (
     remove_companions,
     set_aside_if_broken,
 )
-from lineage.runtime.journal import current_ms
-from lineage.runtime.provenance import (
-    Dataset,
-    common_tags,
-)
+from lineage.runtime.journal import RunStatus, StageRun, current_ms
+from lineage.runtime.provenance import Dataset, common_tags
 from lineage.runtime.server_time import ServerTime, limit_client
 from lineage.runtime.settings import (
     EXPERIMENT_NAME,
@@ -50,8 +45,6 @@ from lineage.runtime.settings import (
     get_user_name,
     resolve_tracking_uri,
 )
-
-RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 NOTE_TAG = "mlflow.note.content"
 # How to read the experiment.
@@ -73,8 +66,7 @@ error.
 CONNECTION_ERRORS = (MlflowException, SQLAlchemyError, CommandError, OSError)
 # Opening a store can also fail because its driver is not installed or its address is malformed.
 STORE_ERRORS = (*CONNECTION_ERRORS, ImportError, ValueError)
-MAX_FAILURES = 3  # in a row, after which a tracker gives up
-MAX_LOST_SECONDS = 3.0  # that failed calls may take together, before a tracker gives up
+MAX_LOST_SECONDS = 3.0  # that failed requests may take together, before a tracker gives up
 BYTES_PER_KB = 1024
 MAX_TAG_LENGTH = 8000  # characters that MLflow takes
 METRICS_PER_BATCH = 1000
@@ -141,9 +133,7 @@ class MlflowTracker:
         self._tolerates_failures = tolerates_failures
         self._pending_metrics: list[entities.Metric] = []
         self._last_step: dict[str, int] = {}
-        self._failures = 0
         self._lost_seconds = 0.0
-        self.training_failed = False  # for stages, which set it when training gave no model
 
     @property
     def run_id(self) -> str:
@@ -156,20 +146,13 @@ class MlflowTracker:
         return self._run.info.experiment_id if self._run else ""
 
     def log_metrics(
-        self,
-        values: Mapping[str, float],
-        *,
-        step: int = 0,
-        text_bytes: int | None = None,
-        time_ms: int | None = None,
+        self, values: Mapping[str, float], *, step: int, text_bytes: int | None, time_ms: int
     ) -> None:
-        """Log values of one step, of now or of an earlier time.
+        """Log values of one step, of a time in ms.
 
         With `text_bytes`, losses are logged a second time as `by_text_kb/`, with the text read so
         far as their step.
         """
-        if self._client is None:
-            return
         self._queue_metrics(values, step=step, time_ms=time_ms)
         if text_bytes is not None:
             losses = {
@@ -179,78 +162,76 @@ class MlflowTracker:
             }
             self._queue_metrics(losses, step=text_bytes // BYTES_PER_KB, time_ms=time_ms)
 
-    def log_summary(self, values: Mapping[str, float]) -> None:
+    def log_summary(self, values: Mapping[str, float], *, time_ms: int | None = None) -> None:
         """Log values of the whole run; a value that has not changed adds no point."""
-        if self._client is None or self._run is None:
-            return
+        known = self._run.data.metrics if self._run else {}
         for key, value in values.items():
-            if self._run.data.metrics.get(key) != value:
-                self._queue_metrics({key: value}, step=self._last_logged_step(key) + 1)
+            if known.get(key) != value:
+                step = self._last_logged_step(key) + 1
+                self._queue_metrics({key: value}, step=step, time_ms=time_ms or current_ms())
 
-    def _queue_metrics(
-        self, values: Mapping[str, float], *, step: int, time_ms: int | None = None
-    ) -> None:
-        now = current_ms() if time_ms is None else time_ms
+    def _queue_metrics(self, values: Mapping[str, float], *, step: int, time_ms: int) -> None:
         for key, value in values.items():
             if step > self._last_logged_step(key):
                 self._last_step[key] = step
-                self._pending_metrics.append(entities.Metric(key, float(value), now, step))
+                self._pending_metrics.append(entities.Metric(key, float(value), time_ms, step))
 
     def _last_logged_step(self, key: str) -> int:
         """Return the last step of a curve in this run, or -1. Resumed training repeats steps."""
         if key not in self._last_step:
             self._last_step[key] = -1
-            if self._client is not None and self._run and key in self._run.data.metrics:
-                with self._tolerate_failures("read a curve"):
-                    history = self._client.get_metric_history(self.run_id, key)
-                    self._last_step[key] = max(metric.step for metric in history)
+            if self._run and key in self._run.data.metrics:
+                self._request("read a curve", lambda client: self._read_last_step(client, key))
         return self._last_step[key]
 
-    def flush(self) -> None:
-        """Send the waiting values.
+    def _read_last_step(self, client: MlflowClient, key: str) -> None:
+        history = client.get_metric_history(self.run_id, key)
+        self._last_step[key] = max(metric.step for metric in history)
 
-        Values that could not be sent go on waiting, until three failures in a row.
-        """
-        while self._client is not None and self._pending_metrics:
-            batch = self._pending_metrics[:METRICS_PER_BATCH]
-            with self._tolerate_failures("log metrics"):
-                self._client.log_batch(self.run_id, metrics=batch)
-                self._pending_metrics = self._pending_metrics[len(batch) :]
-            if self._failures:
-                return
+    def flush(self) -> None:
+        """Send the waiting values."""
+
+        def send(client: MlflowClient) -> None:
+            for start in range(0, len(self._pending_metrics), METRICS_PER_BATCH):
+                batch = self._pending_metrics[start : start + METRICS_PER_BATCH]
+                client.log_batch(self.run_id, metrics=batch)
+
+        if self._pending_metrics:
+            self._request("log metrics", send)
+            self._pending_metrics = []
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file, or the files of a folder, into the run's artifacts."""
-        if self._client is None:
-            return
-        with self._tolerate_failures(f"log {path.name}"):
-            if path.is_dir():
-                self._client.log_artifacts(self.run_id, str(path), folder or None)
-            else:
-                self._client.log_artifact(self.run_id, str(path), folder or None)
+
+        def copy(client: MlflowClient) -> None:
+            log = client.log_artifacts if path.is_dir() else client.log_artifact
+            log(self.run_id, str(path), folder or None)
+
+        self._request(f"log {path.name}", copy)
 
     def log_datasets(self, datasets: Sequence[Dataset]) -> None:
         """Log the data sets on which systems were evaluated."""
-        if self._client is None:
-            return
-        with self._tolerate_failures("log data sets"):
-            _log_datasets(self._client, self.run_id, datasets, context="evaluation")
+        self._request(
+            "log data sets",
+            lambda client: _log_datasets(client, self.run_id, datasets, context="evaluation"),
+        )
 
     def log_ranked_systems(self, systems: Sequence[RankedSystem]) -> None:
         """Log systems as models without files, each with its score, unless they are there already.
 
         MLflow's page Models shows and sorts them by data set.
         """
-        if self._client is None:
-            return
-        with self._tolerate_failures("log the ranked systems"):
-            found = self._client.search_logged_models(
+
+        def log(client: MlflowClient) -> None:
+            found = client.search_logged_models(
                 [self.experiment_id], filter_string=f"source_run_id = '{self.run_id}'"
             )
             logged = {(model.name, model.params.get("task")) for model in found}
             for system in systems:
                 if (system.name, system.params["task"]) not in logged:
-                    self._log_ranked_system(self._client, system)
+                    self._log_ranked_system(client, system)
+
+        self._request("log the ranked systems", log)
 
     def _log_ranked_system(self, client: MlflowClient, system: RankedSystem) -> None:
         model = client.create_logged_model(
@@ -268,46 +249,40 @@ class MlflowTracker:
         client.log_outputs(self.run_id, [entities.LoggedModelOutput(model.model_id, step=0)])
         log_model_score(client, self.run_id, model.model_id, system.score)
 
-    def set_tags(self, values: Mapping[str, str]) -> None:
-        """Set tags of the run. Values longer than MLflow takes are cut."""
-        if self._client is None:
-            return
-        tags = [entities.RunTag(key, str(value)[:MAX_TAG_LENGTH]) for key, value in values.items()]
-        with self._tolerate_failures("set tags"):
-            self._client.log_batch(self.run_id, tags=tags)
-
     def set_note(self, text: str, *, title: str = "") -> None:
-        """Set the description on the run's page, in Markdown, and the name that lists show."""
-        tags = {NOTE_TAG: text}
+        """Set the description on the run's page, in Markdown, and the name that lists show.
+
+        A text longer than MLflow takes is cut.
+        """
+        tags = [entities.RunTag(NOTE_TAG, text[:MAX_TAG_LENGTH])]
         if title:
-            tags["mlflow.runName"] = title
-        self.set_tags(tags)
+            tags.append(entities.RunTag("mlflow.runName", title[:MAX_TAG_LENGTH]))
+        self._request("set tags", lambda client: client.log_batch(self.run_id, tags=tags))
 
     def end(self, status: RunStatus, *, end_time: int | None = None) -> None:
         """Flush and close the run, which has ended now or at another time in ms."""
         self.flush()
-        if self._client is not None:
-            with self._tolerate_failures("end the run"):
-                self._client.set_terminated(self.run_id, status, end_time)
+        self._request(
+            "end the run", lambda client: client.set_terminated(self.run_id, status, end_time)
+        )
 
-    @contextlib.contextmanager
-    def _tolerate_failures(self, action: str) -> Iterator[None]:
-        """Warn about the first of several failures in a row, and stop tracking after the third.
+    def _request(self, action: str, send: Callable[[MlflowClient], object]) -> None:
+        """Ask something of MLflow. Warn about the first failure, unless failures are raised.
 
-        Failures of a server that does not answer take long: after the first, tracking stops.
+        Failures of a server that does not answer take long: then nothing more is tried.
         """
+        if self._client is None:
+            return
         start_time = time.monotonic()
         try:
-            yield
-            self._failures = 0
+            send(self._client)
         except CONNECTION_ERRORS as error:
             if not self._tolerates_failures:
                 raise
-            self._failures += 1
-            self._lost_seconds += time.monotonic() - start_time
-            if self._failures == 1:
+            if not self._lost_seconds:
                 warn(f"could not {action}", error)
-            if self._failures == MAX_FAILURES or self._lost_seconds > MAX_LOST_SECONDS:
+            self._lost_seconds += time.monotonic() - start_time
+            if self._lost_seconds > MAX_LOST_SECONDS:
                 self._client = None
 
 
@@ -357,19 +332,6 @@ def open_parent_run(pipeline: str, server_time: ServerTime | None = None) -> Mlf
     except STORE_ERRORS as error:
         warn("goes on without MLflow", error)
         return MlflowTracker(None)
-
-
-def log_inputs(
-    client: MlflowClient,
-    run_id: str,
-    *,
-    parameters: Mapping[str, str],
-    datasets: Sequence[Dataset],
-) -> None:
-    params = [entities.Param(key, value) for key, value in parameters.items()]
-    for start in range(0, len(params), PARAMS_PER_BATCH):
-        client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-    _log_datasets(client, run_id, datasets, context="training")
 
 
 def _log_datasets(
@@ -462,9 +424,14 @@ def get_or_create_parent(
     with lock_store():
         parent = find_parent(store)
         if parent is None:
-            names = name_tags(f"pipeline {store.pipeline[:8]}", "pipeline")
             parent = store.client.create_run(
-                store.experiment_id, start_time=start_time, tags={**tags, **names}
+                store.experiment_id,
+                start_time=start_time,
+                tags={
+                    **tags,
+                    "mlflow.runName": f"pipeline {store.pipeline[:8]}",
+                    "stage": "pipeline",
+                },
             )
             if has_ended:
                 store.client.set_terminated(parent.info.run_id)
@@ -477,25 +444,42 @@ def find_parent(store: Store) -> entities.Run | None:
     return store.find_run("tags.stage = 'pipeline'", newest_first=False)
 
 
-def reopen_unfinished(
-    store: Store, stage: str, *, parameters: Mapping[str, str], tags: Mapping[str, str]
-) -> entities.Run | None:
-    """Open the run again that this stage left when killed, if parameters and tags are the same."""
-    condition = f"tags.stage = '{stage}' AND attributes.status != 'FINISHED'"
-    run = store.find_run(condition, newest_first=True)
-    if run is None:
-        return None
-    if run.data.params == dict(parameters) and tags.items() <= run.data.tags.items():
-        store.client.update_run(run.info.run_id, status="RUNNING")
-        if NOTE_TAG in run.data.tags:  # the error of the last time
-            store.client.delete_tag(run.info.run_id, NOTE_TAG)
-        return run
-    store.client.set_terminated(run.info.run_id, "KILLED")
-    return None
+def get_or_create_stage_run(
+    store: Store, stage_run: StageRun, parent: entities.Run
+) -> entities.Run:
+    """Return the run that a stage has had with these parameters and tags, or a new one.
 
-
-def name_tags(run_name: str, stage: str) -> dict[str, str]:
-    return {"mlflow.runName": run_name, "stage": stage}
+    The stage may have been killed, or an attempt to send its values may have failed. A run without
+    parameters is one that was just created then.
+    """
+    client = store.client
+    with lock_store():
+        run = store.find_run(f"tags.stage = '{stage_run.stage}'", newest_first=True)
+        if (
+            run is not None
+            and run.data.params.items() <= stage_run.parameters.items()
+            and stage_run.tags.items() <= run.data.tags.items()
+        ):
+            client.update_run(run.info.run_id, status="RUNNING")
+            if NOTE_TAG in run.data.tags:  # the error of the last time
+                client.delete_tag(run.info.run_id, NOTE_TAG)
+        else:
+            run = client.create_run(
+                store.experiment_id,
+                start_time=stage_run.start_time,
+                tags={
+                    **stage_run.common_tags,
+                    "mlflow.runName": stage_run.stage,
+                    "stage": stage_run.stage,
+                    **stage_run.tags,
+                    "mlflow.parentRunId": parent.info.run_id,
+                },
+            )
+    params = [entities.Param(key, value) for key, value in stage_run.parameters.items()]
+    for start in range(0, len(params), PARAMS_PER_BATCH):
+        client.log_batch(run.info.run_id, params=params[start : start + PARAMS_PER_BATCH])
+    _log_datasets(client, run.info.run_id, stage_run.datasets, context="training")
+    return run
 
 
 def _dataset_input(dataset: Dataset, context: str) -> entities.DatasetInput:

@@ -155,7 +155,6 @@ class TrainRun:
                 self._save_resume_point(seconds=time.monotonic() - start_time)
                 if is_stopping:
                     sys.exit(128 + signal.SIGTERM)  # as in a stage outside of training
-                self.context.tracker.flush()
                 last_saved = time.monotonic()
 
     def _iterate_steps(self) -> Iterator[tuple[TrainPhase, StepOutput]]:
