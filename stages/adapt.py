@@ -75,10 +75,5 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("adapt", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("adapt", work)

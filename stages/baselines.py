@@ -99,10 +99,5 @@ def evaluate_baselines(
     return output, system_dirs
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("baselines", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("baselines", work)

@@ -61,10 +61,5 @@ def work(stage: Stage) -> None:
     )
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("contamination", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("contamination", work)

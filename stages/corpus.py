@@ -44,9 +44,5 @@ def work(stage: Stage) -> None:
         prepared.take(folder, build)
 
 
-def main() -> None:
-    run_stage("corpus", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("corpus", work)

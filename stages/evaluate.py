@@ -232,15 +232,9 @@ def evaluate_intermediate(
     return tables
 
 
-def main() -> None:
-    """Run the stage whose flag is given."""
-    verb = "evaluate"
-    for flag, flag_verb in VERB_FLAGS.items():
-        if flag in sys.argv:
-            sys.argv.remove(flag)
-            verb = flag_verb
-    run_stage(verb, work)
-
-
 if __name__ == "__main__":
-    main()
+    verb = "evaluate"
+    for flag in VERB_FLAGS.keys() & set(sys.argv):
+        sys.argv.remove(flag)
+        verb = VERB_FLAGS[flag]
+    run_stage(verb, work)

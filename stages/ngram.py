@@ -124,10 +124,5 @@ def measure_models(
     return bits
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("ngram", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("ngram", work)

@@ -12,7 +12,7 @@ from lineage.artifacts import artifact_digest, check_intact, read_json, write_js
 from lineage.config.params import read_recorded_params
 from lineage.runtime.settings import read_runtime_settings, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
-from lineage.study.models import ModelConfig, load_model_config
+from lineage.study.models import load_model_config
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import configure_torch, select_device
 from lineage.training.outputs import write_training
@@ -28,19 +28,20 @@ def work(stage: Stage) -> None:
     runtime = read_runtime_settings()
     configure_torch(params.threads)
     model = load_model_config(params, name)
-    is_trained = model.family.reads_corpus(model.pretrain)
     requested_device = params.device if model.is_trained_by_loop else "cpu"
     device = select_device(requested_device, runtime.device_index)
     stage.metadata["device"] = str(device)
     tokens_dir = Path("artifacts/tokens") / name
     check_intact(tokens_dir)
-    public_record = read_public_record(model)
+    inputs: dict[str, Any] = {"tokens": artifact_digest(tokens_dir)}
+    public_folder = None
+    if model.checkpoint_source is not None:
+        inputs["public"] = read_json(Path(f"artifacts/sources/models/{name}.json"))["source"]
+        public_folder = model.checkpoint_source.verify_unchanged(
+            resolve_data_root(), inputs["public"]
+        )
     checkpoint, public_model = build_checkpoint(
-        model,
-        params,
-        Tokenizer.load(tokens_dir),
-        seed=seed,
-        public_folder=find_public_folder(model, public_record),
+        model, params, Tokenizer.load(tokens_dir), seed=seed, public_folder=public_folder
     )
     parameters: dict[str, Any] = {
         **params.compute_settings,
@@ -50,16 +51,14 @@ def work(stage: Stage) -> None:
     }
     if model.is_trained_by_loop and params.grid.text_shares:
         parameters["text_shares"] = params.grid.text_shares
-    inputs: dict[str, Any] = {"tokens": artifact_digest(tokens_dir)}
-    if public_record is not None:
-        inputs["public"] = public_record
     resume_dir = stage.prepare_resume_folder(parameters | inputs)
     tags = {"family": model.family.name, "model": name, "pretrain_seed": seed}
     with stage.track(parameters=parameters, inputs=[tokens_dir], **tags) as tracker:
-        if is_trained:
+        if model.family.reads_corpus(model.pretrain):
             with stage.show_progress("pretrain", 1.0) as report:
-                seconds = runtime.checkpoint_seconds
-                context = TrainContext(device, tracker, resume_dir, seconds, report, stage.work)
+                context = TrainContext(
+                    device, tracker, resume_dir, runtime.checkpoint_seconds, report, stage.work
+                )
                 output = pretrain(
                     checkpoint, tokens_dir, params, context, public_model=public_model
                 )
@@ -80,26 +79,5 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
-def read_public_record(model: ModelConfig) -> dict[str, Any] | None:
-    """Return what the sources stage recorded of a public checkpoint; None for other models."""
-    if model.checkpoint_source is None:
-        return None
-    record = read_json(Path(f"artifacts/sources/models/{model.name}.json"))
-    source: dict[str, Any] = record["source"]
-    return source
-
-
-def find_public_folder(model: ModelConfig, record: dict[str, Any] | None) -> Path | None:
-    """Return the folder of a public checkpoint, if the model is one. Raises InputError."""
-    if model.checkpoint_source is None or record is None:
-        return None
-    return model.checkpoint_source.verify_unchanged(resolve_data_root(), record)
-
-
-def main() -> None:
-    """Run the stage."""
-    run_stage("pretrain", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("pretrain", work)

@@ -64,8 +64,8 @@ def work(stage: Stage) -> None:
     if "LINEAGE_STAGE" not in os.environ:  # `lineage run` has checked them before its first stage
         check_outputs(lock, stage_names)
     stage_metadata = read_stage_metadata(METADATA_DIR, stage_names, lock)
-    analysis = read_analysis(REPORTS_DIR / "results.json")
-    analysis = add_costs(analysis, stage_metadata, params.grid)
+    results = read_analysis(REPORTS_DIR / "results.json")
+    analysis = add_costs(results, stage_metadata, params.grid)
     known_uses = run_summary.read_known_uses(REPORTS_DIR / "decisions.json")  # of the last run
     provenance = collect_provenance(stage_metadata, stage_names, lock, pipeline=pipeline)
     facts = collect_facts(params, analysis, stage_metadata, provenance)
@@ -84,15 +84,19 @@ def work(stage: Stage) -> None:
             server_time=server_time,
         )
         log_candidates(parent, analysis, decisions, outcomes)
-        log_report(
-            parent,
+        parent.log_summary(publication.summary_metrics(decisions))
+        note = publication.format_run_note(
             analysis,
             decisions,
             outcomes,
             pipeline_changes,
-            stage_metadata,
-            pipeline=pipeline,
+            publication.find_cached_runs(stage_metadata, pipeline=pipeline),
+            publication.find_training_runs(stage_metadata),
+            experiment_id=parent.experiment_id,
         )
+        name = publication.format_run_name(decisions, pipeline=pipeline)
+        parent.set_note(note, title=name)
+        log_report(parent, analysis, decisions)
     html = (REPORTS_DIR / "comparison.html").absolute()
     summary = run_summary.build_run_summary(
         analysis,
@@ -105,13 +109,9 @@ def work(stage: Stage) -> None:
         mlflow_run_id=parent.run_id,
     )
     run_summary.write_run_summary(SUMMARY_FILE, summary)
-    print_report(analysis, decisions, html)
-    for change in changes.decisions:
-        print(f"changed since the last run: {change}")
-    for line in champions.list_changes(outcomes):
-        print(line)
+    lines = [f"changed since the last run: {change}" for change in changes.decisions]
+    print_report(analysis, decisions, html, [*lines, *champions.list_changes(outcomes)])
     if parent.run_id:
-        name = publication.format_run_name(decisions, pipeline=pipeline)
         print(f"every run, curve and machine: `lineage ui`; this run is `{name}` in MLflow")
 
 
@@ -172,13 +172,17 @@ def add_costs(
     )
 
 
-def print_report(analysis: Analysis, decisions: Sequence[Decision], html: Path) -> None:
-    """Print the means and the decisions, and where the report is."""
+def print_report(
+    analysis: Analysis, decisions: Sequence[Decision], html: Path, changes: Sequence[str]
+) -> None:
+    """Print the means and the decisions, where the report is, and what has changed."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_TEXT_WIDTH)
     page.print_table(analysis, decisions, console)
     print(f"\nreport: {html} (opens without a network; also .md, .csv and .json)")
+    for line in changes:
+        print(line)
 
 
 def list_stage_names(params: Params) -> set[str]:
@@ -225,41 +229,18 @@ def log_candidates(
 
 
 def log_report(
-    parent: tracking.MlflowTracker,
-    analysis: Analysis,
-    decisions: Sequence[Decision],
-    outcomes: Sequence[ChampionOutcome],
-    changes: Sequence[str],
-    stage_metadata: Mapping[str, StageMetadata],
-    *,
-    pipeline: str,
+    parent: tracking.MlflowTracker, analysis: Analysis, decisions: Sequence[Decision]
 ) -> None:
-    """Log the report, its figures and its decisions to the parent run in MLflow, and end it."""
+    """Copy the report and its figures to the parent run in MLflow, and end it."""
     with tempfile.TemporaryDirectory() as folder:
         for name, svg in page.render_figures(analysis, decisions).items():
             (Path(folder) / name).write_text(svg, encoding="utf-8")
         parent.log_artifact(Path(folder), "figures")
     for path in sorted(REPORTS_DIR.glob("comparison.*")):
         parent.log_artifact(path)
-    parent.log_summary(publication.summary_metrics(decisions))
-    note = publication.format_run_note(
-        analysis,
-        decisions,
-        outcomes,
-        changes,
-        publication.find_cached_runs(stage_metadata, pipeline=pipeline),
-        publication.find_training_runs(stage_metadata),
-        experiment_id=parent.experiment_id,
-    )
-    parent.set_note(note, title=publication.format_run_name(decisions, pipeline=pipeline))
     has_failures = any(failure.status == "failed" for failure in analysis.failures)
     parent.end("FAILED" if has_failures else "FINISHED")
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("publish", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("publish", work)

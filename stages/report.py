@@ -21,10 +21,5 @@ def work(stage: Stage) -> None:
     write_analysis(Path("reports/results.json"), analysis)
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("report", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("report", work)

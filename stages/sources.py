@@ -5,6 +5,7 @@ from pathlib import Path
 from lineage.artifacts import create_artifact, write_json
 from lineage.config.params import PARAMS_FILE, Params, read_params
 from lineage.results import NGRAM_STAGE
+from lineage.runtime.code import keep_digests
 from lineage.runtime.provenance import SOURCES_DIR
 from lineage.runtime.settings import check_writable, resolve_data_root
 from lineage.runtime.stage import Stage, run_stage
@@ -20,6 +21,7 @@ def work(stage: Stage) -> None:
     for folder in ("artifacts", "reports"):
         check_writable(folder)
     records = collect_records(params, resolve_data_root())
+    keep_digests()
     with create_artifact(SOURCES_DIR, "sources") as draft:
         for name, record in records.items():
             write_json(draft / f"{name}.json", record)
@@ -37,10 +39,5 @@ def remove_stale_results(params: Params) -> None:
             path.unlink()
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("sources", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("sources", work)

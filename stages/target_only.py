@@ -58,10 +58,5 @@ def work(stage: Stage) -> None:
     stage.clear_resume_folder()
 
 
-def main() -> None:
-    """Run the stage."""
-    run_stage("target_only", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("target_only", work)

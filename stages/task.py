@@ -38,9 +38,5 @@ def work(stage: Stage) -> None:
         prepared.take(folder, build)
 
 
-def main() -> None:
-    run_stage("task", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("task", work)

@@ -1,12 +1,11 @@
 """Stage tokenizer@MODEL: the corpus -> the model's own tokenizer, and the corpus as token ids."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from lineage.artifacts import check_intact, create_artifact, read_json, read_table
-from lineage.config.params import Params, read_recorded_params
+from lineage.config.params import read_recorded_params
 from lineage.config.records import parse_record
 from lineage.language import byte_count
 from lineage.networks.public_folders import parse_checkpoint_source
@@ -24,46 +23,56 @@ SPLITS = ("train", "valid")
 
 
 def work(stage: Stage) -> None:
-    """Train the tokenizer on the training texts, and write every split as flat arrays."""
+    """Train the tokenizer on the training texts, or take that of a public checkpoint.
+
+    Write every split of the corpus as flat arrays, unless the model does not read it.
+    """
     (name,) = stage.arguments
     params = read_recorded_params()
-    model_record = read_json(Path(f"artifacts/sources/models/{name}.json"))
-    if model_record["family"] == PUBLIC_FAMILY:
-        import_public_tokenizer(stage, name, model_record)
-        return
-    # Not read by lineage.study.models: a change of how models train must not re-run the tokenizers.
-    settings = parse_record(
-        TokenizerSettings,
-        params.models[name].get("tokenizer", {}),
-        f"params.yaml: models.{name}.tokenizer",
-    )
-    corpus_dir = find_corpus(params)
-    tables = read_corpus(corpus_dir)
-    tags = {"family": model_record["family"], "model": name}
-    with stage.track(
-        parameters={"tokenizer": vars(settings)}, inputs=[corpus_dir], **tags
-    ) as tracker:
-        texts = tables["train"]["text"].tolist()
-        with stage.work.measure("corpus", sum(map(byte_count, texts))):
-            tokenizer = train_tokenizer(
-                texts,
-                settings,
-                tokenizer_type=model_record["unit"],
-                language=params.corpora[params.budget.corpus].language,
-            )
-        vocab_size = tokenizer.vocab_size
-        tracker.log_summary({"vocab_size": vocab_size})
+    record = read_json(Path(f"artifacts/sources/models/{name}.json"))
+    is_public = record["family"] == PUBLIC_FAMILY
+    inputs = []
+    tables: dict[str, pd.DataFrame] = {}
+    if not is_public or record["reads_corpus"]:
+        corpus_dir = Path("artifacts/corpora") / params.budget.corpus
+        check_intact(corpus_dir)
+        inputs.append(corpus_dir)
+        tables = read_corpus(corpus_dir)
+    tokenizer_settings: object
+    if is_public:
+        recorded = record["source"]
+        source = parse_checkpoint_source(
+            recorded["from"], recorded["revision"], f"params.yaml: models.{name}"
+        )
+        tokenizer_settings = source.path_or_repo
+    else:
+        # Not read by lineage.study.models: a change of how models train must not re-run the
+        # tokenizers.
+        settings = parse_record(
+            TokenizerSettings,
+            params.models[name].get("tokenizer", {}),
+            f"params.yaml: models.{name}.tokenizer",
+        )
+        tokenizer_settings = vars(settings)
+    parameters = {"tokenizer": tokenizer_settings}
+    language = params.corpora[params.budget.corpus].language
+    tags = {"family": record["family"], "model": name}
+    with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
+        if is_public:
+            folder = source.verify_unchanged(resolve_data_root(), recorded)
+            tokenizer = load_public_tokenizer(folder, language=language)
+        else:
+            texts = tables["train"]["text"].tolist()
+            with stage.work.measure("corpus", sum(map(byte_count, texts))):
+                tokenizer = train_tokenizer(
+                    texts, settings, tokenizer_type=record["unit"], language=language
+                )
         tokens_dir = Path("artifacts/tokens") / name
-        with create_artifact(tokens_dir, "tokens", vocab_size=vocab_size) as draft:
+        with create_artifact(tokens_dir, "tokens", vocab_size=tokenizer.vocab_size) as draft:
             tokenizer.save(draft)
-            write_token_ids(stage, tracker, tokenizer, tables, draft)
-
-
-def find_corpus(params: Params) -> Path:
-    """Return the folder of the corpus. Raises InputError if it is missing or damaged."""
-    corpus_dir = Path("artifacts/corpora") / params.budget.corpus
-    check_intact(corpus_dir)
-    return corpus_dir
+            if tables:
+                write_token_ids(stage, tracker, tokenizer, tables, draft)
+        tracker.log_summary({"vocab_size": tokenizer.vocab_size})
 
 
 def read_corpus(corpus_dir: Path) -> dict[str, pd.DataFrame]:
@@ -98,42 +107,5 @@ def write_token_ids(
         )
 
 
-def import_public_tokenizer(stage: Stage, name: str, model_record: dict[str, Any]) -> None:
-    """Write the tokenizer of a public checkpoint.
-
-    The corpus is encoded only if the checkpoint continues on it.
-    """
-    params = read_recorded_params()
-    inputs = []
-    tables: dict[str, pd.DataFrame] = {}
-    if model_record["reads_corpus"]:
-        inputs.append(find_corpus(params))
-        tables = read_corpus(inputs[0])
-    source_record = model_record["source"]
-    source = parse_checkpoint_source(
-        source_record["from"], source_record["revision"], f"params.yaml: models.{name}"
-    )
-    tags = {"family": model_record["family"], "model": name}
-    parameters = {"tokenizer": source.path_or_repo}
-    with stage.track(parameters=parameters, inputs=inputs, **tags) as tracker:
-        tokenizer = load_public_tokenizer(
-            source.verify_unchanged(resolve_data_root(), source_record),
-            language=params.corpora[params.budget.corpus].language,
-        )
-        vocab_size = tokenizer.vocab_size
-        with create_artifact(
-            Path("artifacts/tokens") / name, "tokens", vocab_size=vocab_size
-        ) as draft:
-            tokenizer.save(draft)
-            if tables:
-                write_token_ids(stage, tracker, tokenizer, tables, draft)
-        tracker.log_summary({"vocab_size": vocab_size})
-
-
-def main() -> None:
-    """Run the stage."""
-    run_stage("tokenizer", work)
-
-
 if __name__ == "__main__":
-    main()
+    run_stage("tokenizer", work)

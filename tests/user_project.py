@@ -113,7 +113,7 @@ def without_repeat_warnings(stderr: str) -> str:
 
 def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> tuple[int, str]:
     """Run `python -m stages.NAME ARGUMENTS` in this process; return exit code and stderr."""
-    import importlib
+    import runpy
     import sys
 
     monkeypatch.chdir(folder)
@@ -123,7 +123,7 @@ def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> 
     capsys.readouterr()
     code: object = None
     try:
-        importlib.import_module(f"stages.{name}").main()
+        runpy.run_module(f"stages.{name}", run_name="__main__")
     except SystemExit as error:
         code = error.code
     assert isinstance(code, int)
