@@ -324,7 +324,7 @@ def _start_server(
 
 
 def _choose_port(variable: str, default: int) -> int:
-    """Return the port of `_read_port`. Raises InputError if it is taken."""
+    """Return the port of `read_port`. Raises InputError if it is taken."""
     port = read_port(variable, default)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -383,8 +383,9 @@ def start_journal() -> journal.JournalWriter:
 def test_a_journal_of_a_stage_that_died_is_read_to_its_last_whole_line(in_study: Path) -> None:
     """The last line may be cut short."""
     writer = start_journal()
-    assert journal.list_waiting() == [], "its stage is alive"
-    writer.close()
+    sender._send_waiting()
+    assert journal.list_waiting() == [writer.path], "its stage is alive"
+    writer.release()
     with writer.path.open("a") as stream:
         stream.write('["log_metrics", {"val')
     ((event,),) = journal.follow(writer.path)
@@ -405,7 +406,7 @@ def test_a_journal_that_cannot_be_read_is_kept_under_another_name(
     assert capfd.readouterr().err.count("1-1.jsonl is refused, and kept in") == 1
 
 
-def test_a_journal_that_two_processes_send_is_in_mlflow_once(
+def test_a_journal_that_two_processes_would_send_is_in_mlflow_once(
     in_study: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
@@ -414,9 +415,9 @@ def test_a_journal_that_two_processes_send_is_in_mlflow_once(
     writer.write("log_summary", {"score": 0.5})
     end = journal.StageEnd("FINISHED", time_ms=6)
     writer.write(journal.END, dataclasses.asdict(end))
-    writer.close()
+    writer.release()
     with ThreadPoolExecutor(2) as pool:
-        assert [*pool.map(sender._send, [writer.path] * 2)] == [None, None]
+        assert [*pool.map(sender._send_if_free, [writer.path] * 2)] == [None, None]
     values = {"loss": [0], "by_text_kb/loss": [], "score": [0]}
     assert logged_values() == {"ngram": values}
     assert [*writer.path.parent.iterdir()] == [] and capfd.readouterr().err == ""

@@ -1,12 +1,11 @@
 """Keep on disk what a stage logs until MLflow has it.
 
 A stage appends to a file of its own and never waits for MLflow. `lineage.runtime.sender` reads the
-file, while the stage runs or later, and removes it when MLflow has everything. The stage holds a
-lock on its file until nothing follows.
+file, while the stage runs or later, and removes it when MLflow has everything. Whoever sends a
+journal holds a lock on it; the stage does so from its beginning.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lineage.runtime.locks import try_lock
 from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import STATE_DIR, read_runtime_settings
 
@@ -89,7 +89,7 @@ class JournalWriter:
         draft = self.path.with_suffix(".draft")
         # Each line is handed to the system at once: a stage that is killed loses none.
         self._stream = draft.open("w", encoding="utf-8", buffering=1)
-        fcntl.flock(self._stream, fcntl.LOCK_EX)
+        assert try_lock(self._stream), "it is new"
         self._stream.write(json.dumps(asdict(run)) + "\n")
         draft.rename(self.path)  # now senders see it, and that it is locked
 
@@ -98,10 +98,13 @@ class JournalWriter:
         self._stream.write(json.dumps([method, arguments]) + "\n")
 
     def close(self) -> None:
-        """Release the lock: nothing follows."""
+        """Tell the sender that nothing follows."""
+        self.is_closed.set()
+
+    def release(self) -> None:
+        """Let other processes send the journal, if it is still there."""
         with contextlib.suppress(OSError):
             self._stream.close()
-        self.is_closed.set()
 
 
 def read_stage_run(path: Path) -> StageRun:
@@ -140,18 +143,16 @@ def follow(path: Path, is_closed: threading.Event | None = None) -> Iterator[lis
 
 
 def list_waiting() -> list[Path]:
-    """Return the journals for this store that nobody writes any more, the oldest first."""
-    found = sorted(JOURNAL_DIR.absolute().glob(f"*{SUFFIX}"))
+    """Return the journals for this store, the oldest first: MLflow does not have them yet."""
     digest = store_digest()
-    return [path for path in found if _is_waiting(path, digest)]
+    found = sorted(JOURNAL_DIR.absolute().glob(f"*{SUFFIX}"))
+    return [path for path in found if _is_for_store(path, digest)]
 
 
-def _is_waiting(path: Path, store: str) -> bool:
+def _is_for_store(path: Path, store: str) -> bool:
     try:
-        with path.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return read_stage_run(path).store == store
-    except (BlockingIOError, FileNotFoundError):  # its stage writes it, or it was sent meanwhile
+    except FileNotFoundError:  # sent meanwhile
         return False
     except JournalError:  # damaged, or of another version: refused when it is sent
         return True

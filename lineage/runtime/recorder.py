@@ -139,7 +139,9 @@ class StageTracker(Tracker):
         """Close the run, and wait a little for MLflow, so that publish finds it closed."""
         self._write(END, asdict(StageEnd(status, failure, self.training_failed, current_ms())))
         self._journal.close()
-        if not self._wait(self._has_sent):
+        if self._wait(self._has_sent):
+            self._journal.release()
+        else:
             print(
                 "tracking: MLflow does not keep up; it gets the values of this stage later",
                 file=sys.stderr,
@@ -181,6 +183,8 @@ class StageTracker(Tracker):
         finally:
             self._run_is_known.set()
             self._has_sent.set()
+            self._journal.is_closed.wait()  # the stage may still write
+            self._journal.release()
 
     def _set_run(self, run_id: str) -> None:
         self._run_id = self._run_id or run_id

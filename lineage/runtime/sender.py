@@ -1,8 +1,7 @@
 """Send the journals of stages to MLflow: while a stage runs, and what has waited since earlier.
 
 An attempt begins at the start of the journal. The time and step of each value are those that the
-stage has noted, and steps that MLflow has already are left out, so that nothing is there twice,
-also if two processes send the same journal.
+stage has noted, and steps that MLflow has already are left out, so that nothing is there twice.
 """
 
 import contextlib
@@ -22,6 +21,7 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from lineage.runtime import journal
 from lineage.runtime.journal import JournalError, RunStatus, StageEnd
+from lineage.runtime.locks import try_lock
 from lineage.runtime.provenance import common_tags, get_pipeline_id
 from lineage.runtime.server_time import ServerTime, limit_client
 from lineage.runtime.settings import resolve_tracking_uri
@@ -54,7 +54,7 @@ def send_live_journal(path: Path, is_closed: threading.Event, on_run: RunCallbac
         try:
             for older in journal.list_waiting():
                 if older.name < path.name:
-                    _send(older)
+                    _send_if_free(older)
             _send(path, is_closed, on_run)
             return
         except STORE_ERRORS as error:
@@ -92,9 +92,20 @@ def send_waiting(parent: MlflowTracker) -> Iterator[None]:
 def _send_waiting() -> None:
     try:
         for path in journal.list_waiting():
-            _send(path)
+            _send_if_free(path)
     except STORE_ERRORS as error:
         warn("could not send the values of earlier stages", error)
+
+
+def _send_if_free(path: Path) -> None:
+    """Send a journal, unless its stage or another process does so, or has done so."""
+    try:
+        stream = path.open("r+")
+    except FileNotFoundError:
+        return
+    with stream:
+        if try_lock(stream) and path.is_file():
+            _send(path)
 
 
 def _send(
@@ -108,17 +119,13 @@ def _send(
     """
     try:
         _replay(path, is_closed, on_run)
-    except FileNotFoundError:
-        if path.is_file():
-            raise
-        return  # another process has sent it
     except (JournalError, MlflowException) as error:
         if isinstance(error, MlflowException) and error.error_code not in REFUSALS:
             raise
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(path.with_suffix(".rejected"))
-            warn(f"{path.name} is refused, and kept in {path.parent}", error)
-    path.unlink(missing_ok=True)
+        path.rename(path.with_suffix(".rejected"))
+        warn(f"{path.name} is refused, and kept in {path.parent}", error)
+    else:
+        path.unlink()
 
 
 def _replay(path: Path, is_closed: threading.Event | None, on_run: RunCallback) -> None:
