@@ -38,7 +38,7 @@ check: $(READY) ## check lint, format and types
 	$(BIN)/mypy
 
 kills: $(READY) ## kill processes of a small study at random and compare its results, 40 minutes; ARGS="--kills 5 --seed 2"
-	TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.kills $(ARGS)
+	TOKENIZERS_PARALLELISM=false $(BIN)/python -m tests.helpers.kills $(ARGS)
 
 .venv/bench-ready: $(READY) benchmarks/requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements.txt

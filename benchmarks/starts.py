@@ -37,7 +37,7 @@ from lineage.randomness import generator
 from lineage.results import ResultRow
 from lineage.training.devices import configure_torch
 from stages.evaluate import load_context
-from tests import tiny
+from tests.helpers import tiny
 
 RESULTS = Path(__file__).parent / "results" / "starts.csv"
 KEY_COLUMNS = ["study", "model", "task", "arm", "label_count", "start"]

@@ -27,7 +27,7 @@ for name, value in {
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # This import follows the settings, because numpy reads the number of threads when it is imported.
-from tests.checkout import RUN_STUDY, create_own_study, run_command  # noqa: E402
+from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # noqa: E402
 
 # First the files that run single stages for minutes, then those that wait for processes while the
 # demo's own compute, then those that compute for long. Small files come last.
@@ -101,7 +101,7 @@ def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 def study_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the results of a synthetic study, which no test changes."""
     # Tests of processes do not need the library, so it is imported here, and below.
-    from tests.study_rows import Study
+    from tests.helpers.study_rows import Study
 
     return Study(tmp_path_factory.mktemp("study")).write()
 
@@ -111,6 +111,6 @@ def study_results(study_folder: Path) -> Any:
     """Return the table and the analysis of this study."""
     from lineage.analysis.build import build_results
     from lineage.config.params import ReportParams
-    from tests.study_rows import GRID
+    from tests.helpers.study_rows import GRID
 
     return build_results(study_folder, GRID, ReportParams())

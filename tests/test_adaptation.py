@@ -38,8 +38,8 @@ from lineage.training.pretrain import (
 )
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
 from lineage.training.train_run import TrainContext
-from tests import tiny
-from tests.user_project import make_project, run_stage, write_params
+from tests.helpers import tiny
+from tests.helpers.user_project import make_project, run_stage, write_params
 
 SETTINGS = AdaptSettings(
     learning_rate=0.01,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.checkout import ROOT, copy_tree, run_command
+from tests.helpers.checkout import ROOT, copy_tree, run_command
 
 STUDY = """\
 corpora:

@@ -21,7 +21,7 @@ from lineage.report.answers import (
     list_answer_figures,
 )
 from lineage.report.decisions import find_largest_decisions
-from tests.study_rows import GRID, Study
+from tests.helpers.study_rows import GRID, Study
 
 LABELS = np.array(["a"] * 6 + ["b"] * 3 + ["c"], dtype=object)
 ANSWERS = np.array(["a"] * 4 + ["b"] * 2 + ["b"] * 3 + ["a"], dtype=object)

@@ -15,7 +15,7 @@ from lineage.networks.layers import awd_lstm
 from lineage.networks.layers.awd_lstm import AwdDropouts, AwdLSTM, WeightDropLSTM
 from lineage.training.budget import count_parameters_by_role
 from lineage.training.objectives import regularized_lm_loss
-from tests import tiny
+from tests.helpers import tiny
 
 NO_DROPOUT = dict.fromkeys(("embedding", "input", "weight", "hidden", "output"), 0.0)
 

@@ -16,10 +16,10 @@ import torch
 from lineage.config.records import read_yaml
 from lineage.study.source_records import WATCHED_VERBS
 from lineage.training.devices import measure_bf16_speedup
-from tests import spoiled, spoiled_files
-from tests.spoiled import CASES
-from tests.spoiled_files import set_value
-from tests.user_project import (
+from tests.helpers import spoiled, spoiled_files
+from tests.helpers.spoiled import CASES
+from tests.helpers.spoiled_files import set_value
+from tests.helpers.user_project import (
     REPOSITORY,
     make_project,
     run_stage,

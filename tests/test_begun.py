@@ -29,8 +29,8 @@ from lineage.training.objectives import LossSums
 from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.train_run import TrainContext, TrainPhase
-from tests import tiny
-from tests.fitting import finetune, fit_bilstm_probe
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune, fit_bilstm_probe
 from tests.test_adaptation import SETTINGS
 from tests.test_nt_asgd import build_averaged_run, train_to_4000_bytes
 from tests.test_transfer import FINETUNE

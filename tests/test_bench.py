@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import contest, heads, serve, speed
 from benchmarks.contest import Contest, SpeedTarget
-from tests.checkout import ROOT
+from tests.helpers.checkout import ROOT
 
 
 @pytest.mark.parametrize("name", speed.CONTESTS)

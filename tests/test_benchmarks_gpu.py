@@ -27,7 +27,7 @@ from lineage.errors import InputError
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.devices import select_device
-from tests import tiny
+from tests.helpers import tiny
 
 ROOT = Path(__file__).parent.parent
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -16,8 +16,8 @@ from lineage.families.ulmfit import ULMFiTModel
 from lineage.methods.encoding import encode_items
 from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.networks.batch import Batch
-from tests import tiny
-from tests.fitting import finetune
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune
 
 SETTINGS = FinetuneMethod(
     epochs=1,

@@ -29,7 +29,7 @@ from lineage.errors import InputError
 from lineage.report import publication
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, render_pages
 
 THREE_SEEDS_GRID = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)

@@ -20,8 +20,9 @@ from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.results import results_frame
 from lineage.tasks.base import load_kind
-from tests import test_chance, tiny
-from tests.study_rows import GRID, Study, render_pages
+from tests import test_chance
+from tests.helpers import tiny
+from tests.helpers.study_rows import GRID, Study, render_pages
 from tests.test_folds import build_task
 
 KEY_COLUMNS = [

@@ -14,7 +14,7 @@ from benchmarks import real_text
 from benchmarks.cache import CacheState, ContinuousCache, sum_nats_with_cache
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training.samplers import BpttBatches
-from tests import tiny
+from tests.helpers import tiny
 
 B, T, E, V = 3, 17, 5, 7
 RNG = np.random.default_rng(3)

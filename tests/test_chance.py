@@ -23,8 +23,8 @@ from lineage.evaluation.evaluate import sort_predictions
 from lineage.report.decisions import summarize_decisions
 from lineage.results import ResultRow, results_frame
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.study_rows import render_pages, write_no_ngrams, write_overlap
+from tests.helpers import tiny
+from tests.helpers.study_rows import render_pages, write_no_ngrams, write_overlap
 from tests.test_folds import build_task
 
 TASK_KEYS: dict[str, Any] = {"kind": "multiple_choice", "choices": ["one", "two"], "label": "label"}

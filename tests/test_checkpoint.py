@@ -18,7 +18,7 @@ from lineage.errors import InputError
 from lineage.networks import weights
 from lineage.networks.checkpoint import Checkpoint
 from lineage.training.budget import match_parameter_budget
-from tests import tiny
+from tests.helpers import tiny
 
 
 def save_checkpoint(folder: Path, name: str = "gpt") -> Path:

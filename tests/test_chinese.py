@@ -41,7 +41,7 @@ from lineage.tokenizers.train import train_tokenizer
 from lineage.tokenizers.word_bytes import BEGIN_WORD, END_WORD, PAD_BYTE
 from lineage.training.pretrain import pretrain
 from lineage.training.train_run import TrainContext
-from tests import tiny
+from tests.helpers import tiny
 
 ROOT = Path(__file__).parent.parent
 FAMILY_NAMES = (*tiny.TRAINED, *tiny.STATIC)

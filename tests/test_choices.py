@@ -17,7 +17,7 @@ from lineage.errors import InputError
 from lineage.methods.encoding import encode_items
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.pairs import encode_pairs
-from tests import tiny
+from tests.helpers import tiny
 
 TASK_KEYS = {
     "kind": "multiple_choice",

@@ -11,7 +11,7 @@ from lineage.analysis.records import System
 from lineage.artifacts import read_json
 from lineage.report.evidence import EVIDENCE_DIR, rebuild_report
 from lineage.report.formatting import format_model, format_use
-from tests.checkout import ROOT
+from tests.helpers.checkout import ROOT
 
 MAX_PAGE_BYTES = 1_000_000
 LABEL_CHART = re.compile("<title>[^<]*, scores with [^<]* labels: [^<]*</title>")

@@ -25,8 +25,8 @@ from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.trials import Trial, fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
-from tests import tiny
-from tests.study_rows import Study, write_no_ngrams, write_overlap
+from tests.helpers import tiny
+from tests.helpers.study_rows import Study, write_no_ngrams, write_overlap
 from tests.test_ensembles import ENSEMBLE, with_probabilities
 from tests.test_folds import build_task
 

@@ -27,7 +27,7 @@ from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
 from lineage.report.sections.what_to_use import describe_intervals
 from lineage.report.styles import loss_did_not_fall
-from tests.study_rows import GRID, Study, build_comparison
+from tests.helpers.study_rows import GRID, Study, build_comparison
 
 REPETITIONS, ITEMS = 3, 300
 

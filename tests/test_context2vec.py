@@ -19,8 +19,8 @@ from lineage.families.context2vec import (
 )
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
-from tests import tiny
-from tests.by_hand import (
+from tests.helpers import tiny
+from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
     lstm_step,

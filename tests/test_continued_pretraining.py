@@ -25,10 +25,10 @@ from lineage.report.section import ReportData
 from lineage.tokenizers.token_ids import TokenizedCorpus, encode_corpus
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
-from tests import tiny
-from tests.public_checkpoints import build_hf_model, save_checkpoint
+from tests.helpers import tiny
+from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
+from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
 from tests.test_public_stages import public_model_block, run_refused_sources
-from tests.user_project import REPOSITORY, make_project, run_stage, write_params
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)

@@ -36,8 +36,8 @@ from lineage.report.sections.tasks import draw_finetune_curves
 from lineage.report.task_notes import describe_collapsed_runs, describe_convergence
 from lineage.results import results_frame
 from lineage.tasks.info import TaskInfo
-from tests import tiny
-from tests.study_rows import GRID, Study, build_analysis, render_pages
+from tests.helpers import tiny
+from tests.helpers.study_rows import GRID, Study, build_analysis, render_pages
 
 C_VALUES = (0.1, 1.0, 10.0, 100.0)
 INFO = TaskInfo(name="mood", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy"])  # fmt: skip

@@ -26,7 +26,7 @@ from lineage.language import (
     truncate_to_words,
     word_pattern,
 )
-from tests.user_project import make_project, run_stage
+from tests.helpers.user_project import make_project, run_stage
 
 
 def build_corpus(**keys) -> Corpus:

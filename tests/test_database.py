@@ -17,7 +17,7 @@ from flows import servers
 from lineage.runtime import tracking
 from lineage.runtime.database import check_database
 from lineage.runtime.settings import EXPERIMENT_NAME
-from tests.toy_project import free_port
+from tests.helpers.toy_project import free_port
 
 OPEN_RUN = """
 import mlflow.store.tracking.sqlalchemy_store

@@ -40,8 +40,8 @@ from lineage.report.sections.what_to_use import (
     list_shown_label_counts,
 )
 from lineage.results import PUBLIC_FAMILY
-from tests.sections import read_table
-from tests.study_rows import GRID, build_analysis
+from tests.helpers.sections import read_table
+from tests.helpers.study_rows import GRID, build_analysis
 from tests.test_comparisons import build_cell
 from tests.test_ngram import compare_on
 from tests.test_ranking import build_cells
@@ -502,7 +502,7 @@ def test_swapping_two_systems_swaps_the_sentences() -> None:
 def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> None:
     from lineage.analysis.build import build_results
     from lineage.config.params import ReportParams
-    from tests.study_rows import Study
+    from tests.helpers.study_rows import Study
 
     analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
     budget = tuple(

@@ -20,7 +20,7 @@ import pytest
 from flows.plan import set_cache_folder
 from lineage.artifacts import read_json, read_table
 from lineage.config.records import read_yaml
-from tests.checkout import (
+from tests.helpers.checkout import (
     MAKE,
     Demo,
     clone,
@@ -30,8 +30,8 @@ from tests.checkout import (
     set_params,
     stage_outcomes,
 )
-from tests.private_text import find_leaks
-from tests.user_project import mood_reviews
+from tests.helpers.private_text import find_leaks
+from tests.helpers.user_project import mood_reviews
 
 ROOT = Path(__file__).resolve().parent.parent
 # The context that the direction of each contextual family can see.

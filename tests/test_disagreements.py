@@ -13,7 +13,7 @@ from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, find_disagreement
 from lineage.config.params import ReportParams
 from lineage.report import page
 from lineage.report.section import ReportData
-from tests.study_rows import Study
+from tests.helpers.study_rows import Study
 
 SECRET = "the quokka sings at dawn"
 

@@ -22,7 +22,7 @@ from lineage.results import (
 )
 from lineage.runtime.provenance import common_tags
 from lineage.runtime.tracking import TAG_DESCRIPTIONS
-from tests.checkout import ROOT
+from tests.helpers.checkout import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))

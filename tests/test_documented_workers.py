@@ -17,8 +17,8 @@ import pytest
 from prefect.workers.process import ProcessWorker
 
 from lineage.artifacts import read_table
-from tests.checkout import ROOT, create_own_study, run_command, set_params, stage_outcomes
-from tests.toy_project import (
+from tests.helpers.checkout import ROOT, create_own_study, run_command, set_params, stage_outcomes
+from tests.helpers.toy_project import (
     Project,
     ask_prefect,
     free_port,

@@ -52,7 +52,7 @@ from lineage.results import CURVE_COLUMNS
 from lineage.training.loop import StepOutput
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.state import RngState, TrainState
-from tests import tiny
+from tests.helpers import tiny
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
 
 NAN = math.nan

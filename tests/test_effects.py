@@ -14,8 +14,8 @@ from lineage.config.params import ReportParams
 from lineage.methods.registry import name_use
 from lineage.report.formatting import format_model
 from lineage.report.sections.gains import build
-from tests.sections import find_figures, report_of
-from tests.study_rows import FAMILIES, GRID, Study
+from tests.helpers.sections import find_figures, report_of
+from tests.helpers.study_rows import FAMILIES, GRID, Study
 
 
 def test_the_pooled_mean_equals_that_of_statsmodels() -> None:

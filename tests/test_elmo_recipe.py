@@ -27,7 +27,7 @@ from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext
-from tests import tiny
+from tests.helpers import tiny
 
 RECIPE = {
     "optimizer": "adagrad",

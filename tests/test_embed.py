@@ -18,7 +18,7 @@ from lineage.networks.base import Encoder
 from lineage.serving import embed
 from lineage.serving.embed import embed_file
 from lineage.serving.export import export
-from tests import tiny
+from tests.helpers import tiny
 
 TEXTS = [*tiny.documents()[:3], "", "one", tiny.documents()[4] * 3]
 FILLED = [text for text in TEXTS if text]

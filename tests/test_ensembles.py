@@ -18,7 +18,7 @@ from lineage.errors import InputError
 from lineage.report import publication
 from lineage.report.notes import format_reason
 from lineage.results import Note, notes_to_json
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, render_pages
 
 Results = tuple[pd.DataFrame, Analysis]
 ENSEMBLE = dataclasses.replace(GRID, ensembles={"duet": ("elmo", "gpt")})

@@ -27,7 +27,7 @@ from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from lineage.training import sentence_scores
-from tests import tiny
+from tests.helpers import tiny
 from tests.test_transfer import build_context, task  # noqa: F401
 
 TEXTS = [

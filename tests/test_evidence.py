@@ -19,8 +19,8 @@ from lineage.report.evidence import (
     write_evidence,
     write_report,
 )
-from tests.full_report import DESCRIPTIONS, PROVENANCE
-from tests.study_rows import GRID, KINDS, Study
+from tests.helpers.full_report import DESCRIPTIONS, PROVENANCE
+from tests.helpers.study_rows import GRID, KINDS, Study
 
 FILES = (
     "comparison.html",

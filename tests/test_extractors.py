@@ -18,7 +18,7 @@ from lineage.networks.batch import IGNORE_INDEX, Batch
 from lineage.networks.layers.transformer import sinusoidal_positions
 from lineage.study.models import load_model_config
 from lineage.training.budget import count_parameters_by_role
-from tests import tiny
+from tests.helpers import tiny
 
 TEXT = " ".join(tiny.documents()[0].split()[:15])
 # An LSTM has no heads and needs no positions.

@@ -22,7 +22,7 @@ from lineage.training.budget import (
 )
 from lineage.training.objectives import sample_without_replacement, sampled_softmax_nats
 from lineage.training.optimizers import build_adamw, build_param_groups, densify_gradients
-from tests import tiny
+from tests.helpers import tiny
 
 TEXTS = [
     " ".join(document.split()[:length])

@@ -24,7 +24,7 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.adapt import find_new_words
-from tests import tiny
+from tests.helpers import tiny
 
 RAW = "The Cat saw NASA!!! It was sooooo GOOD. Is it so so so so far?\n\nYes: I said 5000 &lt; x/y"
 NORMALIZED = ("xxmaj the xxmaj cat saw xxup nasa xxrep 3 ! xxmaj it was s xxrep 5 o xxup good. xxmaj is it xxwrep 4 so far?\n\n"

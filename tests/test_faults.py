@@ -17,10 +17,10 @@ from flows.execute import EXIT_SHORTAGE
 from flows.integrity import remove_cut_records
 from lineage.errors import describe_shortage
 from lineage.runtime import stage
-from tests import faults
-from tests.checkout import ROOT, command_environment, stage_outcomes
-from tests.kills import create_small_study
-from tests.toy_project import make_project
+from tests.helpers import faults
+from tests.helpers.checkout import ROOT, command_environment, stage_outcomes
+from tests.helpers.kills import create_small_study
+from tests.helpers.toy_project import make_project
 
 FREE_BYTES = 2_000_000  # that a stage whose memory runs out may still take
 MEMORY_SENTENCE = (

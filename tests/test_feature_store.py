@@ -31,7 +31,7 @@ from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import StoredFeatures
 from lineage.tasks.info import TaskInfo
-from tests import tiny
+from tests.helpers import tiny
 from tests.test_networks import CASES, labelled_texts, tagged_sentences
 
 L, D = 3, 5

@@ -28,7 +28,7 @@ from flows.plan import (
     read_stale_reasons,
 )
 from flows.processes import terminate_process_group
-from tests.toy_project import (
+from tests.helpers.toy_project import (
     Project,
     assert_one_message,
     has_sleeping_child,

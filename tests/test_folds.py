@@ -21,9 +21,9 @@ from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EvalContext
 from lineage.results import Note, notes_to_json, results_frame
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.study_rows import write_no_ngrams
-from tests.user_project import make_project, run_stage, write_params
+from tests.helpers import tiny
+from tests.helpers.study_rows import write_no_ngrams
+from tests.helpers.user_project import make_project, run_stage, write_params
 
 AUTHORS = 9
 SPLITS = {"train": "train.csv", "test": "train.csv"}

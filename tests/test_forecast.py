@@ -27,8 +27,8 @@ from lineage.forecast.records import StageForecast, StudyForecast
 from lineage.runtime.settings import METADATA_DIR
 from lineage.study.checks import check_study
 from lineage.study.resolved import resolved_values
-from tests import user_project
-from tests.checkout import RUN_STUDY, create_own_study, run_command, set_params
+from tests.helpers import user_project
+from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command, set_params
 
 
 def small_params(**changes: Any) -> Params:

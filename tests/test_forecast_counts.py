@@ -26,7 +26,7 @@ from lineage.methods.trials import RACE_VALIDATIONS, Trial
 from lineage.training.pretrain import pretrain
 from lineage.training.train_run import SHORT_VALIDATIONS, TrainContext
 from lineage.work import TRAINING_PASSES, WorkLog
-from tests import tiny, user_project
+from tests.helpers import tiny, user_project
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
 
 TRIALS = (Trial(learning_rate=0.01), Trial(learning_rate=0.02, epochs=3))

@@ -3,7 +3,7 @@
 import pytest
 
 from lineage.report import formatting
-from tests.study_rows import build_comparison
+from tests.helpers.study_rows import build_comparison
 
 
 def test_an_interval_that_the_data_cannot_support_is_replaced_by_the_reason() -> None:

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from flows.cli import app
 from lineage.artifacts import read_json
 from lineage.synthetic.grammar import generate_documents
-from tests.checkout import ROOT
-from tests.installation import build_wheel, install_wheel
-from tests.toy_project import read_dvc_lock
+from tests.helpers.checkout import ROOT
+from tests.helpers.installation import build_wheel, install_wheel
+from tests.helpers.toy_project import read_dvc_lock
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 NUM_DOCUMENTS = 400

@@ -28,7 +28,7 @@ from lineage.report.section import Cell, Section, Table, as_row
 from lineage.report.sections.gains import build
 from lineage.report.sections.tasks import build_label_count_table
 from lineage.report.task_scores import list_task_scores
-from tests.sections import (
+from tests.helpers.sections import (
     column_names,
     find_blocks,
     find_figures,
@@ -37,7 +37,7 @@ from tests.sections import (
     read_table,
     report_of,
 )
-from tests.study_rows import FAMILIES, GRID, Study, render_pages
+from tests.helpers.study_rows import FAMILIES, GRID, Study, render_pages
 
 OUTCOMES = ("better", "equivalent", "no significant difference", "worse", "both at chance")
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lineage.errors import InputError
 from lineage.families.gpt import GPTModel
 from lineage.training.objectives import causal_lm_loss
-from tests import tiny
+from tests.helpers import tiny
 
 
 def build_gpt(**architecture: object) -> GPTModel:

@@ -16,9 +16,9 @@ from flows.runner import make_runner
 from lineage.artifacts import check_intact, create_artifact
 from lineage.errors import DamagedError, InputError
 from lineage.runtime.integrity import check_outputs, check_result_files
-from tests.checkout import RUN_STUDY, run_command, set_params, stage_outcomes
-from tests.rot import cache_copy, flip_bit
-from tests.toy_project import Project, make_project, read_dvc_lock
+from tests.helpers.checkout import RUN_STUDY, run_command, set_params, stage_outcomes
+from tests.helpers.rot import cache_copy, flip_bit
+from tests.helpers.toy_project import Project, make_project, read_dvc_lock
 
 WEIGHTS = "artifacts/pretrained/gpt/0/model.safetensors"
 

@@ -31,8 +31,8 @@ from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Encoding
-from tests import tiny
-from tests.fitting import fit_bilstm_probe
+from tests.helpers import tiny
+from tests.helpers.fitting import fit_bilstm_probe
 from tests.test_networks import CASES, WORDS
 
 S = tiny.SMALL_SETTINGS["word2vec"]["architecture"]["hidden_size"]

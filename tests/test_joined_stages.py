@@ -20,9 +20,9 @@ from lineage.config.resolve import merge_trees
 from lineage.data.checks import check_task_data
 from lineage.errors import InputError
 from lineage.study.checks import check_study
-from tests import tiny
-from tests.study_rows import GRID, Study, render_pages
-from tests.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers import tiny
+from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
 
 Tree = dict[str, Any]
 NAME = "gpt + word2vec"

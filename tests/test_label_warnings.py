@@ -10,7 +10,7 @@ from lineage.config.data import Task
 from lineage.config.records import parse_record, parse_yaml
 from lineage.data.items import build_items
 from lineage.tasks.base import load_kind
-from tests.user_project import (
+from tests.helpers.user_project import (
     make_project,
     mood_reviews,
     run_stage,

@@ -19,7 +19,7 @@ from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.budget import match_parameter_budget
 from lineage.training.optimizers import build_adamw, build_param_groups, densify_gradients
-from tests import tiny
+from tests.helpers import tiny
 
 WORDS = [
     "bade",

@@ -27,15 +27,15 @@ from lineage.methods.finetuning import (
 )
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
-from tests import tiny
-from tests.by_hand import (
+from tests.helpers import tiny
+from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
     cross_entropy_nats,
     lstm_step,
     parameter_arrays,
 )
-from tests.fitting import finetune
+from tests.helpers.fitting import finetune
 from tests.test_joined import build_eval_context
 from tests.test_networks import CASES
 from tests.test_sa_lstm import build_small_model

@@ -33,7 +33,12 @@ from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import make_project, run_stage, without_repeat_warnings, write_params
+from tests.helpers.user_project import (
+    make_project,
+    run_stage,
+    without_repeat_warnings,
+    write_params,
+)
 
 TREC = [
     ("DESC:manner", "How did serfdom develop : in Russia ?"),

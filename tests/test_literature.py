@@ -28,9 +28,9 @@ from lineage.errors import InputError
 from lineage.report.formatting import format_model
 from lineage.report.section import Table
 from lineage.report.sections import published_results
-from tests import tiny
-from tests.sections import read_table
-from tests.study_rows import GRID, KINDS, Study, render_pages
+from tests.helpers import tiny
+from tests.helpers.sections import read_table
+from tests.helpers.study_rows import GRID, KINDS, Study, render_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = dataclasses.replace(

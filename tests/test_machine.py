@@ -12,7 +12,7 @@ from flows.execute import StageResult
 from flows.plan import StageNode, in_run_order, read_graph
 from flows.scheduler import run_stages
 from lineage.runtime.settings import prepare_environment
-from tests.toy_project import make_project
+from tests.helpers.toy_project import make_project
 
 
 class RecordingCallback:

@@ -33,8 +33,8 @@ from lineage.study.checks import check_study
 from lineage.study.models import load_model_config
 from lineage.tasks.info import TaskInfo
 from stages import publish
-from tests import tiny
-from tests.fitting import fit_bilstm_probe
+from tests.helpers import tiny
+from tests.helpers.fitting import fit_bilstm_probe
 from tests.test_joined import SETTINGS, TABLES, build_eval_context
 from tests.test_networks import labelled_texts
 

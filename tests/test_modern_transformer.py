@@ -23,7 +23,7 @@ from lineage.training.optimizers import (
     set_learning_rates,
 )
 from lineage.training.schedules import schedule_with_warmup
-from tests import tiny
+from tests.helpers import tiny
 
 TEXT = "the small dog sees a big cat near the old house"
 

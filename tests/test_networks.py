@@ -31,8 +31,8 @@ from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.tasks.info import TaskInfo
-from tests import tiny
-from tests.fitting import finetune, fit_bilstm_probe
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune, fit_bilstm_probe
 
 WORDS = sorted(
     word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()

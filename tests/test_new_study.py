@@ -20,7 +20,7 @@ from lineage.errors import InputError
 from lineage.study.checks import check_data, check_study
 from lineage.study.draft import StudyDraft, to_yaml
 from lineage.synthetic.grammar import generate_documents
-from tests.tiny import mark_slow
+from tests.helpers.tiny import mark_slow
 
 ROOT = Path(__file__).parent.parent
 NUM_ROWS = 120

@@ -11,7 +11,7 @@ from flows.new_study import draft_study
 from lineage.config.records import parse_yaml
 from lineage.errors import InputError
 from lineage.study.source_records import collect_records
-from tests.public_checkpoints import build_hf_model, save_checkpoint
+from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
 from tests.test_new_study import check_in_folder, home, list_files, make_tickets
 
 __all__ = ["home"]  # a fixture

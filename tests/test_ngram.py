@@ -31,9 +31,9 @@ from lineage.training.loop import validate
 from lineage.training.objectives import compute_lm_metrics
 from lineage.training.pretrain import to_validation_settings
 from lineage.training.train_run import VALIDATION_BATCHES
-from tests import tiny
-from tests.sections import column_names, find_blocks, report_of
-from tests.study_rows import build_analysis
+from tests.helpers import tiny
+from tests.helpers.sections import column_names, find_blocks, report_of
+from tests.helpers.study_rows import build_analysis
 
 PREDICT_NEXT_TOKEN = ("elmo", "gpt", "gpt_modern", "taglm", "ulmfit")
 TEXTS = tiny.documents()[:40]

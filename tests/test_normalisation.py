@@ -14,7 +14,7 @@ from lineage.tokenizers.normalization import normalize_gpt1
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
-from tests import tiny
+from tests.helpers import tiny
 
 ROOT = Path(__file__).parent.parent
 RAW = "â€œWellâ€\x9d — the “bank”,   said\n \n Zoë &amp; co…  (was it?!)  donâ€™t stop "

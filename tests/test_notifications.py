@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from lineage.errors import InputError
-from tests.test_workers import Site, set_models
-from tests.toy_project import (
+from tests.helpers.toy_project import (
     Project,
     free_port,
     make_project,
@@ -27,6 +26,7 @@ from tests.toy_project import (
     project_processes,
     wait_until,
 )
+from tests.test_workers import Site, set_models
 
 SECRET = "T0KEN-of-the-webhook"
 CHANGE = "queue, all 240 labels: elmo (fine-tuned) (78.8 %) instead of TF-IDF (73.3 %)"

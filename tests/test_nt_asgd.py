@@ -31,7 +31,7 @@ from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext, TrainPhase, TrainRun
-from tests import tiny
+from tests.helpers import tiny
 
 TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
 

@@ -24,8 +24,8 @@ from lineage.methods.encoding import encode_items
 from lineage.methods.stored_features import extract_features
 from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
-from tests import tiny
-from tests.checkout import ROOT, run_command
+from tests.helpers import tiny
+from tests.helpers.checkout import ROOT, run_command
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],

@@ -16,8 +16,13 @@ from lineage.config.params import ReportParams
 from lineage.data.contamination import NgramIndex
 from lineage.language import split_words
 from lineage.report.notes import format_reason
-from tests.study_rows import GRID, Study, render_pages, write_overlap
-from tests.user_project import make_project, run_stage, without_repeat_warnings, write_params
+from tests.helpers.study_rows import GRID, Study, render_pages, write_overlap
+from tests.helpers.user_project import (
+    make_project,
+    run_stage,
+    without_repeat_warnings,
+    write_params,
+)
 
 # 16 words without punctuation
 LONG = "The river rose by a metre overnight , and nobody in the old town slept until it fell ."

@@ -13,8 +13,8 @@ from lineage.analysis.records import Analysis, System
 from lineage.config.params import ReportParams
 from lineage.report.sections.crossovers import build_tables
 from lineage.report.sections.labels import describe_label_curves
-from tests.sections import read_table
-from tests.study_rows import GRID, Study, build_analysis, build_comparison
+from tests.helpers.sections import read_table
+from tests.helpers.study_rows import GRID, Study, build_analysis, build_comparison
 
 TFIDF = System("tfidf", "tfidf", "none", "none", "none", "none", "none", "none")
 

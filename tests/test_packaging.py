@@ -20,8 +20,8 @@ from flows import package_data
 from flows.package_data import package_file
 from lineage import __version__
 from lineage.config.records import read_yaml
-from tests.checkout import ROOT
-from tests.installation import build_wheel, install_wheel
+from tests.helpers.checkout import ROOT
+from tests.helpers.installation import build_wheel, install_wheel
 
 PACKAGES = ("lineage", "flows", "stages")
 STUDIES = [f"studies/{path.name}" for path in sorted((ROOT / "studies").glob("*.yaml"))]

@@ -18,8 +18,8 @@ from rich.console import Console
 from lineage.analysis.records import Analysis
 from lineage.report import page
 from lineage.runtime.code import imported_names
-from tests.checkout import ROOT, copy_tree, run_command
-from tests.full_report import build_full_report
+from tests.helpers.checkout import ROOT, copy_tree, run_command
+from tests.helpers.full_report import build_full_report
 
 PAGES = ROOT / "tests/pages"
 HOW_TO = ROOT / "docs/how-to/add-a-section.md"

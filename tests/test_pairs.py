@@ -40,8 +40,8 @@ from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.pairs import encode_pairs
-from tests import tiny
-from tests.fitting import finetune
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]

@@ -18,8 +18,8 @@ from lineage.methods.finetuning import unfreeze_layers
 from lineage.study.models import ModelConfig, load_model_config
 from lineage.training.budget import count_parameters_by_role, match_parameter_budget
 from lineage.training.schedules import schedule_with_warmup
-from tests import tiny
-from tests.toy_project import REPOSITORY
+from tests.helpers import tiny
+from tests.helpers.toy_project import REPOSITORY
 
 
 @functools.cache

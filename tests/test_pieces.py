@@ -13,7 +13,7 @@ from lineage.tokenizers import cache
 from lineage.tokenizers.cache import TokenizationCache
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
-from tests import tiny
+from tests.helpers import tiny
 
 TOKENIZER_TYPES: tuple[TokenizerType, ...] = ("word", "byte_bpe", "wordpiece")
 UNUSUAL_TEXTS = [

@@ -13,7 +13,7 @@ from flows import forecast
 from flows.forecast import check_free_space
 from flows.study import check_places
 from lineage.errors import InputError
-from tests.toy_project import Project, assert_one_message, make_project
+from tests.helpers.toy_project import Project, assert_one_message, make_project
 
 # Root may write anywhere, but not to a disk that is mounted read-only, or full.
 OWN_MOUNTS = ("unshare", "--mount", "sh", "-c")

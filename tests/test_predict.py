@@ -33,8 +33,8 @@ from lineage.serving.export import export_system
 from lineage.serving.predict import Predictor, predict_file
 from lineage.serving.systems import KeptSystem, choose_system, format_systems, write_systems
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.user_project import write_params
+from tests.helpers import tiny
+from tests.helpers.user_project import write_params
 
 NUM_ITEMS = {"train": 30, "validation": 12, "test": 23}
 SETTINGS = EvaluateSettings(

@@ -13,9 +13,9 @@ import pytest
 
 from flows.addresses import read_prefect_secret, sign_in_url
 from lineage.errors import InputError
-from tests.browser import find_browser, serve_folder, show
-from tests.checkout import ROOT
-from tests.toy_project import (
+from tests.helpers.browser import find_browser, serve_folder, show
+from tests.helpers.checkout import ROOT
+from tests.helpers.toy_project import (
     Project,
     ask_prefect,
     basic_authentication,

@@ -10,7 +10,7 @@ from lineage.artifacts import file_digest
 from lineage.data import corpus, prepare_task
 from lineage.data.prepared import PREPARED_FOLDER, PreparedData
 from lineage.errors import InputError
-from tests.user_project import make_project, run_stage
+from tests.helpers.user_project import make_project, run_stage
 
 STAGES = (("sources",), ("corpus", "general"), ("task", "mood"))
 

@@ -21,11 +21,11 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.report.notes import format_note
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.checkout import RUN_STUDY, create_own_study, run_command
-from tests.private_text import find_leaks, read_texts
-from tests.toy_project import REPOSITORY
-from tests.user_project import write_params
+from tests.helpers import tiny
+from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command
+from tests.helpers.private_text import find_leaks, read_texts
+from tests.helpers.toy_project import REPOSITORY
+from tests.helpers.user_project import write_params
 
 
 @pytest.mark.slow

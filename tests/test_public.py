@@ -26,8 +26,8 @@ from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.samplers import iterate_batches
-from tests import tiny
-from tests.public_checkpoints import (
+from tests.helpers import tiny
+from tests.helpers.public_checkpoints import (
     CAUSAL_KINDS,
     DISCRIMINATORS,
     KINDS,

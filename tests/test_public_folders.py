@@ -20,7 +20,7 @@ from lineage.formats import huggingface
 from lineage.networks.public_folders import parse_checkpoint_source
 from lineage.networks.public_tokenizer import load_public_tokenizer
 from lineage.networks.weights import INDEX_FILE
-from tests.public_checkpoints import (
+from tests.helpers.public_checkpoints import (
     build_hf_model,
     replace_tensors,
     save_checkpoint,

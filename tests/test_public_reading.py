@@ -24,8 +24,8 @@ from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.pooling import pool_features
 from lineage.networks.public_tokenizer import load_public_tokenizer
-from tests import tiny
-from tests.public_checkpoints import KINDS, build_hf_model, save_checkpoint
+from tests.helpers import tiny
+from tests.helpers.public_checkpoints import KINDS, build_hf_model, save_checkpoint
 from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public
 
 

@@ -22,8 +22,8 @@ from lineage.report.notes import format_reason
 from lineage.report.section import ReportData
 from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
-from tests.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
-from tests.user_project import SHORT_FINETUNING, make_project, run_stage, write_params
+from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
+from tests.helpers.user_project import SHORT_FINETUNING, make_project, run_stage, write_params
 
 Tree = dict[str, Any]
 PUBLIC = ("other_bert", "other_gpt")

@@ -17,7 +17,7 @@ from lineage.config.params import ReportParams
 from lineage.networks.registry import load_family
 from lineage.report import publication
 from lineage.report.decisions import summarize_decisions
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, render_pages
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ from lineage.methods.trials import (
     is_race,
 )
 from lineage.networks.weights import WEIGHTS_FILE
-from tests import tiny
+from tests.helpers import tiny
 from tests.test_early_stopping import WalkerTraining, start_walker
 from tests.test_transfer import FINETUNE, PROBE, task  # noqa: F401
 

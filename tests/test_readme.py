@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from lineage.artifacts import create_artifact
-from tests import tiny
-from tests.checkout import ROOT, run_command
-from tests.toy_project import free_port
+from tests.helpers import tiny
+from tests.helpers.checkout import ROOT, run_command
+from tests.helpers.toy_project import free_port
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODELS_IN_AND_OUT = (ROOT / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from lineage import artifacts
 from lineage.config.resolve import merge_trees
 from lineage.data.dataset_stats import read_dataset_stats
 from lineage.tasks.base import load_kind
-from tests.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import make_project, run_stage, write_params
 
 QA_COLUMNS = {
     "question": "question",

@@ -19,7 +19,7 @@ from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.training.curve import CurvePoint, LearningCurve
 from lineage.training.samplers import BpttBatches
-from tests import tiny
+from tests.helpers import tiny
 
 VOCAB_SIZE = 4
 TRAIN_IDS = np.array([0, 1, 1, 0, 1, 2, 0, 1])  # pairs 01 11 10 01 12 20 01; 3 does not occur

@@ -36,8 +36,8 @@ from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.train_run import TrainContext
-from tests import tiny
-from tests.fitting import finetune
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune
 
 FINETUNE = FinetuneMethod(
     epochs=1,

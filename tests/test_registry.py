@@ -30,11 +30,11 @@ from lineage.serving.registry import (
     publish_champions,
     registered_name,
 )
-from tests import tiny
+from tests.helpers import tiny
+from tests.helpers.user_project import tracking_uri
 from tests.test_decision import decide_one
 from tests.test_predict import evaluate_tfidf, prepare_case
 from tests.test_ranking import build_cells
-from tests.user_project import tracking_uri
 
 ITEMS = 600
 

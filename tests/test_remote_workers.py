@@ -14,10 +14,16 @@ from pathlib import Path
 import pytest
 
 from lineage.artifacts import read_json
-from tests.checkout import create_own_study, run_command, stage_outcomes
-from tests.installation import build_wheel, install_wheel
-from tests.private_text import find_leaks, read_texts
-from tests.toy_project import ask_prefect, free_port, prefect_access, read_dvc_lock, wait_until
+from tests.helpers.checkout import create_own_study, run_command, stage_outcomes
+from tests.helpers.installation import build_wheel, install_wheel
+from tests.helpers.private_text import find_leaks, read_texts
+from tests.helpers.toy_project import (
+    ask_prefect,
+    free_port,
+    prefect_access,
+    read_dvc_lock,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 

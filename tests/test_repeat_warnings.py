@@ -7,7 +7,7 @@ import pytest
 
 from lineage.data.splits import describe_repeats
 from lineage.tasks.info import TaskInfo
-from tests.user_project import make_project, mood_reviews, run_stage, write_params
+from tests.helpers.user_project import make_project, mood_reviews, run_stage, write_params
 
 # The fourth is in validation.
 REMEDY = "train has too, word for word, so they are learned and then scored; remove them from train or from here"

@@ -17,8 +17,8 @@ from lineage.report.notes import format_notes
 from lineage.report.sections.data import format_duplicates
 from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.questions import TASK_KEYS, build_questions, build_task
+from tests.helpers import tiny
+from tests.helpers.questions import TASK_KEYS, build_questions, build_task
 
 WORDS = 200  # more than an item keeps of a text
 CLASSIFY = {"kind": "text_classification", "label": "label"}

@@ -10,7 +10,7 @@ import pytest
 from flows import resume_points
 from flows.plan import RemoteStore, init_dvc, set_default_remote
 from flows.resume_points import REMOTE_FOLDER, ResumePoints
-from tests.toy_project import wait_until
+from tests.helpers.toy_project import wait_until
 
 STAGE = "pretrain@gpt-0"
 STATE = Path(".lineage") / "resume" / "pretrain-gpt-0" / "key"

@@ -16,8 +16,8 @@ from mlflow.entities import Run
 from lineage.errors import InputError
 from lineage.runtime import recorder, tracking
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
-from tests.browser import find_browser, show
-from tests.toy_project import free_port, wait_until
+from tests.helpers.browser import find_browser, show
+from tests.helpers.toy_project import free_port, wait_until
 
 ATTEMPTS = 3  # on a busy machine a page may not have been drawn
 ERROR = "mood.csv: row 7: the label is missing; give it one"

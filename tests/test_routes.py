@@ -12,16 +12,16 @@ from lineage.config.resolve import merge_trees
 from lineage.report.notes import format_reason
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.runtime.settings import EXPERIMENT_NAME
-from tests.checkout import (
+from tests.helpers.checkout import (
     RUN_STUDY,
     create_own_study,
     planned_stages,
     run_command,
     stage_outcomes,
 )
-from tests.private_text import find_leaks, read_texts
-from tests.toy_project import free_port, read_dvc_lock
-from tests.user_project import write_params
+from tests.helpers.private_text import find_leaks, read_texts
+from tests.helpers.toy_project import free_port, read_dvc_lock
+from tests.helpers.user_project import write_params
 
 EVALUATION_STAGES = {"evaluate@gpt-0-mood", "evaluate_adapted@gpt-0-mood", "report", "publish"}
 TASK_STAGES = {

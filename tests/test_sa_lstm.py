@@ -18,8 +18,8 @@ from lineage.families.sa_lstm import (
 from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.finetuning import FinetunedModel, finetuning_objective
 from lineage.networks.batch import IGNORE_INDEX, Batch
-from tests import tiny
-from tests.by_hand import (
+from tests.helpers import tiny
+from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
     cross_entropy_nats,

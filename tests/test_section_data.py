@@ -30,9 +30,9 @@ from lineage.report.sections.data import build_data_table, build_unknown_token_t
 from lineage.report.task_notes import describe_task_data, format_folds
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.sections import column_names, read_table
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers import tiny
+from tests.helpers.sections import column_names, read_table
+from tests.helpers.study_rows import GRID, Study, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from lineage.analysis.records import Analysis, LossCurve
 from lineage.report.sections.loss_curves import draw_loss_curves
-from tests.study_rows import build_analysis
+from tests.helpers.study_rows import build_analysis
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from lineage.config.params import ReportParams
 from lineage.report.section import Table
 from lineage.report.sections.adaptation import build
 from lineage.report.task_scores import format_usage, list_task_scores
-from tests.sections import find_blocks, read_table, report_of
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers.sections import find_blocks, read_table, report_of
+from tests.helpers.study_rows import GRID, Study, render_pages
 
 
 @pytest.fixture(scope="module")

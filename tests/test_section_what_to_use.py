@@ -9,7 +9,7 @@ from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, Setting
 from lineage.config.params import ReportParams
 from lineage.report.sections.what_to_use import describe_intervals, draw_main_panels
-from tests.study_rows import GRID, Study
+from tests.helpers.study_rows import GRID, Study
 
 
 def small_analysis(folder: Path, **changes: Any) -> Analysis:

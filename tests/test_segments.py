@@ -11,7 +11,7 @@ from lineage.training import masked_lm_batches
 from lineage.training.pretrain import to_validation_settings
 from lineage.training.samplers import iterate_batches
 from lineage.training.settings import MaskReplacement
-from tests import tiny
+from tests.helpers import tiny
 
 
 def build_sampler(**changes: object) -> masked_lm_batches.MaskedSegmentPairs:

@@ -23,8 +23,8 @@ from lineage.families import public as family
 from lineage.methods.encoding import batch_by_length, collate_items, encode_items
 from lineage.networks.public_folders import inspect_checkpoint, parse_checkpoint_source
 from lineage.tokenizers.tokenizer import Tokenizer
-from tests import tiny
-from tests.public_checkpoints import build_hf_model, save_checkpoint
+from tests.helpers import tiny
+from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
 from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public
 
 DENSE_WEIGHT = torch.linspace(-1, 1, 16 * 5).reshape(5, 16)

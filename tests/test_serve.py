@@ -35,10 +35,10 @@ from lineage.serving.export import export_system
 from lineage.serving.mlflow_model import LoadedSystem
 from lineage.serving.requests import MAX_MARKS, REQUEST_LIMITS
 from lineage.tasks.columns import TableColumns
-from tests.checkout import ROOT, run_command
+from tests.helpers.checkout import ROOT, run_command
+from tests.helpers.toy_project import free_port, wait_until
 from tests.test_mlflow_model import package_case
 from tests.test_predict import evaluate_case
-from tests.toy_project import free_port, wait_until
 
 NAME = "study-mood"  # the study's folder, and its task
 LABEL_FILE = ("lineage", "predict", "--task", "mood", "new.csv", "-o", "labelled.jsonl")

@@ -48,8 +48,8 @@ from lineage.results import results_frame
 from lineage.study.checks import check_study
 from lineage.study.stage_records import stage_records
 from lineage.work import TRAINING_PASSES
-from tests import tiny, user_project
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers import tiny, user_project
+from tests.helpers.study_rows import GRID, Study, render_pages
 from tests.test_transfer import FINETUNE, PROBE, build_context, task  # noqa: F401
 
 SETTINGS = SetfitMethod(

@@ -20,7 +20,7 @@ from lineage.data.items import build_items, task_fingerprint
 from lineage.data.sources import DataTable
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 # Text that table parsers are known to change: NA and None, quotation marks, commas, numbers, dates,

@@ -19,8 +19,8 @@ from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
 from lineage.tokenizers.train import train_tokenizer
-from tests import tiny
-from tests.questions import TASK_KEYS, WORDS, build_questions, build_task
+from tests.helpers import tiny
+from tests.helpers.questions import TASK_KEYS, WORDS, build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
 TEXT = "Na\u00efve  Ann saw 3.5 owls; Ann didn't see (any) cats \u2014 or dogs\u2026"

@@ -31,9 +31,9 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
-from tests import tiny
-from tests.fitting import finetune, fit_bilstm_probe
-from tests.questions import build_questions, build_task
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune, fit_bilstm_probe
+from tests.helpers.questions import build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
 LEARNING_NAMES = [

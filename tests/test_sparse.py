@@ -17,7 +17,7 @@ from lineage.training.optimizers import (
 )
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
-from tests import tiny
+from tests.helpers import tiny
 
 ADAGRAD = {
     "optimizer": "adagrad",

@@ -15,7 +15,7 @@ from lineage.errors import InputError
 from lineage.runtime import stage
 from lineage.runtime.code import code_digest
 from lineage.runtime.stage import Stage
-from tests.checkout import ROOT
+from tests.helpers.checkout import ROOT
 
 
 def test_the_seconds_of_a_resumed_stage_include_saved_work_but_not_lost_work(

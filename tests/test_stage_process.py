@@ -15,7 +15,7 @@ import pytest
 
 from flows.stage_process import Command, run_command
 from lineage.runtime.locks import hold_lock
-from tests.toy_project import wait_until
+from tests.helpers.toy_project import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = """

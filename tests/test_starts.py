@@ -23,7 +23,7 @@ from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
 from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
-from tests import tiny
+from tests.helpers import tiny
 
 QUICK_FINETUNE = {
     "epochs": 1,

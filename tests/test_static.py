@@ -39,7 +39,7 @@ from lineage.tokenizers.train import train_tokenizer
 from lineage.tokenizers.word_bytes import word_byte_table
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.train_run import TrainContext
-from tests import tiny
+from tests.helpers import tiny
 from tests.test_transfer import build_context
 
 STATIC = ("word2vec", "fasttext", "glove")

@@ -22,7 +22,7 @@ from lineage.analysis.statistics import (
     standard_error,
 )
 from lineage.answers.metrics import pearson
-from tests.bootstrap import bootstrap
+from tests.helpers.bootstrap import bootstrap
 
 SEEDS = 3
 EXAMPLES = 400

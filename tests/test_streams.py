@@ -17,7 +17,7 @@ from lineage.tokenizers.train import train_tokenizer
 from lineage.training.masked_lm_batches import choose_mask_positions, mask_tokens
 from lineage.training.samplers import CausalWindows, iterate_batches
 from lineage.training.settings import MaskReplacement
-from tests import tiny
+from tests.helpers import tiny
 
 ROOT = Path(__file__).parent.parent
 

@@ -16,8 +16,8 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.study.checks import check_study
 from lineage.study.models import load_model_config, parse_model_config
 from lineage.study.resolved import format_params, resolved_values
-from tests import tiny
-from tests.toy_project import REPOSITORY
+from tests.helpers import tiny
+from tests.helpers.toy_project import REPOSITORY
 
 GRID_KEYS = set(re.findall(r"\$\{grid\.(\w+)\}", (REPOSITORY / "dvc.yaml").read_text()))
 

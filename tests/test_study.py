@@ -37,8 +37,8 @@ from flows.view import print_status
 from lineage.config.records import read_yaml
 from lineage.errors import InputError
 from lineage.runtime.provenance import StudyVersion, find_study_version
-from tests.checkout import IDENTITY, ROOT, run_command
-from tests.user_project import write_params
+from tests.helpers.checkout import IDENTITY, ROOT, run_command
+from tests.helpers.user_project import write_params
 
 DEMO_PARAMS = (ROOT / "params.yaml").read_text(encoding="utf-8")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from lineage.analysis import cells
 from lineage.analysis.records import System
 from lineage.report import figures, styles
-from tests.study_rows import GRID, build_analysis
+from tests.helpers.study_rows import GRID, build_analysis
 
 GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 

@@ -15,7 +15,7 @@ from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.items import TaskItems, build_items, check_task_files
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
-from tests.user_project import make_project, without_repeat_warnings, write_params
+from tests.helpers.user_project import make_project, without_repeat_warnings, write_params
 
 SENTENCE = ["saw", "Anna", "Jones"]
 

@@ -23,15 +23,15 @@ from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import answer_rows, encode_items
 from lineage.methods.run_predictions import RunPredictions
 from lineage.study.checks import check_study
-from tests import tiny
-from tests.by_hand import (
+from tests.helpers import tiny
+from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
     cross_entropy_nats,
     lstm_step,
     parameter_arrays,
 )
-from tests.fitting import fit_bilstm_probe
+from tests.helpers.fitting import fit_bilstm_probe
 from tests.test_joined import build_eval_context, cache_joined_features
 from tests.test_networks import CASES
 

@@ -13,8 +13,8 @@ from lineage.networks.batch import Batch
 from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.state import RngState, TrainState
-from tests import tiny
-from tests.by_hand import (
+from tests.helpers import tiny
+from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
     cross_entropy_nats,

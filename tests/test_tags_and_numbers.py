@@ -33,8 +33,8 @@ from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
-from tests import tiny
-from tests.fitting import finetune
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]

@@ -10,7 +10,7 @@ from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, GroupScore, GroupScores, System
 from lineage.config.params import ReportParams
 from lineage.report.task_notes import describe_task_data
-from tests.study_rows import GRID, Study, build_analysis
+from tests.helpers.study_rows import GRID, Study, build_analysis
 
 GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 

@@ -22,7 +22,7 @@ from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
-from tests.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import make_project, run_stage, write_params
 
 
 def build_task(root: Path, *, seed: int = 1, **keys) -> TaskItems:

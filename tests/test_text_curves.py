@@ -36,8 +36,8 @@ from lineage.training.pretrain import TrainOutput, build_training, pretrain
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext
-from tests import tiny, user_project
-from tests.study_rows import GRID, Study, render_pages
+from tests.helpers import tiny, user_project
+from tests.helpers.study_rows import GRID, Study, render_pages
 from tests.test_evidence import PARAMS as EVIDENCE_PARAMS
 from tests.test_evidence import TASKS, facts_of
 

@@ -22,7 +22,7 @@ from lineage.runtime.datasets import describe_dataset
 from lineage.runtime.provenance import Dataset
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from lineage.runtime.tracking import MlflowTracker, ModelScore, RankedSystem
-from tests.toy_project import wait_until
+from tests.helpers.toy_project import wait_until
 
 pytestmark = pytest.mark.usefixtures("without_time_limit")
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -29,8 +29,8 @@ from lineage.training.optimizers import (
 )
 from lineage.training.schedules import schedule_with_warmup, slanted_triangular_schedule
 from lineage.training.state import RngState, TrainState
-from tests import tiny
-from tests.killed_training import SHARES
+from tests.helpers import tiny
+from tests.helpers.killed_training import SHARES
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,7 +41,7 @@ def start_training(name: str, resume: Path, out: Path, text_bytes: int) -> "subp
         [
             sys.executable,
             "-m",
-            "tests.killed_training",
+            "tests.helpers.killed_training",
             name,
             str(resume),
             str(out),

@@ -28,8 +28,8 @@ from lineage.results import results_frame
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
-from tests import tiny
-from tests.fitting import finetune
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune
 
 FINETUNE = FinetuneMethod(
     epochs=2,

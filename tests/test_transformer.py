@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lineage.networks.base import Encoder
-from tests import tiny
+from tests.helpers import tiny
 
 DROPOUT = 0.37
 Dropped = list[tuple[str, float, tuple[int, ...]]]  # place, share, shape

@@ -40,8 +40,8 @@ from lineage.training.loop import TrainPlan, train
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
-from tests import tiny
-from tests.study_rows import render_pages, write_no_ngrams, write_overlap
+from tests.helpers import tiny
+from tests.helpers.study_rows import render_pages, write_no_ngrams, write_overlap
 
 BASE = tiny.model_config("seq2seq").evaluate
 

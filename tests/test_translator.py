@@ -19,7 +19,7 @@ from lineage.families.translator import (
 from lineage.methods.translation import PairBatch, beam_search, collate_pairs, translation_loss
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
-from tests import tiny
+from tests.helpers import tiny
 
 D, V = 3, 11
 SETTINGS = TranslationSettings(

@@ -26,7 +26,7 @@ from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
-from tests import tiny, user_project
+from tests.helpers import tiny, user_project
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,

@@ -14,7 +14,7 @@ from lineage.errors import InputError
 from lineage.families.seq2seq import TwoLanguageBpttBatches, one_language_lm_loss
 from lineage.study.checks import check_study
 from lineage.study.models import parse_model_config
-from tests import tiny
+from tests.helpers import tiny
 
 ROOT = Path(__file__).parent.parent
 

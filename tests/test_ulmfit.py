@@ -33,7 +33,7 @@ from lineage.training.objectives import regularized_lm_loss
 from lineage.training.optimizers import AdaptSettings, build_adamw, build_param_groups
 from lineage.training.pretrain import TrainOutput
 from lineage.training.train_run import TrainContext
-from tests import tiny
+from tests.helpers import tiny
 
 TEXT = tiny.documents()[0]
 BACKWARD = {"tokenizer": {"direction": "backward"}}

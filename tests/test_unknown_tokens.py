@@ -11,7 +11,7 @@ from lineage.evaluation.result_rows import unknown_token_rows
 from lineage.methods.encoder import EvalContext
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.info import TaskInfo
-from tests import tiny
+from tests.helpers import tiny
 
 
 def build_context(

@@ -20,7 +20,7 @@ from mlflow import MlflowClient
 
 from lineage.runtime import journal, recorder, sender, tracking
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
-from tests.toy_project import free_port, wait_until
+from tests.helpers.toy_project import free_port, wait_until
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_CALL_SECONDS = 0.010

@@ -12,7 +12,7 @@ from lineage.methods.encoding import EncodedItem, encode_question_context, encod
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
-from tests import tiny
+from tests.helpers import tiny
 from tests.test_chinese import MIXED_SCRIPT_WORDS
 from tests.test_chinese import trained_tokenizer as chinese_tokenizer
 from tests.test_span import TOKENIZERS

@@ -21,7 +21,7 @@ from lineage.formats.word2vec import (
 from lineage.networks.static import StaticVectors, vocab_words
 from lineage.serving.export import export
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
-from tests import tiny
+from tests.helpers import tiny
 
 STATIC = ("word2vec", "fasttext", "glove")
 VECTORS = WordVectors(

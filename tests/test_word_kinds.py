@@ -27,10 +27,10 @@ from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_ME
 from lineage.tasks import word_similarity
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
-from tests import tiny
+from tests.helpers import tiny
+from tests.helpers.user_project import make_project, run_stage, write_params
 from tests.test_transfer import FINETUNE, PROBE
 from tests.test_wordspace import make_items, unit_vectors_by_hand
-from tests.user_project import make_project, run_stage, write_params
 
 # The family with the smallest vocabulary.
 WORDS = sorted(

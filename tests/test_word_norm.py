@@ -12,8 +12,8 @@ from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, predict_f
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
 from lineage.report.notes import format_note
-from tests import tiny
-from tests.fitting import finetune
+from tests.helpers import tiny
+from tests.helpers.fitting import finetune
 from tests.test_networks import CASES, WORDS
 
 FINETUNE = FinetuneMethod(

@@ -13,7 +13,7 @@ from lineage.methods.encoding import (
     pool_words,
 )
 from lineage.networks.batch import Batch
-from tests import tiny
+from tests.helpers import tiny
 
 SENTENCE = ["here", "is", "ab-cd.ef", "again"]  # the third word has at least five pieces
 TARGET_WORD = 2

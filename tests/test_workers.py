@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.toy_project import (
+from tests.helpers.toy_project import (
     Project,
     ask_prefect,
     free_port,

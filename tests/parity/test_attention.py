@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lineage.formats import huggingface
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
-from tests.golden import golden_folder
+from tests.helpers.golden import golden_folder
 
 TOLERANCE = {"atol": 3e-5, "rtol": 0.0}
 

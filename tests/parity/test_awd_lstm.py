@@ -21,8 +21,8 @@ from lineage.networks.layers import awd_lstm
 from lineage.networks.layers.awd_lstm import AwdDropouts
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training.objectives import regularized_lm_loss
-from tests import tiny
-from tests.golden import golden_folder
+from tests.helpers import tiny
+from tests.helpers.golden import golden_folder
 
 TOLERANCE = {"atol": 1e-5, "rtol": 0.0}
 NO_DROPOUT = AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0)

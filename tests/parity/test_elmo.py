@@ -18,8 +18,8 @@ from lineage.errors import InputError
 from lineage.families.elmo import ElmoModel
 from lineage.formats.bilm import Elmo, batch_to_ids, read_bilm, read_options, write_bilm
 from lineage.networks.layers.scalar_mix import ScalarMix
-from tests import tiny
-from tests.golden import golden_folder
+from tests.helpers import tiny
+from tests.helpers.golden import golden_folder
 
 REFERENCE_MODELS = ("noclip", "clip")
 TOLERANCE = {"atol": 2e-5, "rtol": 0.0}

@@ -21,7 +21,7 @@ from lineage.families.glove import (
 )
 from lineage.networks.static import StaticConfig, StaticVectors
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
-from tests.golden import golden_folder
+from tests.helpers.golden import golden_folder
 
 
 def load_settings() -> dict[str, Any]:

@@ -23,8 +23,8 @@ from lineage.training.objectives import causal_lm_loss, masked_lm_loss
 from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
-from tests.golden import golden_folder
-from tests.tiny import OneBatchSampler
+from tests.helpers.golden import golden_folder
+from tests.helpers.tiny import OneBatchSampler
 
 TOLERANCE = {"atol": 1e-8, "rtol": 1e-8}  # in double precision
 logging.disable_progress_bar()

@@ -31,8 +31,8 @@ from lineage.answers.spans import (
     token_accuracy,
 )
 from lineage.training.objectives import LossSums, compute_lm_metrics
-from tests.bootstrap import bootstrap
-from tests.golden import golden_folder
+from tests.helpers.bootstrap import bootstrap
+from tests.helpers.golden import golden_folder
 
 
 def load_cases(name: str) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from lineage.training.schedules import (
     slanted_triangular_schedule,
 )
 from lineage.training.state import RngState, TrainState
-from tests.golden import golden_folder
-from tests.tiny import OneBatchSampler
+from tests.helpers.golden import golden_folder
+from tests.helpers.tiny import OneBatchSampler
 
 
 def load_settings() -> dict[str, Any]:

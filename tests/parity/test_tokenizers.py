@@ -13,7 +13,7 @@ from lineage.formats import huggingface
 from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
-from tests import tiny
+from tests.helpers import tiny
 
 FIRSTS = [
     " ".join(d.split()[:count])

@@ -21,8 +21,8 @@ from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.objectives import causal_lm_loss, masked_lm_loss
-from tests import tiny
-from tests.golden import golden_folder
+from tests.helpers import tiny
+from tests.helpers.golden import golden_folder
 
 TOLERANCE = {"atol": 3e-5, "rtol": 0.0}
 NAMES = ("gpt1", "gpt2", "bert")

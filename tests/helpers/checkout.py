@@ -10,10 +10,10 @@ from typing import Any
 
 from lineage.config.records import read_yaml
 from lineage.config.resolve import merge_trees
-from tests import user_project
-from tests.user_project import write_params
+from tests.helpers import user_project
+from tests.helpers.user_project import write_params
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 MAKE = ("make", "-o", ".venv/ready")  # -o: the environment is set up already
 RUN_STUDY = ("lineage", "run", "--no-prefect", "--jobs", "2")
 IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@example.org")

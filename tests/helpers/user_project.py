@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from lineage.config.resolve import resolve_tree
 from lineage.synthetic.grammar import generate_documents
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = 40
 PARAMS: dict[str, Any] = {
     "corpora": {"general": {"language": "en", "sources": [{"files": "texts/*.txt"}]}},

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from tests.user_project import mood_reviews
+from tests.helpers.user_project import mood_reviews
 
 
 def set_value(tree, path, value):

@@ -1,6 +1,6 @@
 """Ways to ask a model, or the grid, for something impossible, and the message for each."""
 
-from tests.spoiled_files import set_value
+from tests.helpers.spoiled_files import set_value
 
 
 def vocabulary_too_small_for_bytes(folder, tree):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.checkout import ROOT, command_environment
-from tests.toy_project import read_dvc_lock
+from tests.helpers.checkout import ROOT, command_environment
+from tests.helpers.toy_project import read_dvc_lock
 
 RUN_ONE_STAGE_AT_A_TIME = ("lineage", "run", "--no-prefect", "--jobs", "1")
 # Trainings take seconds here, and a power cut should find their checkpoints.

@@ -1,7 +1,7 @@
 """Ways to spoil a user's parameters in one place, and the message that each must cause."""
 
-from tests import spoiled_files, spoiled_models
-from tests.spoiled_files import set_value
+from tests.helpers import spoiled_files, spoiled_models
+from tests.helpers.spoiled_files import set_value
 
 
 def missing_file(folder, tree):

@@ -22,7 +22,7 @@ from tokenizers import (
 )
 from transformers.utils import logging
 
-from tests import tiny
+from tests.helpers import tiny
 
 logging.disable_progress_bar()
 CAUSAL_KINDS = ("gpt1", "gpt2")

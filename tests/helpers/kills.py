@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from tests.checkout import ROOT, RUN_STUDY, create_own_study, run_command, set_params
-from tests.toy_project import free_port, read_dvc_lock
+from tests.helpers.checkout import ROOT, RUN_STUDY, create_own_study, run_command, set_params
+from tests.helpers.toy_project import free_port, read_dvc_lock
 
 RUN_ON_WORKERS = (sys.executable, "-m", "flows.cli", "run", "--workers")
 TARGETS = ("run", "server", "worker", "stage")

@@ -5,7 +5,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from tests.checkout import ROOT
+from tests.helpers.checkout import ROOT
 
 
 def build_wheel(folder: Path) -> Path:

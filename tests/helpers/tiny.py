@@ -37,7 +37,7 @@ from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, Tokenizer
 from lineage.tokenizers.train import train_tokenizer
 from lineage.training.budget import match_parameter_budget
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # Models that the training loop trains.
 MODERN = ("gpt_modern", "bert_modern", "gpt_bert")
 TRAINED = (

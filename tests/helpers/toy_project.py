@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 from flows.addresses import read_prefect_secret
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 DVC_YAML = """
 stages:

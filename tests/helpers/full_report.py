@@ -48,7 +48,7 @@ from lineage.evaluation.ngram_bits import NgramBits
 from lineage.report.provenance import Provenance, StageProvenance
 from lineage.report.section import ReportData
 from lineage.results import Note, joined_system_name
-from tests.study_rows import GRID, Study
+from tests.helpers.study_rows import GRID, Study
 
 FULL_GRID = replace(
     GRID,

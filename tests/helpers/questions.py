@@ -13,7 +13,7 @@ from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.tasks.base import load_kind
-from tests import tiny
+from tests.helpers import tiny
 
 # ulmfit has the smallest vocabulary.
 WORDS = sorted(

@@ -1,6 +1,6 @@
 """Run a tiny pretraining in its own process, which a test kills.
 
-Usage: python -m tests.killed_training CASE RESUME_FOLDER OUT_FOLDER TEXT_BYTES.
+Usage: python -m tests.helpers.killed_training CASE RESUME_FOLDER OUT_FOLDER TEXT_BYTES.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from lineage.config.params import Budget, Params, read_params
 from lineage.training.devices import configure_torch
 from lineage.training.pretrain import pretrain
 from lineage.training.train_run import TrainContext
-from tests import tiny
+from tests.helpers import tiny
 
 SHARES = (0.1, 0.25, 0.5, 0.75)  # of the budget, at which checkpoints are kept
 # The word table and the softmax have sparse gradients.
@@ -48,7 +48,7 @@ def main() -> None:
         with create_artifact(tokens, "tokens") as draft:
             tiny.corpus(name).save(draft, "train")
             tiny.corpus(name).save(draft, "valid")
-    default_params = read_params(Path(__file__).parent.parent / "params.yaml")
+    default_params = read_params(Path(__file__).parents[2] / "params.yaml")
     budget = Budget(
         corpus="general", text_bytes=text_bytes, max_epochs=50, body_parameters=tiny.BODY_PARAMETERS
     )
