@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
 from lineage.config.params import AdaptationBudget, Params, read_params
 from lineage.networks.checkpoint import Checkpoint
-from lineage.runtime.tracking import MlflowTracker
+from lineage.runtime.recorder import Tracker
 from lineage.study.models import load_model_config
 from lineage.study.stage_records import stage_records
 from lineage.tokenizers.token_ids import encode_corpus
@@ -60,7 +60,7 @@ def build_params(text_bytes: int, **changes: Any) -> Params:
 def build_context(folder: Path) -> TrainContext:
     return TrainContext(
         tiny.CPU,
-        MlflowTracker(None),
+        Tracker(),
         folder,
         checkpoint_seconds=99,
         report_progress=lambda *_: None,

@@ -19,7 +19,7 @@ from lineage.families.elmo import ElmoModel
 from lineage.formats import bilm
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.lstm import ProjectedLSTM
-from lineage.runtime.tracking import MlflowTracker
+from lineage.runtime.recorder import Tracker
 from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.optimizers import build_pretraining_optimizer
@@ -51,7 +51,7 @@ def pretrain_tiny_model(
     params = dataclasses.replace(
         params, budget=dataclasses.replace(params.budget, text_bytes=text_bytes)
     )
-    context = TrainContext(tiny.CPU, MlflowTracker(None), folder / "resume", 99, lambda *_: None)
+    context = TrainContext(tiny.CPU, Tracker(), folder / "resume", 99, lambda *_: None)
     return pretrain(checkpoint, folder / "tokens", params, context), checkpoint
 
 

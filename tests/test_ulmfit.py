@@ -25,7 +25,7 @@ from lineage.methods.encoding import (
 from lineage.methods.finetuning import FinetunedModel, unfreeze_layers, update_batch_norm
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.static import vocab_words
-from lineage.runtime.tracking import MlflowTracker
+from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.adapt import HeldOutMetrics, adapt, find_new_words, split_target_texts
@@ -135,7 +135,7 @@ def adapt_checkpoint(
     )
     context = TrainContext(
         tiny.CPU,
-        MlflowTracker(None),
+        Tracker(),
         folder / "resume",
         checkpoint_seconds=99,
         report_progress=lambda *_: None,
