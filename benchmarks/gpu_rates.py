@@ -247,7 +247,10 @@ def awd_loop_forward(layer: Any) -> Callable[..., Any]:
 
     def forward(x_BTI: torch.Tensor, state: Any, *, drop: float) -> Any:
         weight_hh = nn.functional.dropout(layer.weight_hh, drop, layer.training)
-        hidden, cell = (tensor[0] for tensor in state)
+        if state is None:
+            hidden = cell = x_BTI.new_zeros(len(x_BTI), layer.weight_hh.shape[1])
+        else:
+            hidden, cell = (tensor[0] for tensor in state)
         outputs = []
         for x_BI in x_BTI.unbind(1):
             from_input = nn.functional.linear(x_BI, layer.weight_ih, layer.bias_ih)

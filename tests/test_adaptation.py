@@ -306,7 +306,10 @@ def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Pa
     with create_artifact(folder, "task") as draft:
         for name, table in tables.items():
             write_table(draft / f"{name}.parquet", table)
-        write_json(draft / "task.json", {"name": "t", "language": "en", **info})
+        write_json(
+            draft / "task.json",
+            {"name": "t", "kind": "text_classification", "language": "en", **info},
+        )
     return folder
 
 

@@ -28,7 +28,7 @@ def write_task_folders(folder: Path, study: Study) -> None:
         artifacts.write_table(folder / task / "test.parquet", table)
         artifacts.write_json(
             folder / task / "task.json",
-            {"kind": "text_classification", "language": "en", "has": ["test"]},
+            {"name": task, "kind": "text_classification", "language": "en", "has": ["test"]},
         )
 
 
