@@ -444,7 +444,7 @@ def _run_with_prefect(options: "RunOptions") -> int:
     from flows.study import check_places, hold_run_lock
 
     root = _study_root()
-    # What can be refused at once is refused before the server is started.
+    # Refuse before the server is started, if possible.
     check_places(root)
     with hold_run_lock(root):
         pass

@@ -1,4 +1,4 @@
-"""What the Prefect server of a study knows: pools, deployments, the schedule, and lost runs.
+"""The records of a study on its Prefect server: pools, deployments, the schedule, and lost runs.
 
 Prefect reads its settings when it is imported: call `flows.servers.use_prefect` before.
 """

@@ -184,20 +184,20 @@ def choose_columns(
     `task` is the name of the task: a column of this name is its label.
     """
     columns = {name: _Column(name, values) for name, values in table.items()}
-    guesser = _Guesser(columns, requested, task, where)
+    chooser = _ColumnChooser(columns, requested, task, where)
     for name in (*requested.text, *filter(None, [requested.label])):
         if name not in columns:
-            raise guesser.refusal(f"there is no column '{name}'")
+            raise chooser.refusal(f"there is no column '{name}'")
     return (
-        guesser.choose_named_kind()
-        or guesser.choose_multiple_choice()
-        or guesser.choose_tags()
-        or guesser.choose_text_and_label()
+        chooser.choose_named_kind()
+        or chooser.choose_multiple_choice()
+        or chooser.choose_tags()
+        or chooser.choose_text_and_label()
     )
 
 
 @dataclass(frozen=True)
-class _Guesser:
+class _ColumnChooser:
     """The columns of a table, what the user has said of them, and the place for messages."""
 
     columns: dict[str, _Column]
@@ -241,9 +241,9 @@ class _Guesser:
                 "rename them"
             )
         others = {name: column for name, column in self.columns.items() if name not in choices}
-        guesser = replace(self, columns=others)
-        texts = self.requested.text or guesser.choose_texts()[0]
-        label, alternatives = guesser.choose_label(texts)
+        chooser = replace(self, columns=others)
+        texts = self.requested.text or chooser.choose_texts()[0]
+        label, alternatives = chooser.choose_label(texts)
         keys = {"text": list(texts), "choices": choices, "label": label}
         return ColumnChoice(kind, keys, (*texts, choices[0]), alternatives)
 
@@ -427,7 +427,7 @@ def choose_corpus_text(table: TableColumns, where: str) -> tuple[str, tuple[str,
     columns = {name: _Column(name, values) for name, values in table.items()}
     if len(columns) == 1:
         return next(iter(columns)), ()
-    texts, others = _Guesser(columns, RequestedColumns(), "", where).choose_texts()
+    texts, others = _ColumnChooser(columns, RequestedColumns(), "", where).choose_texts()
     if len(texts) > 1:
         raise InputError(
             f"{where}: 2 columns look like texts: {', '.join(map(shorten_value, texts))}; name "

@@ -18,7 +18,7 @@ from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding, Tokenizer
 from lineage.training.objectives import directional_nats
 
-# Of each text: (B,) sums of log-probabilities in nats, and (B,) numbers of tokens.
+# (B,) sums of log-probabilities in nats, and (B,) numbers of tokens.
 LogProbsAndCounts = tuple[torch.Tensor, torch.Tensor]
 MAX_LOGITS_PER_BATCH = 2**25  # positions times vocabulary: 128 MiB in fp32
 
