@@ -30,10 +30,10 @@ from lineage.training.optimizers import build_pretraining_optimizer
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.train_run import TrainContext, TrainPhase
 from tests.helpers import tiny
+from tests.helpers.first_word import FINETUNE
 from tests.helpers.fitting import finetune, fit_bilstm_probe
 from tests.test_adaptation import SETTINGS
 from tests.test_nt_asgd import build_averaged_run, train_to_4000_bytes
-from tests.test_transfer import FINETUNE
 
 PARAMS = read_params(Path(__file__).parent.parent / "params.yaml")
 TABLE = pd.DataFrame(

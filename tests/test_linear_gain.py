@@ -28,6 +28,7 @@ from lineage.methods.finetuning import (
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
+from tests.helpers.answer_cases import CASES
 from tests.helpers.by_hand import (
     arrays_with_prefix,
     assert_gradients_match_finite_differences,
@@ -36,8 +37,7 @@ from tests.helpers.by_hand import (
     parameter_arrays,
 )
 from tests.helpers.fitting import finetune
-from tests.test_joined import build_eval_context
-from tests.test_networks import CASES
+from tests.helpers.joined_features import build_eval_context
 from tests.test_sa_lstm import build_small_model
 
 PLAIN = FinetuneMethod(
