@@ -12,7 +12,7 @@ from lineage.analysis.ranking import compare_with_best, draw_means, rank_setting
 from lineage.analysis.records import Ranking
 from lineage.randomness import generator
 from lineage.results import PUBLIC_FAMILY
-from tests.helpers.result_cells import build_cell, build_cells
+from tests.helpers.result_cells import NUM_ITEMS, build_cell, build_cells
 
 
 def rank(cells: list[ResultCell]) -> Ranking:

@@ -323,8 +323,7 @@ def save_gpt(folder: Path) -> None:
 def save_public_encoder(folder: Path) -> None:
     """Save a public sentence encoder with a layer after its pooling."""
     pytest.importorskip("transformers")
-    from tests.test_public import load_public
-    from tests.test_sentence_encoders import save_sentence_encoder
+    from tests.helpers.public_checkpoints import load_public, save_sentence_encoder
 
     source = save_sentence_encoder(folder / "source", "Dense", "Normalize")
     model, checkpoint = load_public(source)
