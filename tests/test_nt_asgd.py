@@ -7,6 +7,8 @@ import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -26,7 +28,10 @@ from lineage.training.optimizers import (
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import TrainState
 from tests.helpers import tiny
-from tests.helpers.trainings import build_averaged_run, train_to_4000_bytes
+from tests.helpers.trainings import (
+    build_averaged_run,
+    train_to_4000_bytes,
+)
 
 TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
 
@@ -228,3 +233,48 @@ def test_too_few_checks_and_a_decreasing_learning_rate_are_refused() -> None:
     assert tiny.model_config(
         "ulmfit", pretrain={"nt_asgd": {"checks": 40, "patience": 5}, "schedule": "constant"}
     ).pretrain.nt_asgd == NonMonotonicTrigger(40, 5)
+
+
+def test_nt_asgd_decides_on_averaging_by_all_validation_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_limits = []
+
+    def count_batches(*_: Any, max_batches: int, **__: Any) -> LossSums:
+        batch_limits.append(max_batches)
+        return LossSums({"forward": 1.0}, {"forward": 1}, 1)
+
+    monkeypatch.setattr(train_run, "validate", count_batches)
+    state, sampler, validation_sampler = build_averaged_run(
+        NonMonotonicTrigger(checks=4, patience=1)
+    )
+    train_to_4000_bytes(state, sampler, validation_sampler, tmp_path)
+    assert len(batch_limits) == 4
+    assert min(batch_limits) >= validation_sampler.set_epoch(0) > train_run.VALIDATION_BATCHES
+
+
+@pytest.mark.slow
+def test_a_resumed_training_logs_its_whole_curve_again(tmp_path: Path) -> None:
+    """Its run in MLflow may be a new one, for example after a commit in between."""
+    trackers = [MagicMock(), MagicMock()]
+    (tmp_path / "resume").mkdir()
+
+    def stop() -> None:
+        if len(trackers[0].log_metrics.mock_calls) == 5:
+            raise KeyboardInterrupt
+
+    state, *samplers = build_averaged_run(NonMonotonicTrigger(checks=20, patience=18))
+    with pytest.raises(KeyboardInterrupt):
+        train_to_4000_bytes(state, *samplers, tmp_path / "resume", stop, trackers[0])
+    state, *samplers = build_averaged_run(NonMonotonicTrigger(checks=20, patience=18))
+    curve = train_to_4000_bytes(state, *samplers, tmp_path / "resume", tracker=trackers[1])
+    first, second = (
+        [
+            (call.kwargs["step"], call.kwargs["text_bytes"], call.args[0])
+            for call in tracker.log_metrics.mock_calls
+        ]
+        for tracker in trackers
+    )
+    assert [step for step, *_ in second] == [point.step for point in curve.points]
+    assert len(second) > 5
+    assert first[:4] == second[:4] and 0 < second[0][1] < second[-1][1]

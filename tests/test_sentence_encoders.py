@@ -29,7 +29,7 @@ from tests.helpers.public_checkpoints import (
     DENSE_WEIGHT,
     POOLING_KEYS,
     TEXTS,
-    TOLERANCES,
+    assert_close,
     build_batch,
     load_public,
     save_sentence_encoder,
@@ -61,10 +61,9 @@ def test_a_text_is_pooled_as_the_folder_says_whatever_the_padding(
     folder = save_sentence_encoder(tmp_path / "one", kind=kind, pooling=POOLING_KEYS[pooling])
     model, checkpoint = load_public(folder)
     batch = build_batch(checkpoint.tokenizer, TEXTS)
-    torch.testing.assert_close(
+    assert_close(
         model.pool(model.encode(batch), batch),
         expected_vectors(folder, checkpoint.tokenizer, pooling),
-        **TOLERANCES,
     )
 
 
@@ -80,14 +79,13 @@ def test_dense_and_normalize_follow_the_pooling(modules: tuple[str, ...], tmp_pa
         expected = expected / expected.norm(dim=-1, keepdim=True)
     layers = model.encode(batch)
     pooled = model.pool(layers, batch)
-    torch.testing.assert_close(pooled, expected, **TOLERANCES)
+    assert_close(pooled, expected)
     head = model.build_head(3, dropout=0.0)
     assert head(pooled).shape == (3, 3), "the head has the width of 2_Dense"
     mean = load_public(folder, pooling="mean")[0]
-    torch.testing.assert_close(
+    assert_close(
         mean.pool(layers, batch),
         expected_vectors(folder, checkpoint.tokenizer, "mean"),
-        **TOLERANCES,
         msg="pooling: mean leaves the other modules out",
     )
 
@@ -95,12 +93,10 @@ def test_dense_and_normalize_follow_the_pooling(modules: tuple[str, ...], tmp_pa
 def test_dense_is_trained_saved_and_part_of_the_random_baseline(tmp_path: Path) -> None:
     folder = save_sentence_encoder(tmp_path / "one", "Dense", "Normalize")
     model, checkpoint = load_public(folder)
-    assert model.sentence_dense is not None
     dense = {id(p) for p in model.sentence_dense.parameters()}
     assert dense <= {id(p) for p in model.layer_groups()[-1]}
     unused = load_public(folder, pooling="mean")[0]
     grouped = {id(p) for group in unused.layer_groups() for p in group}
-    assert unused.sentence_dense is not None
     assert not grouped & {id(p) for p in unused.sentence_dense.parameters()}
     (tmp_path / "kept").mkdir()
     checkpoint.save(tmp_path / "kept", model)
@@ -111,7 +107,6 @@ def test_dense_is_trained_saved_and_part_of_the_random_baseline(tmp_path: Path) 
         again.pool(again.encode(batch), batch), model.pool(model.encode(batch), batch)
     )
     baseline = loaded.build(tiny.CPU, load_weights=False)
-    assert isinstance(baseline, family.PublicModel) and baseline.sentence_dense is not None
     assert not torch.equal(baseline.sentence_dense.linear.weight, DENSE_WEIGHT)
 
 
@@ -194,7 +189,7 @@ def test_the_vectors_of_minilm_are_normalized_means_of_transformers_output(minil
         with torch.inference_mode():
             top = automodel(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         expected.append(F.normalize(top.mean(0), dim=-1))
-    torch.testing.assert_close(embed(minilm, texts), torch.stack(expected), **TOLERANCES)
+    assert_close(embed(minilm, texts), torch.stack(expected))
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ SPECIAL_TOKENS = {
 WORDPIECE_KINDS = ("bert", "distilbert", "mpnet", "electra")
 UNIGRAM_KINDS = ("albert", "deberta")
 POSITIONS = 61
-TOLERANCES = {"atol": 1e-5, "rtol": 1e-5}
+assert_close = functools.partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
 TEXTS = [
     "du kotbas gatit kaf vivkez debfi gizfif .",
     "to vandu",

@@ -1,7 +1,11 @@
 """The servers and workers of a toy project."""
 
+import contextlib
 import json
+import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -44,10 +48,10 @@ class Site:
         assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
-def start_servers(project: Project) -> Site:
+def start_servers(project: Project, **environment: str) -> Site:
     """Start the servers and workers of a project."""
     port = free_port()
-    completed = project.run("up", LINEAGE_PREFECT_PORT=str(port))
+    completed = project.run("up", LINEAGE_PREFECT_PORT=str(port), **environment)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     return Site(project, port)
 
@@ -56,3 +60,26 @@ def set_models(project: Project, **make: object) -> None:
     """Leave one model in the study, with these options of its stage make."""
     project.set_params(grid__models=["a"], models__a__make=make)
     project.read_trace()
+
+
+@contextlib.contextmanager
+def run_worker(
+    python: Path, pool: str, home: Path, variables: Mapping[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a Prefect worker with this Python, home and environment while the block lasts."""
+    home.mkdir(parents=True, exist_ok=True)
+    environment = {"HOME": str(home), "PATH": f"{python.parent}:/usr/bin:/bin", **variables}
+    command = [str(python), "-m", "prefect", "worker", "start", "--pool", pool]
+    with (home / f"worker-{pool}.log").open("w") as log:
+        worker = subprocess.Popen(
+            [*command, "--type", "process", "--limit", "1"],
+            cwd=home,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield worker
+    finally:
+        worker.terminate()
+        worker.wait()

@@ -3,26 +3,37 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
 from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact
 from lineage.config.params import read_params
 from lineage.networks.checkpoint import Checkpoint
-from lineage.runtime.tracking import MlflowTracker
+from lineage.runtime.recorder import Tracker
 from lineage.training.best_weights import BestWeights
 from lineage.training.curve import LearningCurve
 from lineage.training.loop import TrainPlan
 from lineage.training.optimizers import AdaptSettings, AveragedSGD
-from lineage.training.pretrain import TrainOutput, pretrain
+from lineage.training.pretrain import BudgetUsed, Training, TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import NonMonotonicTrigger
 from lineage.training.state import RngState, TrainState
 from lineage.training.train_run import TrainContext, TrainPhase, TrainRun
 from tests.helpers import tiny
 
+# The optimizer of bilm-tf.
+BILM_RECIPE = {
+    "optimizer": "adagrad",
+    "learning_rate": 0.2,
+    "schedule": "constant",
+    "warmup_ratio": 0.0,
+    "scale_loss_by_seq_len": True,
+    "weight_decay": 0.0,
+}
 DEMO_PARAMS = read_params(tiny.ROOT / "params.yaml")
 ADAPT_SETTINGS = AdaptSettings(
     learning_rate=0.01,
@@ -36,7 +47,7 @@ ADAPT_SETTINGS = AdaptSettings(
 
 def build_train_context(resume_dir: Path, **changes: Any) -> TrainContext:
     """Return the context of a training without MLflow, which saves no resume point."""
-    context = TrainContext(tiny.CPU, MlflowTracker(None), resume_dir, 99, lambda *_: None)
+    context = TrainContext(tiny.CPU, Tracker(), resume_dir, 99, lambda *_: None)
     return dataclasses.replace(context, **changes)
 
 
@@ -106,3 +117,16 @@ def train_to_4000_bytes(
     phases = [TrainPhase(sampler, validation_sampler)]
     TrainRun(train_state, objective, phases, plan, context, curve, best=best).run()
     return curve
+
+
+def record_run_training(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> dict[str, Any]:
+    """Replace this module's training, and return a dict of the arguments of its last call."""
+    recorded: dict[str, Any] = {}
+
+    def record(training: Training, checkpoint: Any, context: Any, **_: Any) -> TrainOutput:
+        recorded.update(vars(training))
+        model: Any = training.state.model
+        return TrainOutput(model, LearningCurve(), BudgetUsed(), "failed", "x")
+
+    monkeypatch.setattr(module, "run_training", record)
+    return recorded
