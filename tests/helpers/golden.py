@@ -10,6 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 
+def golden_settings(name: str, file: str = "config.json") -> Any:
+    """Return the settings of one reference."""
+    return json.loads((golden_folder(name) / file).read_text())
+
+
+def golden_tensors(name: str, file: str = "cases.safetensors") -> dict[str, torch.Tensor]:
+    """Return the recorded tensors of one reference."""
+    return load_file(golden_folder(name) / file)
+
+
 def golden_folder(name: str) -> Path:
     """Return the folder of one reference.
 
@@ -22,13 +32,3 @@ def golden_folder(name: str) -> Path:
     if not folder.is_dir():
         pytest.fail(f"LINEAGE_GOLDEN is {root}, which has no folder {name}")
     return folder
-
-
-def golden_settings(name: str, file: str = "config.json") -> Any:
-    """Return the settings of one reference."""
-    return json.loads((golden_folder(name) / file).read_text())
-
-
-def golden_tensors(name: str, file: str = "cases.safetensors") -> dict[str, torch.Tensor]:
-    """Return the recorded tensors of one reference."""
-    return load_file(golden_folder(name) / file)
