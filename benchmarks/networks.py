@@ -129,8 +129,9 @@ def build_transformers_model(model_type: str, config: Any, vocab_size: int) -> A
     layout = huggingface.LAYOUTS[model_type]
     our_model = build_lineage_model(model_type, config, vocab_size)
     weights = {name: view.detach().clone() for name, view in layout.tensor_views(our_model).items()}
+    keys = {key: getattr(config, name) for name, key in layout.keys.items()}
     hf_config = transformers.AutoConfig.for_model(
-        model_type, vocab_size=vocab_size, **layout.config_to_hf(config)
+        model_type, vocab_size=vocab_size, **keys, **layout.other_keys_to_hf(config)
     )
     model = getattr(transformers, layout.hf_class_name)(hf_config)
     loaded = model.load_state_dict(weights, strict=False)

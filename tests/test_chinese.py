@@ -27,7 +27,7 @@ from lineage.language import is_mostly_cjk, join_words, sentence_spans, split_wo
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import encode_sentence
 from lineage.networks.checkpoint import Checkpoint
-from lineage.runtime.tracking import MlflowTracker
+from lineage.runtime.recorder import Tracker
 from lineage.study.checks import check_study
 from lineage.study.models import ModelConfig
 from lineage.synthetic import examples
@@ -419,7 +419,7 @@ def pretrain_tiny_model(name: str, folder: Path) -> Checkpoint:
     params = dataclasses.replace(
         params, budget=dataclasses.replace(params.budget, text_bytes=2_000)
     )
-    context = TrainContext(tiny.CPU, MlflowTracker(None), folder / "resume", 99, lambda *_: None)
+    context = TrainContext(tiny.CPU, Tracker(), folder / "resume", 99, lambda *_: None)
     outcome = pretrain(checkpoint, folder / "tokens", params, context)
     assert outcome.status == "ok"
     with create_artifact(folder / "model", "model") as draft:
