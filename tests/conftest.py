@@ -68,6 +68,18 @@ def make_finished_project(folder: Path) -> Path:
     return study
 
 
+@pytest.fixture(scope="session")
+def finished_toy_project(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A project of toy stages after a run; a test that changes it copies it first."""
+    # Most tests do not need toy stages, so their helper is imported here.
+    from tests.helpers.toy_project import make_project
+
+    project = make_project(tmp_path_factory.mktemp("ran"))
+    result = project.run("run", "--no-prefect", "--jobs", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    return project
+
+
 @pytest.fixture
 def project(finished_project: Path, tmp_path: Path) -> Path:
     """A copy of the finished study with its cache and with the user's data next to it."""
@@ -114,3 +126,11 @@ def study_results(study_folder: Path) -> Any:
     from tests.helpers.study_rows import GRID
 
     return build_results(study_folder, GRID, ReportParams())
+
+
+@pytest.fixture(scope="session")
+def task() -> Any:
+    """Return a small task whose label is the first word, which no test changes."""
+    from tests.helpers.first_word import first_word_task
+
+    return first_word_task()

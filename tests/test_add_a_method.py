@@ -45,7 +45,6 @@ def read_example(name: str) -> str:
     """Return the first block of code of a page of docs/how-to."""
     text = (ROOT / "docs/how-to" / name).read_text(encoding="utf-8")
     example = re.search(r'```python\n(""".*?)```', text, re.DOTALL)
-    assert example is not None
     return example[1]
 
 

@@ -26,8 +26,13 @@ from lineage.methods.trials import Trial, fit_best_trial
 from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests.helpers import tiny
-from tests.helpers.study_rows import Study, write_no_ngrams, write_overlap
-from tests.test_ensembles import ENSEMBLE, with_probabilities
+from tests.helpers.study_rows import (
+    ENSEMBLE,
+    Study,
+    with_probabilities,
+    write_no_ngrams,
+    write_overlap,
+)
 from tests.test_folds import build_task
 
 

@@ -5,7 +5,6 @@ hold whole sentences of one length.
 """
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -148,17 +147,16 @@ def test_each_sentence_is_encoded_independently_of_its_neighbours() -> None:
     torch.testing.assert_close(together[1, : len(alone[1])], alone[1], atol=1e-6, rtol=1e-5)
 
 
-def build_sampler(**pretrain: Any) -> Any:
-    model = tiny.model_config("context2vec", pretrain=pretrain)
-    assert model.family.batch_sampler is not None
-    return model.family.batch_sampler(
-        tiny.corpus("context2vec"), tiny.tokenizer("context2vec"), model.pretrain, seed=1
-    )
+def known_ids() -> np.ndarray:
+    """Return the corpus as ids of the vocabulary."""
+    tokenizer = tiny.tokenizer("context2vec")
+    ids = tiny.corpus("context2vec").ids
+    return np.where(ids < tokenizer.vocab_size, ids, tokenizer.special_token_ids["<unk>"])
 
 
 @pytest.mark.parametrize("length", [64, 5])
 def test_an_epoch_reads_every_sentence_once_in_batches_of_one_length(length: int) -> None:
-    sampler = build_sampler(seq_len=length)
+    sampler = tiny.sampler("context2vec", pretrain={"seq_len": length})
     tokens = tiny.corpus("context2vec")
     tokenizer = tiny.tokenizer("context2vec")
     sentences, text_bytes = [], 0
@@ -172,9 +170,7 @@ def test_an_epoch_reads_every_sentence_once_in_batches_of_one_length(length: int
         )
         sentences += batch.ids_BT.tolist()
         text_bytes += batch.text_bytes
-    known = np.where(
-        tokens.ids < tokenizer.vocab_size, tokens.ids, tokenizer.special_token_ids["<unk>"]
-    ).tolist()
+    known = known_ids().tolist()
     bounds = tokens.sentence_starts.tolist()
     pieces = [
         known[i : min(i + length, b)]
@@ -190,18 +186,14 @@ def test_an_epoch_reads_every_sentence_once_in_batches_of_one_length(length: int
 def test_negatives_are_drawn_by_frequency_to_a_power_without_special_tokens(
     exponent: float,
 ) -> None:
-    sampler = build_sampler(negative_exponent=exponent, num_negatives=7)
-    tokens = tiny.corpus("context2vec")
+    sampler = tiny.sampler(
+        "context2vec", pretrain={"negative_exponent": exponent, "num_negatives": 7}
+    )
     tokenizer = tiny.tokenizer("context2vec")
     drawn = np.concatenate(
         [sampler.get_batch(i).negatives_BTK.flatten().numpy() for i in range(sampler.set_epoch(0))]
     )
-    counts = np.bincount(
-        np.where(
-            tokens.ids < tokenizer.vocab_size, tokens.ids, tokenizer.special_token_ids["<unk>"]
-        ),
-        minlength=tokenizer.vocab_size,
-    ).astype(float)
+    counts = np.bincount(known_ids(), minlength=tokenizer.vocab_size).astype(float)
     counts[[tokenizer.special_token_ids[token] for token in ("<pad>", "<S>", "</S>")]] = 0
     weights = np.array([count**exponent if count else 0.0 for count in counts])
     expected = weights / weights.sum()
@@ -214,8 +206,7 @@ def test_negatives_are_drawn_by_frequency_to_a_power_without_special_tokens(
 
 
 def test_negatives_differ_between_epochs_and_are_the_same_within_one() -> None:
-    sampler = build_sampler()
-    sampler.set_epoch(0)
+    sampler = tiny.sampler("context2vec")
     first = sampler.get_batch(1)
     assert torch.equal(first.negatives_BTK, sampler.get_batch(1).negatives_BTK)
     sampler.set_epoch(1)

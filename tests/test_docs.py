@@ -26,6 +26,7 @@ from tests.helpers.checkout import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+DOCUMENTS = [ROOT / "README.md", *PAGES]
 GENERATOR = DOCS / "reference" / "generate.py"
 TOP_FOLDERS = ("benchmarks", "docs", "flows", "lineage", "stages", "studies", "tests")
 # Named in a record of why they were removed.
@@ -40,7 +41,7 @@ def read_page(path: Path) -> str:
 
 def fenced_blocks(language: str) -> Iterator[tuple[Path, str]]:
     """Yield the blocks of a language, with their pages."""
-    for page in PAGES:
+    for page in DOCUMENTS:
         for block in re.findall(rf"```{language}\n(.*?)```", read_page(page), re.DOTALL):
             yield page, block
 
@@ -54,8 +55,6 @@ def prose(page: Path) -> str:
 def generator() -> ModuleType:
     """Return docs/reference/generate.py as a module."""
     spec = importlib.util.spec_from_file_location("generate_reference", GENERATOR)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -94,9 +93,7 @@ def test_every_column_and_tag_is_described() -> None:
 
 
 def lineage_commands() -> TyperGroup:
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    return group
+    return get_command(app)
 
 
 def test_every_command_line_of_the_documents_can_be_parsed() -> None:
@@ -123,7 +120,7 @@ def test_an_option_that_does_not_exist_is_a_usage_error() -> None:
 
 def test_every_command_named_in_a_sentence_exists_with_its_options() -> None:
     commands = lineage_commands().commands
-    for page in PAGES:
+    for page in DOCUMENTS:
         for text in INLINE.findall(prose(page)):
             words = text.split()
             if words[0] != "lineage" or len(words) == 1 or PLACEHOLDER.match(words[1]):
@@ -169,3 +166,11 @@ def test_every_page_can_be_reached_from_the_index() -> None:
             if linked.is_relative_to(DOCS):
                 ahead.append(linked)
     assert reached == set(PAGES)
+
+
+def test_links_between_documents_lead_to_files() -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for document in documents:
+        targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+        missing = [target for target in targets if not (document.parent / target).exists()]
+        assert not missing, f"{document.relative_to(ROOT)} links to {missing}"

@@ -27,6 +27,7 @@ from tests.helpers.toy_project import (
     read_dvc_lock,
     wait_until,
 )
+from tests.helpers.toy_servers import run_worker
 
 pytestmark = pytest.mark.slow
 
@@ -45,34 +46,17 @@ def run_server(project: Project) -> Iterator[int]:
         project.run("down")
 
 
-@contextlib.contextmanager
-def run_worker(
+def run_documented_worker(
     study: Path, port: int, pool: str, home: Path, **more: str
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> contextlib.AbstractContextManager["subprocess.Popen[bytes]"]:
     """Run a worker with the documented variables while the block lasts."""
-    home.mkdir(parents=True, exist_ok=True)
     variables = {
         **prefect_access(study, port),
         "DO_NOT_TRACK": "true",
         "LINEAGE_WORKER_HOME": str(home / "scratch"),
-        "HOME": str(home),
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         **more,
     }
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool]
-    with (home / f"worker-{pool}.log").open("w") as log:
-        worker = subprocess.Popen(
-            [*command, "--type", "process", "--limit", "1"],
-            cwd=home,
-            env=variables,
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        yield worker
-    finally:
-        worker.terminate()
-        worker.wait()
+    return run_worker(Path(sys.executable), pool, home, variables)
 
 
 @contextlib.contextmanager
@@ -80,8 +64,8 @@ def run_toy_workers(project: Project, port: int, home: Path) -> Iterator[None]:
     """Run a worker for each pool of a toy project, whose code is not installed."""
     toy = {"PYTHONPATH": str(project.root), "TOY_TRACE": str(project.trace)}
     with (
-        run_worker(project.root, port, "cpu", home, **toy),
-        run_worker(project.root, port, "gpu", home, **toy),
+        run_documented_worker(project.root, port, "cpu", home, **toy),
+        run_documented_worker(project.root, port, "gpu", home, **toy),
     ):
         yield
 
@@ -168,13 +152,13 @@ def test_another_worker_goes_on_where_a_lost_one_was(tmp_path: Path) -> None:
     often = code | {"LINEAGE_RESUME_SECONDS": "2", "LINEAGE_CHECKPOINT_SECONDS": "1"}
     with run_server(project) as port:
         process = project.start("run", "--workers", **code)
-        with run_worker(study, port, "cpu", other / "cpu", **code):
-            with run_worker(study, port, "gpu", lost, **often) as worker:
+        with run_documented_worker(study, port, "cpu", other / "cpu", **code):
+            with run_documented_worker(study, port, "gpu", lost, **often) as worker:
                 wait_until(lambda: newest_step(lost) > total / 2, seconds=300)
                 kill_all(worker.pid)
                 step_done = newest_step(lost)
                 shutil.rmtree(lost)
-            with run_worker(study, port, "gpu", other / "gpu", **often):
+            with run_documented_worker(study, port, "gpu", other / "gpu", **often):
                 wait_until(lambda: newest_step(other / "gpu") > 0, seconds=300)
                 step_resumed = newest_step(other / "gpu")
                 printed, _ = process.communicate(timeout=900)
@@ -190,7 +174,10 @@ def test_a_worker_that_evaluates_fetches_no_token_ids(project: Path, tmp_path: P
     set_params(project, grid__finetune_seeds=[0])
     code = {"PYTHONPATH": str(ROOT)}
     home = tmp_path / "elsewhere"
-    with run_server(Project(project)) as port, run_worker(project, port, "cpu", home, **code):
+    with (
+        run_server(Project(project)) as port,
+        run_documented_worker(project, port, "cpu", home, **code),
+    ):
         exit_status, printed = finish(Project(project), "run", "--workers")
     assert exit_status == 0, printed
     assert stage_outcomes(printed)["evaluate@gpt-0-mood"] == "ran"

@@ -29,7 +29,6 @@ def test_the_gradient_is_that_of_the_units_that_were_kept() -> None:
     y = fast_dropout(x, 0.3, True)
     assert y.dtype == torch.double
     y.sum().backward()
-    assert x.grad is not None
     torch.testing.assert_close(x.grad * x, y)
     assert 0 < int((x.grad == 0).sum()) < x.numel()
 

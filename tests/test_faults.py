@@ -18,7 +18,7 @@ from flows.integrity import remove_cut_records
 from lineage.errors import describe_shortage
 from lineage.runtime import stage
 from tests.helpers import faults
-from tests.helpers.checkout import ROOT, command_environment, stage_outcomes
+from tests.helpers.checkout import ROOT, run_command, stage_outcomes
 from tests.helpers.kills import create_small_study
 from tests.helpers.toy_project import make_project
 
@@ -226,14 +226,7 @@ SHORTAGES = {
 def test_a_process_that_runs_out_of_something_says_of_what(name: str) -> None:
     imports, limit, statement, sentence = SHORTAGES[name]
     script = LIMITED.format(imports=imports, limit=limit, statement=statement)
-    completed = subprocess.run(
-        [sys.executable, "-c", script],
-        env=command_environment(ROOT),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert completed.stdout.strip() == sentence
+    assert run_command(ROOT, sys.executable, "-c", script).strip() == sentence
 
 
 @pytest.mark.parametrize(
@@ -251,12 +244,6 @@ def test_a_process_that_runs_out_of_something_says_of_what(name: str) -> None:
 )
 def test_only_a_shortage_is_called_one(error: Exception, sentence: str | None) -> None:
     assert describe_shortage(error) == sentence
-
-
-def test_a_full_disk_is_called_one() -> None:
-    with pytest.raises(OSError, match="No space left") as raised:
-        Path("/dev/full").write_text("a word")
-    assert describe_shortage(raised.value) == DISK_SENTENCE
 
 
 def test_a_stage_that_runs_out_of_something_ends_with_its_own_exit_code(

@@ -4,12 +4,9 @@ The tests use a small project with toy stages.
 """
 
 import fcntl
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,30 +28,20 @@ from flows.processes import terminate_process_group
 from tests.helpers.toy_project import (
     Project,
     assert_one_message,
+    copy_project,
     has_sleeping_child,
     make_project,
     project_processes,
-    read_dvc_lock,
     wait_until,
 )
 
 LOCAL = ("run", "--no-prefect", "--jobs", "2")
 
 
-@pytest.fixture(scope="module")
-def finished_toy_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project that has been run once; tests copy it."""
-    project = make_project(tmp_path_factory.mktemp("ran"))
-    result = project.run(*LOCAL)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return project
-
-
 @pytest.fixture
 def project(finished_toy_project: Project, tmp_path: Path) -> Project:
     """Return a copy of the project that has been run once."""
-    shutil.copytree(finished_toy_project.root, tmp_path / "project", symlinks=True)
-    return Project(tmp_path / "project")
+    return copy_project(finished_toy_project, tmp_path)
 
 
 @pytest.fixture
@@ -281,12 +268,6 @@ def test_a_killed_server_of_processes_is_reported_as_such_and_leaves_no_stage(
     assert project_processes(project) == []
 
 
-def test_cached_outputs_are_not_computed_again(project: Project) -> None:
-    shutil.rmtree(project.root / "artifacts" / "made")
-    result = run_stage("make@a", context=StageContext(project.root), timeout_seconds=30)
-    assert result.outcome == "cached"
-
-
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_leaves_no_process_and_its_stages_save_a_checkpoint(
     project: Project, signal_number: int
@@ -349,7 +330,6 @@ def test_commands_that_start_or_end_servers_wait_for_each_other(new_project: Pro
     with lock.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         down = new_project.start("down")
-        assert down.stdout is not None
         assert down.stdout.readline() == (
             "waiting for another `lineage up`, `ui` or `down` of this study\n"
         )
@@ -371,38 +351,10 @@ def test_a_stage_that_ignores_sigterm_is_killed() -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE
     )
-    assert child.stdout is not None
     child.stdout.readline()
     terminate_process_group(child.pid, grace_seconds=0.3)
     assert child.wait(5) == -signal.SIGKILL
     child.stdout.close()
-
-
-def test_a_stop_from_another_thread_ends_the_stage(project: Project) -> None:
-    project.set_params(models__a__make={"seconds": 60})
-    context = StageContext(project.root, stop_event=threading.Event())
-    threading.Timer(2, context.stop_event.set).start()
-    assert run_stage("make@a", context=context, timeout_seconds=60).outcome == "stopped"
-    assert project_processes(project) == []
-
-
-def test_dvc_repro_and_a_local_run_write_equal_lock_files(
-    finished_toy_project: Project, new_project: Project
-) -> None:
-    environment = new_project.environment(
-        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", OMP_NUM_THREADS="1"
-    )
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "repro", "-q"],
-        cwd=new_project.root,
-        env=environment,
-        check=True,
-        timeout=120,
-    )
-    assert read_dvc_lock(new_project.root) == read_dvc_lock(finished_toy_project.root)
-    assert (new_project.root / "reports" / "results.csv").read_bytes() == (
-        finished_toy_project.root / "reports" / "results.csv"
-    ).read_bytes()
 
 
 def test_status_tells_a_stopped_run_from_one_that_has_ended(project: Project) -> None:

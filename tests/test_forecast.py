@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,18 @@ def prepare_study(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     return params
 
 
+def rehearse(
+    study: Path,
+    params: Params,
+    names: Sequence[str],
+    on_progress: Callable[[float, str], None] = lambda *_: None,
+) -> StudyForecast:
+    """Return the forecast of these stages."""
+    nodes = [build_node(name) for name in names]
+    models = check_study(params)
+    return forecast_study(study, nodes, params, models, study, jobs=2, on_progress=on_progress)
+
+
 def test_a_study_has_a_forecast_of_every_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,15 +181,7 @@ def test_a_study_has_a_forecast_of_every_stage(
     for verb, instances in params.grid.stage_instances.items():
         names += [f"{verb}@{instance}" for instance in instances]
     reports: list[tuple[float, str]] = []
-    forecast = forecast_study(
-        study,
-        [build_node(name) for name in names],
-        params,
-        check_study(params),
-        study,
-        jobs=2,
-        on_progress=lambda done, note: reports.append((done, note)),
-    )
+    forecast = rehearse(study, params, names, lambda done, note: reports.append((done, note)))
     assert [*forecast.stages] == names
     for name, stage in forecast.stages.items():
         assert 0 < stage.seconds < 300, name
@@ -199,18 +204,8 @@ def test_only_stages_that_would_run_and_what_they_need_are_rehearsed(
     rehearsed: set[str] = set()
 
     def forecast(*names: str) -> StudyForecast:
-        nodes = [build_node(name) for name in names]
-        models = check_study(params)
         rehearsed.clear()
-        return forecast_study(
-            study,
-            nodes,
-            params,
-            models,
-            study,
-            jobs=2,
-            on_progress=lambda done, name: rehearsed.add(name),
-        )
+        return rehearse(study, params, names, lambda done, name: rehearsed.add(name))
 
     training = forecast("sources", "pretrain@gpt-0", "report").stages
     assert [*training] == ["report", "sources", "pretrain@gpt-0"]
@@ -227,9 +222,8 @@ def test_a_stage_that_cannot_be_rehearsed_is_one_plain_message(
     params = prepare_study(study, monkeypatch)
     (study / "texts/00.txt").unlink()
     (study / "mood/train.csv").unlink()
-    nodes = [build_node("ngram")]
     with pytest.raises(InputError, match=r"^forecast of sources: params.yaml: tasks.mood.*") as one:
-        forecast_study(study, nodes, params, check_study(params), study, jobs=1)
+        rehearse(study, params, ["ngram"])
     assert "\n" not in str(one.value)
 
 

@@ -18,18 +18,17 @@ from lineage.errors import DamagedError, InputError
 from lineage.runtime.integrity import check_outputs, check_result_files
 from tests.helpers.checkout import RUN_STUDY, run_command, set_params, stage_outcomes
 from tests.helpers.rot import cache_copy, flip_bit
-from tests.helpers.toy_project import Project, make_project, read_dvc_lock
+from tests.helpers.toy_project import Project, copy_project, make_project, read_dvc_lock
 
 WEIGHTS = "artifacts/pretrained/gpt/0/model.safetensors"
 
 
 @pytest.fixture(scope="module")
-def finished_toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def finished_toy(
+    finished_toy_project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
     """A project of toy stages after a run."""
-    project = make_project(tmp_path_factory.mktemp("toy"))
-    completed = project.run("run", "--no-prefect")
-    assert completed.returncode == 0, completed.stderr
-    return project
+    return copy_project(finished_toy_project, tmp_path_factory.mktemp("toy"))
 
 
 def lock_digest(project: Project, stage: str) -> str:
@@ -140,6 +139,12 @@ def test_a_result_that_always_comes_damaged_from_the_remote_is_refused(tmp_path:
     assert not made.exists()
 
 
+def remove_damaged(root: Path, *, check_cache: bool = False) -> dict[str, list[str]]:
+    """Remove the damaged outputs of the stage make, and return their names."""
+    cache = root / ".dvc/cache/files/md5"
+    return remove_damaged_outputs(root, cache, {"make": ()}, check_cache=check_cache)
+
+
 @pytest.mark.parametrize("check_cache", [True, False])
 def test_a_copy_in_the_cache_is_replaced_by_the_intact_file_if_it_is_read(
     check_cache: bool, tmp_path: Path
@@ -147,8 +152,7 @@ def test_a_copy_in_the_cache_is_replaced_by_the_intact_file_if_it_is_read(
     store_folder(tmp_path, {"a": "one", "b/c": "two"})
     copy = cache_copy(tmp_path, md5(tmp_path / "artifacts/out/b/c"))
     flip_bit(copy)
-    cache = tmp_path / ".dvc/cache/files/md5"
-    damaged = remove_damaged_outputs(tmp_path, cache, {"make": ()}, check_cache=check_cache)
+    damaged = remove_damaged(tmp_path, check_cache=check_cache)
     assert damaged == {}, "the study has the right file"
     assert (copy.read_text() == "two") == check_cache
 
@@ -156,8 +160,7 @@ def test_a_copy_in_the_cache_is_replaced_by_the_intact_file_if_it_is_read(
 def test_only_the_damaged_file_of_a_folder_is_removed(tmp_path: Path) -> None:
     store_folder(tmp_path, {"a": "one", "b/c": "two"})
     flip_bit(tmp_path / "artifacts/out/b/c")
-    cache = tmp_path / ".dvc/cache/files/md5"
-    damaged = remove_damaged_outputs(tmp_path, cache, {"make": ()}, check_cache=False)
+    damaged = remove_damaged(tmp_path)
     assert damaged == {"make": ["artifacts/out"]}
     assert (tmp_path / "artifacts/out/a").read_text() == "one"
     assert not (tmp_path / "artifacts/out/b/c").exists()
@@ -168,12 +171,11 @@ def test_a_damaged_listing_is_written_again_from_an_intact_folder(tmp_path: Path
     listing = cache_copy(tmp_path, f"{digest}.dir")
     before = listing.read_bytes()
     flip_bit(listing)
-    cache = tmp_path / ".dvc/cache/files/md5"
-    assert remove_damaged_outputs(tmp_path, cache, {"make": ()}, check_cache=False) == {}
+    assert remove_damaged(tmp_path) == {}
     assert listing.read_bytes() == before
     flip_bit(listing)
     flip_bit(tmp_path / "artifacts/out/a")
-    damaged = remove_damaged_outputs(tmp_path, cache, {"make": ()}, check_cache=False)
+    damaged = remove_damaged(tmp_path)
     assert damaged == {"make": ["artifacts/out"]}
     assert not (tmp_path / "artifacts/out").exists(), "nothing tells which of its files are right"
 

@@ -1,4 +1,4 @@
-"""Many runs leave nothing behind that grows, and two studies can share a cache at the same time."""
+"""Many runs leave nothing behind that grows."""
 
 import json
 import shutil
@@ -8,9 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.plan import set_cache_folder
-from tests.helpers.toy_project import Project, make_project, project_processes, read_dvc_lock
-from tests.test_workers import set_models, start_servers
+from tests.helpers.toy_project import Project, make_project, project_processes
+from tests.helpers.toy_servers import set_models, start_servers
 
 NUM_RUNS = 10
 SETTLED_RUNS = 2  # runs after which each process has opened what it needs
@@ -61,30 +60,3 @@ def test_ten_runs_leave_no_open_files_and_little_on_disk(
     assert [path.name for path in temporary.rglob("*") if path.is_file()] == []
     shutil.rmtree(temporary)
     assert project_processes(project) == []
-
-
-@pytest.mark.slow
-def test_two_studies_share_a_cache_at_the_same_time(tmp_path: Path) -> None:
-    projects = []
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        project = make_project(tmp_path / name)
-        project.set_params(models__a__make={"value": 1, "seconds": 1})
-        set_cache_folder(project.root, tmp_path / "cache")
-        projects.append(project)
-    runs = [project.start("run", "--no-prefect") for project in projects]
-    outputs = [run.communicate(timeout=240)[0] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], "\n".join(outputs)
-    first, second = (project.root for project in projects)
-    assert read_dvc_lock(first) == read_dvc_lock(second)
-    assert (first / "reports/results.csv").read_bytes() == (
-        second / "reports/results.csv"
-    ).read_bytes()
-    # All outputs are in the cache: a third study computes only what always runs.
-    (tmp_path / "third").mkdir()
-    third = make_project(tmp_path / "third")
-    third.set_params(models__a__make={"value": 1, "seconds": 1})
-    set_cache_folder(third.root, tmp_path / "cache")
-    completed = third.run("run", "--no-prefect")
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert third.stages_run() == ["publish", "sources"]

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import urllib.error
 import warnings
 from collections.abc import Iterator
@@ -20,13 +19,13 @@ import pytest
 from lineage.errors import InputError
 from tests.helpers.toy_project import (
     Project,
-    free_port,
     make_project,
     prefect_access,
     project_processes,
+    serve_in_thread,
     wait_until,
 )
-from tests.test_workers import Site, set_models
+from tests.helpers.toy_servers import Site, set_models, start_servers
 
 SECRET = "T0KEN-of-the-webhook"
 CHANGE = "queue, all 240 labels: elmo (fine-tuned) (78.8 %) instead of TF-IDF (73.3 %)"
@@ -134,26 +133,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    with Listener() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    server = Listener()
+    with serve_in_thread(server):
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     project = make_project(tmp_path)
-    port = free_port()
     try:
-        completed = project.run(
-            "up",
-            LINEAGE_PREFECT_PORT=str(port),
-            PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS="20",
-        )
-        assert completed.returncode == 0, completed.stdout + completed.stderr
-        yield Site(project, port)
+        yield start_servers(project, PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS="20")
     finally:
         project.run("down")
     assert project_processes(project) == []

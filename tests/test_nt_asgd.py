@@ -5,7 +5,7 @@ A training that was interrupted resumes exactly.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -18,8 +18,6 @@ from lineage.config.records import parse_record
 from lineage.errors import InputError
 from lineage.training import train_run
 from lineage.training.best_weights import BestWeights
-from lineage.training.curve import LearningCurve
-from lineage.training.loop import TrainPlan
 from lineage.training.objectives import LossSums
 from lineage.training.optimizers import (
     AveragedSGD,
@@ -27,11 +25,13 @@ from lineage.training.optimizers import (
     set_learning_rates,
     swap_averaged_weights,
 )
-from lineage.training.schedules import schedule_with_warmup
 from lineage.training.settings import NonMonotonicTrigger
-from lineage.training.state import RngState, TrainState
-from lineage.training.train_run import TrainContext, TrainPhase, TrainRun
+from lineage.training.state import TrainState
 from tests.helpers import tiny
+from tests.helpers.trainings import (
+    build_averaged_run,
+    train_to_4000_bytes,
+)
 
 TRIGGER = NonMonotonicTrigger(checks=20, patience=5)
 
@@ -108,60 +108,6 @@ def test_weights_and_their_average_match_torch_asgd() -> None:
     torch.testing.assert_close(actual.detach(), reference.state[expected]["ax"], atol=1e-6, rtol=0)
     swap_averaged_weights(optimizer)
     assert torch.equal(actual, before), "a second swap restores the weights"
-
-
-def build_averaged_run(trigger: NonMonotonicTrigger) -> tuple[TrainState, Any, Any]:
-    """Return a tiny AWD-LSTM with averaged SGD, and samplers for train and validation."""
-    config = tiny.model_config("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.1))
-    assert config.family.batch_sampler is not None
-    samplers = [
-        config.family.batch_sampler(
-            tiny.corpus("ulmfit"), tiny.tokenizer("ulmfit"), config.pretrain, seed=seed
-        )
-        for seed in (1, 0)
-    ]
-    model = tiny.model("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.1))
-    return TrainState(
-        model,
-        AveragedSGD(
-            [{"params": [*model.parameters()], "weight_decay": 1.2e-6, "lr_scale": 1.0}], trigger
-        ),
-        RngState(1),
-    ), *samplers
-
-
-def train_to_4000_bytes(
-    train_state: TrainState,
-    sampler: Any,
-    validation_sampler: Any,
-    resume_dir: Path,
-    after_step: Callable[[], None] = lambda: None,
-    tracker: Any = None,
-    best: BestWeights | None = None,
-) -> LearningCurve:
-    """Train on 4,000 bytes at a constant learning rate, and save the state after every step.
-
-    `after_step` is called after every step.
-    """
-    objective, curve = tiny.model_config("ulmfit").family.objective, LearningCurve()
-    assert objective is not None
-    plan = TrainPlan(
-        lambda counters: counters.text_bytes / 4000,
-        schedule_with_warmup("constant", 0.0),
-        learning_rate=2.0,
-        max_grad_norm=0.25,
-        precision="fp32",
-    )
-    context = TrainContext(
-        tiny.CPU,
-        tracker or MagicMock(),
-        resume_dir,
-        checkpoint_seconds=0.0,
-        report_progress=lambda *_: after_step(),
-    )
-    phases = [TrainPhase(sampler, validation_sampler)]
-    TrainRun(train_state, objective, phases, plan, context, curve, best=best).run()
-    return curve
 
 
 def weights_vector(train_state: TrainState) -> torch.Tensor:
@@ -287,3 +233,48 @@ def test_too_few_checks_and_a_decreasing_learning_rate_are_refused() -> None:
     assert tiny.model_config(
         "ulmfit", pretrain={"nt_asgd": {"checks": 40, "patience": 5}, "schedule": "constant"}
     ).pretrain.nt_asgd == NonMonotonicTrigger(40, 5)
+
+
+def test_nt_asgd_decides_on_averaging_by_all_validation_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_limits = []
+
+    def count_batches(*_: Any, max_batches: int, **__: Any) -> LossSums:
+        batch_limits.append(max_batches)
+        return LossSums({"forward": 1.0}, {"forward": 1}, 1)
+
+    monkeypatch.setattr(train_run, "validate", count_batches)
+    state, sampler, validation_sampler = build_averaged_run(
+        NonMonotonicTrigger(checks=4, patience=1)
+    )
+    train_to_4000_bytes(state, sampler, validation_sampler, tmp_path)
+    assert len(batch_limits) == 4
+    assert min(batch_limits) >= validation_sampler.set_epoch(0) > train_run.VALIDATION_BATCHES
+
+
+@pytest.mark.slow
+def test_a_resumed_training_logs_its_whole_curve_again(tmp_path: Path) -> None:
+    """Its run in MLflow may be a new one, for example after a commit in between."""
+    trackers = [MagicMock(), MagicMock()]
+    (tmp_path / "resume").mkdir()
+
+    def stop() -> None:
+        if len(trackers[0].log_metrics.mock_calls) == 5:
+            raise KeyboardInterrupt
+
+    state, *samplers = build_averaged_run(NonMonotonicTrigger(checks=20, patience=18))
+    with pytest.raises(KeyboardInterrupt):
+        train_to_4000_bytes(state, *samplers, tmp_path / "resume", stop, trackers[0])
+    state, *samplers = build_averaged_run(NonMonotonicTrigger(checks=20, patience=18))
+    curve = train_to_4000_bytes(state, *samplers, tmp_path / "resume", tracker=trackers[1])
+    first, second = (
+        [
+            (call.kwargs["step"], call.kwargs["text_bytes"], call.args[0])
+            for call in tracker.log_metrics.mock_calls
+        ]
+        for tracker in trackers
+    )
+    assert [step for step, *_ in second] == [point.step for point in curve.points]
+    assert len(second) > 5
+    assert first[:4] == second[:4] and 0 < second[0][1] < second[-1][1]

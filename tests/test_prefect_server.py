@@ -13,44 +13,16 @@ import pytest
 
 from flows.addresses import read_prefect_secret, sign_in_url
 from lineage.errors import InputError
-from tests.helpers.browser import find_browser, serve_folder, show
+from tests.helpers.browser import find_browser, show
 from tests.helpers.checkout import ROOT
 from tests.helpers.toy_project import (
     Project,
-    ask_prefect,
     basic_authentication,
     free_port,
     make_project,
 )
 
 FOREIGN = "evil.example"  # a name that a page has given to this machine
-
-# It does what a person can do with the server: it makes the worker of the pool cpu run a command.
-ATTACK = """<!doctype html><body><script>
-const API = "{api}", COMMAND = "touch {mark}";
-async function ask(path, body, type) {{
-  const options = {{method: "POST", headers: {{"Content-Type": type}}, body: JSON.stringify(body)}};
-  if (type == "text/plain") options.mode = "no-cors";
-  return fetch(API + path, options);
-}}
-async function attack(type) {{
-  const flow = await (await ask("/flows/", {{name: "attack-" + type.slice(-4)}}, type)).json();
-  const deployment = {{name: "attack", flow_id: flow.id, work_pool_name: "cpu",
-                      job_variables: {{command: COMMAND}}}};
-  const made = await (await ask("/deployments/", deployment, type)).json();
-  await ask(`/deployments/${{made.id}}/create_flow_run`, {{state: {{type: "SCHEDULED"}}}}, type);
-  return "the attack went through";
-}}
-(async () => {{
-  for (const type of ["application/json", "text/plain"]) {{
-    let text;
-    try {{ text = await attack(type); }} catch (error) {{ text = String(error); }}
-    document.body.append(type + ": " + text + "; ");
-  }}
-  document.body.append("the page has ended");
-}})();
-</script></body>
-"""
 
 
 @pytest.fixture(scope="module")
@@ -221,36 +193,6 @@ def test_a_damaged_secret_is_refused_in_one_sentence(tmp_path: Path) -> None:
             read_prefect_secret(tmp_path)
     path.unlink()
     assert read_prefect_secret(tmp_path) == read_prefect_secret(tmp_path)
-
-
-@pytest.mark.slow
-def test_pages_of_other_origins_cannot_make_a_worker_run_a_command(
-    server: tuple[Project, int], tmp_path: Path
-) -> None:
-    browser = find_browser()
-    project, port = server
-    mark = tmp_path / "attacked"
-    pages = tmp_path / "pages"
-    pages.mkdir()
-    with serve_folder(pages) as attacker:
-        for host, target in (
-            ("127.0.0.1", f"http://127.0.0.1:{port}/api"),  # another server of this machine
-            (FOREIGN, f"http://127.0.0.1:{port}/api"),
-            (FOREIGN, f"http://{FOREIGN}:{port}/api"),
-        ):
-            (pages / "attack.html").write_text(ATTACK.format(api=target, mark=mark))
-            html = show(
-                browser,
-                f"http://{host}:{attacker}/attack.html",
-                tmp_path / "profile",
-                f"--host-resolver-rules=MAP {FOREIGN} 127.0.0.1",
-            )
-            assert "the page has ended" in html, html
-            assert html.count("TypeError: Failed to fetch") + html.count("SyntaxError") == 2, html
-    api = f"http://127.0.0.1:{port}/api"
-    flows = {flow["name"] for flow in ask_prefect(project.root, api, "flows/filter")}
-    assert flows <= {"run-stage", "run-study"}
-    assert not mark.exists()
 
 
 @pytest.mark.slow

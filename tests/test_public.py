@@ -17,7 +17,6 @@ import transformers
 from benchmarks.starts import embedding_matrices, rescale_embeddings, root_mean_square
 from lineage.errors import EvaluationError, InputError
 from lineage.families import public as family
-from lineage.networks.batch import Batch
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.public_folders import inspect_checkpoint
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -29,38 +28,25 @@ from lineage.training.samplers import iterate_batches
 from tests.helpers import tiny
 from tests.helpers.public_checkpoints import (
     CAUSAL_KINDS,
+    CONTINUED,
     DISCRIMINATORS,
     KINDS,
     MASKED_LM_KINDS,
     POSITIONS,
+    TEXTS,
+    assert_close,
+    build_batch,
     build_hf_model,
+    load_public,
     replace_tensors,
     save_checkpoint,
 )
-
-TOLERANCES = {"atol": 1e-5, "rtol": 1e-5}
-TEXTS = [
-    "du kotbas gatit kaf vivkez debfi gizfif .",
-    "to vandu",
-    "to kible fidvid mur duzam kible zuvid . to tofla ut mekitaz mononut u du gozbupas .",
-]
-CONTINUED = family.ContinuedPretrainSettings(batch_size=5, seq_len=23)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     home = tmp_path_factory.mktemp("public")
     return {kind: save_checkpoint(kind, home / kind) for kind in KINDS}
-
-
-def load_public(folder: Path, seed: int = 3, **block: Any) -> tuple[family.PublicModel, Checkpoint]:
-    tokenizer = load_public_tokenizer(folder, language="en")
-    config, model = family.load_pretrained(folder, family.PublicConfig(**block))
-    return model, Checkpoint("other", family.FAMILY, config, CONTINUED, tokenizer, seed=seed)
-
-
-def build_batch(tokenizer: Tokenizer, texts: list[str]) -> Batch:
-    return tokenizer.collate(tokenizer.encode_batch(texts))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +76,8 @@ def test_layer_outputs_equal_those_of_automodel(kind: str, folders: dict[str, Pa
         assert len(layers) == 3 == len(model.hidden_sizes())
         assert {actual_layer.shape[-1] for actual_layer in layers} == {*model.hidden_sizes()}
         for actual_layer, expected_layer in zip(layers, expected.hidden_states, strict=True):
-            torch.testing.assert_close(actual_layer, expected_layer, **TOLERANCES)
-        torch.testing.assert_close(layers[-1], expected.last_hidden_state, **TOLERANCES)
+            assert_close(actual_layer, expected_layer)
+        assert_close(layers[-1], expected.last_hidden_state)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,11 +96,9 @@ def test_padding_and_batch_order_do_not_change_the_outputs(
         for unbatched_layer, batched_layer, reversed_layer in zip(
             unbatched, batched, reversed_batch, strict=True
         ):
-            torch.testing.assert_close(unbatched_layer[0], batched_layer[row, :T], **TOLERANCES)
-            torch.testing.assert_close(
-                unbatched_layer[0], reversed_layer[len(TEXTS) - 1 - row, :T], **TOLERANCES
-            )
-        torch.testing.assert_close(model.pool(unbatched, batch)[0], pooled[row], **TOLERANCES)
+            assert_close(unbatched_layer[0], batched_layer[row, :T])
+            assert_close(unbatched_layer[0], reversed_layer[len(TEXTS) - 1 - row, :T])
+        assert_close(model.pool(unbatched, batch)[0], pooled[row])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -142,7 +126,6 @@ def test_token_ids_and_special_tokens_equal_those_of_autotokenizer(
         expected = hf_tokenizer(TEXTS[0], TEXTS[1])
         if kind not in CAUSAL_KINDS:
             assert pair.ids.tolist() == expected["input_ids"]
-            assert pair.token_type_ids is not None
             assert (pair.token_type_ids[0], pair.token_type_ids[-1]) == (0, 1)
         for limit in (9, 12):
             (truncated,) = encode_pairs(loaded, TEXTS[2:], TEXTS[2:], max_length=limit)
@@ -218,11 +201,9 @@ def test_a_text_vector_is_the_models_own_or_the_mean(
         expected = torch.stack(
             [layers[-1][row, position] for row, position in enumerate(positions)]
         )
-    torch.testing.assert_close(pooled, expected, **TOLERANCES)
+    assert_close(pooled, expected)
     mean = torch.stack([layers[-1][row][batch.mask_BT[row]].mean(0) for row in range(3)])
-    torch.testing.assert_close(
-        load_public(folders[kind], pooling="mean")[0].pool(layers, batch), mean, **TOLERANCES
-    )
+    assert_close(load_public(folders[kind], pooling="mean")[0].pool(layers, batch), mean)
 
 
 def test_a_sentence_encoder_pools_as_its_folder_configures(tmp_path: Path) -> None:
@@ -426,7 +407,5 @@ def test_a_body_without_heads_and_with_old_tensor_names_is_read(
         replace_tensors(folder, dict.fromkeys(body.state_dict()) | tensors)
     model, checkpoint = load_public(folder)
     batch = build_batch(checkpoint.tokenizer, TEXTS)
-    torch.testing.assert_close(
-        model.encode(batch)[-1], load_public(folders[kind])[0].encode(batch)[-1], **TOLERANCES
-    )
+    assert_close(model.encode(batch)[-1], load_public(folders[kind])[0].encode(batch)[-1])
     assert model.checkpoint_info.has_lm_head == kind.startswith("gpt")

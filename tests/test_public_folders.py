@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.helpers.checkout import ROOT
+
 pytest.importorskip("transformers")
 
 from lineage.errors import InputError
@@ -37,19 +39,8 @@ def read_folder(folder: Path) -> None:
 def set_sep_id(folder: Path, sep_id: int) -> None:
     """Give [SEP] another id in the tokenizer of the folder."""
     path = folder / "tokenizer.json"
-    tree = json.loads(path.read_text())
-    path.write_text(
-        json.dumps(
-            tree
-            | {
-                "post_processor": {
-                    "type": "BertProcessing",
-                    "sep": ["[SEP]", sep_id],
-                    "cls": ["[CLS]", 2],
-                }
-            }
-        )
-    )
+    processor = {"type": "BertProcessing", "sep": ["[SEP]", sep_id], "cls": ["[CLS]", 2]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": processor}))
 
 
 @pytest.mark.parametrize(("kind", "changes", "message"), [
@@ -293,13 +284,12 @@ def test_a_repository_is_read_from_the_cache_of_the_hub(tmp_path: Path) -> None:
     )
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     environment.pop("HF_HUB_CACHE", None)
-    root = Path(__file__).parent.parent
     process = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         env=environment,
-        cwd=root,
+        cwd=ROOT,
         check=False,
     )
     assert process.stdout.split() == [str(snapshot), str(snapshot).replace("--model", "--parts")]

@@ -25,8 +25,15 @@ from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.pooling import pool_features
 from lineage.networks.public_tokenizer import load_public_tokenizer
 from tests.helpers import tiny
-from tests.helpers.public_checkpoints import KINDS, build_hf_model, save_checkpoint
-from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public
+from tests.helpers.public_checkpoints import (
+    KINDS,
+    TEXTS,
+    assert_close,
+    build_batch,
+    build_hf_model,
+    load_public,
+    save_checkpoint,
+)
 
 
 def edit_json(folder: Path, file: str, **values: Any) -> Path:
@@ -83,9 +90,7 @@ def test_the_second_text_has_the_segment_ids_of_the_tokenizer(kind: str, tmp_pat
     expected = automodel(
         input_ids=torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids])
     ).last_hidden_state
-    torch.testing.assert_close(
-        loaded.encode(collate_items(checkpoint.tokenizer, [item]))[-1], expected, **TOLERANCES
-    )
+    assert_close(loaded.encode(collate_items(checkpoint.tokenizer, [item]))[-1], expected)
 
 
 def test_probes_separate_two_texts_that_have_the_same_segment_id(
@@ -110,10 +115,9 @@ def test_probes_separate_two_texts_that_have_the_same_segment_id(
     sequence_ids = np.array(encoding.sequence_ids, object)
     u, v = (top_TD[np.flatnonzero(sequence_ids == index)].mean(0) for index in (0, 1))
     batch = collate_items(checkpoint.tokenizer, [item])
-    torch.testing.assert_close(
+    assert_close(
         pool_features(model, model.encode(batch)[-1], batch)[0],
         torch.cat([u, v, (u - v).abs(), u * v, torch.cosine_similarity(u, v, dim=0)[None]]),
-        **TOLERANCES,
     )
 
 
@@ -137,10 +141,9 @@ def test_the_bos_token_is_that_of_the_tokenizer(
 def test_no_key_of_a_config_selects_other_code(key: str, tmp_path: Path) -> None:
     folder = edit_json(save_checkpoint("bert", tmp_path), "config.json", **{key: "somebody/kernel"})
     batch = build_batch(load_public_tokenizer(folder, language="en"), TEXTS)
-    torch.testing.assert_close(
+    assert_close(
         load_public(folder)[0].encode(batch)[-1],
         load_public(save_checkpoint("bert", tmp_path / "plain"))[0].encode(batch)[-1],
-        **TOLERANCES,
     )
 
 

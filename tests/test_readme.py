@@ -1,23 +1,36 @@
-"""Commands and code shown in README and docs exist and work."""
+"""The commands and code that README and docs show work, from an empty folder with only the wheel."""
 
 import re
 import shutil
+import subprocess
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from lineage.artifacts import create_artifact
+from lineage import __version__
+from lineage.artifacts import create_artifact, read_json
+from lineage.synthetic.grammar import generate_documents
 from tests.helpers import tiny
 from tests.helpers.checkout import ROOT, run_command
-from tests.helpers.toy_project import free_port
+from tests.helpers.installation import build_wheel, install_wheel
+from tests.helpers.toy_project import free_port, read_dvc_lock
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MODELS_IN_AND_OUT = (ROOT / "docs/how-to/models-in-and-out.md").read_text(encoding="utf-8")
+NUM_DOCUMENTS = 400
+QUEUES = {
+    "billing": ("invoice", "refund", "payment"),
+    "hardware": ("printer", "screen", "keyboard"),
+    "access": ("password", "login", "badge"),
+}
 
 
 def test_readme_names_only_targets_of_the_makefile() -> None:
@@ -77,9 +90,116 @@ def test_ui_serves_both_pages_on_loopback_and_down_stops_them(project: Path) -> 
         urllib.request.urlopen(pages[0], timeout=5)
 
 
-def test_links_between_documents_lead_to_files() -> None:
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    for document in documents:
-        targets = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
-        missing = [target for target in targets if not (document.parent / target).exists()]
-        assert not missing, f"{document.relative_to(ROOT)} links to {missing}"
+def readme_block(first_words: str) -> list[str]:
+    """Return the commands of README's block that begins with these words, without comments."""
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL):
+        if block.startswith(first_words):
+            return [line.partition("  #")[0].strip() for line in block.splitlines()]
+    raise AssertionError(f"README has no block that begins with {first_words}")
+
+
+def write_user_files(folder: Path) -> None:
+    """Write a folder of texts and a csv of tickets with three queues."""
+    (folder / "texts").mkdir()
+    for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=5)):
+        (folder / f"texts/{number:03d}.txt").write_text(text, encoding="utf-8")
+    rng = np.random.default_rng(6)
+    rows = []
+    for number in range(360):
+        queue = [*QUEUES][number % len(QUEUES)]
+        word = QUEUES[queue][rng.integers(3)]
+        body = f"hello , my {word} gives me trouble since {rng.integers(2, 30)} days , please help"
+        rows.append({"id": number, "body": body, "queue": queue})
+    pd.DataFrame(rows).to_csv(folder / "train.csv", index=False)
+
+
+def run(environment: Path, folder: Path, command: str, **variables: str) -> str:
+    """Run a line as in a shell with the environment activated, and return what it prints."""
+    completed = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=folder,
+        env={
+            "PATH": f"{environment / 'bin'}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "OMP_NUM_THREADS": "1",
+            "BROWSER": "true",
+            **variables,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    assert completed.returncode == 0, (command, completed.stdout[-3000:], completed.stderr[-3000:])
+    return completed.stdout + completed.stderr
+
+
+def shorten_study(path: Path) -> None:
+    """Edit params.yaml by hand, as its comments invite to: two models and one seed."""
+    text = path.read_text(encoding="utf-8")
+    for line, shorter in (
+        ("models: [word2vec, elmo, gpt, bert]", "models: [word2vec, gpt]"),
+        ("finetune_seeds: [0, 1]", "finetune_seeds: [0]"),
+    ):
+        assert line in text
+        text = text.replace(line, shorter)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return install_wheel(build_wheel(folder / "dist"), folder / "venv")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_work_in_an_empty_folder(
+    environment: Path, tmp_path: Path
+) -> None:
+    """All lines of "Your own text" run, then `dvc repro` in a copy, and a second run."""
+    assert run(environment, tmp_path, "lineage --version") == f"lineage {__version__}\n"
+    write_user_files(tmp_path)
+    install, init, cd, *commands = readme_block("pip install lineage-pretraining")
+    assert install == "pip install lineage-pretraining"
+    printed = run(environment, tmp_path, init)
+    assert "text_classification" in printed and "label = queue" in printed
+    assert cd == "cd tickets"
+    study = tmp_path / "tickets"
+    params = (study / "params.yaml").read_text(encoding="utf-8")
+    assert (len(params.splitlines()) < 60 and "# guessed" in params) or "guess" in params
+    shorten_study(study / "params.yaml")
+    outputs = {}
+    clock = {}
+    for command in commands:
+        begun = time.monotonic()
+        outputs[command] = run(environment, study, command)
+        clock[command] = time.monotonic() - begun
+    assert commands == ["lineage check", "lineage run", "lineage report --open"]
+    forecast = re.search(r"about ([\d.]+) (s|min|h) on", outputs["lineage check"])
+    assert forecast is not None, outputs["lineage check"]
+    forecast_seconds = float(forecast[1]) * {"s": 1, "min": 60, "h": 3600}[forecast[2]]
+    assert 1 / 1.5 < forecast_seconds / clock["lineage run"] < 1.5, clock
+    assert str(study / "reports/comparison.html") in outputs["lineage report --open"]
+    assert (study / "dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
+    provenance = read_json(study / "reports/comparison.json")["provenance"]
+    assert provenance["package"].startswith("lineage 0.2.0, code sha256 ")
+    assert provenance["study"] == "not in a git repository"
+    assert "the run that began at" in run(environment, study, "lineage status")
+    before = read_dvc_lock(study)
+    second = run(environment, study, "lineage run")
+    assert "stages: 2 ran" in second
+    assert read_dvc_lock(study) == before
+    by_hand = tmp_path / "by_hand"
+    shutil.copytree(
+        study, by_hand, ignore=shutil.ignore_patterns("artifacts", "cache", ".lineage", "dvc.lock")
+    )
+    # The environment has the wheel's own command only, not those of its requirements.
+    run(environment, by_hand, "python -m dvc repro -q")
+    assert read_dvc_lock(by_hand) == before
+    results = "reports/results.csv"
+    assert (by_hand / results).read_bytes() == (study / results).read_bytes()
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 1100

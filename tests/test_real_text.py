@@ -44,6 +44,7 @@ def test_perplexity_is_exp_of_the_mean_loss_over_the_whole_vocabulary() -> None:
     tokenizer = checkpoint.tokenizer
     actual = real_text.measure(checkpoint, model, texts)
     sampler = BpttBatches(encode_corpus(texts, tokenizer), tokenizer, checkpoint.pretrain, seed=0)
+    special = tokenizer.special_token_ids
     nats = 0.0
     num_targets = 0
     state = None
@@ -56,15 +57,9 @@ def test_perplexity_is_exp_of_the_mean_loss_over_the_whole_vocabulary() -> None:
             logits = outputs[-1].flatten(0, 1) @ model.body.embedding_weight.T + model.softmax_bias
         targets = batch.targets_BT.flatten()
         nats += float(F.cross_entropy(logits.double(), targets, reduction="sum"))
-        num_targets += sum(int(target) != tokenizer.special_token_ids["<S>"] for target in targets)
-        num_unknown += sum(
-            int(target) == tokenizer.special_token_ids["<unk>"] for target in targets
-        )
-        num_words += sum(
-            int(target)
-            not in (tokenizer.special_token_ids["<S>"], tokenizer.special_token_ids["</S>"])
-            for target in targets
-        )
+        num_targets += int((targets != special["<S>"]).sum())
+        num_unknown += int((targets == special["<unk>"]).sum())
+        num_words += int(((targets != special["<S>"]) & (targets != special["</S>"])).sum())
     assert logits.shape[1] == tokenizer.vocab_size
     assert actual["perplexity_forward"] == pytest.approx(math.exp(nats / num_targets), rel=1e-5)
     assert (

@@ -3,7 +3,6 @@
 It has a wheel in an environment of its own and a home of its own. The remote is an S3 stand-in.
 """
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -20,10 +19,12 @@ from tests.helpers.private_text import find_leaks, read_texts
 from tests.helpers.toy_project import (
     ask_prefect,
     free_port,
+    is_up,
     prefect_access,
     read_dvc_lock,
     wait_until,
 )
+from tests.helpers.toy_servers import run_worker
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +35,6 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": SECRET,
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-
-
-def is_up(address: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2):
-        return True
-    return False
 
 
 @pytest.fixture
@@ -59,30 +54,6 @@ def s3(tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
-@contextlib.contextmanager
-def run_worker(environment: Path, home: Path, access: dict[str, str], pool: str) -> Iterator[None]:
-    """Run a worker in another environment and home while the block lasts."""
-    home.mkdir(exist_ok=True)
-    python = environment / "bin" / "python"
-    variables = {
-        "PATH": f"{python.parent}:/usr/bin:/bin",
-        "HOME": str(home),
-        "PREFECT_HOME": str(home / "prefect"),
-        **access,
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
-        "OMP_NUM_THREADS": "1",
-        **CREDENTIALS,
-    }
-    command = [str(python), "-m", "prefect", "worker", "start", "--pool", pool, "--type", "process"]
-    with (home / f"worker-{pool}.log").open("w") as log:
-        worker = subprocess.Popen(command, cwd=home, env=variables, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        worker.terminate()
-        worker.wait()
-
-
 def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
     s3: str, finished_project: Path, tmp_path: Path
 ) -> None:
@@ -97,10 +68,17 @@ def test_a_worker_without_git_or_shared_folders_gives_the_same_results(
     api = f"http://127.0.0.1:{port}/api"
     try:
         run_command(study, "lineage", "up", "--no-workers", LINEAGE_PREFECT_PORT=str(port))
-        access = prefect_access(study, port)
+        python = environment / "bin" / "python"
+        variables = {
+            "PREFECT_HOME": str(home / "prefect"),
+            **prefect_access(study, port),
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "OMP_NUM_THREADS": "1",
+            **CREDENTIALS,
+        }
         with (
-            run_worker(environment, home, access, "cpu"),
-            run_worker(environment, home, access, "gpu"),
+            run_worker(python, "cpu", home, variables),
+            run_worker(python, "gpu", home, variables),
         ):
             printed = run_command(study, "lineage", "run", "--workers", **CREDENTIALS)
         runs = ask_prefect(study, api, "flow_runs/filter")

@@ -270,7 +270,6 @@ def held_lock(study: Path, name: str) -> Iterator[None]:
     child = subprocess.Popen(
         [sys.executable, "-c", code, path[name]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    assert child.stdout is not None and child.stdin is not None
     child.stdout.readline()
     yield
     child.stdin.close()

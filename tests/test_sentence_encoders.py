@@ -24,45 +24,16 @@ from lineage.methods.encoding import batch_by_length, collate_items, encode_item
 from lineage.networks.public_folders import inspect_checkpoint, parse_checkpoint_source
 from lineage.tokenizers.tokenizer import Tokenizer
 from tests.helpers import tiny
-from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
-from tests.test_public import TEXTS, TOLERANCES, build_batch, load_public
-
-DENSE_WEIGHT = torch.linspace(-1, 1, 16 * 5).reshape(5, 16)
-DENSE_BIAS = torch.linspace(-0.5, 0.5, 5)
-POOLING_KEYS = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens", "last": "lasttoken"}
-
-
-def save_sentence_encoder(
-    folder: Path,
-    *modules: str,
-    kind: str = "bert",
-    pooling: str = "mean_tokens",
-    activation: str = "torch.nn.modules.activation.Tanh",
-) -> Path:
-    """Save a body with modules after the pooling, as sentence-transformers does."""
-    hf_model = build_hf_model(kind)
-    save_checkpoint(kind, folder, model=getattr(hf_model, hf_model.base_model_prefix))
-    entries = []
-    for number, name in enumerate(("Transformer", "Pooling", *modules)):
-        path = f"{number}_{name}" if number else ""
-        entries.append(
-            {"idx": number, "path": path, "type": f"sentence_transformers.models.{name}"}
-        )
-    (folder / "modules.json").write_text(json.dumps(entries))
-    (folder / "1_Pooling").mkdir()
-    switches = {f"pooling_mode_{key}": key == pooling for key in POOLING_KEYS.values()}
-    (folder / "1_Pooling/config.json").write_text(json.dumps(switches))
-    if "Dense" in modules:
-        dense = {"in_features": 16, "out_features": 5, "bias": True}
-        (folder / "2_Dense").mkdir()
-        (folder / "2_Dense/config.json").write_text(
-            json.dumps(dense | {"activation_function": activation})
-        )
-        save_file(
-            {"linear.weight": DENSE_WEIGHT, "linear.bias": DENSE_BIAS},
-            folder / "2_Dense/model.safetensors",
-        )
-    return folder
+from tests.helpers.public_checkpoints import (
+    DENSE_BIAS,
+    DENSE_WEIGHT,
+    POOLING_KEYS,
+    TEXTS,
+    assert_close,
+    build_batch,
+    load_public,
+    save_sentence_encoder,
+)
 
 
 def expected_vectors(folder: Path, tokenizer: Tokenizer, pooling: str) -> torch.Tensor:
@@ -90,10 +61,9 @@ def test_a_text_is_pooled_as_the_folder_says_whatever_the_padding(
     folder = save_sentence_encoder(tmp_path / "one", kind=kind, pooling=POOLING_KEYS[pooling])
     model, checkpoint = load_public(folder)
     batch = build_batch(checkpoint.tokenizer, TEXTS)
-    torch.testing.assert_close(
+    assert_close(
         model.pool(model.encode(batch), batch),
         expected_vectors(folder, checkpoint.tokenizer, pooling),
-        **TOLERANCES,
     )
 
 
@@ -109,14 +79,13 @@ def test_dense_and_normalize_follow_the_pooling(modules: tuple[str, ...], tmp_pa
         expected = expected / expected.norm(dim=-1, keepdim=True)
     layers = model.encode(batch)
     pooled = model.pool(layers, batch)
-    torch.testing.assert_close(pooled, expected, **TOLERANCES)
+    assert_close(pooled, expected)
     head = model.build_head(3, dropout=0.0)
     assert head(pooled).shape == (3, 3), "the head has the width of 2_Dense"
     mean = load_public(folder, pooling="mean")[0]
-    torch.testing.assert_close(
+    assert_close(
         mean.pool(layers, batch),
         expected_vectors(folder, checkpoint.tokenizer, "mean"),
-        **TOLERANCES,
         msg="pooling: mean leaves the other modules out",
     )
 
@@ -124,12 +93,10 @@ def test_dense_and_normalize_follow_the_pooling(modules: tuple[str, ...], tmp_pa
 def test_dense_is_trained_saved_and_part_of_the_random_baseline(tmp_path: Path) -> None:
     folder = save_sentence_encoder(tmp_path / "one", "Dense", "Normalize")
     model, checkpoint = load_public(folder)
-    assert model.sentence_dense is not None
     dense = {id(p) for p in model.sentence_dense.parameters()}
     assert dense <= {id(p) for p in model.layer_groups()[-1]}
     unused = load_public(folder, pooling="mean")[0]
     grouped = {id(p) for group in unused.layer_groups() for p in group}
-    assert unused.sentence_dense is not None
     assert not grouped & {id(p) for p in unused.sentence_dense.parameters()}
     (tmp_path / "kept").mkdir()
     checkpoint.save(tmp_path / "kept", model)
@@ -140,7 +107,6 @@ def test_dense_is_trained_saved_and_part_of_the_random_baseline(tmp_path: Path) 
         again.pool(again.encode(batch), batch), model.pool(model.encode(batch), batch)
     )
     baseline = loaded.build(tiny.CPU, load_weights=False)
-    assert isinstance(baseline, family.PublicModel) and baseline.sentence_dense is not None
     assert not torch.equal(baseline.sentence_dense.linear.weight, DENSE_WEIGHT)
 
 
@@ -223,7 +189,7 @@ def test_the_vectors_of_minilm_are_normalized_means_of_transformers_output(minil
         with torch.inference_mode():
             top = automodel(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         expected.append(F.normalize(top.mean(0), dim=-1))
-    torch.testing.assert_close(embed(minilm, texts), torch.stack(expected), **TOLERANCES)
+    assert_close(embed(minilm, texts), torch.stack(expected))
 
 
 @pytest.mark.slow

@@ -65,7 +65,6 @@ def test_a_stage_that_is_told_to_end_says_by_which_signal(tmp_path: Path) -> Non
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == b"begins\n"
     process.terminate()
     process.communicate(timeout=60)

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +12,9 @@ import psutil
 import pytest
 
 from flows.stage_process import Command, run_command
-from lineage.runtime.locks import hold_lock
+from tests.helpers.checkout import ROOT
 from tests.helpers.toy_project import wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -130,33 +127,6 @@ def test_several_processes_can_run_at_once(folder: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(exit_with, numbers)] == numbers
-
-
-STARTER = """
-import sys, threading
-from pathlib import Path
-from flows.stage_process import run_command
-from tests.test_stage_process import make_command
-if __name__ == "__main__":
-    command = make_command(Path(sys.argv[1]), "python -m thing wait")
-    run_command(command, stop_event=threading.Event(), timeout_seconds=60)
-"""
-
-
-def test_a_process_ends_in_order_when_the_one_that_started_it_is_killed(folder: Path) -> None:
-    """Whoever comes next waits until it has ended."""
-    (folder / "starter.py").write_text(STARTER)
-    starter = subprocess.Popen(
-        [sys.executable, folder / "starter.py", folder],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    process = waiting_process(folder)
-    starter.kill()
-    starter.wait()
-    with hold_lock(folder / "locks" / "stages"):
-        pass
-    assert (folder / "ended").read_text() == "in order"
-    wait_until(lambda: not process.is_running())
 
 
 def test_a_killed_server_is_started_again_for_the_next_process(folder: Path) -> None:

@@ -152,6 +152,7 @@ DAMAGED_FILES = {
     "number": b"7\n",
     "other keys": b'{"a": 1}\n',
     "empty values": b'{"stages": null, "schema": "2.0", "outcomes": null, "pid": null}\n',
+    "a process that is gone": b'{"pid": 999999999, "port": 4200}\n',
     "cut short": b'{"stages": {"report": {"cmd": "py',
     "zeros in an entry": b"schema: '2.0'\nstages:\n  report:\n    cmd: \0\0\n",
 }

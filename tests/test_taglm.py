@@ -21,7 +21,7 @@ from tests.helpers.by_hand import (
     parameter_arrays,
     projected_lstm_step,
 )
-from tests.test_elmo_recipe import pretrain_tiny_model
+from tests.helpers.trainings import pretrain_tiny_model
 
 CLIPS = 0.25, 0.1  # clip values of cell and projection
 WINDOWS = [
@@ -128,7 +128,7 @@ def test_training_both_directions_together_equals_training_each_alone(direction:
                 torch.nn.init.normal_(
                     parameter, std=0.3, generator=torch.Generator().manual_seed(number)
                 )
-        sampler = build_sampler()
+        sampler = tiny.sampler("taglm")
         state = TrainState(
             model,
             build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.0)),
@@ -170,15 +170,6 @@ def model_of_size_seven(directions: str) -> TagLMModel:
     return model
 
 
-def build_sampler() -> Any:
-    """Return TagLM's sampler over the tiny documents."""
-    config = tiny.model_config("taglm")
-    assert config.family.batch_sampler is not None
-    return config.family.batch_sampler(
-        tiny.corpus("taglm"), tiny.tokenizer("taglm"), config.pretrain, seed=1
-    )
-
-
 def test_pretraining_clips_each_model_by_its_own_norm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,21 +186,6 @@ def test_pretraining_clips_each_model_by_its_own_norm(
     assert set(clipped) == {num_parameters} and len(clipped) == 2 * (output.budget_used.steps or 0)
 
 
-@pytest.mark.parametrize("position", [3, 6, 9])
-def test_neither_direction_sees_the_other_side(position: int) -> None:
-    model = tiny.model("taglm").eval()
-    tokenizer = tiny.tokenizer("taglm")
-    batch = tokenizer.collate([tokenizer.encode(" ".join(tiny.documents()[3].split()[:14]))])
-    changed_ids = batch.ids_BT.clone()
-    changed_ids[0, position] += 1
-    (before,), (after,) = model.encode(batch), model.encode(Batch(changed_ids, batch.mask_BT))
-    P = model.hidden_sizes()[0] // 2
-    assert torch.equal(before[0, :position, :P], after[0, :position, :P])
-    assert torch.equal(before[0, position + 1 :, P:], after[0, position + 1 :, P:])
-    assert not torch.allclose(before[0, position:, :P], after[0, position:, :P])
-    assert not torch.allclose(before[0, : position + 1, P:], after[0, : position + 1, P:])
-
-
 def test_bidirectional_scores_are_the_sum_of_the_two_directions() -> None:
     tokenizer = tiny.tokenizer("taglm")
     texts = [" ".join(d.split()[:9]) for d in tiny.documents()[:3]]
@@ -224,7 +200,6 @@ def test_bidirectional_scores_are_the_sum_of_the_two_directions() -> None:
                     generator=torch.Generator().manual_seed(number + 99 * (direction == "forward")),
                 )
         score = tiny.model_config("taglm").family.score_texts
-        assert score is not None
         scores[directions] = score(model, tokenizer, texts, limit=None)
     np.testing.assert_allclose(
         scores["bidirectional"], scores["forward"] + scores["backward"], rtol=1e-5

@@ -22,17 +22,15 @@ from lineage.training import state as state_module
 from lineage.training.budget import TrainCounters
 from lineage.training.loop import StepOutput, TrainPlan, train, validate
 from lineage.training.optimizers import (
-    BertAdam,
     build_adamw,
     build_param_groups,
     set_learning_rates,
 )
-from lineage.training.schedules import schedule_with_warmup, slanted_triangular_schedule
+from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
+from tests.helpers.checkout import ROOT
 from tests.helpers.killed_training import SHARES
-
-ROOT = Path(__file__).parent.parent
 
 
 def start_training(name: str, resume: Path, out: Path, text_bytes: int) -> "subprocess.Popen[str]":
@@ -82,6 +80,13 @@ def count_bytes(name: str) -> int:
     return 15_000 if name == "gpt" else 60_000
 
 
+def assert_same_files(folder: Path, other: Path) -> None:
+    """Compare the models, their curves, and the models that were kept on the way."""
+    kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
+    for file in ("model.safetensors", "config.json", "tokenizer.json", "curve.parquet", *kept):
+        assert file_digest(folder / file) == file_digest(other / file)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -102,7 +107,6 @@ def test_a_training_that_is_killed_twice_ends_with_identical_files(
         running = start_training(name, resume, tmp_path / "killed", text_bytes)
         num_steps_since = 0
         first_step = newest_step(resume)
-        assert running.stdout is not None
         for _ in running.stdout:
             num_steps_since = num_steps_since + 1 if newest_step(resume) > first_step else 0
             if num_steps_since >= steps_to_wait:  # enough steps after a checkpoint
@@ -114,12 +118,7 @@ def test_a_training_that_is_killed_twice_ends_with_identical_files(
     final_run = start_training(name, resume, tmp_path / "killed", text_bytes)
     output, _ = final_run.communicate(timeout=240)
     assert final_run.returncode == 0 and num_lost_steps >= 2 and len(output.splitlines()) > 0
-    kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
-    for file in ("model.safetensors", "config.json", "tokenizer.json", *kept):
-        assert file_digest(whole / file) == file_digest(tmp_path / "killed" / file)
-    assert file_digest(whole / "curve.parquet") == file_digest(
-        tmp_path / "killed" / "curve.parquet"
-    )
+    assert_same_files(whole, tmp_path / "killed")
 
 
 def test_a_training_that_is_told_to_end_loses_no_step(
@@ -128,7 +127,6 @@ def test_a_training_that_is_told_to_end_loses_no_step(
     whole = finished_training("gpt")
     resume = tmp_path / "resume"
     running = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))
-    assert running.stdout is not None
     lines = [running.stdout.readline() for _ in range(20)]
     running.send_signal(signal.SIGTERM)
     output = running.stdout.read()  # with the lines that readline has buffered
@@ -137,23 +135,14 @@ def test_a_training_that_is_told_to_end_loses_no_step(
     assert newest_step(resume) == len(lines) + len(output.splitlines())
     final_run = start_training("gpt", resume, tmp_path / "stopped", count_bytes("gpt"))
     assert final_run.communicate(timeout=240) and final_run.returncode == 0
-    kept = [f"intermediate-{share}/model.safetensors" for share in SHARES]
-    for file in ("model.safetensors", "curve.parquet", *kept):
-        assert file_digest(whole / file) == file_digest(tmp_path / "stopped" / file)
+    assert_same_files(whole, tmp_path / "stopped")
 
 
-def build_state(name: str, **overrides: dict[str, object]) -> tuple[TrainState, object]:
+def build_state(name: str, **overrides: dict[str, object]) -> tuple[TrainState, Any]:
     """Return the state of a tiny training with dropout, and its sampler."""
-    config = tiny.model_config(name, **overrides)
     model = tiny.model(name, **overrides)
-    sampler = config.family.batch_sampler(
-        tiny.corpus(name), tiny.tokenizer(name), config.pretrain, seed=1
-    )
-    return TrainState(
-        model,
-        build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.01)),
-        RngState(1),
-    ), sampler
+    optimizer = build_adamw(build_param_groups([[*model.parameters()]], weight_decay=0.01))
+    return TrainState(model, optimizer, RngState(1)), tiny.sampler(name, **overrides)
 
 
 def build_plan(text_bytes: int, **overrides: Any) -> TrainPlan:
@@ -191,9 +180,8 @@ def test_the_budget_is_met_within_one_batch_and_counted_in_raw_bytes(name: str) 
 
 
 def test_one_epoch_of_windows_reads_the_corpus_once() -> None:
-    config = tiny.model_config("gpt")
     corpus = tiny.corpus("gpt")
-    sampler = config.family.batch_sampler(corpus, tiny.tokenizer("gpt"), config.pretrain, seed=1)
+    sampler = tiny.sampler("gpt")
     read_bytes = sum(sampler.get_batch(index).text_bytes for index in range(sampler.set_epoch(0)))
     assert corpus.text_bytes == sum(len(document.encode()) for document in tiny.documents())
     assert 0.995 * corpus.text_bytes < read_bytes <= corpus.text_bytes
@@ -205,7 +193,7 @@ def test_validation_does_not_change_training(name: str) -> None:
     plain_steps = train_steps(name, plain_state, sampler, 2000)
     state, sampler = build_state(name, architecture=tiny.dropout_config(name, 0.3))
     family = tiny.model_config(name).family
-    validation_sampler = build_state(name)[1]
+    validation_sampler = tiny.sampler(name)
     losses = []
     for step in train(state, family.objective, sampler, build_plan(2000)):
         losses.append(step.loss)
@@ -219,33 +207,6 @@ def test_validation_does_not_change_training(name: str) -> None:
         torch.rand(7)
         assert state.model.training
     assert losses == [step.loss for step in plain_steps] and len(losses) > 2
-
-
-def test_a_training_with_bert_adam_resumes_exactly(tmp_path: Path) -> None:
-    def new_state() -> tuple[TrainState, Any]:
-        state, sampler = build_state("gpt")
-        groups = build_param_groups([[*state.model.parameters()]], weight_decay=0.01)
-        return TrainState(
-            state.model, BertAdam(groups, betas=(0.9, 0.999), epsilon=1e-6), RngState(3)
-        ), sampler
-
-    uninterrupted, sampler = new_state()
-    objective = tiny.model_config("gpt").family.objective
-    assert objective is not None
-    for step_index, _ in enumerate(train(uninterrupted, objective, sampler, build_plan(4000))):
-        if step_index == 3:
-            uninterrupted.save(tmp_path / "run")
-    resumed, sampler = new_state()
-    resumed.load(tmp_path / "run")
-    assert resumed.counters.steps == 4
-    assert (
-        len([*train(resumed, objective, sampler, build_plan(4000))])
-        == uninterrupted.counters.steps - 4
-    )
-    for expected, actual in zip(
-        uninterrupted.model.parameters(), resumed.model.parameters(), strict=True
-    ):
-        assert torch.equal(expected, actual)
 
 
 @pytest.mark.parametrize("tensors", [1, 2, 3])
@@ -300,17 +261,22 @@ def test_the_budget_ends_on_a_whole_step_and_steps_use_their_starting_rate() -> 
     )
 
 
+def spoil_loss(state: TrainState, value: float) -> Any:
+    """Return GPT's objective, whose loss after four steps is not finite."""
+    objective = tiny.model_config("gpt").family.objective
+
+    def spoiled(model: torch.nn.Module, batch: object, recurrent_state: object) -> LossOutput:
+        output = objective(model, batch, recurrent_state)
+        factor = value if state.counters.steps == 4 else 1.0
+        return dataclasses.replace(output, loss=output.loss * factor)
+
+    return spoiled
+
+
 def test_a_non_finite_loss_stops_training_and_names_the_step() -> None:
     state, sampler = build_state("gpt")
-
-    def bad_objective(model: torch.nn.Module, batch: object, recurrent_state: object) -> LossOutput:
-        output = tiny.model_config("gpt").family.objective(model, batch, recurrent_state)
-        return dataclasses.replace(
-            output, loss=output.loss * (float("nan") if state.counters.steps == 4 else 1.0)
-        )
-
     with pytest.raises(EvaluationError, match="nan after 4 steps"):
-        for _ in train(state, bad_objective, sampler, build_plan(9000)):
+        for _ in train(state, spoil_loss(state, float("nan")), sampler, build_plan(9000)):
             pass
 
 
@@ -325,25 +291,6 @@ def test_bf16_training_has_nearly_the_loss_of_fp32() -> None:
         )
     assert losses[0] != losses[1]
     assert np.mean(losses[1]) == pytest.approx(np.mean(losses[0]), rel=0.03)
-
-
-@pytest.mark.parametrize("total", [100, 105, 37])
-def test_the_slanted_triangular_schedule_has_its_ends_and_peak(total: int) -> None:
-    """If total x cut is not a whole number, the paper's denominator would become negative."""
-    schedule = slanted_triangular_schedule(0.1, 32.0)
-    values = [schedule(step / total) for step in range(total + 1)]
-    assert values[0] == pytest.approx(1 / 32)
-    assert values[-1] == pytest.approx(1 / 32)
-    assert schedule(0.1) == pytest.approx(1.0)
-    assert min(values) >= 1 / 32 - 1e-12 and max(values) <= 1.0
-    assert schedule(0.55) == pytest.approx((1 + 1 / 32) / 2), "the decay is linear to the end"
-
-
-def test_linear_warmup_rises_and_then_decays_to_zero() -> None:
-    schedule = schedule_with_warmup("linear", 0.25)
-    assert [schedule(progress) for progress in (0.0, 0.125, 0.25, 0.625, 1.0)] == pytest.approx(
-        [0, 0.5, 1.0, 0.5, 0.0]
-    )
 
 
 def test_layer_decay_scales_the_rate_and_only_matrices_have_weight_decay() -> None:
@@ -364,9 +311,7 @@ def test_layer_decay_scales_the_rate_and_only_matrices_have_weight_decay() -> No
 
 
 def test_counters_add_up_bytes_steps_and_tokens() -> None:
-    sampler = build_state("bert")[1]
-    sampler.set_epoch(0)  # type: ignore[attr-defined]
-    batches = [sampler.get_batch(index) for index in range(4)]  # type: ignore[attr-defined]
+    batches = [tiny.batch("bert", index) for index in range(4)]
     counters = TrainCounters()
     for batch in batches:
         counters = counters.add_batch(batch, steps=1)
@@ -423,14 +368,7 @@ def test_checking_for_finite_values_less_often_gives_the_same_result(
     )
 
     state, sampler = build_state("gpt")
-    objective = tiny.model_config("gpt").family.objective
-
-    def bad_objective(model: torch.nn.Module, batch: object, recurrent_state: object) -> LossOutput:
-        output = objective(model, batch, recurrent_state)  # type: ignore[misc]
-        return dataclasses.replace(
-            output, loss=output.loss * (float("inf") if state.counters.steps == 4 else 1.0)
-        )
-
+    bad_objective = spoil_loss(state, float("inf"))
     for _, number in zip(
         train(state, bad_objective, sampler, build_plan(9000)), range(9), strict=False
     ):
@@ -473,7 +411,6 @@ def test_a_training_step_reads_no_value_from_the_device(
         [{"params": [*meta_model.parameters()], "lr_scale": 1.0}], lr=0.0
     )
     objective = tiny.model_config(name).family.objective
-    assert objective is not None
     # seq2seq has two language models; a step trains one of them.
     clip_groups = state.model.grad_clip_groups()
     steps = [

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lineage.artifacts import create_artifact, write_json, write_table
-from lineage.config.params import AdaptationBudget, Params, read_params
+from lineage.config.params import AdaptationBudget
 from lineage.errors import InputError
-from lineage.families.ulmfit import PoolingClassifier, ULMFiTModel
+from lineage.families.ulmfit import PoolingClassifier
 from lineage.methods.encoding import (
     batch_by_length,
     collate_items,
@@ -25,15 +25,14 @@ from lineage.methods.encoding import (
 from lineage.methods.finetuning import FinetunedModel, unfreeze_layers, update_batch_norm
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.static import vocab_words
-from lineage.runtime.recorder import Tracker
 from lineage.tokenizers.token_ids import encode_corpus
 from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.adapt import HeldOutMetrics, adapt, find_new_words, split_target_texts
 from lineage.training.objectives import regularized_lm_loss
-from lineage.training.optimizers import AdaptSettings, build_adamw, build_param_groups
+from lineage.training.optimizers import build_adamw, build_param_groups
 from lineage.training.pretrain import TrainOutput
-from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
+from tests.helpers.trainings import ADAPT_SETTINGS, DEMO_PARAMS, build_train_context
 
 TEXT = tiny.documents()[0]
 BACKWARD = {"tokenizer": {"direction": "backward"}}
@@ -94,7 +93,6 @@ def test_new_rows_are_the_mean_of_all_rows_and_old_rows_stay(tmp_path: Path) -> 
 
 def test_added_words_keep_the_softmax_tied_to_the_embedding(tmp_path: Path) -> None:
     model = trained_checkpoint(tmp_path).with_added_words(["quokkas"]).build(tiny.CPU)
-    assert isinstance(model, ULMFiTModel)
     width = model.hidden_sizes()[-1]
     torch.testing.assert_close(
         model.logits(torch.eye(width)) - model.softmax_bias, model.body.embedding_weight.T
@@ -117,29 +115,12 @@ def test_a_tokenizer_with_added_words_encodes_other_words_as_before() -> None:
         new.with_added_words(["quokkas"])
 
 
-def adapt_checkpoint(
-    checkpoint: Checkpoint, folder: Path, text_bytes: int = 3000
-) -> tuple[TrainOutput, HeldOutMetrics]:
+def adapt_checkpoint(checkpoint: Checkpoint, folder: Path) -> tuple[TrainOutput, HeldOutMetrics]:
     """Adapt a checkpoint to the target texts."""
-    settings = AdaptSettings(
-        learning_rate=0.02,
-        layer_lr_decay=1 / 1.3,
-        cut_frac=0.1,
-        ratio=32.0,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-    )
-    demo_params = read_params(Path(__file__).parent.parent / "params.yaml")
-    params = Params(
-        **{**vars(demo_params), "adapt": AdaptationBudget(text_bytes=text_bytes, max_epochs=100)}
-    )
-    context = TrainContext(
-        tiny.CPU,
-        Tracker(),
-        folder / "resume",
-        checkpoint_seconds=99,
-        report_progress=lambda *_: None,
-    )
+    budget = AdaptationBudget(text_bytes=3000, max_epochs=100)
+    params = dataclasses.replace(DEMO_PARAMS, adapt=budget)
+    settings = dataclasses.replace(ADAPT_SETTINGS, learning_rate=0.02)
+    context = build_train_context(folder / "resume")
     return adapt(checkpoint, settings, [*target_texts()] * 8, [*target_texts()], params, context)
 
 
@@ -184,49 +165,22 @@ def test_adaptation_reads_neither_test_nor_validation(tmp_path: Path) -> None:
             (draft / f"{split}.parquet").write_bytes(b"nobody may read this")
     texts, heldout_texts = split_target_texts(
         tmp_path / "t",
-        read_params(Path(__file__).parent.parent / "params.yaml"),
+        DEMO_PARAMS,
         max_bytes=10**6,
     )
     new_words = find_new_words(texts, tiny.tokenizer("ulmfit"), max_words=99, min_frequency=2)
     assert len(new_words) == 18 and not {*new_words} & {text.split()[0] for text in heldout_texts}
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        (
-            "elmo",
-            {"adapt": {"new_words": {"most": 5, "min_frequency": 2}}},
-            "models.elmo.adapt.new_words: elmo has no table of words",
-        ),
-        (
-            "gpt",
-            {"adapt": {"new_words": {"most": 5, "min_frequency": 2}}},
-            "models.gpt.adapt.new_words: gpt has no table of words",
-        ),
-        (
-            "bert",
-            BACKWARD,
-            "models.bert.tokenizer.direction: bert does not read words in one direction",
-        ),
-        ("word2vec", BACKWARD, "models.word2vec.tokenizer.direction"),
-        (
-            "gpt",
-            {"evaluate": {"finetune": {"bptt_window": 8}}},
-            "models.gpt.evaluate.finetune.bptt_window: gpt does not read",
-        ),
-        (
-            "gpt",
-            {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1}}},
-            "models.gpt.evaluate.finetune.classifier_hidden_dropout: gpt has no hidden layer",
-        ),
-        (
-            "ulmfit",
-            {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1, "pooling": "mean"}}},
-            "classifier_hidden_dropout belongs to the family's own classifier",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "overrides", "message"), [
+    ("elmo", {"adapt": {"new_words": {"most": 5, "min_frequency": 2}}}, "models.elmo.adapt.new_words: elmo has no table of words"),
+    ("gpt", {"adapt": {"new_words": {"most": 5, "min_frequency": 2}}}, "models.gpt.adapt.new_words: gpt has no table of words"),
+    ("bert", BACKWARD, "models.bert.tokenizer.direction: bert does not read words in one direction"),
+    ("word2vec", BACKWARD, "models.word2vec.tokenizer.direction"),
+    ("gpt", {"evaluate": {"finetune": {"bptt_window": 8}}}, "models.gpt.evaluate.finetune.bptt_window: gpt does not read"),
+    ("gpt", {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1}}}, "models.gpt.evaluate.finetune.classifier_hidden_dropout: gpt has no hidden layer"),
+    ("ulmfit", {"evaluate": {"finetune": {"classifier_hidden_dropout": 0.1, "pooling": "mean"}}}, "classifier_hidden_dropout belongs to the family's own classifier"),
+])  # fmt: skip
 def test_a_setting_that_a_family_does_not_support_is_refused(
     name: str, overrides: dict[str, Any], message: str
 ) -> None:
@@ -296,7 +250,6 @@ def test_a_backward_corpus_holds_the_same_sentences_and_bytes() -> None:
 def test_a_backward_model_predicts_the_previous_word() -> None:
     config = tiny.model_config("ulmfit", **BACKWARD)
     tokenizer = backward_tokenizer()
-    assert config.family.batch_sampler is not None
     assert config.mechanism["direction"] == "right to left"
     corpus = encode_corpus([TEXT] * 4, tokenizer)
     sampler = config.family.batch_sampler(
@@ -348,10 +301,8 @@ def test_a_backward_state_depends_on_later_words_and_pools_at_the_text_start() -
 def test_backward_scores_sum_log_probabilities_given_the_later_words() -> None:
     model = tiny.model("ulmfit").eval()
     tokenizer = backward_tokenizer()
-    assert isinstance(model, ULMFiTModel)
     family = tiny.model_config("ulmfit").family
     texts = [" ".join(TEXT.split()[:n]) for n in (4, 9)]
-    assert family.score_texts is not None
     scores = family.score_texts(model, tokenizer, texts, limit=None)[:, 0]
     for text, score in zip(texts, scores, strict=True):
         ids = tiny.tokenizer("ulmfit").encode(text).ids[::-1].copy()

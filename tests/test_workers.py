@@ -8,70 +8,24 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.helpers.toy_project import (
     Project,
-    ask_prefect,
     free_port,
     make_project,
     prefect_access,
     project_processes,
-    read_dvc_lock,
+    serve_in_thread,
     wait_until,
 )
-
-
-@dataclass(frozen=True)
-class Site:
-    """A project whose servers are running."""
-
-    project: Project
-    port: int
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the answer of Prefect's API."""
-        return ask_prefect(self.project.root, f"http://127.0.0.1:{self.port}/api", path, body)
-
-    def flow_runs(self) -> list[dict[str, Any]]:
-        return self.ask("flow_runs/filter")
-
-    def worker(self, pool: str) -> int:
-        """Return the process id of a pool's worker."""
-        return self.server(f"worker-{pool}")
-
-    def server(self, name: str) -> int:
-        """Return the process id of a server or worker."""
-        path = self.project.root / ".lineage" / "servers" / f"{name}.json"
-        return int(json.loads(path.read_text())["pid"])
-
-    def kill(self, name: str) -> None:
-        """Kill a server or worker and all its children."""
-        process = psutil.Process(self.server(name))
-        for one in [process, *process.children(recursive=True)]:
-            one.kill()
-
-    def start_again(self) -> None:
-        """Start what has ended, at the same address."""
-        completed = self.project.run("up", LINEAGE_PREFECT_PORT=str(self.port))
-        assert completed.returncode == 0, completed.stdout + completed.stderr
-
-
-def start_servers(project: Project) -> Site:
-    """Start the servers and workers of a project."""
-    port = free_port()
-    completed = project.run("up", LINEAGE_PREFECT_PORT=str(port))
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return Site(project, port)
+from tests.helpers.toy_servers import Site, set_models, start_servers
 
 
 def wait_for_stage(project: Project, name: str) -> int:
@@ -94,15 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     assert not list((project.root / ".lineage" / "servers").glob("*.json"))
 
 
-def set_models(project: Project, **make: object) -> None:
-    """Leave one model in the study, with these options of its stage make."""
-    project.set_params(grid__models=["a"], models__a__make=make)
-    project.read_trace()
-
-
-def test_stages_run_on_workers_and_return_outputs_through_the_remote(
-    site: Site, tmp_path: Path
-) -> None:
+def test_stages_run_on_workers_and_return_outputs_through_the_remote(site: Site) -> None:
     project = site.project
     set_models(project, value=1)
     completed = project.run("run", "--workers")
@@ -138,13 +84,6 @@ def test_stages_run_on_workers_and_return_outputs_through_the_remote(
     (study_run,) = [run for name, run in runs.items() if name.startswith("project, 20")]
     tasks = site.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [study_run["id"]]}}})
     assert {"sources", "make@a", "train@a", "report", "publish"} <= {run["name"] for run in tasks}
-    # A run without workers, from an empty cache, gives the same result.
-    local_project = make_project(tmp_path)
-    set_models(local_project, value=1)
-    assert local_project.run("run", "--no-prefect").returncode == 0
-    assert read_dvc_lock(local_project.root) == read_dvc_lock(project.root)
-    results = Path("reports") / "results.csv"
-    assert (local_project.root / results).read_bytes() == (project.root / results).read_bytes()
 
 
 @pytest.mark.slow
@@ -405,17 +344,6 @@ def test_two_starts_at_once_leave_one_server_and_one_worker_for_each_pool(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_flow_runs_without_a_server(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    completed = project.run("run", "--jobs", "2")
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert (project.root / ".lineage" / "prefect" / "prefect.db").is_file(), (
-        "its history is in the project"
-    )
-    assert project_processes(project) == [], "its temporary server must have ended"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "suspend"])
 @pytest.mark.parametrize("exit_status", [0, 1])
 def test_a_run_whose_server_dies_or_hangs_ends_soon_with_its_own_exit_code(
@@ -427,7 +355,6 @@ def test_a_run_whose_server_dies_or_hangs_ends_soon_with_its_own_exit_code(
     wait_for_stage(project, "make@a")
     (server,) = temporary_servers(project)
     getattr(server, fault)()
-    assert run.stdout is not None
     lines = []
     last_stage_ended = 0.0
     for line in run.stdout:
@@ -464,15 +391,9 @@ class _BrokenPrefect(BaseHTTPRequestHandler):
 def test_a_server_that_fails_before_a_run_begins_is_named_in_one_sentence(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _BrokenPrefect)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        address = f"http://127.0.0.1:{server.server_port}/api"
+    address = f"http://127.0.0.1:{server.server_port}/api"
+    with serve_in_thread(server):
         completed = project.run("run", PREFECT_API_URL=address, PREFECT_CLIENT_MAX_RETRIES="0")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
     assert completed.returncode == 2, completed.stdout + completed.stderr
     assert (
         "does not work (RuntimeError: Failed to reach API" in completed.stderr

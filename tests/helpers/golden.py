@@ -1,9 +1,23 @@
 """The folder of numbers from the reference implementations, which LINEAGE_GOLDEN names."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+
+
+def golden_settings(name: str, file: str = "config.json") -> Any:
+    """Return the settings of one reference."""
+    return json.loads((golden_folder(name) / file).read_text())
+
+
+def golden_tensors(name: str, file: str = "cases.safetensors") -> dict[str, torch.Tensor]:
+    """Return the recorded tensors of one reference."""
+    return load_file(golden_folder(name) / file)
 
 
 def golden_folder(name: str) -> Path:

@@ -7,12 +7,14 @@ import os
 import re
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -425,3 +427,29 @@ def wait_until(check: Callable[[], bool], *, seconds: float = 30) -> None:
     while not check():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.1)
+
+
+def is_up(address: str) -> bool:
+    """Return whether a page answers."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+@contextlib.contextmanager
+def serve_in_thread(server: socketserver.BaseServer) -> Iterator[None]:
+    """Let a server answer while the block lasts."""
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def copy_project(project: Project, folder: Path) -> Project:
+    """Copy a project with its cache and results into a folder."""
+    shutil.copytree(project.root, folder / "project", symlinks=True)
+    return Project(folder / "project")

@@ -3,10 +3,8 @@
 The tests compare counts, and parameters, squared gradients and cost after one and five epochs.
 """
 
-import json
 import re
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +19,7 @@ from lineage.families.glove import (
 )
 from lineage.networks.static import StaticConfig, StaticVectors
 from lineage.tokenizers.tokenizer import SPECIAL_TOKENS
-from tests.helpers.golden import golden_folder
-
-
-def load_settings() -> dict[str, Any]:
-    return json.loads((golden_folder("glove") / "config.json").read_text())
+from tests.helpers.golden import golden_folder, golden_settings
 
 
 def load_documents(min_count: int) -> tuple[list[np.ndarray], int]:
@@ -54,7 +48,9 @@ def load_documents(min_count: int) -> tuple[list[np.ndarray], int]:
 @pytest.mark.parametrize("min_count", [1, 2])
 def test_cooccurrence_counts_match_the_reference(min_count: int) -> None:
     documents, vocab_size = load_documents(min_count)
-    actual = count_cooccurrences(documents, vocab_size=vocab_size, window=load_settings()["win"])
+    actual = count_cooccurrences(
+        documents, vocab_size=vocab_size, window=golden_settings("glove")["win"]
+    )
     expected = load_file(golden_folder("glove") / "cases.safetensors")[
         f"cooc.min{min_count}.sym1.dw1"
     ]
@@ -65,7 +61,7 @@ def test_cooccurrence_counts_match_the_reference(min_count: int) -> None:
 @pytest.mark.parametrize("scale_bias_gradient", [False, True])
 def test_training_matches_the_reference(epochs: int, scale_bias_gradient: bool) -> None:
     cases = load_file(golden_folder("glove") / "cases.safetensors")
-    reference = load_settings()
+    reference = golden_settings("glove")
     settings = GlovePretrainSettings(
         window=reference["win"],
         x_max=reference["xmax"],
@@ -102,7 +98,7 @@ def test_word_vectors_are_the_sums_of_word_and_context_vectors(epochs: int) -> N
     expected = np.array([[float(v) for v in line.split(" ")[1:]] for line in lines[:-1]])
     trained = load_file(golden_folder("glove") / "cases.safetensors")[f"after{epochs}.all"]
     model = StaticVectors(
-        StaticConfig(hidden_size=load_settings()["dim"]),
+        StaticConfig(hidden_size=golden_settings("glove")["dim"]),
         vocab_size=len(SPECIAL_TOKENS["word"]) + len(expected),
     )
     model.init_weights(torch.Generator().manual_seed(0))

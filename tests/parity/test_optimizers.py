@@ -1,13 +1,10 @@
 """Optimizers, schedules and clipping agree with BERT's released code, torch and the papers."""
 
-import json
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lineage.networks.base import LossOutput
 from lineage.networks.batch import Batch
@@ -24,16 +21,8 @@ from lineage.training.schedules import (
     slanted_triangular_schedule,
 )
 from lineage.training.state import RngState, TrainState
-from tests.helpers.golden import golden_folder
+from tests.helpers.golden import golden_settings, golden_tensors
 from tests.helpers.tiny import OneBatchSampler
-
-
-def load_settings() -> dict[str, Any]:
-    return json.loads((golden_folder("bert") / "optimizer_config.json").read_text())
-
-
-def load_cases() -> dict[str, torch.Tensor]:
-    return load_file(golden_folder("bert") / "optimizer_cases.safetensors")
 
 
 @pytest.mark.parametrize("optimizer_name", ["bert_adamweightdecay", "adamw_bias_corrected"])
@@ -41,8 +30,8 @@ def load_cases() -> dict[str, torch.Tensor]:
 def test_parameters_and_moments_match_the_reference_after_each_step(
     optimizer_name: str, case: str
 ) -> None:
-    settings = load_settings()
-    reference = load_cases()
+    settings = golden_settings("bert", "optimizer_config.json")
+    reference = golden_tensors("bert", "optimizer_cases.safetensors")
     w = torch.nn.Parameter(reference["in.w0"].clone())
     b = torch.nn.Parameter(reference["in.b0"].clone())
     groups: list[dict[str, object]] = [
@@ -85,8 +74,10 @@ def test_the_first_step_without_bias_correction_is_about_three_times_longer() ->
 
 
 def test_schedules_match_bert_s_code_and_transformers() -> None:
-    reference = load_cases()
-    for number, settings in enumerate(load_settings()["schedules"]):
+    reference = golden_tensors("bert", "optimizer_cases.safetensors")
+    for number, settings in enumerate(
+        golden_settings("bert", "optimizer_config.json")["schedules"]
+    ):
         total = settings["total"]
         warmup_ratio = settings["warmup"] / total
         for schedule_name, name in (("bert", "bert_original"), ("linear", "transformers_linear")):
@@ -97,24 +88,8 @@ def test_schedules_match_bert_s_code_and_transformers() -> None:
             np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=2e-7 * settings["init_lr"])
 
 
-def test_gpt_s_fine_tuning_schedule_decays_during_warmup_too() -> None:
-    schedule = schedule_with_warmup("gpt", 0.002)
-    assert schedule(0.002) == pytest.approx(0.998)
-    assert schedule(0.001) == pytest.approx(0.5 * 0.999)
-    assert schedule(0.5) == 0.5
-    assert schedule(1.0) == 0.0
-    assert schedule_with_warmup("gpt", 0.0)(0.0) == 1.0
-
-
-def test_gpt_s_pretraining_schedule_falls_along_half_a_cosine() -> None:
-    schedule = schedule_with_warmup("cosine", 0.2)
-    assert [schedule(p) for p in (0.0, 0.1, 0.2, 0.6, 1.0)] == pytest.approx(
-        [0.0, 0.5, 1.0, 0.5, 0.0]
-    )
-
-
 def test_clipping_matches_torch_and_tensorflow() -> None:
-    reference = load_cases()
+    reference = golden_tensors("bert", "optimizer_cases.safetensors")
     (grads,) = [
         step
         for step in reference["in.given_grads"]
@@ -141,8 +116,8 @@ def test_slanted_triangular_and_discriminative_rates_match_the_paper() -> None:
 
     Read literally, the formula ends below zero there.
     """
-    settings = json.loads((golden_folder("awd_lstm") / "config.json").read_text())
-    schedules = json.loads((golden_folder("awd_lstm") / "schedules.json").read_text())
+    settings = golden_settings("awd_lstm")
+    schedules = golden_settings("awd_lstm", "schedules.json")
     for T in settings["T"]:
         schedule = slanted_triangular_schedule(settings["cut"], settings["ratio"], steps=T)
         actual = [settings["lr"] * schedule(t / T) for t in range(T)]
@@ -167,8 +142,8 @@ def test_slanted_triangular_and_discriminative_rates_match_the_paper() -> None:
 
 
 def test_training_uses_the_slanted_triangular_rate_of_each_step_and_layer() -> None:
-    settings = json.loads((golden_folder("awd_lstm") / "config.json").read_text())
-    schedules = json.loads((golden_folder("awd_lstm") / "schedules.json").read_text())
+    settings = golden_settings("awd_lstm")
+    schedules = golden_settings("awd_lstm", "schedules.json")
     T = len(schedules["discriminative_x_stlr_paper"])
     expected = np.array(schedules["discriminative_x_stlr_paper"])
     if not is_integer(T * settings["cut"]):

@@ -152,14 +152,6 @@ def test_a_form_as_any_page_can_post_it_is_refused(study: Path, targets: dict[st
     assert_nothing_was_made(study, targets)
 
 
-@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
-def test_serve_describes_its_interface_to_nobody(path: str, targets: dict[str, Target]) -> None:
-    address = f"http://127.0.0.1:{targets['serve'].port}{path}"
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(address, timeout=30)
-    assert refused.value.code == 404
-
-
 def test_the_same_requests_of_the_user_are_answered(targets: dict[str, Target]) -> None:
     """So what is refused above is refused for its origin, its form or its name."""
     for target in targets.values():

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from flows import servers
 from flows.execute import StageContext, StageResult
 from flows.run import _end_mlflow_run
 from lineage.artifacts import write_json
 from lineage.runtime import recorder, tracking
 from lineage.runtime.provenance import Dataset, get_pipeline_id
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
+from tests.helpers.checkout import ROOT
 
 pytestmark = pytest.mark.usefixtures("without_time_limit")
 
@@ -33,7 +33,7 @@ def test_a_relative_tracking_uri_is_resolved_against_the_study(
 
 
 @pytest.mark.parametrize("address", [
-    "postgresql://user:secret@localhost/db", "http://[::1", "mssql://user:secret@localhost/db", "postgresql://user:a/secret@localhost/db",
+    "postgresql://user:secret@localhost/db", "http://[::1", "http://me:secret@127.0.0.1:9", "mssql://user:secret@localhost/db", "postgresql://user:a/secret@localhost/db",
     "postgresql://localhost/db?user=me&password=secret", "postgresql://user:se@secret@localhost/db?sslpassword=secret",
     "postgresql://localhost/db?user=a@b&password=secret", "postgresql://user:a?secret@localhost/db",
 ])  # fmt: skip
@@ -43,10 +43,11 @@ def test_a_bad_tracking_uri_stops_no_stage_and_its_password_is_not_printed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Try a database without an installed driver, and malformed addresses."""
+    """Try a database without an installed driver, malformed addresses, and one of no server."""
     monkeypatch.setenv("LINEAGE_TRACKING_URI", address)
     monkeypatch.chdir(tmp_path)
     with recorder.track_stage("baselines@sense", parameters={}, tags={}) as tracker:
+        tracker.log_metrics({"loss": 1.0}, step=0, text_bytes=5)
         assert tracker.run_id == ""
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -65,17 +66,23 @@ def run_statuses(folder: Path) -> list[str]:
     return [run.info.status for run in runs]
 
 
+def set_pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> StageContext:
+    """Use a store in this folder for the pipeline p, and return the context of its stages."""
+    environment = {
+        "LINEAGE_PIPELINE_ID": "p",
+        "LINEAGE_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+    }
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    return StageContext(ROOT, environment, 1)
+
+
 @pytest.mark.parametrize("publish", ["blocked", "failed", "ran"])
 def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
     publish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stage that succeeds after the failed one reopens the parent; publish does not close it."""
-    environment = {
-        "LINEAGE_PIPELINE_ID": "0123456789abcdef",
-        "LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-    }
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
+    context = set_pipeline(tmp_path, monkeypatch)
     with (
         pytest.raises(ValueError, match="the moon"),
         recorder.track_stage("pretrain@gpt-0", parameters={}, tags={}),
@@ -84,7 +91,6 @@ def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
     with recorder.track_stage("pretrain@bert-0", parameters={}, tags={}):
         pass
     assert run_statuses(tmp_path) == ["RUNNING", "FAILED", "FINISHED"]
-    context = StageContext(Path(__file__).parent.parent, environment, 1)
     results = {
         "sources": StageResult("sources", "ran"),
         "pretrain@gpt-0": StageResult("pretrain@gpt-0", "failed"),
@@ -99,15 +105,9 @@ def test_the_parent_run_is_closed_when_a_stage_failed_and_nothing_is_published(
 def test_a_stopped_pipeline_is_killed_in_mlflow_and_a_finished_one_stays_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {
-        "LINEAGE_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
-        "LINEAGE_PIPELINE_ID": "p",
-    }
-    for key, value in environment.items():
-        monkeypatch.setenv(key, value)
+    context = set_pipeline(tmp_path, monkeypatch)
     with recorder.track_stage("tokenizer@gpt", parameters={}, tags={}):
         pass
-    context = StageContext(Path(__file__).parent.parent, environment, 1)
     _end_mlflow_run(context, None)
     assert run_statuses(tmp_path) == ["KILLED", "FINISHED"]
     tracking.open_parent_run("p").end("FINISHED")
@@ -163,15 +163,6 @@ def test_a_moved_store_prints_where_artifacts_are_written(
         assert (
             f"reports of runs go to file://{tmp_path}/before/mlruns" in capsys.readouterr().err
         ) == (folder == "after")
-
-
-@pytest.mark.parametrize("text", ["", '{"pid": 1', '{"pid": 999999999, "port": 4200}'])
-def test_a_truncated_or_stale_server_file_means_no_running_server(
-    text: str, tmp_path: Path
-) -> None:
-    (servers.servers_folder(tmp_path)).mkdir(parents=True)
-    (servers.servers_folder(tmp_path) / "prefect.json").write_text(text)
-    assert servers.running_port(tmp_path, "prefect") is None
 
 
 def test_two_stages_log_the_same_dataset_one_after_the_other(

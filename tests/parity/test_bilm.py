@@ -3,8 +3,8 @@
 The tests compare layers, carried state and scalar mix of two models in the released format.
 """
 
+import functools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,16 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lineage.errors import InputError
 from lineage.families.elmo import ElmoModel
 from lineage.formats.bilm import Elmo, batch_to_ids, read_bilm, read_options, write_bilm
 from lineage.networks.layers.scalar_mix import ScalarMix
 from tests.helpers import tiny
-from tests.helpers.golden import golden_folder
+from tests.helpers.golden import golden_folder, golden_settings, golden_tensors
 
 REFERENCE_MODELS = ("noclip", "clip")
-TOLERANCE = {"atol": 2e-5, "rtol": 0.0}
+assert_close = functools.partial(torch.testing.assert_close, atol=2e-5, rtol=0.0)
 
 
 def load_elmo(name: str, **options: bool) -> Elmo:
@@ -30,20 +29,12 @@ def load_elmo(name: str, **options: bool) -> Elmo:
     return Elmo.load(folder / "options.json", folder / "weights.hdf5", **options).eval()
 
 
-def load_cases() -> dict[str, torch.Tensor]:
-    return load_file(golden_folder("elmo") / "cases.safetensors")
-
-
-def load_settings() -> dict:
-    return json.loads((golden_folder("elmo") / "config.json").read_text())
-
-
 def test_byte_ids_of_words_match_allennlp() -> None:
-    expected = load_cases()
-    assert {*REFERENCE_MODELS} == {*load_settings()["model_dirs"]}, (
+    expected = golden_tensors("elmo")
+    assert {*REFERENCE_MODELS} == {*golden_settings("elmo")["model_dirs"]}, (
         "a reference model is not tested"
     )
-    for name, sentences in load_settings()["batches"].items():
+    for name, sentences in golden_settings("elmo")["batches"].items():
         assert torch.equal(
             batch_to_ids(sentences, max_word_bytes=expected[f"ids_{name}"].shape[-1]),
             expected[f"ids_{name}"].long(),
@@ -54,8 +45,8 @@ def test_byte_ids_of_words_match_allennlp() -> None:
 @torch.inference_mode()
 def test_layers_and_carried_state_match_allennlp(name: str) -> None:
     model = load_elmo(name)
-    expected = load_cases()
-    for batch in load_settings()["batches"]:
+    expected = golden_tensors("elmo")
+    for batch in golden_settings("elmo")["batches"]:
         layers, mask = model.layer_outputs(expected[f"ids_{batch}"].long())
         _check_layers(layers, mask, expected, f"{name}.warm_{batch}")
         _check_state(model, expected, f"{name}.warm_{batch}")
@@ -79,30 +70,23 @@ def _check_layers(
     assert torch.equal(mask, expected[f"{prefix}.mask_bos_eos"].bool())
     assert f"{prefix}.layer{len(layers)}" not in expected
     for number, layer in enumerate(layers):
-        torch.testing.assert_close(layer, expected[f"{prefix}.layer{number}"], **TOLERANCE)
+        assert_close(layer, expected[f"{prefix}.layer{number}"])
 
 
 def _check_state(model: Elmo, expected: dict[str, torch.Tensor], prefix: str) -> None:
-    assert model.state is not None
     for number, (output, cell) in enumerate(model.state):
-        torch.testing.assert_close(
-            torch.cat([*output], -1), expected[f"{prefix}.state_h"][number], **TOLERANCE
-        )
-        torch.testing.assert_close(
-            torch.cat([*cell], -1), expected[f"{prefix}.state_c"][number], **TOLERANCE
-        )
+        assert_close(torch.cat([*output], -1), expected[f"{prefix}.state_h"][number])
+        assert_close(torch.cat([*cell], -1), expected[f"{prefix}.state_c"][number])
 
 
 @pytest.mark.parametrize("name", REFERENCE_MODELS)
 @torch.inference_mode()
 def test_character_encoder_matches_allennlp(name: str) -> None:
     model = load_elmo(name)
-    expected = load_cases()
+    expected = golden_tensors("elmo")
     layers, mask = model.layer_outputs(expected["ids_A"].long())
     P = expected[f"{name}.A.char_cnn_token_embedding"].shape[-1]
-    torch.testing.assert_close(
-        layers[0][mask][:, :P], expected[f"{name}.A.char_cnn_token_embedding"][mask], **TOLERANCE
-    )
+    assert_close(layers[0][mask][:, :P], expected[f"{name}.A.char_cnn_token_embedding"][mask])
     assert torch.equal(layers[0][..., :P], layers[0][..., P:]), (
         "the token layer must be concatenated with itself"
     )
@@ -114,14 +98,15 @@ def test_character_encoder_matches_allennlp(name: str) -> None:
 @torch.inference_mode()
 def test_scalar_mix_matches_allennlp(name: str, layer_norm: bool, boundaries: bool) -> None:
     model = load_elmo(name, layer_norm=layer_norm, keep_sentence_boundaries=boundaries)
-    expected = load_cases()
-    model.scalar_mix.weights.copy_(torch.tensor(load_settings()["scalar_mix_parameters"][name]))
-    assert model.scalar_mix.gamma is not None
-    model.scalar_mix.gamma.fill_(load_settings()["gamma"])
+    expected = golden_tensors("elmo")
+    model.scalar_mix.weights.copy_(
+        torch.tensor(golden_settings("elmo")["scalar_mix_parameters"][name])
+    )
+    model.scalar_mix.gamma.fill_(golden_settings("elmo")["gamma"])
     mixed, mask = model(expected["ids_A"].long())
     case = f"{name}.A.mix.ln{int(layer_norm)}.keep{int(boundaries)}"
     assert torch.equal(mask, expected[f"{case}.mask"].bool())
-    torch.testing.assert_close(mixed[mask], expected[case][mask], **TOLERANCE)
+    assert_close(mixed[mask], expected[case][mask])
 
 
 def test_a_new_scalar_mix_is_the_mean_of_layers_and_penalizes_raw_weights() -> None:
@@ -136,7 +121,6 @@ def test_a_new_scalar_mix_is_the_mean_of_layers_and_penalizes_raw_weights() -> N
 
 def write_tiny_model(folder: Path) -> tuple[ElmoModel, Path, Path]:
     model = tiny.model("elmo")
-    assert isinstance(model, ElmoModel)
     write_bilm(model, folder / "options.json", folder / "weights.hdf5", max_word_bytes=50)
     return model, folder / "options.json", folder / "weights.hdf5"
 
@@ -161,6 +145,12 @@ def test_our_model_is_the_same_after_writing_and_reading(tmp_path: Path) -> None
         torch.testing.assert_close(expected[mask], actual[mask], atol=1e-5, rtol=1e-5)
 
 
+def dataset_names(file: h5py.File) -> list[str]:
+    names: list[str] = []
+    file.visititems(lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None)
+    return names
+
+
 @pytest.mark.parametrize("name", REFERENCE_MODELS)
 def test_reading_and_writing_gives_the_same_file(name: str, tmp_path: Path) -> None:
     folder = golden_folder("elmo") / name
@@ -175,15 +165,8 @@ def test_reading_and_writing_gives_the_same_file(name: str, tmp_path: Path) -> N
         h5py.File(folder / "weights.hdf5") as read_file,
         h5py.File(tmp_path / "weights.hdf5") as written_file,
     ):
-        names: list[str] = []
-        read_file.visititems(
-            lambda key, item: names.append(key) if isinstance(item, h5py.Dataset) else None
-        )
-        again: list[str] = []
-        written_file.visititems(
-            lambda key, item: again.append(key) if isinstance(item, h5py.Dataset) else None
-        )
-        assert names and again == names
+        names = dataset_names(read_file)
+        assert names and dataset_names(written_file) == names
         for key in names:
             value = read_file[key][...]
             tolerance = 0.0
@@ -196,6 +179,13 @@ def test_reading_and_writing_gives_the_same_file(name: str, tmp_path: Path) -> N
     before = json.loads((folder / "options.json").read_text())
     after = json.loads((tmp_path / "options.json").read_text())
     assert before == after
+
+
+def change_options(options: Path, block: str, **changes: Any) -> None:
+    """Change keys of a block of options.json."""
+    tree = json.loads(options.read_text())
+    tree[block] |= changes
+    options.write_text(json.dumps(tree))
 
 
 def break_file(weights: Path, defect: str) -> None:
@@ -269,9 +259,7 @@ def test_options_with_sizes_too_large_for_memory_are_rejected(
     tmp_path: Path, block: str, changes: dict[str, Any], message: str
 ) -> None:
     _, options, weights = write_tiny_model(tmp_path)
-    tree = json.loads(options.read_text())
-    tree[block] |= changes
-    options.write_text(json.dumps(tree))
+    change_options(options, block, **changes)
     with pytest.raises(InputError, match=message):
         read_bilm(options, weights)
 
@@ -279,10 +267,8 @@ def test_options_with_sizes_too_large_for_memory_are_rejected(
 def test_a_file_with_arrays_too_large_for_memory_is_rejected(tmp_path: Path) -> None:
     """The options ask for such sizes; no values are ever written, so the file is small."""
     _, options, weights = write_tiny_model(tmp_path)
-    tree = json.loads(options.read_text())
     vast = 10**13
-    tree["char_cnn"]["embedding"]["dim"] = vast
-    options.write_text(json.dumps(tree))
+    change_options(options, "char_cnn", embedding={"dim": vast})
     with h5py.File(weights, "a") as file:
         for name in (
             "char_embed",
@@ -317,12 +303,9 @@ def test_files_of_another_kind_are_rejected(tmp_path: Path) -> None:
         (tmp_path / "broken.json").write_text(text)
         with pytest.raises(InputError, match=message):
             read_bilm(tmp_path / "broken.json", weights)
-    shutil.copy(options, tmp_path / "other.json")
-    tree = json.loads(options.read_text())
-    tree["lstm"]["dim"] += 1
-    (tmp_path / "other.json").write_text(json.dumps(tree))
+    change_options(options, "lstm", dim=7)
     with pytest.raises(InputError, match=r"LSTMCell/.* is of shape"):
-        read_bilm(tmp_path / "other.json", weights)
+        read_bilm(options, weights)
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -335,9 +318,7 @@ def test_invalid_options_are_rejected_by_name(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     _, options, weights = write_tiny_model(tmp_path)
-    tree = json.loads(options.read_text())
-    tree["char_cnn"] |= change
-    options.write_text(json.dumps(tree))
+    change_options(options, "char_cnn", **change)
     with pytest.raises(InputError, match=message):
         read_bilm(options, weights)
 
@@ -350,7 +331,6 @@ def test_ids_of_any_integer_type_are_accepted(tmp_path: Path) -> None:
 
 def test_a_model_rejects_ids_with_more_bytes_per_word_than_it_reads(tmp_path: Path) -> None:
     model = tiny.model("elmo")
-    assert isinstance(model, ElmoModel)
     write_bilm(model, tmp_path / "options.json", tmp_path / "weights.hdf5", max_word_bytes=20)
     short_model = Elmo.load(tmp_path / "options.json", tmp_path / "weights.hdf5").eval()
     words = [["a-word-of-thirty-letters-or-more", "b"]]

@@ -3,7 +3,6 @@
 Dropout applies to this matrix as a whole, and the softmax ranges over all of its rows.
 """
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -15,9 +14,7 @@ from tests.helpers import tiny
 
 
 def build_gpt(**architecture: object) -> GPTModel:
-    model = tiny.model("gpt", architecture=architecture)
-    assert isinstance(model, GPTModel)
-    return model
+    return tiny.model("gpt", architecture=architecture)
 
 
 def test_with_tied_positions_the_softmax_includes_positions_and_nothing_else_changes() -> None:
@@ -47,11 +44,7 @@ def test_input_and_softmax_share_the_dropout_mask_of_the_matrix() -> None:
     model = build_gpt(tie_positions=True, dropout=0.4)
     tokenizer = tiny.tokenizer("gpt")
     model.train()
-    sampler = tiny.model_config("gpt").family.batch_sampler(
-        tiny.corpus("gpt"), tokenizer, tiny.model_config("gpt").pretrain, seed=1
-    )  # type: ignore[misc]
-    sampler.set_epoch(0)
-    batch = sampler.get_batch(0)
+    batch = tiny.batch("gpt", 0)
     torch.manual_seed(3)
     layers = model.encode(batch)
     torch.manual_seed(3)
@@ -65,21 +58,8 @@ def test_input_and_softmax_share_the_dropout_mask_of_the_matrix() -> None:
     assert torch.equal(model.softmax_weight(), dropped)
     output.loss.backward()
     gradient = model.token_embeddings.weight.grad
-    assert gradient is not None
     assert bool((gradient[dropped[:V] == 0] == 0).all())
     assert bool(gradient[dropped[:V] != 0].any())
-
-
-def test_the_dropout_mask_changes_each_step_and_is_off_in_evaluation() -> None:
-    model = build_gpt(tie_positions=True, dropout=0.4)
-    tokenizer = tiny.tokenizer("gpt")
-    batch = tokenizer.collate([tokenizer.encode("the cat sat .")])
-    model.train()
-    first = model.encode(batch)[0]
-    assert not torch.equal(first, model.encode(batch)[0])
-    model.eval()
-    assert torch.equal(model.encode(batch)[0], model.encode(batch)[0])
-    assert np.array_equal(model.softmax_weight().shape, model.train().softmax_weight().shape)
 
 
 def test_tied_positions_require_learned_positions() -> None:

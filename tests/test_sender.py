@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 
 from lineage.runtime import journal, recorder, sender, tracking
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
-from tests.helpers.toy_project import free_port, wait_until
+from tests.helpers.checkout import ROOT
+from tests.helpers.toy_project import free_port, serve_in_thread, wait_until
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 MAX_CALL_SECONDS = 0.010
 MAX_STAGE_SECONDS = 5.0
 STEPS = 300
@@ -50,39 +50,11 @@ def in_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def silent_server(port: int) -> Iterator[None]:
-    """Accept connections, and never answer."""
-    connections = []
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        listener.settimeout(0.1)
-        is_over = threading.Event()
-
-        def accept() -> None:
-            while not is_over.is_set():
-                with contextlib.suppress(TimeoutError):
-                    connections.append(listener.accept()[0])
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        yield
-        is_over.set()
-        thread.join()
-    for connection in connections:
-        connection.close()
-
-
-@contextlib.contextmanager
-def dripping_server(port: int) -> Iterator[None]:
-    """Answer one byte a second, so that no two bytes are far from each other."""
+def accept_connections(
+    port: int, answer: Callable[[socket.socket, threading.Event], None]
+) -> Iterator[None]:
+    """Give each connection to a function, in its thread, with an event that is set at the end."""
     is_over = threading.Event()
-
-    def answer(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b" " * 900:
-                connection.sendall(bytes([byte]))
-                if is_over.wait(1):
-                    return
-
     with socket.create_server(("127.0.0.1", port)) as listener:
         listener.settimeout(0.1)
 
@@ -90,7 +62,7 @@ def dripping_server(port: int) -> Iterator[None]:
             while not is_over.is_set():
                 with contextlib.suppress(TimeoutError):
                     connection = listener.accept()[0]
-                    threading.Thread(target=answer, args=(connection,)).start()
+                    threading.Thread(target=answer, args=(connection, is_over)).start()
 
         thread = threading.Thread(target=accept)
         thread.start()
@@ -99,6 +71,29 @@ def dripping_server(port: int) -> Iterator[None]:
         finally:
             is_over.set()
             thread.join()
+
+
+def silent_server(port: int) -> contextlib.AbstractContextManager[None]:
+    """Accept connections, and never answer."""
+
+    def wait(connection: socket.socket, is_over: threading.Event) -> None:
+        with connection:
+            is_over.wait()
+
+    return accept_connections(port, wait)
+
+
+def dripping_server(port: int) -> contextlib.AbstractContextManager[None]:
+    """Answer one byte a second, so that no two bytes are far from each other."""
+
+    def drip(connection: socket.socket, is_over: threading.Event) -> None:
+        with connection, contextlib.suppress(OSError):
+            for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b" " * 900:
+                connection.sendall(bytes([byte]))
+                if is_over.wait(1):
+                    return
+
+    return accept_connections(port, drip)
 
 
 class _FailingHandler(BaseHTTPRequestHandler):
@@ -111,16 +106,9 @@ class _FailingHandler(BaseHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def failing_server(port: int) -> Iterator[None]:
+def failing_server(port: int) -> contextlib.AbstractContextManager[None]:
     """Answer everything with 500."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), _FailingHandler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    return serve_in_thread(ThreadingHTTPServer(("127.0.0.1", port), _FailingHandler))
 
 
 @contextlib.contextmanager
@@ -220,6 +208,14 @@ def publish_in_seconds() -> float:
     return time.monotonic() - start_time
 
 
+def assert_nothing_waits() -> None:
+    """Check that neither a stage nor publish waits."""
+    long_call, total = train("pretrain@gpt-0")
+    assert long_call < MAX_CALL_SECONDS
+    assert total < MAX_STAGE_SECONDS + 0.5
+    assert publish_in_seconds() < MAX_STAGE_SECONDS
+
+
 @pytest.mark.parametrize("serve", [silent_server, failing_server, nobody])
 def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
     serve: object, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -228,10 +224,7 @@ def test_a_stage_waits_neither_in_training_nor_long_at_its_end(
     port = free_port()
     monkeypatch.setenv("LINEAGE_TRACKING_URI", f"http://127.0.0.1:{port}")
     with serve(port):
-        long_call, total = train("pretrain@gpt-0")
-        assert long_call < MAX_CALL_SECONDS
-        assert total < MAX_STAGE_SECONDS + 0.5
-        assert publish_in_seconds() < MAX_STAGE_SECONDS, "publish does not wait either"
+        assert_nothing_waits()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 3 and all(line.startswith("tracking: ") for line in lines)
     assert "pretrain@gpt-0 goes on without MLflow, which gets its values later" in lines[0]
@@ -269,7 +262,7 @@ print(time.monotonic() - start_time)
 def start_script(script: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -298,7 +291,6 @@ def test_a_server_that_becomes_slow_while_a_run_is_published_costs_seconds(
     monkeypatch.setenv("LINEAGE_TRACKING_URI", f"http://127.0.0.1:{port}")
     with mlflow_server(in_study, port):
         publish = start_script(PUBLISH)
-        assert publish.stdout is not None
         assert publish.stdout.readline() == "opened\n"
     with dripping_server(port):
         printed, _ = publish.communicate("go\n", timeout=60)
@@ -314,10 +306,7 @@ def test_a_stage_does_not_wait_long_for_a_database_that_another_process_has_lock
     assert tracking.open_parent_run("a-pipeline").run_id
     with contextlib.closing(sqlite3.connect(in_study / "mlflow.db")) as other:
         other.execute(f"BEGIN {lock}")
-        long_call, total = train("pretrain@gpt-0")
-        assert long_call < MAX_CALL_SECONDS
-        assert total < MAX_STAGE_SECONDS + 0.5
-        assert publish_in_seconds() < MAX_STAGE_SECONDS, "publish does not wait either"
+        assert_nothing_waits()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 3 and all(line.startswith("tracking: ") for line in lines)
     assert "another process has locked it for 4 s" in lines[0]
@@ -331,7 +320,7 @@ def test_a_stage_goes_on_where_mlflow_cannot_be_imported(
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     answer = subprocess.run(
         [sys.executable, "-c", TRAIN_WITHOUT_MLFLOW],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,

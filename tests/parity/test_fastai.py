@@ -3,7 +3,7 @@
 The tests compare states, dropout with recorded masks, penalties, gradients and concat pooling.
 """
 
-import json
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from lineage.families.ulmfit import ULMFiTConfig, ULMFiTModel
 from lineage.methods.encoding import EncodedItem
@@ -22,18 +21,10 @@ from lineage.networks.layers.awd_lstm import AwdDropouts
 from lineage.tokenizers.tokenizer import Encoding
 from lineage.training.objectives import regularized_lm_loss
 from tests.helpers import tiny
-from tests.helpers.golden import golden_folder
+from tests.helpers.golden import golden_settings, golden_tensors
 
-TOLERANCE = {"atol": 1e-5, "rtol": 0.0}
+assert_close = functools.partial(torch.testing.assert_close, atol=1e-5, rtol=0.0)
 NO_DROPOUT = AwdDropouts(0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-def load_settings() -> dict[str, Any]:
-    return json.loads((golden_folder("awd_lstm") / "config.json").read_text())
-
-
-def load_cases() -> dict[str, torch.Tensor]:
-    return load_file(golden_folder("awd_lstm") / "cases.safetensors")
 
 
 def named_parameters(model: ULMFiTModel, prefix: str) -> dict[str, torch.Tensor]:
@@ -47,11 +38,11 @@ def named_parameters(model: ULMFiTModel, prefix: str) -> dict[str, torch.Tensor]
 
 
 def build_reference_model(which: str, dropouts: AwdDropouts = NO_DROPOUT) -> ULMFiTModel:
-    settings = load_settings()
+    settings = golden_settings("awd_lstm")
     config = ULMFiTConfig(num_layers=settings["L"], hidden_to_embedding_ratio=2.0, dropouts=dropouts, activation_penalty=settings["alpha"], temporal_activation_penalty=settings["beta"],
                     classifier_hidden_size=settings["lin"], embedding_size=settings["E"], hidden_size=settings["H"])  # fmt: skip
     model = ULMFiTModel(config, vocab_size=settings["V"])
-    weights = load_file(golden_folder("awd_lstm") / "weights.safetensors")
+    weights = golden_tensors("awd_lstm", "weights.safetensors")
     model.body.padding = settings["pad_token"]
     prefix = {"lm": "lm.0.", "clas": "clas.0.module."}[which]
     with torch.no_grad():
@@ -72,14 +63,12 @@ def _check_outputs(
 ) -> Any:
     outputs, decoder_input, new_state = model.run_layers(batch.ids_BT, state)
     for layer, (output, (h, c)) in enumerate(zip(outputs[1:], new_state, strict=True)):
-        torch.testing.assert_close(output, expected[f"{prefix}.layer{layer}_output"], **TOLERANCE)
-        torch.testing.assert_close(h, expected[f"{prefix}.layer{layer}_h"], **TOLERANCE)
-        torch.testing.assert_close(c, expected[f"{prefix}.layer{layer}_c"], **TOLERANCE)
-    torch.testing.assert_close(outputs[-1], expected[f"{prefix}.encoder_output"], **TOLERANCE)
-    torch.testing.assert_close(decoder_input, expected[f"{prefix}.decoder_input"], **TOLERANCE)
-    torch.testing.assert_close(
-        model.logits(decoder_input), expected[f"{prefix}.logits"], **TOLERANCE
-    )
+        assert_close(output, expected[f"{prefix}.layer{layer}_output"])
+        assert_close(h, expected[f"{prefix}.layer{layer}_h"])
+        assert_close(c, expected[f"{prefix}.layer{layer}_c"])
+    assert_close(outputs[-1], expected[f"{prefix}.encoder_output"])
+    assert_close(decoder_input, expected[f"{prefix}.decoder_input"])
+    assert_close(model.logits(decoder_input), expected[f"{prefix}.logits"])
     return new_state
 
 
@@ -88,13 +77,12 @@ def _check_gradients(model: ULMFiTModel, expected: dict[str, torch.Tensor], pref
         f"{prefix}.grad.{name}": p for name, p in named_parameters(model, "0.").items()
     } | {f"{prefix}.grad.1.decoder.bias": model.softmax_bias}
     for name, parameter in parameters.items():
-        assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, expected[name], atol=1e-6, rtol=0.0, msg=name)
 
 
 def test_carried_state_losses_and_gradients_match_fastai() -> None:
     model = build_reference_model("lm").train()
-    expected = load_cases()
+    expected = golden_tensors("awd_lstm")
     state = None
     for number in (1, 2):
         model.zero_grad()
@@ -102,9 +90,7 @@ def test_carried_state_losses_and_gradients_match_fastai() -> None:
         new_state = _check_outputs(model, batch, state, expected, f"lm0.window{number}")
         out = regularized_lm_loss(model, batch, state)
         nats = out.nats["forward"] / out.target_counts["forward"]
-        torch.testing.assert_close(
-            nats.reshape(1), expected[f"lm0.window{number}.loss"], **TOLERANCE
-        )
+        assert_close(nats.reshape(1), expected[f"lm0.window{number}.loss"])
         model.eval()  # The penalties are left out in evaluation mode.
         regularized_lm_loss(model, batch, state).loss.backward()
         _check_gradients(model, expected, f"lm0.window{number}")
@@ -132,12 +118,26 @@ def recorded_masks(
             yield cases[f"{prefix}.mask.{name}"].float()
 
 
+def replay_masks(
+    cases: dict[str, torch.Tensor], prefix: str, num_layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let the next forward pass draw the recorded masks of a window."""
+    masks = recorded_masks(cases, prefix, num_layers)
+
+    def next_mask(shape: Any, share: float, like: torch.Tensor) -> torch.Tensor:
+        mask = next(masks)
+        assert tuple(shape) == tuple(mask.shape)
+        return mask
+
+    monkeypatch.setattr(awd_lstm, "sample_keep_mask", next_mask)
+
+
 @pytest.mark.parametrize("case", ["wdrop", "alldrop"])
 def test_outputs_penalties_and_gradients_match_with_recorded_dropout_masks(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = load_settings()
-    expected = load_cases()
+    settings = golden_settings("awd_lstm")
+    expected = golden_tensors("awd_lstm")
     state = None
     shares = settings[f"{case}_dropouts"]
     fastai_names = {
@@ -151,26 +151,14 @@ def test_outputs_penalties_and_gradients_match_with_recorded_dropout_masks(
     model = build_reference_model("lm", AwdDropouts(**dropouts)).train()
     for number in (1, 2):
         prefix = f"{case}.window{number}"
-
-        def next_mask(
-            shape: Any,
-            share: float,
-            like: torch.Tensor,
-            masks: Iterator[torch.Tensor] = recorded_masks(expected, prefix, settings["L"]),
-        ) -> torch.Tensor:
-            mask = next(masks)
-            assert tuple(shape) == tuple(mask.shape)
-            return mask
-
         model.zero_grad()
-        monkeypatch.setattr(awd_lstm, "sample_keep_mask", next_mask)
+        replay_masks(expected, prefix, settings["L"], monkeypatch)
         batch = build_window(number, expected)
         new_state = _check_outputs(model, batch, state, expected, prefix)
-        masks = recorded_masks(expected, prefix, settings["L"])
-        monkeypatch.setattr(awd_lstm, "sample_keep_mask", lambda *_, masks=masks: next(masks))
+        replay_masks(expected, prefix, settings["L"], monkeypatch)
         out = regularized_lm_loss(model, batch, state)
         nats = (out.nats["forward"] / out.target_counts["forward"]).reshape(1)
-        torch.testing.assert_close(nats, expected[f"{prefix}.loss"], **TOLERANCE)
+        assert_close(nats, expected[f"{prefix}.loss"])
         for name, alpha, beta in (
             ("ar_plus_tar", 1.0, 1.0),
             ("ar", 1.0, 0.0),
@@ -181,13 +169,10 @@ def test_outputs_penalties_and_gradients_match_with_recorded_dropout_masks(
                 activation_penalty=alpha * settings["alpha"],
                 temporal_activation_penalty=beta * settings["beta"],
             )
-            masks = recorded_masks(expected, prefix, settings["L"])
-            monkeypatch.setattr(awd_lstm, "sample_keep_mask", lambda *_, masks=masks: next(masks))
+            replay_masks(expected, prefix, settings["L"], monkeypatch)
             out = regularized_lm_loss(model, batch, state)
             if f"{prefix}.{name}" in expected:
-                torch.testing.assert_close(
-                    (out.loss - nats).detach().reshape(1), expected[f"{prefix}.{name}"], **TOLERANCE
-                )
+                assert_close((out.loss - nats).detach().reshape(1), expected[f"{prefix}.{name}"])
         out.loss.backward()
         _check_gradients(model, expected, prefix)
         model.config.__dict__.update(
@@ -211,8 +196,8 @@ def move_padding_right(ids: torch.Tensor, padding: int) -> Batch:
 @pytest.mark.parametrize("case", ["single", "chunkclean", "chunk"])
 def test_concat_pooling_treats_each_item_as_if_it_were_alone(case: str) -> None:
     """fastai's batches are wrong for some rows of `chunk`, so its rows are compared one by one."""
-    settings = load_settings()
-    expected = load_cases()
+    settings = golden_settings("awd_lstm")
+    expected = golden_tensors("awd_lstm")
     model = build_reference_model("clas").eval()
     example_item = EncodedItem(Encoding(np.zeros(1, int), np.zeros((1, 2), int)))
     finetuned = FinetunedModel(
@@ -222,7 +207,7 @@ def test_concat_pooling_treats_each_item_as_if_it_were_alone(case: str) -> None:
         seed=0,
         example_item=example_item,
     )
-    weights = load_file(golden_folder("awd_lstm") / "weights.safetensors")
+    weights = golden_tensors("awd_lstm", "weights.safetensors")
     head = finetuned.head
     with torch.no_grad():
         for name, part in (
@@ -245,27 +230,16 @@ def test_concat_pooling_treats_each_item_as_if_it_were_alone(case: str) -> None:
         top = layers[-1][batch.mask_BT]
         pooled = model.pool(layers, batch)
         logits = finetuned(batch)
-        torch.testing.assert_close(
-            top, expected[f"pool_{case}.per_row_unpadded.encoder_output"][real], **TOLERANCE
-        )
-        torch.testing.assert_close(
-            pooled, expected[f"pool_{case}.per_row_unpadded.last_max_mean"], **TOLERANCE
-        )
-        torch.testing.assert_close(
-            logits, expected[f"pool_{case}.per_row_unpadded.logits_eval"], **TOLERANCE
-        )
+        assert_close(top, expected[f"pool_{case}.per_row_unpadded.encoder_output"][real])
+        assert_close(pooled, expected[f"pool_{case}.per_row_unpadded.last_max_mean"])
+        assert_close(logits, expected[f"pool_{case}.per_row_unpadded.logits_eval"])
         correct_positions = batch.mask_BT & correct_rows[:, None]
-        torch.testing.assert_close(
+        assert_close(
             layers[-1][correct_positions],
             expected[f"pool_{case}.encoder_output"][real & correct_rows[:, None]],
-            **TOLERANCE,
         )
-        torch.testing.assert_close(
-            pooled[correct_rows], expected[f"pool_{case}.last_max_mean"][correct_rows], **TOLERANCE
-        )
-        torch.testing.assert_close(
-            logits[correct_rows], expected[f"pool_{case}.logits_eval"][correct_rows], **TOLERANCE
-        )
+        assert_close(pooled[correct_rows], expected[f"pool_{case}.last_max_mean"][correct_rows])
+        assert_close(logits[correct_rows], expected[f"pool_{case}.logits_eval"][correct_rows])
         if case != "chunk":
             finetuned.train()
             torch.testing.assert_close(
@@ -283,14 +257,12 @@ def test_pooling_in_windows_matches_reading_each_item_alone(case: str, window: i
 
     fastai's batches are compared only for the case that they get right.
     """
-    settings = load_settings()
-    expected = load_cases()
+    settings = golden_settings("awd_lstm")
+    expected = golden_tensors("awd_lstm")
     model = build_reference_model("clas").eval()
     batch = move_padding_right(expected[f"in.pool_{case}_ids"].long(), settings["pad_token"])
     with torch.inference_mode():
         pooled = model.pool_windows(batch, window=window or settings["bptt"], pooled_positions=None)
-    torch.testing.assert_close(
-        pooled, expected[f"pool_{case}.per_row_unpadded.last_max_mean"], **TOLERANCE
-    )
+    assert_close(pooled, expected[f"pool_{case}.per_row_unpadded.last_max_mean"])
     if case == "chunkclean" and window is None:
-        torch.testing.assert_close(pooled, expected[f"pool_{case}.last_max_mean"], **TOLERANCE)
+        assert_close(pooled, expected[f"pool_{case}.last_max_mean"])

@@ -4,27 +4,38 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from benchmarks import contest, heads, serve, speed
+from benchmarks import contest, heads, speed
 from benchmarks.contest import Contest, SpeedTarget
 from tests.helpers.checkout import ROOT
 
 
+def read_results() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")}
+
+
+@pytest.fixture
+def without_saving() -> Iterator[None]:
+    """Check that toy results are not saved."""
+    before = read_results()
+    yield
+    assert read_results() == before
+
+
+@pytest.mark.usefixtures("without_saving")
 @pytest.mark.parametrize("name", speed.CONTESTS)
 def test_every_contest_runs_at_toy_size_and_its_sides_agree(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")}
     speed.main([name, "--quick"])
     output = capsys.readouterr().out
     assert "Machine: bf16" in output and ", cpu " in output and "| work | ours |" in output
     if name != "awd":  # Its peer may not be installed.
         assert "nothing was compared" not in output
-    assert {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")} == before, (
-        "toy results must not be saved"
-    )
 
 
 def test_sides_that_differ_are_rejected() -> None:
@@ -88,17 +99,14 @@ def test_rows_of_two_machines_are_shown_in_two_tables() -> None:
     assert "Machine: cpu two." in second
 
 
+@pytest.mark.usefixtures("without_saving")
 def test_the_benchmark_of_heads_runs_and_its_sides_agree(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")}
     heads.main(["--quick"])
     output = capsys.readouterr().out
     assert "| tags, BERT |" in output
     assert "| texts, ELMo |" in output
-    assert {path: path.read_bytes() for path in speed.RESULTS.rglob("*.*")} == before, (
-        "toy results must not be saved"
-    )
 
 
 def test_the_committed_table_of_heads_matches_its_results() -> None:
@@ -108,10 +116,9 @@ def test_the_committed_table_of_heads_matches_its_results() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_saving")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="servers and clients need a core each")
 def test_servers_give_equal_answers_and_are_measured_beside_each_other() -> None:
-    before = {path: path.read_bytes() for path in serve.RESULTS.rglob("*.*")}
     command = [sys.executable, "-m", "benchmarks.serve", "--quick"]  # it chooses its core
     output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert "| 32 | serve |" in output and "Machine: bf16" in output
-    assert {path: path.read_bytes() for path in serve.RESULTS.rglob("*.*")} == before

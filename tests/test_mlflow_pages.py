@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -17,7 +16,7 @@ from lineage.errors import InputError
 from lineage.runtime import recorder, tracking
 from lineage.runtime.settings import EXPERIMENT_NAME, resolve_tracking_uri
 from tests.helpers.browser import find_browser, show
-from tests.helpers.toy_project import free_port, wait_until
+from tests.helpers.toy_project import free_port, is_up, wait_until
 
 ATTEMPTS = 3  # on a busy machine a page may not have been drawn
 ERROR = "mood.csv: row 7: the label is missing; give it one"
@@ -62,7 +61,6 @@ def pages(
     monkeypatch.delenv("LINEAGE_TRACKING_URI", raising=False)
     client = MlflowClient(resolve_tracking_uri())
     experiment = client.get_experiment_by_name(EXPERIMENT_NAME)
-    assert experiment is not None
     (parent,) = client.search_runs([experiment.experiment_id], "tags.stage = 'pipeline'")
     monkeypatch.setenv("LINEAGE_PIPELINE_ID", parent.data.tags["pipeline"])
     with pytest.raises(InputError), recorder.track_stage("task@mood", parameters={}, tags={}):
@@ -80,14 +78,6 @@ def pages(
     finally:
         os.killpg(server.pid, 15)
         server.wait(30)
-
-
-def is_up(address: str) -> bool:
-    try:
-        with urlopen(address, timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
-        return False
 
 
 @pytest.mark.slow

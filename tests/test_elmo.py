@@ -3,7 +3,6 @@
 The tests compare AdaGrad on a scaled, clipped gradient with steps computed in NumPy.
 """
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,46 +12,17 @@ import pytest
 import torch
 
 from lineage.artifacts import create_artifact
-from lineage.config.params import read_params
 from lineage.errors import InputError
 from lineage.families.elmo import ElmoModel
 from lineage.formats import bilm
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.lstm import ProjectedLSTM
-from lineage.runtime.recorder import Tracker
 from lineage.training.loop import TrainPlan, train, validate
 from lineage.training.objectives import bidirectional_lm_loss
 from lineage.training.optimizers import build_pretraining_optimizer
-from lineage.training.pretrain import TrainOutput, pretrain
-from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
-from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-
-RECIPE = {
-    "optimizer": "adagrad",
-    "learning_rate": 0.2,
-    "schedule": "constant",
-    "warmup_ratio": 0.0,
-    "scale_loss_by_seq_len": True,
-    "weight_decay": 0.0,
-}
-
-
-def pretrain_tiny_model(
-    name: str, folder: Path, text_bytes: int, **overrides: Any
-) -> tuple[TrainOutput, Checkpoint]:
-    """Pretrain a tiny model in a folder, and return the output and the checkpoint."""
-    checkpoint = tiny.checkpoint(name, **overrides)
-    with create_artifact(folder / "tokens", "tokens") as draft:
-        tiny.corpus(name).save(draft, "train")
-        tiny.corpus(name).save(draft, "valid")
-    params = read_params(Path(__file__).parent.parent / "params.yaml")
-    params = dataclasses.replace(
-        params, budget=dataclasses.replace(params.budget, text_bytes=text_bytes)
-    )
-    context = TrainContext(tiny.CPU, Tracker(), folder / "resume", 99, lambda *_: None)
-    return pretrain(checkpoint, folder / "tokens", params, context), checkpoint
+from tests.helpers.trainings import BILM_RECIPE, pretrain_tiny_model
 
 
 @pytest.mark.parametrize("clip_norm", [10.0, 0.5])
@@ -64,13 +34,10 @@ def test_pretraining_takes_the_same_optimizer_steps_as_bilm_tf(
     The gradient of the loss is multiplied by the sequence length and clipped to the norm. Its
     squares are added to 1.0, and a step divides the gradient by the root of this sum.
     """
-    overrides = {"pretrain": {**RECIPE, "max_grad_norm": clip_norm}}
+    overrides = {"pretrain": {**BILM_RECIPE, "max_grad_norm": clip_norm}}
     train_output, checkpoint = pretrain_tiny_model("elmo", tmp_path, 700, **overrides)
     model = checkpoint.build(tiny.CPU, load_weights=False)
-    sampler = checkpoint.family.batch_sampler(
-        tiny.corpus("elmo"), checkpoint.tokenizer, checkpoint.pretrain, seed=checkpoint.seed
-    )  # type: ignore[misc]
-    sampler.set_epoch(0)
+    sampler = tiny.sampler("elmo", seed=checkpoint.seed, **overrides)
     values = {
         name: parameter.detach().numpy().astype(float)
         for name, parameter in model.named_parameters()
@@ -108,48 +75,6 @@ def test_pretraining_takes_the_same_optimizer_steps_as_bilm_tf(
     assert first_point.loss == pytest.approx(chance_loss, rel=0.1), "the loss is not scaled"
 
 
-def test_a_run_with_adagrad_resumes_exactly_from_its_saved_state(tmp_path: Path) -> None:
-    overrides: dict[str, Any] = {"pretrain": RECIPE}
-    settings = tiny.model_config("elmo", **overrides).pretrain
-
-    def build_state() -> tuple[TrainState, Any]:
-        model = tiny.model("elmo")
-        sampler = tiny.model_config("elmo").family.batch_sampler(
-            tiny.corpus("elmo"), tiny.tokenizer("elmo"), settings, seed=1
-        )  # type: ignore[misc]
-        return TrainState(model, build_pretraining_optimizer(model, settings), RngState(3)), sampler
-
-    uninterrupted, sampler = build_state()
-    plan = TrainPlan(
-        lambda counters: counters.steps / 8,
-        schedule_with_warmup("constant", 0.0),
-        0.2,
-        10.0,
-        "fp32",
-        loss_scale=7.0,
-    )
-    for index, _ in enumerate(train(uninterrupted, bidirectional_lm_loss, sampler, plan)):
-        if index == 3:
-            uninterrupted.save(tmp_path / "run")
-    resumed, sampler = build_state()
-    resumed.load(tmp_path / "run")
-    assert len([*train(resumed, bidirectional_lm_loss, sampler, plan)]) == 4
-    for expected, actual in zip(
-        uninterrupted.model.parameters(), resumed.model.parameters(), strict=True
-    ):
-        assert torch.equal(expected, actual)
-
-
-def test_the_constant_schedule_warms_up_and_stays_constant() -> None:
-    assert [schedule_with_warmup("constant", 0.5)(p) for p in (0.0, 0.25, 0.5, 1.0)] == [
-        0.0,
-        0.5,
-        1.0,
-        1.0,
-    ]
-    assert schedule_with_warmup("constant", 0.0)(0.0) == 1.0
-
-
 @pytest.mark.parametrize("name", ["elmo", "taglm"])
 @pytest.mark.parametrize("carry_state", [True, False])
 def test_windows_continue_from_the_carried_state_or_from_zeros(
@@ -161,10 +86,7 @@ def test_windows_continue_from_the_carried_state_or_from_zeros(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3.0)
-    assert config.family.batch_sampler is not None and config.family.objective is not None
-    sampler = config.family.batch_sampler(
-        tiny.corpus(name), tiny.tokenizer(name), config.pretrain, seed=1
-    )
+    sampler = tiny.sampler(name, pretrain={"carry_state": carry_state})
     train_state = TrainState(
         model, build_pretraining_optimizer(model, config.pretrain), RngState(1)
     )
@@ -204,7 +126,6 @@ def test_word_embeddings_can_replace_characters_and_be_tied_to_the_softmax(
     checkpoint = tiny.checkpoint("elmo", **overrides)
     tokenizer = tiny.tokenizer("elmo")
     model = checkpoint.build(tiny.CPU, load_weights=False).eval()
-    assert isinstance(model, ElmoModel) and model.word_embeddings is not None
     batch = tokenizer.collate([tokenizer.encode("zzz qqq"), tokenizer.encode("zzz")])
     layers = model.encode(batch)
     assert torch.equal(layers[0][0, 1], layers[0][0, 2]), "both words are unknown"
@@ -221,11 +142,7 @@ def test_word_embeddings_can_replace_characters_and_be_tied_to_the_softmax(
     body_parameters = sum(p.numel() for p in model.body.parameters())
     num_tables = 1 if tied else 2
     assert num_parameters == body_parameters + V + V * P * num_tables
-    sampler = checkpoint.family.batch_sampler(
-        tiny.corpus("elmo"), tokenizer, checkpoint.pretrain, seed=1
-    )  # type: ignore[misc]
-    sampler.set_epoch(0)
-    bidirectional_lm_loss(model.train(), sampler.get_batch(0), None).loss.backward()
+    bidirectional_lm_loss(model.train(), tiny.batch("elmo", 0, **overrides), None).loss.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
     with create_artifact(tmp_path / "model", "model") as draft:
         checkpoint.save(draft, model)
@@ -263,7 +180,6 @@ def test_the_trained_initial_state_is_the_state_at_the_end_of_the_training_text(
         checkpoint.save(draft, train_output.model)
     model = Checkpoint.load(tmp_path / "model").build(tiny.CPU).eval()
     tokenizer = tiny.tokenizer("elmo")
-    assert isinstance(model, ElmoModel)
     texts = [tokenizer.encode(text) for text in ("zzz qqq .", "zzz")]
     layers = model.encode(tokenizer.collate(texts))
     layers_reversed = model.encode(tokenizer.collate(texts[::-1]))
@@ -343,7 +259,6 @@ def test_weights_are_initialized_as_in_bilm_tf() -> None:
 
 def test_dropout_applies_to_the_input_and_residual_of_a_layer_and_to_the_last_output() -> None:
     """With dropout 1, the second layer sees zeros, and the softmax has only its bias."""
-    config = tiny.model_config("elmo", architecture={"dropout": 1.0, "softmax_samples": None})
     model = tiny.model("elmo", architecture={"dropout": 1.0, "softmax_samples": None}).train()
     for layer in model.body.layers:  # type: ignore[union-attr]
         # With zero biases, zeros in would give zeros out.
@@ -353,11 +268,7 @@ def test_dropout_applies_to_the_input_and_residual_of_a_layer_and_to_the_last_ou
     output_of_zeros, _ = model.body.layers[1](torch.zeros_like(x), model.body.zero_state(x)[1])  # type: ignore[union-attr, index, operator]
     assert outputs[0].any()
     torch.testing.assert_close(outputs[1], output_of_zeros)
-    sampler = config.family.batch_sampler(
-        tiny.corpus("elmo"), tiny.tokenizer("elmo"), config.pretrain, seed=1
-    )  # type: ignore[misc]
-    sampler.set_epoch(0)
-    loss = bidirectional_lm_loss(model, sampler.get_batch(0)).loss
+    loss = bidirectional_lm_loss(model, tiny.batch("elmo", 0)).loss
     assert float(loss.detach()) == pytest.approx(
         math.log(tiny.tokenizer("elmo").vocab_size), abs=1e-5
     )

@@ -12,26 +12,21 @@ import pandas as pd
 import pytest
 import torch
 
-from lineage.families.ulmfit import ULMFiTModel
 from lineage.methods.encoding import encode_items
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
+from lineage.methods.finetuning import predict_finetuned
 from lineage.networks.batch import Batch
 from tests.helpers import tiny
+from tests.helpers.first_word import FINETUNE
 from tests.helpers.fitting import finetune
 
-SETTINGS = FinetuneMethod(
+SETTINGS = dataclasses.replace(
+    FINETUNE,
     epochs=1,
-    batch_size=5,
     learning_rate=0.01,
     layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
     gradual_unfreezing=0.0,
     weight_decay=0.0,
     dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
 )
 
 
@@ -63,7 +58,6 @@ def pooled_gradient(
         build_numbered_text(length), window=window, pooled_positions=pooled_positions
     )
     vector[:, : model.hidden_sizes()[-1] if last_state_only else None].square().sum().backward()
-    assert isinstance(model, ULMFiTModel) and model.body.embedding_weight.grad is not None
     return vector.detach(), (model.body.embedding_weight.grad[5 : 5 + length] != 0).any(-1)
 
 

@@ -27,25 +27,29 @@ RUN = uuid4()
 NODE = StageNode("make@a", "", (), "cpu", 60.0, False, 1)
 
 
-def failed_pull(node: StageNode, *, context: StageContext) -> StageResult:
-    """The DVC remote has no result of this stage."""
-    return StageResult(node.name, "failed", exit_status=1)
+FAILED = StageResult(NODE.name, "failed", exit_status=1)  # the DVC remote has no result
+
+
+def fake_workers(
+    monkeypatch: pytest.MonkeyPatch, result: StageResult, *, pulled: StageResult = FAILED
+) -> list[str]:
+    """Let workers and the DVC remote give these results, and return the keys of the requests."""
+    keys = []
+
+    def await_worker(*_: Any, idempotency_key: str, **__: Any) -> StageResult:
+        keys.append(idempotency_key)
+        return result
+
+    monkeypatch.setattr(workers, "_await_worker", await_worker)
+    monkeypatch.setattr(workers, "_pull_result", lambda *_, **__: pulled)
+    return keys
 
 
 def test_a_retried_pipeline_run_requests_its_stages_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a key that was used before, Prefect returns the earlier run."""
-    keys = []
-
-    def fake_await_worker(
-        node: StageNode, remote_stage: Any, *, idempotency_key: str, **_: Any
-    ) -> StageResult:
-        keys.append(idempotency_key)
-        return StageResult(node.name, "failed", exit_status=1)
-
-    monkeypatch.setattr(workers, "_await_worker", fake_await_worker)
-    monkeypatch.setattr(workers, "_pull_result", failed_pull)
+    keys = fake_workers(monkeypatch, FAILED)
     monkeypatch.setattr(workers, "_make_request", lambda node, context: "a request")
     monkeypatch.setattr(workers, "run_dvc", lambda *_, **__: None)
     for run_count in (1, 2):
@@ -61,17 +65,8 @@ def test_a_retried_pipeline_run_requests_its_stages_again(
 def test_a_stage_that_is_killed_is_tried_three_times_and_each_try_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = []
-
-    def fake_await_worker(
-        node: StageNode, remote_stage: Any, *, idempotency_key: str, **_: Any
-    ) -> StageResult:
-        keys.append(idempotency_key)
-        message = "make@a: killed by signal 9 (out of memory?); free memory"
-        return StageResult(node.name, "failed", exit_status=-9, message=message)
-
-    monkeypatch.setattr(workers, "_await_worker", fake_await_worker)
-    monkeypatch.setattr(workers, "_pull_result", failed_pull)
+    message = "make@a: killed by signal 9 (out of memory?); free memory"
+    keys = fake_workers(monkeypatch, replace(FAILED, exit_status=-9, message=message))
     result = try_workers(tmp_path)
     assert len(set(keys)) == 3
     assert result.message.endswith("free memory; it was tried 3 times")
@@ -93,20 +88,12 @@ def test_a_result_that_a_lost_worker_has_pushed_is_taken(
     was_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each retry and before each failure the DVC remote is asked."""
-    requests = []
-
-    def lost_worker(node: StageNode, *_: Any, **__: Any) -> StageResult:
-        requests.append(node.name)
-        status = -9 if was_killed else 1
-        return StageResult(node.name, "failed", exit_status=status, message="it was lost")
-
-    monkeypatch.setattr(workers, "_await_worker", lost_worker)
-    monkeypatch.setattr(
-        workers, "_pull_result", lambda node, *, context: StageResult(node.name, "cached")
-    )
+    cached = StageResult(NODE.name, "cached")
+    lost = replace(FAILED, exit_status=-9 if was_killed else 1, message="it was lost")
+    keys = fake_workers(monkeypatch, lost, pulled=cached)
     init_dvc(tmp_path)
-    assert try_workers(tmp_path) == StageResult("make@a", "cached")
-    assert requests == ["make@a"]
+    assert try_workers(tmp_path) == cached
+    assert len(keys) == 1
 
 
 def test_a_question_to_the_server_is_repeated_until_it_has_been_away_too_long(

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from lineage.artifacts import create_artifact, read_json, read_table, write_json, write_table
-from lineage.config.params import AdaptationBudget, Params, read_params
+from lineage.config.params import AdaptationBudget, Params
 from lineage.networks.checkpoint import Checkpoint
-from lineage.runtime.recorder import Tracker
 from lineage.study.models import load_model_config
 from lineage.study.stage_records import stage_records
 from lineage.tokenizers.token_ids import encode_corpus
+from lineage.training import adapt as adapt_module
 from lineage.training.adapt import (
     HeldOutMetrics,
     _group_with_lm_heads,
@@ -28,6 +28,7 @@ from lineage.training.adapt import (
     split_target_texts,
 )
 from lineage.training.best_weights import BestWeights
+from lineage.training.budget import TrainCounters
 from lineage.training.curve import total_loss
 from lineage.training.optimizers import AdaptSettings
 from lineage.training.pretrain import (
@@ -37,41 +38,36 @@ from lineage.training.pretrain import (
     to_validation_settings,
 )
 from lineage.training.target_only import pretrain_on_target, train_target_tokenizer
-from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
+from tests.helpers.trainings import (
+    ADAPT_SETTINGS,
+    DEMO_PARAMS,
+    build_saved_checkpoint,
+    build_train_context,
+    record_run_training,
+)
 from tests.helpers.user_project import make_project, run_stage, write_params
 
-SETTINGS = AdaptSettings(
-    learning_rate=0.01,
-    layer_lr_decay=1 / 1.3,
-    cut_frac=0.1,
-    ratio=32.0,
-    weight_decay=0.0,
-    max_grad_norm=1.0,
-)
-PARAMS = read_params(Path(__file__).parent.parent / "params.yaml")
+TEXTS = [*tiny.documents()[:20]]
+HELD_OUT = [*tiny.documents()[20:21]]
 
 
 def build_params(text_bytes: int, **changes: Any) -> Params:
     budget = AdaptationBudget(text_bytes=text_bytes, **changes)
-    return dataclasses.replace(PARAMS, adapt=budget, seed=7)
+    return dataclasses.replace(DEMO_PARAMS, adapt=budget, seed=7)
 
 
-def build_context(folder: Path) -> TrainContext:
-    return TrainContext(
-        tiny.CPU,
-        Tracker(),
-        folder,
-        checkpoint_seconds=99,
-        report_progress=lambda *_: None,
-    )
-
-
-def build_saved_checkpoint(name: str, folder: Path, **overrides: Any) -> Checkpoint:
-    """Return an untrained model with its weights in a file."""
-    save_file(tiny.model(name).state_dict(), folder / "model.safetensors")
-    return dataclasses.replace(
-        tiny.checkpoint(name, **overrides), weights_path=folder / "model.safetensors"
+def run_adapt(
+    checkpoint: Checkpoint,
+    folder: Path,
+    params: Params,
+    *,
+    texts: list[str] = TEXTS,
+    held_out: list[str] = HELD_OUT,
+    settings: AdaptSettings = ADAPT_SETTINGS,
+) -> tuple[TrainOutput, HeldOutMetrics]:
+    return adapt(
+        checkpoint, settings, texts, held_out, params, build_train_context(folder / "resume")
     )
 
 
@@ -85,13 +81,10 @@ def build_saved_checkpoint(name: str, folder: Path, **overrides: Any) -> Checkpo
 def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path: Path) -> None:
     # Capitalized and reversed documents are in effect another language.
     texts = [d.upper() if i % 2 else d[::-1] for i, d in enumerate(tiny.documents()[:24])]
-    outcome, losses = adapt(
-        build_saved_checkpoint(name, tmp_path),
-        SETTINGS,
-        texts[:20],
-        texts[20:21],
-        build_params(8_000 if name in tiny.TRAINED else 60_000),
-        build_context(tmp_path / "resume"),
+    params = build_params(8_000 if name in tiny.TRAINED else 60_000)
+    checkpoint = build_saved_checkpoint(name, tmp_path)
+    outcome, losses = run_adapt(
+        checkpoint, tmp_path, params, texts=texts[:20], held_out=texts[20:21]
     )
     assert outcome.status == "ok" and losses.before.keys() == losses.after.keys()
     main_loss = next(k for k in losses.before if not k.startswith("next_"))
@@ -101,15 +94,10 @@ def test_adaptation_lowers_the_loss_on_held_out_target_text(name: str, tmp_path:
 def test_body_dropout_overrides_the_dropout_of_pretraining(tmp_path: Path) -> None:
     weights = []
     for number, body_dropout in enumerate((None, 0.0, 0.5)):
-        settings = dataclasses.replace(SETTINGS, body_dropout=body_dropout)
+        settings = dataclasses.replace(ADAPT_SETTINGS, body_dropout=body_dropout)
         checkpoint = build_saved_checkpoint("gpt", tmp_path, architecture={"dropout": 0.0})
-        outcome, _ = adapt(
-            checkpoint,
-            settings,
-            tiny.documents()[:20],
-            tiny.documents()[20:21],
-            build_params(3_000),
-            build_context(tmp_path / str(number)),
+        outcome, _ = run_adapt(
+            checkpoint, tmp_path / str(number), build_params(3_000), settings=settings
         )
         weights.append(torch.cat([p.detach().flatten() for p in outcome.model.parameters()]))
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
@@ -125,10 +113,10 @@ def adapt_too_long(
 
     `changes` are fields of the context.
     """
-    context = dataclasses.replace(build_context(folder), **changes)
+    context = build_train_context(folder, **changes)
     checkpoint = build_saved_checkpoint("gpt", folder.parent)
     return adapt(
-        checkpoint, SETTINGS, tiny.documents()[:1], tiny.documents()[20:23], budget, context
+        checkpoint, ADAPT_SETTINGS, tiny.documents()[:1], tiny.documents()[20:23], budget, context
     )
 
 
@@ -160,14 +148,8 @@ def test_adaptation_that_only_harms_leaves_the_weights_as_they_were(tmp_path: Pa
     """An untrained model expects all tokens alike, which suits random letters best."""
     checkpoint = build_saved_checkpoint("gpt", tmp_path)
     letters = np.random.default_rng(0).choice([*"qxzjkvw#@ "], (20, 200))
-    output, metrics = adapt(
-        checkpoint,
-        SETTINGS,
-        tiny.documents()[:20],
-        ["".join(row) for row in letters],
-        build_params(20_000),
-        build_context(tmp_path / "resume"),
-    )
+    held_out = ["".join(row) for row in letters]
+    output, metrics = run_adapt(checkpoint, tmp_path, build_params(20_000), held_out=held_out)
     assert output.status == "ok" and metrics.after == metrics.before
     before = checkpoint.build(tiny.CPU).state_dict()
     for name, tensor in output.model.state_dict().items():
@@ -205,14 +187,7 @@ def test_new_words_join_closed_vocabularies_by_default(name: str, tmp_path: Path
     new_words = find_new_words(texts, checkpoint.tokenizer, **vars(settings.new_words))
     assert {"zebras", "quokkas"} <= {*new_words}
     extended = checkpoint.with_added_words(new_words)
-    output, _ = adapt(
-        extended,
-        SETTINGS,
-        texts,
-        tiny.documents()[20:21],
-        build_params(6_000),
-        build_context(tmp_path / "resume"),
-    )
+    output, _ = run_adapt(extended, tmp_path, build_params(6_000), texts=texts)
     assert output.status == "ok"
     adapted = output.model.state_dict()
     old_size = checkpoint.tokenizer.vocab_size
@@ -227,56 +202,40 @@ def test_new_words_join_closed_vocabularies_by_default(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", ["ulmfit", "gpt", "bert"])
 def test_tied_embeddings_use_the_rate_of_the_top_layer_and_lower_layers_less(name: str) -> None:
     model = tiny.model(name)
-    groups = SETTINGS.build_optimizer(_group_with_lm_heads(model)).param_groups
+    groups = ADAPT_SETTINGS.build_optimizer(_group_with_lm_heads(model)).param_groups
     scales = {id(parameter): group["lr_scale"] for group in groups for parameter in group["params"]}
     assert scales.keys() == {id(parameter) for parameter in model.parameters()}, (
         "each parameter must be in one group"
     )
     assert [scales[id(parameter)] for parameter in model.tied_parameters()] == [1.0]
     assert [scales[id(layer[-1])] for layer in model.layer_groups()[1:]] == pytest.approx(
-        [SETTINGS.layer_lr_decay, 1.0]
+        [ADAPT_SETTINGS.layer_lr_decay, 1.0]
     )
 
 
 def test_adaptation_accumulates_as_many_batches_per_step_as_pretraining(tmp_path: Path) -> None:
     steps = []
-    for grad_accum_steps in (1, 4):
-        checkpoint = build_saved_checkpoint(
-            "gpt", tmp_path, pretrain={"grad_accum_steps": grad_accum_steps}
-        )
-        documents = tiny.documents()
-        outcome, _ = adapt(
-            checkpoint,
-            SETTINGS,
-            documents[:20],
-            documents[20:24],
-            build_params(6_000),
-            build_context(tmp_path / str(grad_accum_steps)),
-        )
+    for count in (1, 4):
+        pretrain = {"grad_accum_steps": count}
+        checkpoint = build_saved_checkpoint("gpt", tmp_path, pretrain=pretrain)
+        outcome, _ = run_adapt(checkpoint, tmp_path / str(count), build_params(6_000))
         steps.append(outcome.budget_used.steps)
     assert None not in steps and 3 * steps[1] < steps[0] < 5 * steps[1]
 
 
-@pytest.mark.parametrize("short_split", ["texts", "held"])
+@pytest.mark.parametrize("short_split", ["texts", "held_out"])
 def test_text_too_short_for_a_batch_gives_a_failed_outcome_with_a_reason(
     short_split: str, tmp_path: Path
 ) -> None:
-    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:21]}
-    splits[short_split] = [""]  # A public tokenizer may lack all characters of a text.
-    outcome, losses = adapt(
-        build_saved_checkpoint("bert", tmp_path),
-        SETTINGS,
-        splits["texts"],
-        splits["held"],
-        build_params(3_000),
-        build_context(tmp_path / "resume"),
-    )
+    """A public tokenizer may lack all characters of a text."""
+    checkpoint = build_saved_checkpoint("bert", tmp_path)
+    outcome, losses = run_adapt(checkpoint, tmp_path, build_params(3_000), **{short_split: [""]})
     assert outcome.status == "failed" and "too short for a single batch" in outcome.reason
     assert not losses.after
 
 
 @pytest.mark.parametrize("name", ["gpt", "ulmfit", "seq2seq"])
-@pytest.mark.parametrize("short_split", ["texts", "held"])
+@pytest.mark.parametrize("short_split", ["texts", "held_out"])
 def test_text_of_one_token_is_adapted_to_or_fails_with_a_reason(
     short_split: str, name: str, tmp_path: Path
 ) -> None:
@@ -284,39 +243,28 @@ def test_text_of_one_token_is_adapted_to_or_fails_with_a_reason(
 
     Its epochs read no text, so without a check the training would never end.
     """
-    splits = {"texts": tiny.documents()[:20], "held": tiny.documents()[20:21]}
-    splits[short_split] = ["a"]
-    outcome, _ = adapt(
-        build_saved_checkpoint(name, tmp_path),
-        SETTINGS,
-        splits["texts"],
-        splits["held"],
-        build_params(1_000),
-        build_context(tmp_path / "resume"),
-    )
+    checkpoint = build_saved_checkpoint(name, tmp_path)
+    outcome, _ = run_adapt(checkpoint, tmp_path, build_params(1_000), **{short_split: ["a"]})
     assert (
         outcome.status == "ok"
         or "reads no text" in outcome.reason
         or "too short for a single batch" in outcome.reason
     )
-    assert outcome.status == "failed" or short_split == "held" or name == "ulmfit"
+    assert outcome.status == "failed" or short_split == "held_out" or name == "ulmfit"
 
 
 def write_task(folder: Path, info: dict[str, Any], **tables: pd.DataFrame) -> Path:
     with create_artifact(folder, "task") as draft:
         for name, table in tables.items():
             write_table(draft / f"{name}.parquet", table)
-        write_json(
-            draft / "task.json",
-            {"name": "t", "kind": "text_classification", "language": "en", **info},
-        )
+        write_json(draft / "task.json", {"name": "t", "kind": "text_classification", **info})
     return folder
 
 
 def test_held_out_target_text_is_not_adapted_to(tmp_path: Path) -> None:
     unlabelled = pd.DataFrame({"text": [f"text {i}" for i in range(50)]})
     texts, held_out = split_target_texts(
-        write_task(tmp_path / "t", {}, unlabelled=unlabelled), PARAMS, max_bytes=10**6
+        write_task(tmp_path / "t", {}, unlabelled=unlabelled), DEMO_PARAMS, max_bytes=10**6
     )
     assert len(held_out) == 5 and len(texts) == 45 and not set(texts) & set(held_out)
 
@@ -332,7 +280,7 @@ def test_without_unlabelled_text_all_texts_of_training_items_are_used(
 ) -> None:
     texts, held_out = split_target_texts(
         write_task(tmp_path / "t", {"kind": kind}, train=pd.DataFrame(columns)),
-        PARAMS,
+        DEMO_PARAMS,
         max_bytes=10**6,
     )
     assert len(held_out) == 1
@@ -347,7 +295,7 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
         {},
         unlabelled=pd.DataFrame({"text": [f"{i:04d} {'x' * 95}" for i in range(1000)]}),
     )
-    texts, held_out = split_target_texts(folder, PARAMS, max_bytes=20_000)
+    texts, held_out = split_target_texts(folder, DEMO_PARAMS, max_bytes=20_000)
     assert (len(texts), len(held_out)) == (200, 20)
     assert texts == sorted(texts)
     assert not set(texts) & set(held_out)
@@ -355,9 +303,9 @@ def test_text_is_sampled_evenly_up_to_the_budget(tmp_path: Path) -> None:
     assert 350 < mean_position < 650
     assert (
         texts
-        != split_target_texts(folder, dataclasses.replace(PARAMS, seed=8), max_bytes=20_000)[0]
+        != split_target_texts(folder, dataclasses.replace(DEMO_PARAMS, seed=8), max_bytes=20_000)[0]
     )
-    assert [len(part) for part in split_target_texts(folder, PARAMS, max_bytes=50)] == [1, 1]
+    assert [len(part) for part in split_target_texts(folder, DEMO_PARAMS, max_bytes=50)] == [1, 1]
 
 
 def test_patience_counts_from_the_first_validation_and_not_from_the_start() -> None:
@@ -370,33 +318,42 @@ def test_patience_counts_from_the_first_validation_and_not_from_the_start() -> N
     assert best.is_over and best.loss == 1.0
 
 
+def build_target_only(
+    name: str, texts: list[str], text_bytes: int, **overrides: Any
+) -> tuple[Checkpoint, Params]:
+    """Return an untrained model with a tokenizer of these texts, and a budget of bytes."""
+    budget = dataclasses.replace(
+        DEMO_PARAMS.budget, text_bytes=text_bytes, body_parameters=tiny.BODY_PARAMETERS
+    )
+    params = dataclasses.replace(DEMO_PARAMS, budget=budget)
+    model = tiny.model_config(name, **overrides)
+    tokenizer = train_target_tokenizer(model, texts, "en")
+    return build_checkpoint(model, params, tokenizer, seed=0)[0], params
+
+
 def test_pretraining_on_the_target_alone_has_its_own_vocabulary_and_ends_early(
     tmp_path: Path,
 ) -> None:
     """The few texts are read twenty times, though the budget would allow a hundred."""
-    texts = tiny.documents()[:6]
+    texts, held_out_texts = [*tiny.documents()[:6]], [*tiny.documents()[20:23]]
     num_bytes = sum(len(text.encode()) for text in texts)
-    budget = dataclasses.replace(PARAMS.budget, text_bytes=100 * num_bytes)
-    budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
-    params = dataclasses.replace(PARAMS, budget=budget)
-    model = tiny.model_config("gpt", tokenizer={"vocab_size": 30_000})
-    tokenizer = train_target_tokenizer(model, texts, "en")
+    checkpoint, params = build_target_only(
+        "gpt", texts, 100 * num_bytes, tokenizer={"vocab_size": 30_000}
+    )
+    tokenizer = checkpoint.tokenizer
     assert len(tokenizer.encode(" ".join(texts)).ids) > 10 and tokenizer.vocab_size <= 1000
-    checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
-    context = build_context(tmp_path / "resume")
-    output = pretrain_on_target(checkpoint, texts, tiny.documents()[20:23], params, context)
+    context = build_train_context(tmp_path / "resume")
+    output = pretrain_on_target(checkpoint, texts, held_out_texts, params, context)
     assert output.status == "ok"
     losses = output.curve.validation_losses()
     assert min(losses) < losses[-1], "the test needs a loss that rises"
     assert output.budget_used.text_bytes is not None
     assert num_bytes < output.budget_used.text_bytes <= 20.5 * num_bytes
-    held_out = encode_corpus(tiny.documents()[20:23], tokenizer)
-    sampler = checkpoint.family.batch_sampler(
-        held_out, tokenizer, to_validation_settings(checkpoint.pretrain), seed=0
-    )
-    kept = compute_held_out_metrics(
-        output.model, checkpoint.family.objective, sampler, precision="fp32"
-    )
+    family = checkpoint.family
+    settings = to_validation_settings(checkpoint.pretrain)
+    held_out = encode_corpus(held_out_texts, tokenizer)
+    sampler = family.batch_sampler(held_out, tokenizer, settings, seed=0)
+    kept = compute_held_out_metrics(output.model, family.objective, sampler, precision="fp32")
     assert total_loss(kept) == pytest.approx(min(losses)), "the best weights are kept"
 
 
@@ -449,14 +406,10 @@ def test_losses_of_short_and_long_sequences_are_not_compared(
         return {"masked_nats": 5.0 if num_calls <= 6 else 8.0 - 0.1 * num_calls}
 
     monkeypatch.setattr("lineage.training.train_run.TrainRun._validate", validate)
-    texts = tiny.documents()[:30]
-    budget = dataclasses.replace(PARAMS.budget, text_bytes=40_000)
-    budget = dataclasses.replace(budget, body_parameters=tiny.BODY_PARAMETERS)
-    model = tiny.model_config("bert", pretrain={"initial_seq_len": 11, "long_seq_share": 0.35})
-    params = dataclasses.replace(PARAMS, budget=budget)
-    tokenizer = train_target_tokenizer(model, texts, "en")
-    checkpoint, _ = build_checkpoint(model, params, tokenizer, seed=0)
-    context = build_context(tmp_path / "resume")
+    texts = [*tiny.documents()[:30]]
+    phases = {"initial_seq_len": 11, "long_seq_share": 0.35}
+    checkpoint, params = build_target_only("bert", texts, 40_000, pretrain=phases)
+    context = build_train_context(tmp_path / "resume")
     output = pretrain_on_target(checkpoint, texts, texts[:4], params, context)
     assert output.status == "ok" and num_calls == 10
     assert output.curve.points[-1].progress == 1.0, "no phase ended early"
@@ -475,17 +428,52 @@ def test_losses_of_short_and_long_sequences_are_not_compared(
 def test_a_changed_budget_changes_the_records_of_the_stages_that_read_it(
     block: str, changes: dict[str, Any], changed: set[str]
 ) -> None:
-    unlimited = dataclasses.replace(PARAMS, adapt=AdaptationBudget())
+    unlimited = dataclasses.replace(DEMO_PARAMS, adapt=AdaptationBudget())
     other = dataclasses.replace(
         unlimited, **{block: dataclasses.replace(getattr(unlimited, block), **changes)}
     )
-    models = {name: load_model_config(PARAMS, name) for name in PARAMS.grid.models}
+    models = {name: load_model_config(DEMO_PARAMS, name) for name in DEMO_PARAMS.grid.models}
     before, after = (stage_records(one, models) for one in (unlimited, other))
     of_gpt = {name for name in before if name.endswith("-gpt")}
     assert {name for name in of_gpt if before[name] != after[name]} == changed
 
 
 def test_the_tokenizer_of_the_target_alone_is_part_of_its_record() -> None:
-    models = {name: load_model_config(PARAMS, name) for name in PARAMS.grid.models}
-    record = stage_records(PARAMS, models)["target_only-gpt"]
+    models = {name: load_model_config(DEMO_PARAMS, name) for name in DEMO_PARAMS.grid.models}
+    record = stage_records(DEMO_PARAMS, models)["target_only-gpt"]
     assert record["tokenizer"]["vocab_size"] == models["gpt"].tokenizer.vocab_size
+
+
+def test_adaptation_starts_from_trained_weights_and_reads_max_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients are clipped in the same groups as in pretraining; each seed has its own order."""
+    recorded = record_run_training(monkeypatch, adapt_module)
+    seeds = []
+    params = dataclasses.replace(
+        DEMO_PARAMS, adapt=AdaptationBudget(text_bytes=10**6, max_epochs=2)
+    )
+    texts = list(tiny.documents()[:20])
+    validation_texts = list(tiny.documents()[20:24])
+    for seed in (1, 2):
+        weights = {key: value + 0.125 for key, value in tiny.model("taglm").state_dict().items()}
+        save_file(weights, tmp_path / "model.safetensors")
+        checkpoint = dataclasses.replace(
+            tiny.checkpoint("taglm"), weights_path=tmp_path / "model.safetensors", seed=seed
+        )
+        adapt(
+            checkpoint,
+            ADAPT_SETTINGS,
+            texts,
+            validation_texts,
+            params,
+            build_train_context(tmp_path / "resume"),
+        )
+        assert all(
+            torch.equal(value, weights[key])
+            for key, value in recorded["state"].model.state_dict().items()
+        )
+        seeds.append(recorded["phases"][0].train_sampler.seed)
+    text_bytes = sum(len(text.encode()) for text in texts)
+    assert recorded["plan"].progress(TrainCounters(text_bytes=2 * text_bytes)) == pytest.approx(1.0)
+    assert len(recorded["plan"].clip_groups) == 2 and seeds[0] != seeds[1]
