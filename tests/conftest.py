@@ -117,6 +117,12 @@ def study_results(study_folder: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
+def analysis(study_results: Any) -> Any:
+    """Return the analysis of this study."""
+    return study_results[1]
+
+
+@pytest.fixture(scope="session")
 def task() -> Any:
     """Return a small task whose label is the first word, which no test changes."""
     from tests.helpers.first_word import first_word_task

@@ -29,7 +29,7 @@ from lineage.errors import InputError
 from lineage.report import publication
 from lineage.report.sections.what_to_use import describe_trials
 from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
 THREE_SEEDS_GRID = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
@@ -40,11 +40,6 @@ FAILED_VALUES = {
     "value": None,
     "num_examples": 0,
 }
-
-
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
 
 
 def comparisons_of(analysis: Analysis, comparison_type: str) -> list[Comparison]:
@@ -63,7 +58,7 @@ def test_a_planted_effect_of_pretraining_is_found_in_every_setting(analysis: Ana
 def test_without_a_planted_effect_no_difference_is_significant(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_models=())
     folder = Study(tmp_path, grid=grid, pretraining=0.0).write()
-    comparisons = comparisons_of(build_results(folder, grid, ReportParams())[1], "pretraining")
+    comparisons = comparisons_of(analyze(folder, grid), "pretraining")
     verdicts = {one.verdict for one in comparisons}
     assert len(comparisons) == 12 and verdicts <= {"no significant difference", "equivalent"}
 
@@ -91,7 +86,7 @@ def test_comparisons_pair_items_and_seeds(
         return estimate_difference(*scores, **options | {"seed_variances": ()})
 
     monkeypatch.setattr(statistics, "estimate_difference", without_shared_variances)
-    own_variances_only = build_results(study_folder, GRID, ReportParams())[1].comparisons
+    own_variances_only = analyze(study_folder).comparisons
     wider = [
         shared.standard_error - own.standard_error
         for shared, own in zip(analysis.comparisons, own_variances_only, strict=True)
@@ -206,7 +201,7 @@ def test_failed_results_are_listed_with_their_reason(tmp_path: Path) -> None:
                 )
     own = [*study.cells("bert", 0, "sense", "random")]
     study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     assert {(one.model, one.finetune_seeds) for one in analysis.failures} == {("bert", (0, 1, 2))}
     pages = render_pages(analysis)
     assert "failed: loss is not finite | at step 7" in pages["html"]
@@ -223,7 +218,7 @@ def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path
         table = artifacts.read_table(path)
         is_lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
         artifacts.write_table(path, table[~is_lost])
-    effects = build_results(folder, grid, ReportParams())[1].adaptation
+    effects = analyze(folder, grid).adaptation
     assert {one.model for one in effects} == {*GRID.adapt_models}
 
 
@@ -322,7 +317,7 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
             folder / f"curves/adapt-bert-{seed}-sentiment.parquet",
             pd.DataFrame({"text_bytes": text_bytes_read}, dtype="float64"),
         )
-    analysis = build_results(folder, THREE_SEEDS_GRID, ReportParams())[1]
+    analysis = analyze(folder, THREE_SEEDS_GRID)
     assert {(one.model, one.pretrain_seeds) for one in analysis.failures} == {("bert", (1,))}
     text_bytes = {one.model: one.text_bytes for one in analysis.budget}
     assert text_bytes == {"gpt": 4_000_000, "bert": 4_000_000}
@@ -339,7 +334,7 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"
         artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})
-    budgets = build_results(folder, THREE_SEEDS_GRID, ReportParams())[1].budget
+    budgets = analyze(folder, THREE_SEEDS_GRID).budget
     assert {one.model for one in budgets} == {"gpt", "bert"}, (
         "if all seeds failed, all of them count"
     )
@@ -401,7 +396,7 @@ def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> Non
     ]
     own = [*study.cells("bert", 0, "sense", "random")]
     study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     assert [(one.head, one.group) for one in analysis.failures] == [
         ("bilstm", "all"),
         ("linear", "all"),

@@ -53,10 +53,11 @@ def build_cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.
     )
 
 
-def test_the_interval_of_a_negative_correlation_contains_it() -> None:
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_the_interval_of_a_negative_correlation_contains_it(metric: str) -> None:
     rng = np.random.default_rng(1)
     summary = build_cell(
-        "pearson", {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}
+        metric, {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}
     ).summarize()
     assert summary.ci_low < summary.mean < summary.ci_high
 

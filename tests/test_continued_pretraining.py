@@ -13,10 +13,9 @@ import torch
 pytest.importorskip("transformers")
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
 from lineage.analysis.cells import normalize_seeds
 from lineage.analysis.records import System
-from lineage.config.params import Budget, Params, ReportParams, parse_params, read_params
+from lineage.config.params import Budget, Params, parse_params, read_params
 from lineage.families import public as family
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -28,6 +27,7 @@ from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
 from tests.helpers.public_project import public_model_block, run_refused_sources
+from tests.helpers.study_rows import analyze
 from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
 
 BUDGET_BYTES = 12_000
@@ -233,7 +233,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     assert record["mechanism"]["objective"] == "masked LM, on its own text, then on the corpus"
 
     grid = dataclasses.replace(read_params().grid, adapt_models=(), adapt_tasks=())
-    analysis = build_results(outputs / "results", grid, ReportParams())[1]
+    analysis = analyze(outputs / "results", grid)
     assert analysis.public_models == ("as_it_is", "continued")
     scores = [
         score

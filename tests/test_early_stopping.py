@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
+from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import curve_points
 from lineage.methods import finetuning
 from lineage.methods.bilstm_probe import predict_bilstm_probe, start_bilstm_probe
@@ -31,8 +31,7 @@ from lineage.methods.early_stopping import (
     curve_frame,
     steps_between_validations,
 )
-from lineage.methods.encoder import EvalContext
-from lineage.methods.encoding import EncodedItem, encode_items
+from lineage.methods.encoding import EncodedItem
 from lineage.methods.finetuning import (
     FinetunedModel,
     score_finetuned,
@@ -275,7 +274,7 @@ def test_counts_below_one_are_refused(key: str, value: int) -> None:
 def encode_split(task: TaskData, split: str, family: str) -> list[EncodedItem]:
     """Return the items of a split as the tiny model of a family reads them."""
     table = task.splits[split]
-    return encode_items(table, tiny.tokenizer(family), max_length=20, language="en")
+    return tiny.encode(family, table, max_length=20)
 
 
 @dataclass
@@ -599,12 +598,9 @@ SEEDS = (3, 5)
 def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:
     """Evaluate an untrained tiny GPT with both probes and fine-tuning, on all labels."""
     data = TaskData(dataclasses.replace(task.info, probes=["linear", "bilstm"]), task.splits)
-    context = EvalContext(tiny.checkpoint("gpt"), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
-    return evaluate_runs(
-        context,
-        [*tiny.list_runs(data.info, ("random",), ("all",), SEEDS)],
-        cache_dir=cache_dir,
-        report_progress=lambda *_: None,
+    context = tiny.eval_context("gpt", data, SETTINGS)
+    return tiny.evaluate_runs(
+        context, tiny.list_runs(data.info, ("random",), ("all",), SEEDS), cache_dir
     )
 
 
@@ -729,16 +725,14 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
     probe = LinearProbeMethod(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))
     settings = dataclasses.replace(SETTINGS, linear_probe=probe)
     data = TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits)
-    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("gpt", data, settings)
     runs = [
         run
         for run in tiny.list_runs(data.info, ("random",), (20,), SEEDS)
         if run.method.endswith("_probe")
     ]
     for _ in range(2):  # the second time from the cache
-        rows = evaluate_runs(
-            context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-        ).rows
+        rows = tiny.evaluate_runs(context, runs, tmp_path).rows
         reasons: dict[str, list[str]] = {}
         for row in rows:
             reasons.setdefault(row.trial, []).append(format_notes(row.reason))

@@ -19,7 +19,6 @@ from lineage.evaluation import evaluate as evaluation
 from lineage.methods import tfidf
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import encode_items
 from lineage.methods.frozen_features import FeatureExtractor
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.stored_features import extract_features
@@ -38,11 +37,8 @@ TEXTS = [
 def run_evaluation(
     data: TaskData, runs: list[EvalRun], cache_dir: Path, **changes: Any
 ) -> evaluation.EvaluationOutput:
-    return evaluation.evaluate_runs(
-        dataclasses.replace(build_context("gpt", data), **changes),
-        runs,
-        cache_dir=cache_dir,
-        report_progress=lambda *_: None,
+    return tiny.evaluate_runs(
+        dataclasses.replace(build_context("gpt", data), **changes), runs, cache_dir
     )
 
 
@@ -118,12 +114,7 @@ def test_features_are_extracted_without_dropout(name: str) -> None:
         tiny.model(name, architecture=tiny.dropout_config(name, 0.5)),
         tiny.tokenizer(name),
     )
-    items = encode_items(
-        pd.DataFrame({"id": [*map(str, range(9))], "text": TEXTS}),
-        tokenizer,
-        max_length=None,
-        language="en",
-    )
+    items = tiny.encode(name, pd.DataFrame({"id": [*map(str, range(9))], "text": TEXTS}))
     first, second = (
         extract_features(model.train(), tokenizer, items, precision="fp32") for _ in range(2)
     )

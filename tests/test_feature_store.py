@@ -14,12 +14,11 @@ import torch
 from lineage.answers.span import ITEM_START, SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import feature_store, stored_features
 from lineage.methods.bilstm_probe import BilstmProbe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.encoding import encode_items, pool_words
+from lineage.methods.encoding import pool_words
 from lineage.methods.feature_store import (
     FeatureScaling,
     allocate_features,
@@ -171,7 +170,7 @@ def test_the_memory_of_features_and_probes_does_not_grow_with_the_table(
 
 
 def test_parts_have_about_the_same_bytes_and_cover_all_items() -> None:
-    items = encode_items(labelled_texts(50), tiny.tokenizer("bert"), max_length=None, language="en")
+    items = tiny.encode("bert", labelled_texts(50))
     positions = np.array([item.length for item in items])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feature_store, "MAX_BATCH_POSITIONS", 60)
@@ -279,7 +278,7 @@ def test_pooling_words_before_mixing_gives_what_pooling_after_it_gives(word_pool
     table = tagged_sentences(40)
     table["tokens"] = [["\u200b", *tokens, "unbelievable"] for tokens in table["tokens"]]
     table["label"] = [[0, *tags, 1] for tags in table["label"]]
-    items = encode_items(table, tokenizer, max_length=9, language="en")
+    items = tiny.encode("bert", table, max_length=9)
     assert max(len(item.encodings) for item in items) > 1
     assert sum(item.num_uncovered_words for item in items) == 40
     answer = CASES["tags"][1]
@@ -342,9 +341,7 @@ def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
         monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", limit)
         folder = tmp_path / str(limit)
         folder.mkdir()
-        rows, table, *_ = evaluate_runs(
-            context, runs, cache_dir=folder, report_progress=lambda *_: None
-        )
+        rows, table, *_ = tiny.evaluate_runs(context, runs, folder)
         assert {row.status for row in rows} == {"ok"}
         predictions.append(table)
     assert set(predictions[0]["head"]) == {"linear", "bilstm_crf"}

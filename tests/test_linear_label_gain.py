@@ -18,7 +18,7 @@ from lineage.answers.number import NumberAnswer
 from lineage.errors import InputError
 from lineage.methods.base import build_predictions
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.encoding import EncodedItem, collate_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
@@ -37,23 +37,10 @@ from tests.helpers.by_hand import (
     lstm_step,
     parameter_arrays,
 )
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune
 from tests.helpers.joined_features import build_eval_context
 
-PLAIN = FinetuneMethod(
-    epochs=3,
-    batch_size=5,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=1.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+PLAIN = dataclasses.replace(PLAIN_FINETUNE, epochs=3, batch_size=5, ratio=1.0)
 GAIN = dataclasses.replace(PLAIN, linear_label_gain=True)
 TEXTS = [[2, 5, 3, 3], [4], [2, 4, 6]]
 ANSWERS: dict[str, tuple[LabelAnswer | NumberAnswer, list[Any]]] = {
@@ -160,9 +147,7 @@ def test_a_prediction_uses_the_state_after_the_last_word() -> None:
 
 def encode_case(case: str, count: int) -> tuple[list[EncodedItem], np.ndarray]:
     table = CASES[case][0](count)
-    return encode_items(
-        table, tiny.tokenizer("sa_lstm"), max_length=None, language="en", symmetric=case == "pairs"
-    ), CASES[case][1].labels(table)
+    return tiny.encode("sa_lstm", table, symmetric=case == "pairs"), CASES[case][1].labels(table)
 
 
 def test_a_finetuned_classifier_learns_from_every_word() -> None:
@@ -172,14 +157,7 @@ def test_a_finetuned_classifier_learns_from_every_word() -> None:
         longer_settings = dataclasses.replace(settings, epochs=25)
         tokenizer = tiny.tokenizer("sa_lstm")
         model = finetune(
-            tiny.model("sa_lstm"),
-            tokenizer,
-            items,
-            labels,
-            tiny.label_answer(2),
-            longer_settings,
-            seed=1,
-            precision="fp32",
+            tiny.model("sa_lstm"), tokenizer, items, labels, tiny.label_answer(2), longer_settings
         )
         predictions = predict_finetuned(model, tokenizer, items, precision="fp32").argmax(1)
         assert (predictions == labels).mean() > 0.9, name

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts, results
-from lineage.analysis.build import build_results
 from lineage.analysis.literature import (
     PUBLISHED_METRICS,
     check_benchmark_name,
@@ -22,7 +21,7 @@ from lineage.analysis.literature import (
 from lineage.analysis.records import Analysis, BenchmarkScore
 from lineage.answers.metrics import METRICS
 from lineage.config.data import Task, extra_test_task
-from lineage.config.params import ReportParams, parse_params
+from lineage.config.params import parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
 from lineage.report.formatting import format_model
@@ -30,7 +29,7 @@ from lineage.report.section import Table
 from lineage.report.sections import published_results
 from tests.helpers import tiny
 from tests.helpers.sections import read_table
-from tests.helpers.study_rows import GRID, KINDS, Study, render_pages
+from tests.helpers.study_rows import GRID, KINDS, Study, analyze, render_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = dataclasses.replace(
@@ -70,7 +69,7 @@ def study_tasks(**fields: dict[str, Any]) -> dict[str, Task]:
 
 
 def build_analysis(folder: Path, **fields: dict[str, Any]) -> Analysis:
-    return build_results(folder, SMALL, ReportParams(), study_tasks(**fields))[1]
+    return analyze(folder, SMALL, tasks=study_tasks(**fields))
 
 
 def benchmark_lines(analysis: Analysis) -> list[dict[str, str]]:
@@ -192,7 +191,7 @@ def test_a_benchmark_needs_official_split() -> None:
 def test_no_published_results_are_shown_if_no_task_names_a_benchmark(folder: Path) -> None:
     for analysis in (
         build_analysis(folder),
-        build_results(folder, SMALL, ReportParams())[1],
+        analyze(folder, SMALL),
         build_analysis(folder, sense={"official_split": "test"}),
     ):
         assert analysis.published_benchmarks == ()

@@ -15,10 +15,9 @@ from lineage.artifacts import create_artifact
 from lineage.config.params import Budget, Params, read_params
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import encoding
 from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
-from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.encoding import collate_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
@@ -37,22 +36,9 @@ from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune
 
-FINETUNE = FinetuneMethod(
-    epochs=1,
-    batch_size=5,
-    learning_rate=0.005,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=1.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = replace(PLAIN_FINETUNE, epochs=1, batch_size=5, learning_rate=0.005, ratio=1.0)
 LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 TEXTS = [
     " ".join(document.split()[:length])
@@ -81,7 +67,7 @@ def compute_gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, t
 def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> None:
     """The auxiliary loss is the mean over texts of the mean over the tokens of each text."""
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, TABLE)
     encoder = tiny.model(name, architecture=tiny.dropout_config(name, 0.0))
     model = FinetunedModel(encoder, tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0])
     batch = collate_items(tokenizer, items, TABLE["label"].to_numpy())
@@ -111,7 +97,7 @@ def test_the_auxiliary_loss_is_in_the_recipe_and_keeps_the_language_model() -> N
     assert replace(FINETUNE, aux_lm_weight=0.5).recipe == "lm" and FINETUNE.recipe == "plain"
     tokenizer = tiny.tokenizer("gpt")
     labels = TABLE["label"].to_numpy()
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode("gpt", TABLE)
     batch = collate_items(tokenizer, items, labels)
     auxiliary_losses = []
     for weight in (0.0, 2.0):
@@ -123,8 +109,6 @@ def test_the_auxiliary_loss_is_in_the_recipe_and_keeps_the_language_model() -> N
             labels,
             tiny.label_answer(2),
             settings,
-            seed=1,
-            precision="fp32",
             auxiliary_loss=auxiliary_lm_loss,
         ).eval()
         losses = [
@@ -158,7 +142,7 @@ def test_the_auxiliary_loss_is_refused_for_families_that_have_none(name: str) ->
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
 def test_a_text_vector_can_be_the_mean_of_its_tokens(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, TABLE)
     batch = collate_items(tokenizer, items)
     model = FinetunedModel(
         tiny.model(name),
@@ -183,6 +167,8 @@ def test_fine_tuning_uses_the_configured_schedule_and_optimizer() -> None:
     assert slanted.lr_schedule()(0.2) == 1.0
     assert slanted.lr_schedule()(0.0) == pytest.approx(1 / 32)
     assert slanted.recipe == "discriminative+slanted_triangular"
+    gradual = replace(slanted, gradual_unfreezing=0.5)
+    assert gradual.recipe == "discriminative+slanted_triangular+gradual"
     bert = replace(slanted, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False)
     optimizer = bert.build_optimizer(layers)
     assert isinstance(optimizer, BertAdam)
@@ -198,25 +184,6 @@ def test_fine_tuning_uses_the_configured_schedule_and_optimizer() -> None:
     assert isinstance(gpt.build_optimizer(layers), torch.optim.AdamW)
     with pytest.raises(ValueError, match="betas"):
         replace(slanted, betas=(0.9, 1.0))
-
-
-def test_fine_tuning_without_bias_correction_gives_other_weights() -> None:
-    tokenizer = tiny.tokenizer("bert")
-    weights = []
-    for settings in (FINETUNE, replace(FINETUNE, bias_correction=False)):
-        items = encode_items(TABLE, tokenizer, max_length=None, language="en")
-        finetuned = finetune(
-            tiny.model("bert"),
-            tokenizer,
-            items,
-            TABLE["label"].to_numpy(),
-            tiny.label_answer(2),
-            settings,
-            seed=1,
-            precision="fp32",
-        )
-        weights.append(torch.cat([p.detach().flatten() for p in finetuned.head.parameters()]))
-    assert (weights[0] - weights[1]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -278,7 +245,7 @@ def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
 ) -> None:
     tokenizer = tiny.tokenizer(name)
     encoder = tiny.model(name)
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, TABLE)
     model = FinetunedModel(encoder, tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0])
     order = np.random.default_rng(3).permutation(len(items))
     outputs = []
@@ -336,20 +303,16 @@ def evaluate_random_model(
         name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en"
     )
     task = TaskData(info, {"train": TABLE, "validation": TABLE, "test": TABLE})
-    context = EvalContext(
-        tiny.checkpoint(name),
+    context = tiny.eval_context(
+        name,
         task,
         EvaluateSettings(
             linear_probe=probe_settings, bilstm_probe=tiny.BILSTM_PROBE, finetune=finetune_settings
         ),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
     )
     folder.mkdir()
     runs = [EvalRun("random", "linear_probe", "all", 0), EvalRun("random", "finetune", "all", 0)]
-    rows, *_ = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
+    rows, *_ = tiny.evaluate_runs(context, runs, folder)
     return [row for row in rows if row.split == "test"]
 
 
@@ -376,7 +339,7 @@ def test_rows_report_the_features_used(tmp_path: Path) -> None:
 def test_the_scalar_mix_can_learn_gamma_and_normalize_whole_layers() -> None:
     # ulmfit has layers of three widths; the padding of the narrow ones must not count.
     tokenizer = tiny.tokenizer("ulmfit")
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode("ulmfit", TABLE)
     labels = TABLE["label"].to_numpy()
     features = extract_features(tiny.model("ulmfit"), tokenizer, items, precision="fp32")
     predictions = [
@@ -407,7 +370,7 @@ def test_layer_norm_does_not_depend_on_the_scored_items() -> None:
     features = extract_features(
         tiny.model("bert"),
         tokenizer,
-        encode_items(TABLE, tokenizer, max_length=None, language="en"),
+        tiny.encode("bert", TABLE),
         precision="fp32",
     )
     head = fit_linear_probe(

@@ -20,11 +20,10 @@ from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.language import truncate_pair_lengths
 from lineage.methods import finetuning
-from lineage.methods.encoder import EvalContext, keep_one_order
-from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.encoder import keep_one_order
+from lineage.methods.encoding import EncodedItem, collate_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
@@ -41,24 +40,11 @@ from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.pairs import encode_pairs
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
-FINETUNE = FinetuneMethod(
-    epochs=15,
-    batch_size=8,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = replace(PLAIN_FINETUNE, epochs=15)
 FROZEN = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 # ulmfit has the smallest vocabulary.
 WORDS = sorted(
@@ -184,7 +170,7 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
     results = {}
     for symmetric in (True, False):
         items, swapped_items = (
-            encode_items(some_table, tokenizer, max_length=None, language="en", symmetric=symmetric)
+            tiny.encode(name, some_table, symmetric=symmetric)
             for some_table in (table, swapped_table)
         )
         assert {len(item.encodings) for item in items} == {1 + symmetric}
@@ -202,8 +188,6 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
             table["label"].to_numpy(),
             tiny.label_answer(2),
             settings,
-            seed=1,
-            precision="fp32",
         )
         finetuned_scores = [
             predict_finetuned(model, tokenizer, some_items, precision="fp32")
@@ -222,8 +206,7 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
     labels = table["label"].to_numpy()
     reversed_table = table.assign(choices=[choices[::-1] for choices in table["choices"]])
     items, reversed_items = (
-        encode_items(some_table, tokenizer, max_length=None, language="en")
-        for some_table in (table, reversed_table)
+        tiny.encode(name, some_table) for some_table in (table, reversed_table)
     )
     features = [
         extract_features(tiny.model(name), tokenizer, some_items, precision="fp32")
@@ -237,14 +220,7 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
     learning_rate = 0.01 if name in tiny.TRAINED else 0.05
     settings = FinetuneMethod(**{**vars(FINETUNE), "learning_rate": learning_rate})
     model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        labels,
-        tiny.label_answer(3, choices=True),
-        settings,
-        seed=1,
-        precision="fp32",
+        tiny.model(name), tokenizer, items, labels, tiny.label_answer(3, choices=True), settings
     )
     for scores in (
         [probe(item_features) for item_features in features],
@@ -263,7 +239,7 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
 def test_the_last_feature_of_a_pair_is_the_cosine_of_both_texts_in_every_layer(name: str) -> None:
     model = tiny.model(name)
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(pair_table(9), tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, pair_table(9))
     features = extract_features(model, tokenizer, items, precision="fp32")
     size = max(model.hidden_sizes())
     assert features.shape == (9, len(model.hidden_sizes()), pair_width(size))
@@ -294,7 +270,7 @@ def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str,
     tokenizer = tiny.tokenizer(name)
     table = pair_table(7) if case == "pairs" else choice_table(7)
     labels = table["label"].to_numpy()
-    items = encode_items(table, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, table)
     answer = tiny.label_answer(2) if case == "pairs" else tiny.label_answer(3, choices=True)
     settings = replace(FINETUNE, epochs=1, min_steps=None)
     model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0])
@@ -316,9 +292,7 @@ def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str,
         expected = model.head(model.head_inputs(pooled.vectors, batch))
     torch.testing.assert_close(first, expected.view(first.shape))
     assert not torch.allclose(both, first)
-    trained = finetune(
-        tiny.model(name), tokenizer, items, labels, answer, settings, seed=1, precision="fp32"
-    )
+    trained = finetune(tiny.model(name), tokenizer, items, labels, answer, settings)
     assert trained.pair_head is not None
     (trained_weight,) = weights_of(trained.pair_head)
     assert (trained_weight - initial_weight).abs().max() > 1e-4
@@ -334,7 +308,7 @@ def test_fine_tuned_static_vectors_learn_whether_two_texts_are_equal() -> None:
         first if label else random_text(4, rng) for first, label in zip(firsts, labels, strict=True)
     ]
     table = pd.DataFrame({"text": firsts, "second": seconds})
-    items = encode_items(table, tokenizer, max_length=None, language="en")
+    items = tiny.encode("word2vec", table)
     model = finetune(
         tiny.model("word2vec"),
         tokenizer,
@@ -342,21 +316,15 @@ def test_fine_tuned_static_vectors_learn_whether_two_texts_are_equal() -> None:
         labels[:150],
         tiny.label_answer(2),
         replace(FINETUNE, learning_rate=0.2),
-        seed=1,
-        precision="fp32",
     )
     scores = predict_finetuned(model, tokenizer, items[150:], precision="fp32")
     assert (scores.argmax(1) == labels[150:]).mean() > 0.95
 
 
 def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_label_gain() -> None:
-    tokenizer = tiny.tokenizer("sa_lstm")
     words = pd.DataFrame({"tokens": [["the", "cat", "sat"]], "target": [1]})
     tables = {"text": pair_table(3)[["text"]], "pair": pair_table(3), "word": words}
-    items = {
-        case: encode_items(table, tokenizer, max_length=None, language="en")[0]
-        for case, table in tables.items()
-    }
+    items = {case: tiny.encode("sa_lstm", table)[0] for case, table in tables.items()}
     windows = replace(FINETUNE, bptt_window=3)
     gain = replace(FINETUNE, linear_label_gain=True)
     models = {
@@ -374,7 +342,7 @@ def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_lab
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
     tokenizer, table = tiny.tokenizer(name), choice_table(9)
-    items = encode_items(table, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, table)
     model = FinetunedModel(
         tiny.model(name),
         tiny.label_answer(3, choices=True),
@@ -623,20 +591,9 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
         bilstm_probe=replace(tiny.BILSTM_PROBE, epochs=1),
         finetune=replace(FINETUNE, epochs=2),
     )
-    context = EvalContext(
-        tiny.checkpoint(name),
-        TaskData(task_info, splits),
-        settings,
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
-    )
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(task_info, ("random",), ("all",), (0,))],
-        cache_dir=folder,
-        report_progress=lambda *_: None,
+    context = tiny.eval_context(name, TaskData(task_info, splits), settings)
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, tiny.list_runs(task_info, ("random",), ("all",), (0,)), folder
     )
     assert set(predictions["split"]) == {"validation", "test"}
     assert "swap_consistency" not in predictions
@@ -686,15 +643,8 @@ def test_numbers_agree_within_a_tenth_of_their_standard_deviation() -> None:
 
 def test_keep_one_order_repeats_that_order_twice() -> None:
     table = pd.DataFrame({"text": [A], "second": [B]})
-    (symmetric_item,) = encode_items(
-        table, tiny.tokenizer("gpt"), max_length=None, language="en", symmetric=True
-    )
-    (swapped_item,) = encode_items(
-        pd.DataFrame({"text": [B], "second": [A]}),
-        tiny.tokenizer("gpt"),
-        max_length=None,
-        language="en",
-    )
+    (symmetric_item,) = tiny.encode("gpt", table, symmetric=True)
+    (swapped_item,) = tiny.encode("gpt", pd.DataFrame({"text": [B], "second": [A]}))
     for order, expected in ((0, symmetric_item.encoded), (1, swapped_item.encoded)):
         (item,) = keep_one_order([symmetric_item], order)
         assert len(item.encodings) == 2

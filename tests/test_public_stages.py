@@ -11,10 +11,9 @@ import torch
 pytest.importorskip("transformers")
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
 from lineage.analysis.decision import decide
 from lineage.analysis.records import Failure, read_analysis
-from lineage.config.params import ReportParams, read_params
+from lineage.config.params import read_params
 from lineage.config.resolve import fill_in_defaults
 from lineage.report import page, publication
 from lineage.report.notes import format_reason
@@ -23,6 +22,7 @@ from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
 from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
+from tests.helpers.study_rows import analyze
 from tests.helpers.user_project import make_project, run_stage, write_params
 
 PUBLIC = ("other_bert", "other_gpt")
@@ -226,8 +226,7 @@ def test_leaving_out_public_models_does_not_change_the_other_results(
     grid = read_params().grid
     small = dataclasses.replace(grid, models=("gpt",), adapt_models=("gpt",))
     with_public, without_public = (
-        build_results(Path("artifacts/results"), params_grid, ReportParams())[1]
-        for params_grid in (grid, small)
+        analyze(Path("artifacts/results"), params_grid) for params_grid in (grid, small)
     )
     assert without_public.public_models == ()
     rest = [

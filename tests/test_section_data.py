@@ -9,22 +9,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 from rich.console import Console
 
 from lineage import results
 from lineage.analysis import build, cells
-from lineage.analysis.build import build_results, count_trials
+from lineage.analysis.build import count_trials
 from lineage.analysis.records import Analysis
 from lineage.analysis.tasks import build_task_summaries
 from lineage.config.data import Task
-from lineage.config.params import ReportParams
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import compute_dataset_stats
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.encoder import EvalContext, EvalRun
+from lineage.methods.encoder import EvalRun
 from lineage.report import page
 from lineage.report.sections.data import build_data_table, build_unknown_token_tables
 from lineage.report.task_notes import describe_task_data, format_folds
@@ -32,16 +29,9 @@ from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.sections import column_names, read_table
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return build_results(
-        Study(tmp_path_factory.mktemp("study"), items=40).write(), GRID, ReportParams()
-    )[1]
 
 
 def build_table(count: int) -> pd.DataFrame:
@@ -185,13 +175,10 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
     pd.DataFrame({"text": texts, "label": np.arange(40) % 2}).to_csv(tmp_path / "train.csv")
     task, data = build_task(tmp_path, files={"train": "train.csv", "test": "train.csv"})
     settings = tiny.model_config("bert").evaluate
-    context = EvalContext(tiny.checkpoint("bert"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("bert", data, settings)
     (tmp_path / "keep").mkdir()
-    scored, *_ = evaluate_runs(
-        context,
-        [EvalRun("random", "linear_probe", 20, 3)],
-        cache_dir=tmp_path / "keep",
-        report_progress=lambda *_: None,
+    scored, *_ = tiny.evaluate_runs(
+        context, [EvalRun("random", "linear_probe", 20, 3)], tmp_path / "keep"
     )
     changed = with_task(analysis, task, data, results.results_frame(scored))
     note = r"small, within its maximum length: BERT: \d+% of the texts were longer than \d+ tokens, and cut\."

@@ -13,19 +13,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lineage.analysis.build import build_results
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import TrialCounts, read_analysis
 from lineage.analysis.settings import fine_tuned_scores
-from lineage.config.params import ReportParams, parse_params
+from lineage.config.params import parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
+from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.methods import setfit
 from lineage.methods.base import RunItems
 from lineage.methods.encoder import EvalContext, EvalRun
-from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.encoding import EncodedItem, collate_items
 from lineage.methods.registry import EvaluateSettings, load_system
 from lineage.methods.saved import read_record
 from lineage.methods.setfit import (
@@ -50,7 +49,7 @@ from lineage.study.stage_records import stage_records
 from lineage.work import TRAINING_PASSES
 from tests.helpers import tiny, user_project
 from tests.helpers.first_word import FINETUNE, PROBE, build_context
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
 SETTINGS = SetfitMethod(
     learning_rate=0.003, num_iterations=5, batch_size=7, trials=(Trial(l2=0.1), Trial(l2=0.001))
@@ -75,7 +74,7 @@ def rng(seed: int = 3) -> np.random.Generator:
 
 
 def encoded(name: str, table: pd.DataFrame) -> list[EncodedItem]:
-    return encode_items(table, tiny.tokenizer(name), max_length=20, language="en")
+    return tiny.encode(name, table, max_length=20)
 
 
 def setfit_context(
@@ -91,7 +90,7 @@ def run_setfit(
     context: EvalContext, cache_dir: Path, *, counts: tuple[Any, ...] = (20,), seeds: Any = (0,)
 ) -> EvaluationOutput:
     runs = [EvalRun("random", "setfit", count, seed) for count in counts for seed in seeds]
-    return evaluate_runs(context, runs, cache_dir=cache_dir, report_progress=lambda *_: None)
+    return tiny.evaluate_runs(context, runs, cache_dir)
 
 
 def record_tuning(monkeypatch: pytest.MonkeyPatch) -> list[TunedEncoder]:
@@ -356,7 +355,7 @@ def test_a_kept_system_gives_the_reported_probabilities(
     runs = [
         EvalRun("pretrained", "setfit", count, seed) for count in (20, "all") for seed in (0, 1)
     ]
-    output = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+    output = tiny.evaluate_runs(context, runs, tmp_path)
     label_counts = []
     for folder in tmp_path.glob("*/system"):
         record = read_record(folder)
@@ -382,9 +381,7 @@ def test_labels_of_one_class_fail_with_a_reason_and_other_runs_continue(
     table = task.splits["train"].assign(label=1)
     data = TaskData(task.info, {**task.splits, "train": table})
     runs = [EvalRun("random", "setfit", 20, 0), EvalRun("random", "linear_probe", 20, 0)]
-    output = evaluate_runs(
-        setfit_context(data), runs, cache_dir=tmp_path, report_progress=lambda *_: None
-    )
+    output = tiny.evaluate_runs(setfit_context(data), runs, tmp_path)
     rows = results_frame(output.rows)
     failed = rows[rows["transfer"] == "setfit"]
     assert set(failed["status"]) == {"failed"}
@@ -583,7 +580,7 @@ class SetfitStudy(Study):
 def test_setfit_has_rows_charts_comparisons_and_gains_of_its_own(tmp_path: Path) -> None:
     folder = SetfitStudy(tmp_path, items=60).write()
     grid = dataclasses.replace(GRID, setfit_models=("gpt",))
-    analysis = build_results(folder, grid, ReportParams())[1]
+    analysis = analyze(folder, grid)
     setfit = {
         (one.comparison_type, one.second.transfer)
         for one in analysis.comparisons
@@ -603,7 +600,7 @@ def test_setfit_has_rows_charts_comparisons_and_gains_of_its_own(tmp_path: Path)
 def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:
     folder = SetfitStudy(tmp_path, items=60).write()
     grid = dataclasses.replace(GRID, setfit_models=("gpt",))
-    analysis = build_results(folder, grid, ReportParams())[1]
+    analysis = analyze(folder, grid)
     analysis = dataclasses.replace(
         analysis,
         budget=tuple(dataclasses.replace(one, seconds=100.0) for one in analysis.budget),

@@ -14,7 +14,6 @@ from lineage.answers.base import correct_column
 from lineage.answers.metrics import METRICS, score_answers
 from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.language import word_spans
 from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
@@ -22,17 +21,16 @@ from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import (
     answer_rows,
     collate_items,
-    encode_items,
     encode_question_context,
 )
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
+from lineage.methods.finetuning import predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune, fit_bilstm_probe
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune, fit_bilstm_probe
 from tests.helpers.questions import build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -40,20 +38,7 @@ LEARNING_NAMES = [
     name if name in ("word2vec", "bert") else pytest.param(name, marks=pytest.mark.slow)
     for name in NAMES
 ]
-FINETUNE = FinetuneMethod(
-    epochs=12,
-    batch_size=8,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = PLAIN_FINETUNE
 LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 
 
@@ -65,9 +50,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     tokenizer = tiny.tokenizer(name)
     train = task.splits["train"]
     test = task.splits["test"]
-    items, test_items = (
-        encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
-    )
+    items, test_items = (tiny.encode(name, table, max_length=20) for table in (train, test))
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert answer == SpanAnswer()
     features, test_features = (
@@ -86,16 +69,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     )
     learning_rates = dict.fromkeys(tiny.STATIC, 0.05) | {"ulmfit": 0.03}
     settings = dataclasses.replace(FINETUNE, learning_rate=learning_rates.get(name, 0.01))
-    model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        answer.labels(train),
-        answer,
-        settings,
-        seed=1,
-        precision="fp32",
-    )
+    model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     all_scores = [
         fit_linear_probe(features, answer.labels(train), answer, LINEAR_PROBE, seed=0)(
             test_features
@@ -138,7 +112,7 @@ def test_a_probe_is_at_chance_if_there_is_nothing_to_learn(tmp_path: Path) -> No
     tokenizer = tiny.tokenizer("word2vec")
     train = task.splits["train"]
     test = task.splits["test"]
-    features = [extract_features(tiny.model("word2vec"), tokenizer, encode_items(table, tokenizer, max_length=None, language="en"), precision="fp32")
+    features = [extract_features(tiny.model("word2vec"), tokenizer, tiny.encode("word2vec", table), precision="fp32")
                 for table in (train, test)]  # fmt: skip
     scores = fit_linear_probe(
         features[0], SpanAnswer().labels(train), SpanAnswer(), LINEAR_PROBE, seed=0
@@ -161,18 +135,13 @@ def test_linear_and_bilstm_probes_use_the_question(tmp_path: Path) -> None:
     train = task.splits["train"]
     test = task.splits["test"]
     swapped = test.assign(question=[wrong for _, wrong in pairs[330:]])
-    items = [
-        encode_items(inputs, tokenizer, max_length=None, language="en")
-        for inputs in (train, test, swapped)
-    ]
+    items = [tiny.encode("word2vec", inputs) for inputs in (train, test, swapped)]
     model = tiny.model("word2vec")
     labels = SpanAnswer().labels(train)
     features = [extract_features(model, tokenizer, inputs, precision="fp32") for inputs in items]
     predict_linear = fit_linear_probe(features[0], labels, SpanAnswer(), LINEAR_PROBE, seed=0)
     cached = [cache_features(model, tokenizer, inputs, precision="fp32") for inputs in items]
-    bilstm = fit_bilstm_probe(
-        cached[0], labels, SpanAnswer(), tiny.BILSTM_PROBE, seed=1, device=tiny.CPU
-    )
+    bilstm = fit_bilstm_probe(cached[0], labels, SpanAnswer(), tiny.BILSTM_PROBE)
     assert len(bilstm.output_layer.weight.T) == 2 * tiny.BILSTM_PROBE.hidden_size, (
         "the head gets single words, not a combination of two texts"
     )
@@ -319,11 +288,8 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
     context = EvalContext(
         checkpoint, TaskData(task.info, task.splits), settings, 0, 1000, "fp32", tiny.CPU
     )
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(task.info, ("random",), ("all",), (0,))],
-        cache_dir=tmp_path / "keep",
-        report_progress=lambda *_: None,
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, tiny.list_runs(task.info, ("random",), ("all",), (0,)), tmp_path / "keep"
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "scalar_mix"), ("frozen", "bilstm", "scalar_mix"), ("finetuned", "linear", "last")}  # fmt: skip

@@ -26,15 +26,15 @@ from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import stored_features
-from lineage.methods.encoding import answer_rows, collate_items, encode_items, encode_sentence
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
+from lineage.methods.encoding import answer_rows, collate_items, encode_sentence
+from lineage.methods.finetuning import predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -44,20 +44,7 @@ FAST_OR_SLOW_FAMILIES = [
     else pytest.param(name, marks=pytest.mark.slow)
     for name in ONE_PER_FAMILY
 ]
-FINETUNE = FinetuneMethod(
-    epochs=12,
-    batch_size=8,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = PLAIN_FINETUNE
 PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 # The family with the smallest vocabulary.
 WORDS = sorted(
@@ -279,9 +266,7 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     tokenizer = tiny.tokenizer(name)
     train = task.splits["train"]
     test = task.splits["test"]
-    items, test_items = (
-        encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
-    )
+    items, test_items = (tiny.encode(name, table, max_length=20) for table in (train, test))
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, TagsAnswer) and task.info.metric == ["span_f1"]
     features, test_features = (
@@ -300,16 +285,7 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     )
     learning_rates = {"elmo": 0.03, "ulmfit": 0.02} | dict.fromkeys(tiny.STATIC, 0.05)
     settings = dataclasses.replace(FINETUNE, learning_rate=learning_rates.get(name, 0.01))
-    model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        answer.labels(train),
-        answer,
-        settings,
-        seed=1,
-        precision="fp32",
-    )
+    model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     predictions = [
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
         predict_finetuned(model, tokenizer, test_items, precision="fp32"),
@@ -366,9 +342,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     tokenizer = tiny.tokenizer(name)
     train = task.splits["train"]
     test = task.splits["test"]
-    items, test_items = (
-        encode_items(table, tokenizer, max_length=None, language="en") for table in (train, test)
-    )
+    items, test_items = (tiny.encode(name, table) for table in (train, test))
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, NumberAnswer) and answer.mean == pytest.approx(train["label"].mean())
     features, test_features = (
@@ -378,16 +352,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     settings = dataclasses.replace(
         FINETUNE, learning_rate=0.05 if name in tiny.STATIC else 0.01, pooling="mean"
     )
-    model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        answer.labels(train),
-        answer,
-        settings,
-        seed=1,
-        precision="fp32",
-    )
+    model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     for prediction in (
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
         predict_finetuned(model, tokenizer, test_items, precision="fp32"),

@@ -12,10 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import collate_items, encode_items, encode_word_in_context
+from lineage.methods.encoding import collate_items, encode_word_in_context
 from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfreeze_layers
 from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.saved import read_record
@@ -36,10 +35,7 @@ from tests.helpers.fitting import finetune
 def test_a_linear_probe_learns_the_labels_and_is_deterministic(name: str, task: TaskData) -> None:
     tokenizer = tiny.tokenizer(name)
     model = tiny.model(name)
-    items = {
-        split: encode_items(table, tokenizer, max_length=20, language="en")
-        for split, table in task.splits.items()
-    }
+    items = {split: tiny.encode(name, table, max_length=20) for split, table in task.splits.items()}
     features = {
         split: extract_features(model, tokenizer, split_items, precision="fp32")
         for split, split_items in items.items()
@@ -63,7 +59,7 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
     A random-init encoder, whose features hardly vary, would then be classified by noise.
     """
     tokenizer = tiny.tokenizer("ulmfit")
-    items = encode_items(task.splits["train"], tokenizer, max_length=20, language="en")
+    items = tiny.encode("ulmfit", task.splits["train"], max_length=20)
     settings = FinetuneMethod(**{**vars(FINETUNE), "epochs": 1, "dropout": 0.0})
     model = finetune(
         tiny.model("ulmfit"),
@@ -73,7 +69,6 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
         tiny.label_answer(2),
         settings,
         seed=3,
-        precision="fp32",
     )
     actual = predict_finetuned(model, tokenizer, items, precision="fp32")
     model.train()
@@ -92,7 +87,7 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
 )
 def test_finetuning_learns_and_is_deterministic(name: str, task: TaskData) -> None:
     tokenizer = tiny.tokenizer(name)
-    train_items = encode_items(task.splits["train"], tokenizer, max_length=20, language="en")
+    train_items = tiny.encode(name, task.splits["train"], max_length=20)
     labels = task.splits["train"]["label"].to_numpy()
     # A mean of words moves slowly. ELMo's convolutions start near zero: at 0.005 it learned with
     # one seed of eight, at 0.02 with all.
@@ -104,14 +99,7 @@ def test_finetuning_learns_and_is_deterministic(name: str, task: TaskData) -> No
             **{**vars(FINETUNE), "epochs": epochs, "learning_rate": learning_rate}
         )
         model = finetune(
-            tiny.model(name),
-            tokenizer,
-            train_items,
-            labels,
-            tiny.label_answer(2),
-            settings,
-            seed=3,
-            precision="fp32",
+            tiny.model(name), tokenizer, train_items, labels, tiny.label_answer(2), settings, seed=3
         )
         return predict_finetuned(model, tokenizer, train_items, precision="fp32")
 
@@ -145,16 +133,6 @@ def test_frozen_layers_stay_bit_identical_and_unfreeze_from_the_top() -> None:
     assert is_changed == [[False, False, True], [False, True, True], [True, True, True]]
 
 
-def test_the_recipe_names_the_finetuning_techniques_in_use() -> None:
-    assert FINETUNE.recipe == "discriminative+slanted_triangular+gradual"
-    assert (
-        FinetuneMethod(
-            **{**vars(FINETUNE), "layer_lr_decay": 1.0, "ratio": 1.0, "gradual_unfreezing": 0.0}
-        ).recipe
-        == "plain"
-    )
-
-
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
 def test_the_target_word_is_found_in_a_long_context(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
@@ -186,14 +164,10 @@ def test_evaluations_run_once_and_share_features(
         )
         if run.method.endswith("_probe") or run.label_count == 20
     ]
-    rows, predictions, *_ = evaluate_runs(
-        context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-    )
+    rows, predictions, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert calls == ["features"] * 3, "one pass per split, for all label counts and seeds"
     modification_times = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    cached_rows, *_ = evaluate_runs(
-        context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-    )
+    cached_rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert modification_times == {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert results_frame(rows).equals(results_frame(cached_rows))
     frame = results_frame(rows)
@@ -225,11 +199,10 @@ def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
         return predict(model, *arguments, **keywords) * np.nan
 
     monkeypatch.setattr(finetuning, "predict_finetuned", predict_nan)
-    rows, *_ = evaluate_runs(
+    rows, *_ = tiny.evaluate_runs(
         build_context("gpt", task),
         [EvalRun("random", "finetune", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+        tmp_path,
     )
     assert {(row.transfer, row.status) for row in rows} == {
         ("finetuned", "failed"),
@@ -244,11 +217,10 @@ def test_a_failed_pretraining_still_has_its_random_init_baseline(
     context = dataclasses.replace(
         build_context("gpt", task), failure_reason="the loss is nan at step 5"
     )
-    rows, predictions, *_ = evaluate_runs(
+    rows, predictions, *_ = tiny.evaluate_runs(
         context,
         [EvalRun("pretrained", "linear_probe", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+        tmp_path,
     )
     assert {(row.init, row.status) for row in rows} == {("pretrained", "failed"), ("random", "ok")}
     assert set(predictions["init"]) == {"random"}
@@ -277,10 +249,10 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         if run.method == "finetune"
     ]
     (tmp_path / "killed").mkdir()
-    evaluate_runs(context, runs[:1], cache_dir=tmp_path / "killed", report_progress=lambda *_: None)
+    tiny.evaluate_runs(context, runs[:1], tmp_path / "killed")
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        evaluate_runs(context, runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None)
+        tiny.evaluate_runs(context, runs, tmp_path / folder)
     saved_weights = []
     for folder in ("whole", "killed"):
         systems = {
@@ -289,12 +261,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         assert set(systems) == {"20", "all"}
         assert {read_record(path).finetune_seed for path in systems.values()} == {0}
         saved_weights.append(load_file(systems["all"] / WEIGHTS_FILE))
-    train_items = encode_items(
-        task.splits["train"],
-        tiny.tokenizer("gpt"),
-        max_length=context.max_input_positions,
-        language="en",
-    )
+    train_items = tiny.encode("gpt", task.splits["train"], max_length=context.max_input_positions)
     model = finetune(
         tiny.model("gpt"),
         tiny.tokenizer("gpt"),
@@ -303,7 +270,6 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         tiny.label_answer(2),
         FINETUNE,
         seed=0,
-        precision="fp32",
     )
     for name, value in model.state_dict().items():
         assert torch.equal(value, saved_weights[0][name])
@@ -325,11 +291,10 @@ def test_equal_scores_of_a_pair_count_as_half_correct(
         }
     )
     context = build_context("gpt", TaskData(info, {"test": pairs}))
-    rows, predictions, *_ = evaluate_runs(
+    rows, predictions, *_ = tiny.evaluate_runs(
         context,
-        [*tiny.list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1))],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+        tiny.list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1)),
+        tmp_path,
     )
     assert {(row.group, row.value) for row in rows} == {
         ("all", 0.5),
@@ -359,11 +324,8 @@ def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Pa
     context = dataclasses.replace(
         context, checkpoint=dataclasses.replace(context.checkpoint, family=family)
     )
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [EvalRun("random", "sentence_probability")],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, [EvalRun("random", "sentence_probability")], tmp_path
     )
     assert {row.metric: row.value for row in rows} == {"accuracy": 1.0, "accuracy_per_piece": 0.5}
     assert predictions["correct"].tolist() == [1.0, 1.0]
@@ -383,11 +345,8 @@ def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) ->
         info,
         {"test": pd.DataFrame({"id": ["0"], "good": [long_text], "bad": ["a b"], "group": ["x"]})},
     )
-    (row,), *_ = evaluate_runs(
-        build_context("gpt", task),
-        [EvalRun("random", "sentence_probability")],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+    (row,), *_ = tiny.evaluate_runs(
+        build_context("gpt", task), [EvalRun("random", "sentence_probability")], tmp_path
     )
     assert row.status == "failed"
     assert f"longer than the {context.max_input_positions}" in format_notes(row.reason)

@@ -25,7 +25,6 @@ from lineage.evaluation.evaluate import (
 )
 from lineage.methods.bilstm_probe import BilstmProbeMethod
 from lineage.methods.early_stopping import EarlyStopping, Validation
-from lineage.methods.encoder import EvalContext
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.heads import FittedHead, StartedHead
 from lineage.methods.linear_probe import LinearProbeMethod
@@ -318,16 +317,7 @@ def evaluate_tiny_gpt(
 ) -> EvaluationOutput:
     """Evaluate an untrained tiny GPT with a BiLSTM probe and fine-tuning, on all labels."""
     data = TaskData(dataclasses.replace(task.info, probes=["bilstm"]), task.splits)
-    context = EvalContext(
-        tiny.checkpoint("gpt"),
-        data,
-        settings,
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
-        checkpoint_seconds=checkpoint_seconds,
-    )
+    context = tiny.eval_context("gpt", data, settings, checkpoint_seconds=checkpoint_seconds)
     cache_dir.mkdir(exist_ok=True)
     return evaluate_runs(
         context,

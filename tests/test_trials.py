@@ -14,9 +14,6 @@ from lineage.analysis import build
 from lineage.analysis.records import TrialCounts
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.encoder import EvalContext
-from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
@@ -27,10 +24,10 @@ from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny, user_project
+from tests.helpers.fitting import PLAIN_FINETUNE
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
-FINETUNE = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
-                      max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
+FINETUNE = dataclasses.replace(PLAIN_FINETUNE, epochs=1, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
 INFO = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy", "macro_f1"])  # fmt: skip
 
 
@@ -60,13 +57,10 @@ def evaluate_tiny_gpt(
     data: TaskData, cache_dir: Path, settings: EvaluateSettings, *, seeds: tuple[int, ...] = (3, 5)
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows and predictions of an untrained tiny GPT."""
-    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("gpt", data, settings)
     cache_dir.mkdir(exist_ok=True)
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(INFO, ("random",), (40,), seeds)],
-        cache_dir=cache_dir,
-        report_progress=lambda *_: None,
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, tiny.list_runs(INFO, ("random",), (40,), seeds), cache_dir
     )
     return results_frame(rows), predictions
 
@@ -183,14 +177,10 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
             raise EvaluationError("the moon was full")
 
     tiny.record_starts(monkeypatch, fail)
-    context = EvalContext(
-        tiny.checkpoint("gpt"),
+    context = tiny.eval_context(
+        "gpt",
         data,
         EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
     )
     runs = [
         run
@@ -198,7 +188,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
         if run.method.endswith("_probe")
     ]
     for _ in range(2):  # the second time from the cache
-        rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+        rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
         assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [
             "trial 0 (of 2, from 0): l2 500: the moon was full"
         ]
@@ -348,23 +338,16 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
         calls[run.init].append((run.method, run.label_count, run.finetune_seed, method, train_rows))
 
     tiny.record_starts(monkeypatch, record)
-    context = EvalContext(
-        tiny.checkpoint("gpt"),
+    context = tiny.eval_context(
+        "gpt",
         data,
         EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
     )
     rows: list[Any] = []
     for init in calls:
         (tmp_path / init).mkdir()
-        rows += evaluate_runs(
-            context,
-            [*tiny.list_runs(INFO, (init,), (40,), (3, 5))],
-            cache_dir=tmp_path / init,
-            report_progress=lambda *_: None,
+        rows += tiny.evaluate_runs(
+            context, tiny.list_runs(INFO, (init,), (40,), (3, 5)), tmp_path / init
         )[0]  # type: ignore[arg-type]
     assert calls["pretrained"] == calls["random"] and len(calls["random"]) == (2 + 3) + 2
     pretrained_rows, random_rows = (

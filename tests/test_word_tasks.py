@@ -17,7 +17,7 @@ from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
+from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import mean_values
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.registry import EvaluateSettings
@@ -87,14 +87,10 @@ def build_task(root: Path, kind: str, table: pd.DataFrame, **keys: Any) -> TaskI
 
 def build_context(name: str, items: TaskItems) -> EvalContext:
     """Return a context with an untrained tiny model."""
-    return EvalContext(
-        tiny.checkpoint(name),
+    return tiny.eval_context(
+        name,
         TaskData(items.info, items.splits),
         EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
     )
 
 
@@ -104,9 +100,7 @@ def evaluate_zero_shot(name: str, items: TaskItems, folder: Path) -> EvaluationO
     assert [(run.method, run.label_count, run.finetune_seed) for run in runs] == [
         ("word_vectors", None, None)
     ]
-    return evaluate_runs(
-        build_context(name, items), runs, cache_dir=folder, report_progress=lambda *_: None
-    )
+    return tiny.evaluate_runs(build_context(name, items), runs, folder)
 
 
 def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:

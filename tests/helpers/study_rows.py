@@ -18,10 +18,11 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, results
+from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, Comparison, System, TrialCounts
-from lineage.config.params import Grid
+from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.evaluation.ngram_bits import write_ngram_bits
@@ -306,6 +307,11 @@ def build_analysis(
         "schema_version": 4,
     }
     return Analysis(**empty | defaults | fields)
+
+
+def analyze(folder: Path, grid: Grid = GRID, **options: Any) -> Analysis:
+    """Return the analysis of the results in a folder."""
+    return build_results(folder, grid, ReportParams(), **options)[1]
 
 
 def build_comparison(**changes: Any) -> Comparison:

@@ -20,10 +20,18 @@ from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.data.task_data import TaskData
 from lineage.evaluation import evaluate
 from lineage.methods.bilstm_probe import BilstmProbeMethod
-from lineage.methods.encoder import BaselineContext, EncoderUnderTest, EvalRun, Init, LabelCount
+from lineage.methods.encoder import (
+    BaselineContext,
+    EncoderUnderTest,
+    EvalContext,
+    EvalRun,
+    Init,
+    LabelCount,
+)
+from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.heads import StartedHead
-from lineage.methods.registry import list_baselines
+from lineage.methods.registry import EvaluateSettings, list_baselines
 from lineage.networks.base import Encoder, LanguageModelFamily
 from lineage.networks.batch import Batch
 from lineage.networks.checkpoint import Checkpoint
@@ -287,6 +295,32 @@ def list_runs(
         if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
     ]
     return evaluate.list_runs(dict(info), used, inits, label_counts, finetune_seeds)
+
+
+def eval_context(
+    name: str, task: TaskData, settings: EvaluateSettings, **options: Any
+) -> EvalContext:
+    """Return the context of an untrained model."""
+    return EvalContext(checkpoint(name), task, settings, 0, 1000, "fp32", CPU, **options)
+
+
+def evaluate_runs(
+    context: EvalContext, runs: Iterable[EvalRun], cache_dir: Path
+) -> evaluate.EvaluationOutput:
+    """Evaluate without a report of the progress, and create the folder."""
+    cache_dir.mkdir(exist_ok=True)
+    return evaluate.evaluate_runs(
+        context, [*runs], cache_dir=cache_dir, report_progress=lambda *_: None
+    )
+
+
+def encode(
+    name: str, table: pd.DataFrame, *, max_length: int | None = None, symmetric: bool = False
+) -> list[EncodedItem]:
+    """Return the items of a table as a model reads them."""
+    return encode_items(
+        table, tokenizer(name), max_length=max_length, language="en", symmetric=symmetric
+    )
 
 
 def stored_features(encoder: EncoderUnderTest) -> Any:
