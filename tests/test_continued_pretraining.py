@@ -28,7 +28,7 @@ from tests.helpers import tiny
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
 from tests.helpers.public_project import public_model_block, run_refused_sources
 from tests.helpers.study_rows import analyze
-from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.user_project import REPOSITORY, make_project, run_stages, write_params
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
@@ -186,17 +186,13 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     tree = make_continued_project(tmp_path)
     tree["grid"]["text_shares"] = [0.5]
     write_params(tmp_path, tree)
-    commands = [("sources",), ("corpus", "general"), ("task", "mood")]
-    commands += [("contamination", "mood"), ("baselines", "mood")]
+    commands = ["sources", "corpus general", "task mood", "contamination mood", "baselines mood"]
     for name in tree["grid"]["models"]:
-        commands.append(("tokenizer", name))
-        for seed in ("0", "1"):
-            commands += [("pretrain", name, seed), ("evaluate", name, seed, "mood")]
-    commands += [("ngram",), ("adapt", "continued", "0", "mood")]
-    commands += [("evaluate", "continued", "0", "mood", "--adapted")]
-    for command in commands:
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, (command, message)
+        commands.append(f"tokenizer {name}")
+        for seed in (0, 1):
+            commands += [f"pretrain {name} {seed}", f"evaluate {name} {seed} mood"]
+    commands += ["ngram", "adapt continued 0 mood", "evaluate continued 0 mood --adapted"]
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     outputs = tmp_path / "artifacts"
     assert TokenizedCorpus.load(outputs / "tokens/continued", "train").text_bytes > 0
     assert not [*(outputs / "tokens/as_it_is").glob("*.npy")]

@@ -12,8 +12,7 @@ from lineage.analysis.disagreements import MAX_ITEMS_PER_SIDE, find_disagreement
 from lineage.analysis.records import Analysis
 from lineage.report import page
 from lineage.report.section import ReportData
-from tests.helpers.chance_study import GRID
-from tests.helpers.study_rows import Study
+from tests.helpers.study_rows import GRID, Study
 
 SECRET = "the quokka sings at dawn"
 

@@ -183,6 +183,8 @@ def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:
     runs = list_requested_runs(context, grid(), evaluation, "gpt")
     counted = count_evaluation(context, grid(), evaluation, "gpt")
     parts = [one.part for one in counted]
+    fine_tuned = {run.label_count for run in runs if run.method == "finetune"}
+    assert fine_tuned == {20}
     assert len(runs) == 2 * 2 + 2 * 2 * 2 and parts.count("random finetune") == 2
     assert parts.count("random linear_probe") == 4
     assert "random setfit" not in parts, "the grid does not name the model"

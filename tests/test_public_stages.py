@@ -23,7 +23,7 @@ from lineage.synthetic.grammar import generate_documents
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
 from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
 from tests.helpers.study_rows import analyze
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import make_project, run_stages, write_params
 
 PUBLIC = ("other_bert", "other_gpt")
 ADAPTED = ("gpt", "other_bert", "other_gpt")
@@ -118,26 +118,16 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def readouterr(self) -> Any:
             return type("Said", (), {"err": ""})
 
-    def run(*command: str) -> None:
-        code, _ = run_stage(folder, *command, monkeypatch=patch, capsys=Quiet())
-        assert code == 0, command
-
-    run("sources")
-    run("corpus", "general")
+    commands = ["sources", "corpus general"]
     for task in TASKS:
-        run("task", task)
-        run("contamination", task)
-        run("baselines", task)
+        commands += [f"task {task}", f"contamination {task}", f"baselines {task}"]
     for name in tree["grid"]["models"]:
-        run("tokenizer", name)
-        for seed in ("0", "1"):
-            run("pretrain", name, seed)
-            for task in TASKS:
-                run("evaluate", name, seed, task)
-            run("adapt", name, seed, "mood")
-            run("evaluate", name, seed, "mood", "--adapted")
-    run("ngram")
-    run("report")
+        commands.append(f"tokenizer {name}")
+        for seed in (0, 1):
+            commands.append(f"pretrain {name} {seed}")
+            commands += [f"evaluate {name} {seed} {task}" for task in TASKS]
+            commands += [f"adapt {name} {seed} mood", f"evaluate {name} {seed} mood --adapted"]
+    run_stages(folder, *commands, "ngram", "report", monkeypatch=patch, capsys=Quiet())
     patch.undo()
     return folder
 
@@ -351,9 +341,8 @@ def test_the_default_sequence_length_fits_the_positions_of_the_model(
     assert "models.other.pretrain.seq_len: 128 is more than the 61 positions" in message
     tree["models"]["other"]["pretrain"] = default_pretrain
     write_params(tmp_path, tree)
-    for command in (["sources"], ["tokenizer", "other"], ["pretrain", "other", "0"]):
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, message
+    commands = ("sources", "tokenizer other", "pretrain other 0")
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     assert (
         artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"][
             "seq_len"
@@ -374,12 +363,10 @@ def test_adaptation_accumulates_gradients_over_several_batches(
     }
     tree["grid"] |= {"models": ["gpt", "one", "three"], "adapt_models": ["gpt", "one", "three"]}
     write_params(tmp_path, tree)
-    commands = [["sources"], ["task", "mood"]]
+    commands = ["sources", "task mood"]
     for name in ("one", "three"):
-        commands += [["tokenizer", name], ["pretrain", name, "0"], ["adapt", name, "0", "mood"]]
-    for command in commands:
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, message
+        commands += [f"tokenizer {name}", f"pretrain {name} 0", f"adapt {name} 0 mood"]
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     steps = {}
     for name in ("one", "three"):
         folder = tmp_path / f"artifacts/adapted/{name}/0/mood"
@@ -399,8 +386,7 @@ def test_a_changed_folder_changes_the_record_of_the_sources_stage(
     write_params(tmp_path, tree)
     records = []
     for _ in range(3):
-        code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, message
+        run_stages(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
         records.append((tmp_path / "artifacts/sources/models/other.json").read_bytes())
         if len(records) == 2:
             replace_tensors(folder, {"bert.pooler.dense.bias": torch.ones(16)})

@@ -54,19 +54,6 @@ from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 SETTINGS = SetfitMethod(
     learning_rate=0.003, num_iterations=5, batch_size=7, trials=(Trial(l2=0.1), Trial(l2=0.001))
 )
-REPORT_STAGES = (
-    ("sources",),
-    ("corpus", "general"),
-    ("task", "mood"),
-    ("contamination", "mood"),
-    ("tokenizer", "gpt"),
-    ("pretrain", "gpt", "0"),
-    ("evaluate", "gpt", "0", "mood"),
-    ("baselines", "mood"),
-    ("ngram",),
-    ("report",),
-    ("publish",),
-)
 
 
 def rng(seed: int = 3) -> np.random.Generator:
@@ -629,7 +616,7 @@ def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_results_of_setfit_join_the_tables_charts_and_comparisons_of_the_report(
+def test_the_best_of_setfit_and_the_other_methods_is_kept_and_all_trials_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tree = user_project.make_project(tmp_path)
@@ -639,11 +626,9 @@ def test_results_of_setfit_join_the_tables_charts_and_comparisons_of_the_report(
     tree["models"]["gpt"]["evaluate"]["finetune"] |= {"epochs": 1, "min_steps": None}
     tree["models"]["gpt"]["evaluate"]["setfit"] = {"num_iterations": 2}
     user_project.write_params(tmp_path, tree)
-    for command in REPORT_STAGES:
-        code, output = user_project.run_stage(
-            tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys
-        )
-        assert code == 0, (command, output)
+    commands = ("sources", "corpus general", "task mood", "contamination mood", "tokenizer gpt", "pretrain gpt 0", "evaluate gpt 0 mood",
+                "baselines mood", "ngram", "report")  # fmt: skip
+    user_project.run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     kept = {path.name for path in (tmp_path / "artifacts/systems/evaluate-gpt-0-mood").iterdir()}
     rows = pd.read_parquet(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
     rows = rows.query("init == 'pretrained' and split == 'validation' and trial == 'chosen'")
@@ -654,17 +639,4 @@ def test_results_of_setfit_join_the_tables_charts_and_comparisons_of_the_report(
         is_best = own[label_count, "setfit", "linear"] >= own.max()
         assert (f"{label_count}-gpt-setfit" in kept) == is_best, label_count
     analysis = read_analysis(tmp_path / "reports/results.json")
-    scores = [one for one in analysis.scores if one.system.transfer == "setfit"]
-    assert {(one.system.init, one.label_count) for one in scores} == {
-        (init, count) for init in ("pretrained", "random") for count in ("20", "all")
-    }
-    compared = {
-        one.comparison_type for one in analysis.comparisons if one.first.transfer == "setfit"
-    }
-    assert compared >= {"pretraining", "tfidf"}
     assert TrialCounts("setfit", 4, 4) in analysis.trials
-    for name in ("comparison.html", "comparison.md"):
-        text = (tmp_path / "reports" / name).read_text()
-        assert "GPT, SetFit" in text and "4 configurations of SetFit" in text
-    html = (tmp_path / "reports/comparison.html").read_text()
-    assert ">SetFit</text>" in html, "the figure of what pretraining adds has its rows"

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage import artifacts
 from lineage.analysis import build
 from lineage.analysis.records import TrialCounts
+from lineage.config.params import parse_params
+from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.methods.head_method import HeadMethod, HeadStarter
@@ -20,7 +21,8 @@ from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
 from lineage.report.notes import format_notes, format_reason
 from lineage.report.sections.what_to_use import describe_trials
-from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
+from lineage.results import results_frame
+from lineage.study.checks import check_study
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny, user_project
@@ -265,65 +267,13 @@ def test_negative_weight_decay_and_inverted_rate_ratios_are_refused(
     assert message in str(caught.value)
 
 
-def test_finetuning_uses_only_the_label_counts_in_its_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tree = user_project.make_project(tmp_path)
-    tree["grid"] |= {
-        "label_counts": [20, 40, "all"],
-        "finetune_seeds": [0],
-        "adapt_models": [],
-        "adapt_tasks": [],
-    }
-    tree["budget"] |= {"text_bytes": 5_000, "body_parameters": 100_000}
-    tree["models"]["gpt"]["evaluate"]["finetune"] |= {
-        "epochs": 1,
-        "min_steps": None,
-        "label_counts": [20, "all"],
-    }
-    user_project.write_params(tmp_path, tree)
-    for command in (
-        ("sources",),
-        ("corpus", "general"),
-        ("task", "mood"),
-        ("tokenizer", "gpt"),
-        ("pretrain", "gpt", "0"),
-        ("evaluate", "gpt", "0", "mood"),
+def test_label_counts_of_fine_tuning_that_the_grid_lacks_are_refused() -> None:
+    finetune = {"evaluate": {"finetune": {"label_counts": [20, 30]}}}
+    changes = {"grid": {"label_counts": [20, 40, "all"]}, "models": {"gpt": finetune}}
+    with pytest.raises(
+        InputError, match=r"finetune\.label_counts: 30 is not in grid\.label_counts"
     ):
-        code, output = user_project.run_stage(
-            tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys
-        )
-        assert code == 0, output
-    rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
-    learned = {
-        (row.transfer, row.label_count)
-        for row in rows.itertuples()
-        if row.metric != UNKNOWN_TOKEN_METRIC
-    }
-    assert learned == {
-        ("frozen", "20"),
-        ("frozen", "40"),
-        ("frozen", "all"),
-        ("finetuned", "20"),
-        ("finetuned", "all"),
-    }
-    curves = artifacts.read_table(tmp_path / "artifacts/results/curves/evaluate-gpt-0-mood.parquet")
-    assert [*curves.columns] == [*CURVE_COLUMNS]
-    assert set(zip(curves["transfer"], curves["label_count"], strict=True)) == {
-        ("finetuned", "20"),
-        ("finetuned", "all"),
-    }
-    assert set(curves.groupby(["init", "label_count"])["is_kept"].sum()) == {1}
-    tree["models"]["gpt"]["evaluate"]["finetune"]["label_counts"] = [20, 30]
-    user_project.write_params(tmp_path, tree)
-    code, output = user_project.run_stage(
-        tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys
-    )
-    assert code == 2
-    assert (
-        "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or remove it here"
-        in output
-    )
+        check_study(parse_params(merge_trees(user_project.PARAMS, changes)))
 
 
 def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(

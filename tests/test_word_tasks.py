@@ -29,7 +29,7 @@ from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import make_project, run_stages, write_params
 from tests.helpers.word_items import make_items, unit_vectors_by_hand
 
 # The family with the smallest vocabulary.
@@ -360,20 +360,10 @@ def test_both_kinds_run_through_the_stages_with_a_random_init_baseline(
         "adapt_tasks": [],
     }
     write_params(tmp_path, tree)
-    commands = [
-        ("sources",),
-        ("corpus", "general"),
-        ("tokenizer", "word2vec"),
-        ("pretrain", "word2vec", "0"),
-    ]
-    commands += [
-        (stage_name, *model, kind)
-        for kind in tree["tasks"]
-        for stage_name, model in (("task", ()), ("baselines", ()), ("evaluate", ("word2vec", "0")))
-    ]
-    for command in commands:
-        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, (command, output)
+    commands = ["sources", "corpus general", "tokenizer word2vec", "pretrain word2vec 0"]
+    for kind in tree["tasks"]:
+        commands += [f"task {kind}", f"baselines {kind}", f"evaluate word2vec 0 {kind}"]
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     for kind in tree["tasks"]:
         rows = read_table(tmp_path / f"artifacts/results/rows/evaluate-word2vec-0-{kind}.parquet")
         assert list(rows) == list(RESULT_COLUMNS)

@@ -294,7 +294,7 @@ def list_runs(
         for method in methods
         if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
     ]
-    return evaluate.list_runs(dict(info), used, inits, label_counts, finetune_seeds)
+    return evaluate.list_runs(info, used, inits, label_counts, finetune_seeds)
 
 
 def eval_context(
