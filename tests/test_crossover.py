@@ -82,7 +82,7 @@ def test_label_counts_without_a_comparison_are_ignored() -> None:
     assert line["crossover point"] == "from 100 to 1000 labels, the largest number compared"
 
 
-def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path: Path) -> None:
+def test_a_public_checkpoint_is_marked_and_changes_no_other_result(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     other_models = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
     before = analyze(folder, other_models)
@@ -103,6 +103,9 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
         if "public" not in (record.first.family, record.second.family)
     ]
     assert tuple(other_comparisons) == before.comparisons
+    other_scores = [one for one in analysis.scores if one.system.family != "public"]
+    assert tuple(other_scores) == before.scores
+    assert before.public_models == ()
 
 
 def label_curve(model: str, scores: tuple[float, ...]) -> LabelCurve:

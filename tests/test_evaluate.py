@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from lineage.answers import text_features
 from lineage.answers.number import NumberAnswer
@@ -22,10 +21,7 @@ from lineage.methods.encoder import EvalRun
 from lineage.methods.frozen_features import FeatureExtractor
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.stored_features import extract_features
-from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
-from lineage.tasks.info import TaskInfo
-from lineage.training import sentence_scores
 from tests.helpers import tiny
 from tests.helpers.first_word import build_context
 
@@ -124,50 +120,6 @@ def test_features_are_extracted_without_dropout(name: str) -> None:
         for _ in range(2)
     )
     assert np.array_equal(first, second), "features for a BiLSTM probe"
-
-
-def test_pairs_are_scored_without_dropout(tmp_path: Path) -> None:
-    task_info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    data = TaskData(
-        task_info,
-        {"test": pd.DataFrame({"id": ["0"], "good": ["a b c"], "bad": ["a c b"], "group": ["x"]})},
-    )
-    checkpoint = tiny.checkpoint("gpt", architecture={"dropout": 0.5})
-    first, second = (
-        run_evaluation(
-            data,
-            [EvalRun("random", "sentence_probability")],
-            tmp_path / folder,
-            checkpoint=checkpoint,
-        )[1]
-        for folder in "ab"
-    )
-    assert len(first) == 1 and first["score"].tolist() == second["score"].tolist()
-
-
-def test_sentences_with_the_same_encoding_get_the_same_score(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two sentences that differ only in an unknown word tie, whichever batches they are in.
-
-    A model that reads characters tells them apart.
-    """
-    monkeypatch.setattr(sentence_scores, "MAX_LOGITS_PER_BATCH", 1)  # one sentence per batch
-    batches: list[Batch] = []
-
-    def score(model: Any, batch: Batch) -> sentence_scores.LogProbsAndCounts:
-        batches.append(batch)
-        return torch.tensor([float(len(batches))]), torch.tensor([3])
-
-    for name, is_distinguished in (("ulmfit", False), ("bert", False), ("elmo", True)):
-        texts = ["the zzqq .", "zzqq", "the qqzz .", "zzqq"]
-        scores = sentence_scores.score_in_batches(
-            score, tiny.model(name), tiny.tokenizer(name), texts, limit=None
-        )[:, 0]
-        assert (scores[0] != scores[2]) == is_distinguished, name
-        assert scores[1] == scores[3] != scores[0], name
 
 
 def test_tfidf_uses_only_words_of_train_and_a_tiny_c_predicts_a_constant() -> None:

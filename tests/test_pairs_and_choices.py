@@ -15,9 +15,6 @@ from lineage.answers.choice import ChoiceAnswer
 from lineage.answers.label import LabelAnswer
 from lineage.answers.number import NumberAnswer
 from lineage.answers.text_features import fit_text_vectorizer, text_features
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.language import truncate_pair_lengths
@@ -41,15 +38,14 @@ from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.pairs import encode_pairs
 from tests.helpers import tiny
 from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.tables import build_task_items
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
 FINETUNE = replace(PLAIN_FINETUNE, epochs=15)
 FROZEN = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 # ulmfit has the smallest vocabulary.
-WORDS = sorted(
-    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-)[:40]
+WORDS = tiny.words("ulmfit")[:40]
 A, B = "the cat sat . it slept .", "a dog ran off ."
 
 
@@ -403,15 +399,6 @@ def test_tfidf_of_pairs_uses_shared_words_and_ignores_the_order_of_symmetric_tex
     assert np.abs(scores(swapped) - symmetric_scores).max() > 1e-3
 
 
-def build_task(root: Path, tables: dict[str, pd.DataFrame], **fields: object) -> TaskItems:
-    for split, table in tables.items():
-        table.to_parquet(root / f"{split}.parquet")
-    task = parse_record(
-        Task, {"files": {split: f"{split}.parquet" for split in tables}, **fields}, "task"
-    )
-    return build_items("x", task, load_kind(task.kind), seed=1, root=root, where="task")
-
-
 CHOICE_TASK = {
     "kind": "multiple_choice",
     "text": ["text"],
@@ -433,9 +420,11 @@ def test_choices_are_several_columns_or_one_column_of_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    items_from_columns = build_task(tmp_path, {"train": ROWS, "test": ROWS[:4]}, **CHOICE_TASK)
+    items_from_columns = build_task_items(
+        tmp_path, {"train": ROWS, "test": ROWS[:4]}, **CHOICE_TASK
+    )
     list_table = ROWS.assign(ends=[list(row) for row in zip(ROWS["one"], ROWS["two"], strict=True)])
-    items_from_lists = build_task(
+    items_from_lists = build_task_items(
         tmp_path,
         {"train": list_table, "test": list_table[:4]},
         **{**CHOICE_TASK, "choices": ["ends"]},
@@ -450,7 +439,7 @@ def test_a_label_of_choices_may_be_an_index_that_train_never_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    task_items = build_task(
+    task_items = build_task_items(
         tmp_path,
         {"train": ROWS.assign(label=1), "validation": ROWS[:4], "test": ROWS[:4]},
         **CHOICE_TASK,
@@ -469,19 +458,21 @@ def test_two_texts_share_max_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "max_words": 5,
         "validation_share": 0.2,
     }
-    task_items = build_task(tmp_path, {"train": table, "test": table[:4]}, **fields, symmetric=True)
+    task_items = build_task_items(
+        tmp_path, {"train": table, "test": table[:4]}, **fields, symmetric=True
+    )
     row = task_items.splits["test"].iloc[0]
     assert (row["text"], row["second"]) == ("one two three", "a b")
     assert task_items.info.truncated["test"] == 4
     assert task_items.info.symmetric
     with pytest.raises(InputError, match="symmetric needs two texts"):
-        build_task(
+        build_task_items(
             tmp_path,
             {"train": table, "test": table[:4]},
             **{**fields, "text": ["text"]},
             symmetric=True,
         )
-    task_items = build_task(
+    task_items = build_task_items(
         tmp_path, {"train": table, "test": table[:4]}, **{**CHOICE_TASK, "max_words": 5}
     )
     row = task_items.splits["test"].iloc[0]
@@ -494,7 +485,7 @@ def test_a_question_follows_the_passage_and_is_not_truncated(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     table = ROWS.assign(text="one two three four five six", asks="why so", one="a b")
-    task_items = build_task(
+    task_items = build_task_items(
         tmp_path,
         {"train": table, "test": table[:4]},
         **{**CHOICE_TASK, "text": ["text", "asks"], "max_words": 7},
@@ -567,7 +558,7 @@ def test_invalid_choices_are_reported_by_file_and_row(
     monkeypatch.chdir(tmp_path)
     train = ROWS.assign(one=[["a", "b"]] * 20) if fields.get("choices") == ["one"] else ROWS
     with pytest.raises(InputError, match=message):
-        build_task(
+        build_task_items(
             tmp_path,
             {"train": train, "validation": train, "test": ROWS.assign(**change)},
             **{**CHOICE_TASK, **fields},

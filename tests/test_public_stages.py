@@ -1,6 +1,5 @@
 """Public checkpoints run through all stages, and the report marks them as public."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,12 @@ import torch
 pytest.importorskip("transformers")
 
 from lineage import artifacts
-from lineage.analysis.decision import decide
-from lineage.analysis.records import Failure, read_analysis
-from lineage.config.params import read_params
+from lineage.analysis.records import read_analysis
 from lineage.config.resolve import fill_in_defaults
-from lineage.report import page, publication
 from lineage.report.notes import format_reason
-from lineage.report.section import ReportData
-from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
 from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
-from tests.helpers.study_rows import analyze
 from tests.helpers.user_project import make_project, run_stages, write_params
 
 PUBLIC = ("other_bert", "other_gpt")
@@ -206,83 +199,6 @@ def test_public_models_are_unmatched_and_compared_but_never_lead(study: Path) ->
             assert {seed.pretrain_seed for seed in entry.seeds} == {None}
         if entry.system.init == "random":
             assert len(entry.seeds) == 4
-
-
-@pytest.mark.slow
-def test_leaving_out_public_models_does_not_change_the_other_results(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(study)
-    grid = read_params().grid
-    small = dataclasses.replace(grid, models=("gpt",), adapt_models=("gpt",))
-    with_public, without_public = (
-        analyze(Path("artifacts/results"), params_grid) for params_grid in (grid, small)
-    )
-    assert without_public.public_models == ()
-    rest = [
-        entry
-        for entry in with_public.comparisons
-        if "public" not in (entry.first.family, entry.second.family)
-    ]
-    assert without_public.comparisons == tuple(rest)
-    scores = [entry for entry in with_public.scores if entry.system.family != "public"]
-    assert without_public.scores == tuple(scores)
-
-
-@pytest.mark.slow
-def test_the_pages_mark_public_models_as_not_budget_matched(
-    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(study)
-    from rich.console import Console
-
-    analysis = read_analysis(Path("reports/results.json"))
-    failure = Failure(
-        model="other_bert",
-        family="public",
-        init="pretrained",
-        transfer="finetuned",
-        head="linear",
-        task="mood",
-        label_count="all",
-        group="all",
-        metric="accuracy",
-        status="failed",
-        reason=(Note("error", "the loss is nan"),),
-        finetune_seeds=(0,),
-        pretrain_seeds=(),
-    )
-    models = read_params().grid.models
-    records = Path("artifacts/sources/models")
-    descriptions = [
-        {"model": name} | artifacts.read_json(records / f"{name}.json")["mechanism"]
-        for name in models
-    ]
-    assert descriptions[1]["direction"] == "both sides at once"
-    assert descriptions[2]["objective"] == "next token, on its own text"
-    curves_dir = Path("artifacts/results/curves")
-    stages = {}
-    for name in models:
-        for seed in (0, 1):
-            digest = artifacts.file_digest(curves_dir / f"pretrain-{name}-{seed}.parquet")
-            costs = {"seconds": 4.0, "peak_memory_bytes": 1e9}
-            stages[f"pretrain@{name}-{seed}"] = {"curve_sha256": digest, **costs}
-    budget = publication.add_pretraining_costs(analysis.budget, stages, curves_dir=curves_dir)
-    assert [one.seconds for one in budget] == [4.0, None, None], (
-        "reading a checkpoint is not training"
-    )
-    analysis = dataclasses.replace(analysis, failures=(failure,), budget=budget)
-    decisions = decide(analysis, {})
-    pages = page.render_report(ReportData(analysis, decisions, model_descriptions=descriptions))
-    for kind, text in pages.items():
-        marked = [line for line in text.splitlines() if "other_bert (public)" in line]
-        assert len(marked) > 10, kind
-    assert "other_bert (public)" in pages["html"].partition("<h1>")[0], "at the top"
-    rows = [line for line in pages["md"].splitlines() if line.startswith("| other_")]
-    assert len(rows) > 10 and all("public" in row for row in rows)
-    page.print_table(analysis, decisions, Console(width=160))
-    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|other_")]
-    assert printed and all("(public)" in line for line in printed)
 
 
 def test_invalid_public_models_are_refused_by_the_sources_stage(

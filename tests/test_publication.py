@@ -39,6 +39,11 @@ def test_pretraining_costs_are_those_of_the_training_that_wrote_the_curve(
     by_model = {one.model: one for one in budget}
     assert by_model["gpt"].seconds == 15 and by_model["gpt"].peak_memory_bytes == 5
     assert by_model["bert"].seconds is None and by_model["elmo"].seconds is None
+    copied = [replace(one, text_bytes=None) for one in analysis.budget]
+    (cost, *_) = publication.add_pretraining_costs(
+        [one for one in copied if one.model == "gpt"], stages, curves_dir=study_folder / "curves"
+    )
+    assert cost.seconds is None, "reading a public checkpoint is not training"
 
 
 def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis) -> None:

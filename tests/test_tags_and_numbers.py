@@ -20,9 +20,7 @@ from lineage.answers.metrics import (
 from lineage.answers.number import NumberAnswer
 from lineage.answers.spans import convert_to_iob2
 from lineage.answers.tags import TagsAnswer
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import stored_features
@@ -35,6 +33,7 @@ from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
 from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.tables import build_task_items
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -47,9 +46,7 @@ FAST_OR_SLOW_FAMILIES = [
 FINETUNE = PLAIN_FINETUNE
 PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 # The family with the smallest vocabulary.
-WORDS = sorted(
-    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-)[:24]
+WORDS = tiny.words("ulmfit")[:24]
 ENTITIES = WORDS[:6]  # a run of these words is a span
 
 
@@ -73,25 +70,14 @@ def tag_entities(words: list[str]) -> list[str]:
     return tags
 
 
-def build_task(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> TaskItems:
-    """Write the tables and build the items of a task."""
-    for split, table in tables.items():
-        table.to_parquet(root / f"{split}.parquet")
-    task = parse_record(
-        Task,
-        {"files": {split: f"{split}.parquet" for split in tables}, "validation_share": 0.2, **keys},
-        "task",
-    )
-    return build_items("x", task, load_kind(task.kind), seed=1, root=root, where="task")
-
-
 def build_tagging_task(
     root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object
 ) -> TaskItems:
     """Build a token classification task from two tables."""
-    return build_task(
+    return build_task_items(
         root,
         {"train": train, "test": test},
+        validation_share=0.2,
         kind="token_classification",
         tokens="tokens",
         label="tags",
@@ -329,9 +315,10 @@ def build_regression_task(
     root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object
 ) -> TaskItems:
     """Build a text regression task from two tables."""
-    return build_task(
+    return build_task_items(
         root,
         {"train": train, "test": test},
+        validation_share=0.2,
         **{"kind": "text_regression", "text": ["one", "two"], "label": "score", **keys},
     )
 
@@ -398,7 +385,7 @@ def test_an_invalid_number_is_refused_with_its_row(tmp_path: Path) -> None:
         invalid.loc[3, "score"] = value
         invalid.to_csv(tmp_path / "bad.csv", index=False)
         with pytest.raises(InputError, match=message):
-            build_task(
+            build_task_items(
                 tmp_path,
                 {"test": table},
                 kind="text_regression",
@@ -492,7 +479,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     assert predictions["correct"].mean() == pytest.approx(values["tfidf"])
     assert len(predictions) == 25
     two_words = pd.DataFrame({"tokens": [WORDS[:2]], "tags": [["B-X", "O"]]})
-    two_word_task = build_task(
+    two_word_task = build_task_items(
         tmp_path,
         {"train": two_words, "validation": two_words, "test": two_words},
         kind="token_classification",

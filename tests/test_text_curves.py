@@ -277,9 +277,7 @@ class Project:
         user_project.write_params(self.folder, tree)
 
     def run(self, *commands: str) -> None:
-        for command in commands:
-            code, output = user_project.run_stage(self.folder, *command.split(), **self.fixtures)
-            assert code == 0, output
+        user_project.run_stages(self.folder, *commands, **self.fixtures)
 
     @property
     def pretrained(self) -> Path:

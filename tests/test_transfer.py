@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,12 +18,9 @@ from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfree
 from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.saved import read_record
 from lineage.methods.stored_features import extract_features
-from lineage.networks.base import Encoder
 from lineage.networks.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
-from lineage.tasks.info import TaskInfo
-from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE, build_context
@@ -274,79 +270,3 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
     for name, value in model.state_dict().items():
         assert torch.equal(value, saved_weights[0][name])
         assert torch.equal(value, saved_weights[1][name])
-
-
-def test_equal_scores_of_a_pair_count_as_half_correct(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    pairs = pd.DataFrame(
-        {
-            "id": ["0", "1", "2"],
-            "good": ["a b", "b", "c d"],
-            "bad": ["a b", "b", "c d"],
-            "group": ["x", "x", "y"],
-        }
-    )
-    context = build_context("gpt", TaskData(info, {"test": pairs}))
-    rows, predictions, *_ = tiny.evaluate_runs(
-        context,
-        tiny.list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1)),
-        tmp_path,
-    )
-    assert {(row.group, row.value) for row in rows} == {
-        ("all", 0.5),
-        ("x", 0.5),
-        ("y", 0.5),
-    }
-    assert set(predictions["prediction"]) == {"tie"}
-
-
-def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Path) -> None:
-    """With equally improbable pieces, the sum prefers the shorter sentence and the mean ties."""
-    info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    pairs = pd.DataFrame(
-        {"id": ["0", "1"], "good": ["a", "b a"], "bad": ["a b c d", "b a c"], "group": ["x", "x"]}
-    )
-    context = build_context("gpt", TaskData(info, {"test": pairs}))
-
-    def score(
-        model: Encoder, tokenizer: Tokenizer, texts: list[str], *, limit: int | None
-    ) -> np.ndarray:
-        word_counts = [len(text.split()) for text in texts]
-        return np.array([[-2.0 * count, count] for count in word_counts])
-
-    family = dataclasses.replace(context.checkpoint.family, score_texts=score)
-    context = dataclasses.replace(
-        context, checkpoint=dataclasses.replace(context.checkpoint, family=family)
-    )
-    rows, predictions, *_ = tiny.evaluate_runs(
-        context, [EvalRun("random", "sentence_probability")], tmp_path
-    )
-    assert {row.metric: row.value for row in rows} == {"accuracy": 1.0, "accuracy_per_piece": 0.5}
-    assert predictions["correct"].tolist() == [1.0, 1.0]
-
-
-def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) -> None:
-    info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    context = build_context("gpt", TaskData(info, {}))
-    assert (
-        context.max_input_positions is not None
-        and context.max_input_positions < context.checkpoint.architecture.max_positions
-    ), "the limit must come from training"
-    long_text = "a " * (context.max_input_positions - 1) + "a"
-    task = TaskData(
-        info,
-        {"test": pd.DataFrame({"id": ["0"], "good": [long_text], "bad": ["a b"], "group": ["x"]})},
-    )
-    (row,), *_ = tiny.evaluate_runs(
-        build_context("gpt", task), [EvalRun("random", "sentence_probability")], tmp_path
-    )
-    assert row.status == "failed"
-    assert f"longer than the {context.max_input_positions}" in format_notes(row.reason)

@@ -33,9 +33,7 @@ from tests.helpers.user_project import make_project, run_stages, write_params
 from tests.helpers.word_items import make_items, unit_vectors_by_hand
 
 # The family with the smallest vocabulary.
-WORDS = sorted(
-    word for word in tiny.tokenizer("sa_lstm").backend_tokenizer.get_vocab() if word.isalpha()
-)[:40]
+WORDS = tiny.words("sa_lstm")[:40]
 UNKNOWN_WORD = "".join(WORDS[:2])  # all tokenizers know its letters, none knows the word
 # Models whose vocabulary is closed.
 CLOSED_VOCABULARY = [

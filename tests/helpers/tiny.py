@@ -160,6 +160,11 @@ def tokenizer(name: str) -> Tokenizer:
     return _cached_tokenizer(config.tokenizer, config.tokenizer_type)
 
 
+def words(name: str) -> list[str]:
+    """Return the words of letters in a model's vocabulary, sorted."""
+    return sorted(word for word in tokenizer(name).backend_tokenizer.get_vocab() if word.isalpha())
+
+
 def corpus(name: str) -> TokenizedCorpus:
     """Return the documents as the family's token ids."""
     config = model_config(name)
