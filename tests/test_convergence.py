@@ -26,7 +26,6 @@ from lineage.analysis.records import (
 from lineage.analysis.settings import chance_level, find_collapsed_runs, fine_tuned_scores
 from lineage.data.task_data import TaskData
 from lineage.evaluation.unigram_control import has_unigram_control, unigram_control_rows
-from lineage.methods.encoder import EvalContext
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.report.sections.tasks import draw_finetune_curves
@@ -63,15 +62,9 @@ def data() -> TaskData:
 def find_control(data: TaskData, folder: Path, **finetune: Any) -> ConvergenceControl:
     """Fine-tune a random-init bag of words, and return its control as the analysis sees it."""
     settings = EvaluateSettings(finetune=FinetuneMethod(min_steps=None, **finetune))
-    checkpoint = tiny.checkpoint("word2vec")
-    context = EvalContext(checkpoint, data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("word2vec", data, settings)
     assert has_unigram_control(context)
-    runs = [
-        run
-        for run in tiny.list_runs(INFO, ("random",), ("all",), (0, 1))
-        if run.method == "finetune"
-    ]
-    folder.mkdir(exist_ok=True)
+    runs = [*tiny.list_runs(INFO, ("random",), ("all",), (0, 1), method="finetune")]
     output = tiny.evaluate_runs(context, runs, folder)
     controls = list(unigram_control_rows(context, runs, C_VALUES))
     assert len(controls) == len(runs)

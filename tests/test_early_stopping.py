@@ -683,11 +683,7 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
     settings = dataclasses.replace(SETTINGS, linear_probe=probe)
     data = TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits)
     context = tiny.eval_context("gpt", data, settings)
-    runs = [
-        run
-        for run in tiny.list_runs(data.info, ("random",), (20,), SEEDS)
-        if run.method.endswith("_probe")
-    ]
+    runs = [*tiny.list_runs(data.info, ("random",), (20,), SEEDS, method="_probe")]
     for _ in range(2):  # the second time from the cache
         rows = tiny.evaluate_runs(context, runs, tmp_path).rows
         reasons: dict[str, list[str]] = {}

@@ -66,7 +66,6 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
         *tiny.evaluate_baselines(
             load_kind("text_classification"),
             data,
-            split="test",
             finetune_seeds=[0, 1],
             label_counts=[20],
             tfidf_C=(10.0,),

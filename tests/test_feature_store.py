@@ -331,11 +331,7 @@ def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
     )
     splits = {"train": table, "validation": table[:10], "test": table[10:].reset_index(drop=True)}
     context = dataclasses.replace(context, task=TaskData(info, splits))
-    runs = [
-        run
-        for run in tiny.list_runs(context.task.info, ("random",), ("all",), (0,))
-        if run.method.endswith("_probe")
-    ]
+    runs = [*tiny.list_runs(context.task.info, ("random",), ("all",), (0,), method="_probe")]
     predictions = []
     for limit in (1 << 30, 0):
         monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", limit)

@@ -216,11 +216,7 @@ def test_rows_of_bilstm_probes_name_the_features(
     context = tiny.eval_context(
         name, TaskData(task_info, {"train": table, "validation": table, "test": table}), settings
     )
-    runs = [
-        run
-        for run in tiny.list_runs(task_info, ("random",), ("all",), (0,))
-        if run.method.endswith("_probe")
-    ]
+    runs = [*tiny.list_runs(task_info, ("random",), ("all",), (0,), method="_probe")]
     rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert {(row.head, row.features, row.status) for row in rows} == {
         ("linear", "scalar_mix", "ok"),

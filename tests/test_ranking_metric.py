@@ -136,15 +136,9 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         if cell.transfer == "frozen"
     ]
     rows, predictions, *_ = tiny.evaluate_runs(context, runs, tmp_path / "keep")
-    baseline_cells = [
-        *tiny.evaluate_baselines(
-            load_kind("text_classification"),
-            data,
-            split="test",
-            finetune_seeds=(0, 1),
-            label_counts=("all",),
-        )
-    ]
+    baseline_cells = tiny.evaluate_baselines(
+        load_kind("text_classification"), data, finetune_seeds=(0, 1)
+    )
     results = tmp_path / "results"
     baseline_rows = [row for cell_rows, _ in baseline_cells for row in cell_rows]
     baseline_predictions = pd.concat([table for _, table in baseline_cells])

@@ -79,9 +79,6 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     majority, _ = tiny.evaluate_baselines(
         load_kind("extractive_qa"),
         TaskData(task.info, {"train": train, "validation": test, "test": test}),
-        split="test",
-        finetune_seeds=[0],
-        label_counts=["all"],
         tfidf_C=(10.0,),
     )
     baseline_f1 = majority[1]["correct"].mean()

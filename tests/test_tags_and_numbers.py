@@ -457,15 +457,9 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     task = build_tagging_task(
         tmp_path, make_tagged_sentences(90), make_tagged_sentences(25, seed=4)
     )
-    settings: dict[str, Any] = {
-        "split": "test",
-        "finetune_seeds": [0],
-        "label_counts": ["all"],
-        "tfidf_C": (10.0,),
-    }
     results = list(
         tiny.evaluate_baselines(
-            load_kind("token_classification"), TaskData(task.info, task.splits), **settings
+            load_kind("token_classification"), TaskData(task.info, task.splits), tfidf_C=(10.0,)
         )
     )
     values = {
@@ -489,7 +483,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     (_, _), (two_word_rows, _) = tiny.evaluate_baselines(
         load_kind("token_classification"),
         TaskData(two_word_task.info, two_word_task.splits),
-        **settings,
+        tfidf_C=(10.0,),
     )
     assert two_word_rows[0].model == "tfidf" and two_word_rows[0].value == 1, (
         "the two words share no character"
@@ -498,7 +492,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     rows = {
         row.model: row
         for result_rows, _ in tiny.evaluate_baselines(
-            load_kind("text_regression"), TaskData(task.info, task.splits), **settings
+            load_kind("text_regression"), TaskData(task.info, task.splits), tfidf_C=(10.0,)
         )
         for row in result_rows
     }

@@ -238,11 +238,13 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
 ) -> None:
     context = build_context("gpt", task)
     runs = [
-        run
-        for run in tiny.list_runs(
-            tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
+        *tiny.list_runs(
+            tiny.task_info("text_classification"),
+            ("random",),
+            (20, "all"),
+            (0, 1),
+            method="finetune",
         )
-        if run.method == "finetune"
     ]
     (tmp_path / "killed").mkdir()
     tiny.evaluate_runs(context, runs[:1], tmp_path / "killed")

@@ -182,11 +182,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
         data,
         EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
     )
-    runs = [
-        run
-        for run in tiny.list_runs(INFO, ("random",), (40,), (3,))
-        if run.method.endswith("_probe")
-    ]
+    runs = [*tiny.list_runs(INFO, ("random",), (40,), (3,), method="_probe")]
     for _ in range(2):  # the second time from the cache
         rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
         assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [

@@ -268,13 +268,7 @@ def test_a_word_is_unknown_only_to_closed_vocabularies_without_subwords(
 def run_baselines(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
     """Return the baselines' rows by model, and their predictions."""
     kind = load_kind(items.info.kind)
-    (results,) = tiny.evaluate_baselines(
-        kind,
-        TaskData(items.info, items.splits),
-        split="test",
-        finetune_seeds=[0],
-        label_counts=["all"],
-    )
+    (results,) = tiny.evaluate_baselines(kind, TaskData(items.info, items.splits))
     return {row.model: row for row in results[0] if row.group == "all"}, results[1]
 
 

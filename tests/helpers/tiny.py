@@ -291,14 +291,16 @@ def list_runs(
     *,
     finetuned: bool = True,
     setfit: bool = False,
+    method: str = "",
 ) -> Iterator[EvalRun]:
-    """Yield the runs of all methods on a task."""
+    """Yield the runs on a task of all methods, or of those whose names end with `method`."""
     methods = model_config("seq2seq").evaluate.methods.values()
     used = [
-        method
-        for method in methods
-        if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
+        one
+        for one in methods
+        if (finetuned or one.reads_frozen_features) and (setfit or one.name != "setfit")
     ]
+    used = [one for one in used if one.name.endswith(method)]
     return evaluate.list_runs(info, used, inits, label_counts, finetune_seeds)
 
 
@@ -345,9 +347,9 @@ def evaluate_baselines(
     kind: Kind,
     task: TaskData,
     *,
-    split: str,
-    finetune_seeds: Sequence[int],
-    label_counts: Sequence[LabelCount],
+    split: str = "test",
+    finetune_seeds: Sequence[int] = (0,),
+    label_counts: Sequence[LabelCount] = ("all",),
     tfidf_C: Sequence[float] = Grid.tfidf_C,
     cache_dir: Path | None = None,
 ) -> list[BaselineResult]:
