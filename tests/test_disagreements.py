@@ -50,12 +50,6 @@ def test_the_report_shows_item_texts_only_on_request_and_ids_otherwise(
         assert (SECRET in text) is show_text
         assert all(item.id in text for item in items)
         assert ("shows their texts" in text) is not show_text
-    markdown_lines = pages["md"].split("\n")
-    header_index = next(
-        index for index, line in enumerate(markdown_lines) if line.startswith("| item | label |")
-    )
-    assert markdown_lines[header_index + 1].startswith("|---|---|")
-    assert markdown_lines[header_index + 2].startswith(f"| {disagreements[0].items[0].id} |")
     for item in items:
         assert (SECRET in item.text) is show_text
         first, second = item.predictions

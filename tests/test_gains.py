@@ -198,10 +198,6 @@ def test_without_random_init_baselines_there_is_no_gain_section(analysis: Analys
     ]
     analysis = with_comparisons(analysis, kept)
     assert build_parts(analysis) == []
-    assert all(
-        "## What pretraining" not in text and "<h2>What" not in text
-        for text in render_pages(analysis).values()
-    )
 
 
 @pytest.mark.parametrize("verdict", ["better", "no significant difference", "worse"])
@@ -286,10 +282,6 @@ def test_a_model_of_the_target_text_alone_is_compared_with_the_adapted_model(
     assert {one.verdict for one in comparisons} == {"better"}
     section = build_parts(analysis)[-1]
     assert section.title == "What the general text adds"
-    assert any(text.startswith("How often an adapted model is") for text in find_texts(section))
-    text = render_pages(analysis)["md"]
-    assert "## What the general text adds" in text
-    assert "| GPT, target text only, frozen |" in text
 
 
 @pytest.mark.parametrize(("continued", "plain"), [("bert", "gpt"), ("gpt", "bert")])

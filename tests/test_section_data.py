@@ -1,7 +1,5 @@
 """The data of the tasks on the page: items used, truncated, dropped, and unknown tokens."""
 
-import html
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from lineage import results
 from lineage.analysis import build, cells
@@ -22,7 +19,6 @@ from lineage.data.dataset_stats import compute_dataset_stats
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.methods.encoder import EvalRun
-from lineage.report import page
 from lineage.report.sections.data import build_data_table, build_unknown_token_tables
 from lineage.report.task_notes import describe_task_data, format_folds
 from lineage.results import UNKNOWN_TOKEN_METRIC
@@ -77,23 +73,11 @@ def with_task(
     )
 
 
-def render_task(
-    analysis: Analysis, folder: Path, **task_keys: Any
-) -> tuple[dict[str, str], str, str]:
-    """Return what the page shows about a task `small`.
-
-    They are its line of the table by column, the Markdown, and the text of the HTML.
-    """
+def read_line(analysis: Analysis, folder: Path, **task_keys: Any) -> dict[str, str]:
+    """Return the line of a task `small` in the table of data, by column."""
     task, data = build_task(folder, **task_keys)
-    pages = render_pages(with_task(analysis, task, data))
-    section = pages["md"].partition("## Data")[2]
-    head, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
-    names, values = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in (head, lines[0])
-    )
-    text = html.unescape(re.sub(r"<[^>]+>", " ", pages["html"]))
-    assert all(value in text for value in values), "both pages show the same values"
-    return dict(zip(names, values, strict=True)), pages["md"], " ".join(text.split())
+    (line,) = read_table(build_data_table(with_task(analysis, task, data)))
+    return line
 
 
 def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_path: Path) -> None:
@@ -105,7 +89,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     unlabelled = ["new one", "", build_table(43)["text"].iloc[42], "another"]
     pd.DataFrame({"text": unlabelled}).to_csv(tmp_path / "more.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv", "unlabelled": "more.csv"}
-    line, md, _ = render_task(analysis, tmp_path, files=files, max_words=5)
+    line = read_line(analysis, tmp_path, files=files, max_words=5)
     assert (line["train"], line["validation"], line["test"]) == ("36", "4, from train", "25")
     assert line["unlabelled"] == "2"
     assert line["dropped"] == (
@@ -114,11 +98,11 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert line["test set"] == "given" and line["kind"] == "text classification"
     assert line["metric"] == "% correct"
     assert line["max length"] == "5 words: 20 of test" and line["duplicates in train"] != "none"
-    assert "80% of the test texts are longer than 5 words, and are cut there for every model." in md
+    changed = with_task(analysis, *build_task(tmp_path, files=files, max_words=5))
+    note = "80% of the test texts are longer than 5 words, and are cut there for every model."
+    assert note in describe_task_data(changed, "small")
     limit = {"train": 10, "test": 6}
-    line, _, _ = render_task(
-        analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh"
-    )
+    line = read_line(analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh")
     assert (line["train"], line["test"]) == ("10", "6")
     assert line["max length"].startswith("4 characters: ")
     assert line["dropped"].startswith(
@@ -130,21 +114,21 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
 def test_the_folds_and_groups_of_a_task_are_shown(analysis: Analysis, tmp_path: Path) -> None:
     build_table(40).to_csv(tmp_path / "train.csv", index=False)
     files = {"train": "train.csv"}
-    line, _, _ = render_task(analysis, tmp_path, files=files, folds=4)
+    line = read_line(analysis, tmp_path, files=files, folds=4)
     folds = "4 folds of train, drawn anew for each of 3 seeds"
     assert line["test set"] == folds
     splits = (line["train"], line["validation"], line["test"])
     assert splits == ("40", "part of the other folds", "each item once")
     assert line["max length"] == "128 words: none"
     assert line["dropped"] == line["duplicates in train"] == "none"
-    line, md, text = render_task(analysis, tmp_path, files=files, folds=4, group="author")
+    line = read_line(analysis, tmp_path, files=files, folds=4, group="author")
     folds += ", its 8 groups kept whole"
     assert line["test set"] == folds
-    assert f"; scored by {folds}" in md.partition("## small")[2].partition("\n|")[0]
-    assert f"; scored by {folds}" in text
+    changed = with_task(analysis, *build_task(tmp_path, files=files, folds=4, group="author"))
+    assert format_folds(changed, "small") == folds
 
 
-def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
+def test_the_note_says_why_a_fold_trains_on_fewer_labels(
     analysis: Analysis, tmp_path: Path
 ) -> None:
     build_table(90).to_csv(tmp_path / "train.csv", index=False)
@@ -158,11 +142,6 @@ def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
         "another is validation."
     )
     assert describe_task_data(changed, "small")[0] == note
-    for text in render_pages(changed).values():
-        assert note in text
-    stream = io.StringIO()
-    page.print_table(changed, [], Console(file=stream, width=200))
-    assert f"\nsmall: {note}\n" in stream.getvalue()
     without_folds = tuple(replace(one, cross_validation=None) for one in changed.tasks)
     assert note not in describe_task_data(replace(changed, tasks=without_folds), "small")
 
@@ -246,12 +225,9 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     (unknown_table,) = build_unknown_token_tables(changed)
     assert column_names(unknown_table) == ["task", "GPT", "GPT adapted", "BERT"]
     assert unknown_table.note.endswith("No unknown tokens: ELMo.")
-    pages = render_pages(changed)
-    assert "| task | GPT | GPT adapted | BERT |\n|---|---:|---:|---:|\n" in pages["md"]
-    assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
-    assert "| sentiment | – | – | – |" in pages["md"]
-    for text in pages.values():
-        assert text.count("Unknown tokens") == 1 and "No unknown tokens: ELMo." in text
+    lines = {line["task"]: [*line.values()][1:] for line in read_table(unknown_table)}
+    assert lines["sense"] == ["12.5", "6.2", "50.0"]
+    assert lines["sentiment"] == ["–", "–", "–"]
     shares = tuple(one for one in shares if one.model == "elmo")
     pages = render_pages(replace(analysis, unknown_token_shares=shares))
     assert all("No unknown tokens: ELMo." in text for text in pages.values())

@@ -578,10 +578,8 @@ def test_setfit_has_rows_charts_comparisons_and_gains_of_its_own(tmp_path: Path)
     assert any(one.system.transfer == "setfit" for one in fine_tuned_scores(analysis, "sentiment"))
     gains, *_ = summarize_gains(analysis)
     assert "SetFit" in {gain.method for gain in gains.at_most_labels}
-    pages = render_pages(analysis)
-    for text in pages.values():
-        assert "random init, SetFit" in text and "adapted, SetFit" in text
-    assert "<b>GPT</b> SetFit" in pages["html"], "a line in the table of the task"
+    html = render_pages(analysis)["html"]
+    assert "<b>GPT</b> SetFit" in html, "a line in the table of the task"
 
 
 def test_the_cost_of_setfit_is_that_of_its_own_runs(tmp_path: Path) -> None:

