@@ -19,7 +19,6 @@ from lineage.methods.bilstm_probe import BilstmProbe, predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
 from lineage.methods.encoding import answer_rows, collate_items
 from lineage.methods.linear_probe import LinearProbeMethod
-from lineage.methods.registry import EvaluateSettings
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
@@ -179,10 +178,8 @@ def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> 
         {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)},
     )
     finetune_settings = replace(PLAIN_FINETUNE, epochs=1)  # fmt: skip
-    settings = EvaluateSettings(
-        linear_probe=LinearProbeMethod(trials=(), l2=0.001, max_iter=30),
-        bilstm_probe=tiny.BILSTM_PROBE,
-        finetune=finetune_settings,
+    settings = tiny.eval_settings(
+        LinearProbeMethod(trials=(), l2=0.001, max_iter=30), finetune_settings
     )
     context = tiny.eval_context("gpt", data, settings)
     runs = [*tiny.list_runs(task_info, ("random",), ("all",), (0,))]

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from lineage import artifacts
 from lineage.analysis.cells import normalize_seeds
 from lineage.analysis.records import System
-from lineage.config.params import Budget, Params, parse_params, read_params
+from lineage.config.params import Budget, parse_params, read_params
 from lineage.families import public as family
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -28,7 +28,8 @@ from tests.helpers import tiny
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
 from tests.helpers.public_project import public_model_block, run_refused_sources
 from tests.helpers.study_rows import analyze
-from tests.helpers.user_project import REPOSITORY, make_project, run_stages, write_params
+from tests.helpers.trainings import DEMO_PARAMS
+from tests.helpers.user_project import make_project, run_stages, write_params
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
@@ -57,11 +58,10 @@ def continue_on_corpus(
         with artifacts.create_artifact(tokens_dir, "tokens") as draft:
             for split in ("train", "valid"):
                 encode_corpus(tiny.documents(), tokenizer).save(draft, split)
-    default_params = read_params(REPOSITORY / "params.yaml")
     budget = Budget(
         corpus="general", text_bytes=BUDGET_BYTES, max_epochs=50, body_parameters=100_000
     )
-    params = Params(**{**vars(default_params), "budget": budget})
+    params = dataclasses.replace(DEMO_PARAMS, budget=budget)
 
     def report(done: float, note: str) -> None:
         if done >= stop_at:

@@ -128,7 +128,7 @@ def build_context(table: pd.DataFrame, kind: str, *, width: int = 24) -> EvalCon
     checkpoint = tiny.checkpoint("bert")
     architecture = dataclasses.replace(checkpoint.architecture, hidden_size=width)
     checkpoint = dataclasses.replace(checkpoint, architecture=architecture)
-    return EvalContext(checkpoint, data, settings, 0, 1000, "fp32", tiny.CPU)
+    return tiny.eval_context(checkpoint, data, settings)
 
 
 @pytest.mark.parametrize("case", ["text_classification", "token_classification"])

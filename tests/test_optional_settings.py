@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
@@ -12,11 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from lineage.artifacts import create_artifact
-from lineage.config.params import Budget, Params, read_params
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
 from lineage.methods import encoding
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
+from lineage.methods.encoder import EncoderUnderTest, EvalRun
 from lineage.methods.encoding import collate_items
 from lineage.methods.finetuning import (
     FinetunedModel,
@@ -25,7 +23,6 @@ from lineage.methods.finetuning import (
     predict_finetuned,
 )
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.registry import EvaluateSettings
 from lineage.methods.stored_features import extract_features, select_layers
 from lineage.networks.batch import masked_mean
 from lineage.report.notes import format_notes
@@ -34,9 +31,9 @@ from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
-from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
 from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.trainings import DEMO_PARAMS, build_train_context
 
 FINETUNE = replace(PLAIN_FINETUNE, epochs=1, batch_size=5, learning_rate=0.005, ratio=1.0)
 LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
@@ -199,18 +196,10 @@ def test_a_body_has_the_dropout_of_its_stage(name: str, dropout: Any) -> None:
             first, second = (model.encode(batch)[-1] for _ in range(2))
         assert torch.equal(first, second) == is_deterministic
     encoder_under_test = EncoderUnderTest(
-        EvalContext(
+        tiny.eval_context(
             checkpoint,
             None,
-            EvaluateSettings(
-                linear_probe=LINEAR_PROBE,
-                bilstm_probe=tiny.BILSTM_PROBE,
-                finetune=replace(FINETUNE, body_dropout=dropout),
-            ),
-            0,
-            1000,
-            "fp32",
-            tiny.CPU,
+            tiny.eval_settings(LINEAR_PROBE, replace(FINETUNE, body_dropout=dropout)),
         ),
         "random",
     )  # type: ignore[arg-type]
@@ -306,9 +295,7 @@ def evaluate_random_model(
     context = tiny.eval_context(
         name,
         task,
-        EvaluateSettings(
-            linear_probe=probe_settings, bilstm_probe=tiny.BILSTM_PROBE, finetune=finetune_settings
-        ),
+        tiny.eval_settings(probe_settings, finetune_settings),
     )
     folder.mkdir()
     runs = [EvalRun("random", "linear_probe", "all", 0), EvalRun("random", "finetune", "all", 0)]
@@ -387,9 +374,7 @@ class KilledError(Exception):
     """Stands for a signal that kills the process."""
 
 
-def pretrain_bert(
-    folder: Path, *, kill_at: int | None = None, resume: str = "resume", **changes: object
-) -> tuple[TrainOutput, list[float]]:
+def pretrain_bert(folder: Path, *, kill_at: int | None = None) -> tuple[TrainOutput, list[float]]:
     """Pretrain BERT on 12,000 bytes, and return the output and the reported progress.
 
     `kill_at` is the number of the step after which it is killed.
@@ -398,18 +383,10 @@ def pretrain_bert(
         with create_artifact(folder / "tokens", "tokens") as draft:
             for split in ("train", "valid"):
                 tiny.corpus("bert").save(draft, split)
-    default_params = read_params(Path(__file__).parent.parent / "params.yaml")
-    params = Params(
-        **{
-            **vars(default_params),
-            "budget": Budget(
-                corpus="general",
-                text_bytes=12_000,
-                max_epochs=50,
-                body_parameters=tiny.BODY_PARAMETERS,
-            ),
-        }
+    budget = replace(
+        DEMO_PARAMS.budget, text_bytes=12_000, max_epochs=50, body_parameters=tiny.BODY_PARAMETERS
     )
+    params = replace(DEMO_PARAMS, budget=budget)
     progress: list[float] = []
 
     def report(done: float, note: str) -> None:
@@ -417,20 +394,10 @@ def pretrain_bert(
         if len(progress) == kill_at:
             raise KilledError
 
-    pretrain_block = {
-        "initial_seq_len": 17,
-        "seq_len": 29,
-        "long_seq_share": 0.4,
-        "weight_decay": 0.0,
-        **changes,
-    }
-    checkpoint = tiny.checkpoint("bert", pretrain=pretrain_block, architecture={"dropout": 0.1})
-    return pretrain(
-        checkpoint,
-        folder / "tokens",
-        params,
-        TrainContext(tiny.CPU, MagicMock(), folder / resume, 0.0, report),
-    ), progress
+    lengths = {"initial_seq_len": 17, "seq_len": 29, "long_seq_share": 0.4, "weight_decay": 0.0}
+    checkpoint = tiny.checkpoint("bert", pretrain=lengths, architecture={"dropout": 0.1})
+    context = build_train_context(folder / "resume", checkpoint_seconds=0.0, report_progress=report)
+    return pretrain(checkpoint, folder / "tokens", params, context), progress
 
 
 def test_long_sequences_come_last_and_train_the_higher_positions(

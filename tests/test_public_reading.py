@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, processors
 
 from lineage.data.task_data import TaskData
 from lineage.families import public as family
-from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.encoder import EncoderUnderTest
 from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.pooling import pool_features
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -179,7 +179,7 @@ def test_a_word_without_tokens_is_unknown_to_a_public_model(tmp_path: Path) -> N
         {"test": pd.DataFrame({"words": [("to", "☃")]})},
     )
     encoder = EncoderUnderTest(
-        EvalContext(loaded, data, tiny.model_config("gpt").evaluate, 0, 1000, "fp32", tiny.CPU),
+        tiny.eval_context(loaded, data, tiny.model_config("gpt").evaluate),
         "pretrained",
     )
     vectors, known = embed_words(encoder, ["to", "☃", "☂"])

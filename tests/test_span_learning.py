@@ -17,7 +17,6 @@ from lineage.data.task_data import TaskData
 from lineage.language import word_spans
 from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.cached_features import cache_features
-from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import (
     answer_rows,
     collate_items,
@@ -282,9 +281,7 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
         bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
         finetune=dataclasses.replace(FINETUNE, epochs=1),
     )
-    context = EvalContext(
-        checkpoint, TaskData(task.info, task.splits), settings, 0, 1000, "fp32", tiny.CPU
-    )
+    context = tiny.eval_context(checkpoint, TaskData(task.info, task.splits), settings)
     rows, predictions, *_ = tiny.evaluate_runs(
         context, tiny.list_runs(task.info, ("random",), ("all",), (0,)), tmp_path / "keep"
     )

@@ -30,6 +30,7 @@ from tests.helpers.fitting import PLAIN_FINETUNE
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
 FINETUNE = dataclasses.replace(PLAIN_FINETUNE, epochs=1, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
+SETTINGS = tiny.eval_settings(PROBE, FINETUNE)
 INFO = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy", "macro_f1"])  # fmt: skip
 
 
@@ -73,7 +74,7 @@ def all_trials(
     return evaluate_tiny_gpt(
         data,
         tmp_path_factory.mktemp("whole"),
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
+        SETTINGS,
     )
 
 
@@ -120,11 +121,7 @@ def test_the_chosen_trial_predicts_as_if_it_were_the_only_one(
     _, alone = evaluate_tiny_gpt(
         data,
         tmp_path,
-        EvaluateSettings(
-            linear_probe=PROBE.with_trial(1),
-            bilstm_probe=tiny.BILSTM_PROBE,
-            finetune=FINETUNE.with_trial(1),
-        ),
+        tiny.eval_settings(PROBE.with_trial(1), FINETUNE.with_trial(1)),
     )
     _, with_trials = all_trials
     keys = ["transfer", "finetune_seed", "split", "id"]
@@ -138,11 +135,8 @@ def test_the_chosen_trial_predicts_as_if_it_were_the_only_one(
 def test_an_evaluation_killed_between_seeds_resumes_with_the_same_choice(
     data: TaskData, all_trials: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
-    settings = EvaluateSettings(
-        linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE
-    )
-    evaluate_tiny_gpt(data, tmp_path, settings, seeds=(3,))
-    pd.testing.assert_frame_equal(evaluate_tiny_gpt(data, tmp_path, settings)[0], all_trials[0])
+    evaluate_tiny_gpt(data, tmp_path, SETTINGS, seeds=(3,))
+    pd.testing.assert_frame_equal(evaluate_tiny_gpt(data, tmp_path, SETTINGS)[0], all_trials[0])
 
 
 def test_a_failed_trial_has_a_row_and_the_others_are_compared(
@@ -154,7 +148,7 @@ def test_a_failed_trial_has_a_row_and_the_others_are_compared(
     rows, _ = evaluate_tiny_gpt(
         data,
         tmp_path,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=settings),
+        tiny.eval_settings(PROBE, settings),
         seeds=(3,),
     )
     (failed,) = rows[rows["status"] == "failed"].itertuples()
@@ -180,7 +174,7 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
     context = tiny.eval_context(
         "gpt",
         data,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
+        SETTINGS,
     )
     runs = [*tiny.list_runs(INFO, ("random",), (40,), (3,), method="_probe")]
     for _ in range(2):  # the second time from the cache
@@ -285,7 +279,7 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
     context = tiny.eval_context(
         "gpt",
         data,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
+        SETTINGS,
     )
     rows: list[Any] = []
     for init in calls:

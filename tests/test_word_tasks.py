@@ -20,7 +20,6 @@ from lineage.errors import InputError
 from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import mean_values
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.registry import EvaluateSettings
 from lineage.methods.word_vectors import embed_words
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
@@ -88,7 +87,7 @@ def build_context(name: str, items: TaskItems) -> EvalContext:
     return tiny.eval_context(
         name,
         TaskData(items.info, items.splits),
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
+        tiny.eval_settings(PROBE, FINETUNE),
     )
 
 

@@ -29,8 +29,10 @@ from lineage.methods.encoder import (
     LabelCount,
 )
 from lineage.methods.encoding import EncodedItem, encode_items
+from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.heads import StartedHead
+from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings, list_baselines
 from lineage.networks.base import Encoder, LanguageModelFamily
 from lineage.networks.batch import Batch
@@ -305,10 +307,17 @@ def list_runs(
 
 
 def eval_context(
-    name: str, task: TaskData, settings: EvaluateSettings, **options: Any
+    model: str | Checkpoint, task: TaskData, settings: EvaluateSettings, **options: Any
 ) -> EvalContext:
-    """Return the context of an untrained model."""
-    return EvalContext(checkpoint(name), task, settings, 0, 1000, "fp32", CPU, **options)
+    """Return the context of an untrained model, or of a checkpoint."""
+    if isinstance(model, str):
+        model = checkpoint(model)
+    return EvalContext(model, task, settings, 0, 1000, "fp32", CPU, **options)
+
+
+def eval_settings(linear_probe: LinearProbeMethod, finetune: FinetuneMethod) -> EvaluateSettings:
+    """Return settings with the tiny BiLSTM probe."""
+    return EvaluateSettings(linear_probe=linear_probe, bilstm_probe=BILSTM_PROBE, finetune=finetune)
 
 
 def evaluate_runs(
