@@ -188,6 +188,8 @@ def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:
     assert len(runs) == 2 * 2 + 2 * 2 * 2 and parts.count("random finetune") == 2
     assert parts.count("random linear_probe") == 4
     assert "random setfit" not in parts, "the grid does not name the model"
+    named = list_requested_runs(context, grid(setfit_models=("gpt",)), evaluation, "gpt")
+    assert "setfit" in {run.method for run in named}
     features = next(one for one in counted if one.part == "random linear_probe features")
     assert features.count == 60 + NUM_VALIDATION + NUM_TEST
 

@@ -18,14 +18,12 @@ from lineage.methods.encoder import EncoderUnderTest, EvalRun
 from lineage.methods.encoding import collate_items
 from lineage.methods.finetuning import (
     FinetunedModel,
-    FinetuneMethod,
     finetuning_objective,
     predict_finetuned,
 )
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.stored_features import extract_features, select_layers
 from lineage.networks.batch import masked_mean
-from lineage.report.notes import format_notes
 from lineage.tasks.info import TaskInfo
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
@@ -281,46 +279,24 @@ def test_layers_are_selected_by_name() -> None:
             select_layers(x[:, :1], "second_to_last", block=block)
 
 
-def evaluate_random_model(
-    name: str,
-    folder: Path,
-    probe_settings: LinearProbeMethod,
-    finetune_settings: FinetuneMethod,
-) -> list[Any]:
-    """Return the test rows of an untrained model, frozen and fine-tuned, and of what failed."""
-    info = TaskInfo(
-        name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en"
-    )
+@pytest.mark.parametrize(
+    ("features", "pooling", "expected"),
+    [
+        ("scalar_mix", "model_default", ["scalar_mix", "last"]),
+        ("concat_last_4", "mean", ["concat_last_4", "mean"]),
+    ],
+)
+def test_rows_report_the_features_used(
+    features: Any, pooling: Any, expected: list[str], tmp_path: Path
+) -> None:
+    info = TaskInfo("x", "text_classification", labels=["a", "b"], metric=["accuracy"])
     task = TaskData(info, {"train": TABLE, "validation": TABLE, "test": TABLE})
-    context = tiny.eval_context(
-        name,
-        task,
-        tiny.eval_settings(probe_settings, finetune_settings),
+    settings = tiny.eval_settings(
+        replace(LINEAR_PROBE, features=features), replace(FINETUNE, pooling=pooling)
     )
-    folder.mkdir()
-    runs = [EvalRun("random", "linear_probe", "all", 0), EvalRun("random", "finetune", "all", 0)]
-    rows, *_ = tiny.evaluate_runs(context, runs, folder)
-    return [row for row in rows if row.split == "test"]
-
-
-def test_rows_report_the_features_used(tmp_path: Path) -> None:
-    rows = evaluate_random_model("bert", tmp_path / "one", LINEAR_PROBE, FINETUNE)
-    assert [row.features for row in rows] == ["scalar_mix", "last"]
-    rows = evaluate_random_model(
-        "bert",
-        tmp_path / "two",
-        replace(LINEAR_PROBE, features="concat_last_4"),
-        replace(FINETUNE, pooling="mean"),
-    )
-    assert [row.features for row in rows] == ["concat_last_4", "mean"]
-    failed, finetuned = evaluate_random_model(
-        "glove", tmp_path / "three", replace(LINEAR_PROBE, features="second_to_last"), FINETUNE
-    )
-    assert (failed.status, finetuned.status) == (
-        "failed",
-        "ok",
-    )
-    assert "second to last" in format_notes(failed.reason)
+    runs = [EvalRun("random", method, "all", 0) for method in ("linear_probe", "finetune")]
+    rows = tiny.evaluate_runs(tiny.eval_context("bert", task, settings), runs, tmp_path).rows
+    assert [row.features for row in rows if row.split == "test"] == expected
 
 
 def test_the_scalar_mix_can_learn_gamma_and_normalize_whole_layers() -> None:

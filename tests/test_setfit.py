@@ -19,7 +19,7 @@ from lineage.analysis.settings import fine_tuned_scores
 from lineage.config.params import parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
-from lineage.errors import EvaluationError, InputError
+from lineage.errors import InputError
 from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.methods import setfit
 from lineage.methods.base import RunItems
@@ -138,11 +138,6 @@ def test_a_limit_on_steps_leaves_every_text_about_as_many_pairs() -> None:
     times_N = np.bincount(pairs.indices_P2[:, 0], minlength=3000)
     assert times_N.sum() == 16_000 and {*times_N} == {4, 6}
     assert pairs.same_label_P.mean() == 0.5
-
-
-def test_texts_of_one_label_are_refused_in_one_sentence() -> None:
-    with pytest.raises(EvaluationError, match="all labelled texts have the same label"):
-        sample_pairs(np.array([1, 1, 1]), 12, rng())
 
 
 def test_fine_tuning_on_pairs_is_that_of_plain_torch(task: TaskData) -> None:
@@ -400,17 +395,6 @@ def test_without_a_learning_rate_of_its_own_that_of_fine_tuning_is_used() -> Non
     assert method.learning_rate == FINETUNE.learning_rate
     own = dataclasses.replace(settings, setfit=SetfitMethod(learning_rate=0.1, pooling="mean"))
     assert own.methods["setfit"] == own.setfit
-
-
-def test_only_named_models_have_runs_of_setfit() -> None:
-    facts = tiny.task_info("text_classification")
-
-    def methods(**options: bool) -> list[str]:
-        runs = tiny.list_runs(facts, ("pretrained",), (20,), (0,), **options)
-        return [run.method for run in runs]
-
-    assert methods() == ["linear_probe", "finetune"]
-    assert methods(setfit=True) == ["linear_probe", "finetune", "setfit"]
 
 
 def setfit_params(**changes: Any) -> dict[str, Any]:
