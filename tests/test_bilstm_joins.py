@@ -18,7 +18,7 @@ from lineage.methods.bilstm_probe import (
     BilstmProbeMethod,
     predict_bilstm_probe,
 )
-from lineage.methods.cached_features import CachedFeatures, FeatureBatch, cache_features
+from lineage.methods.cached_features import CachedFeatures, FeatureBatch
 from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import answer_rows
 from lineage.methods.run_predictions import RunPredictions
@@ -32,7 +32,7 @@ from tests.helpers.by_hand import (
     lstm_step,
     parameter_arrays,
 )
-from tests.helpers.fitting import fit_bilstm_probe
+from tests.helpers.fitting import cache_features, fit_bilstm_probe
 from tests.helpers.joined_features import build_eval_context, cache_joined_features
 
 JOINS = ("input", "first", "second")
@@ -211,10 +211,7 @@ def test_without_static_vectors_the_join_changes_nothing() -> None:
     table = CASES["tags"][0](9)
     answer = CASES["tags"][1]
     features = cache_features(
-        tiny.model("bert"),
-        tiny.tokenizer("bert"),
-        tiny.encode("bert", table),
-        precision="fp32",
+        tiny.model("bert"), tiny.tokenizer("bert"), tiny.encode("bert", table)
     ).pool_words()
     probes = [
         fit_bilstm_probe(features, answer.labels(table), answer, probe_settings(join, epochs=2))

@@ -16,14 +16,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lineage.answers.label import LabelAnswer
 from lineage.data.task_data import TaskData
 from lineage.methods.bilstm_probe import BilstmProbe, predict_bilstm_probe
-from lineage.methods.cached_features import cache_features
 from lineage.methods.encoding import answer_rows, collate_items
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, labelled_texts, tagged_sentences
-from tests.helpers.fitting import PLAIN_FINETUNE, fit_bilstm_probe
+from tests.helpers.fitting import PLAIN_FINETUNE, cache_features, fit_bilstm_probe
 
 
 def random_crf(num_tags: int) -> LinearChainCRF:
@@ -86,7 +85,7 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     tokenizer = tiny.tokenizer(name)
     items = tiny.encode(name, table, symmetric=case == "pairs")
     model = tiny.model(name)
-    features = cache_features(model, tokenizer, items, precision="fp32")
+    features = cache_features(model, tokenizer, items)
     for layer_index, layer in enumerate(model.encode(collate_items(tokenizer, [items[4]]))):
         cached_layer = torch.from_numpy(features.layers[4][-1][:, layer_index, : layer.shape[-1]])
         torch.testing.assert_close(
@@ -116,7 +115,7 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     )
     assert np.array_equal(first, second)
     for number in (0, 17, 60):
-        single = cache_features(model, tokenizer, [items[number]], precision="fp32")
+        single = cache_features(model, tokenizer, [items[number]])
         single_scores, *_ = predict_bilstm_probe(
             probe, single.pool_words() if case == "tags" else single
         )
@@ -135,7 +134,7 @@ def test_the_bilstm_matches_a_packed_lstm_of_torch() -> None:
     probe = BilstmProbe(
         LabelAnswer(("a", "b")),
         tiny.BILSTM_PROBE,
-        cache_features(tiny.model("bert"), tokenizer, items, precision="fp32"),
+        cache_features(tiny.model("bert"), tokenizer, items),
         seed=1,
     )
     (forward_lstm,), (backward_lstm,) = probe.bilstm.forward_lstms, probe.bilstm.backward_lstms

@@ -20,7 +20,6 @@ from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import curve_points
 from lineage.methods import finetuning
 from lineage.methods.bilstm_probe import predict_bilstm_probe, start_bilstm_probe
-from lineage.methods.cached_features import cache_features
 from lineage.methods.early_stopping import (
     CurvePoint,
     EarlyStopping,
@@ -46,6 +45,7 @@ from lineage.results import CURVE_COLUMNS
 from lineage.training.loop import StepOutput
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE
+from tests.helpers.fitting import cache_features
 from tests.helpers.walkers import TWENTY_STEPS, WalkerTraining, start_walker
 
 NAN = math.nan
@@ -297,7 +297,7 @@ def start_training(
     training: ValidatedTraining[Any]
     if method == "bilstm_probe":
         features = {
-            split: cache_features(tiny.model(family), tokenizer, part, precision="fp32")
+            split: cache_features(tiny.model(family), tokenizer, part)
             for split, part in items.items()
         }
 

@@ -16,14 +16,13 @@ from lineage.data.splits import nested_stratified_subset
 from lineage.data.task_data import TaskData
 from lineage.evaluation import evaluate as evaluation
 from lineage.methods import tfidf
-from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EvalRun
 from lineage.methods.frozen_features import FeatureExtractor
 from lineage.methods.head_method import HeadMethod, HeadStarter
-from lineage.methods.stored_features import extract_features
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.first_word import build_context
+from tests.helpers.fitting import cache_features, extract_features
 
 TEXTS = [
     " ".join(document.split()[: 3 + number]) for number, document in enumerate(tiny.documents()[:9])
@@ -110,14 +109,9 @@ def test_features_are_extracted_without_dropout(name: str) -> None:
         tiny.tokenizer(name),
     )
     items = tiny.encode(name, pd.DataFrame({"id": [*map(str, range(9))], "text": TEXTS}))
-    first, second = (
-        extract_features(model.train(), tokenizer, items, precision="fp32") for _ in range(2)
-    )
+    first, second = (extract_features(model.train(), tokenizer, items) for _ in range(2))
     assert np.array_equal(first, second)
-    first, second = (
-        cache_features(model.train(), tokenizer, items, precision="fp32").layers[3][0]
-        for _ in range(2)
-    )
+    first, second = (cache_features(model.train(), tokenizer, items).layers[3][0] for _ in range(2))
     assert np.array_equal(first, second), "features for a BiLSTM probe"
 
 

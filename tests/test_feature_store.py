@@ -16,7 +16,6 @@ from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
 from lineage.methods import feature_store, stored_features
 from lineage.methods.bilstm_probe import BilstmProbe
-from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
 from lineage.methods.encoding import pool_words
 from lineage.methods.feature_store import (
@@ -32,6 +31,7 @@ from lineage.methods.stored_features import StoredFeatures
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, labelled_texts, tagged_sentences
+from tests.helpers.fitting import cache_features
 
 L, D = 3, 5
 ROUNDING = 2.0**-11  # the largest relative error of float16
@@ -283,7 +283,7 @@ def test_pooling_words_before_mixing_gives_what_pooling_after_it_gives(word_pool
     assert sum(item.num_uncovered_words for item in items) == 40
     answer = CASES["tags"][1]
     pieces = dataclasses.replace(
-        cache_features(tiny.model("bert"), tokenizer, items, precision="fp32"),
+        cache_features(tiny.model("bert"), tokenizer, items),
         word_pooling=word_pooling,
     )
     words = pieces.pool_words()

@@ -18,13 +18,14 @@ from lineage.methods.encoder import EncoderUnderTest
 from lineage.methods.encoding import pool_words
 from lineage.methods.joined import StaticText, align_static_vectors
 from lineage.methods.linear_probe import fit_linear_probe
-from lineage.methods.stored_features import StoredFeatures, extract_features
+from lineage.methods.stored_features import StoredFeatures
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
+from tests.helpers.fitting import extract_features
 from tests.helpers.joined_features import (
     SETTINGS,
     TABLES,
@@ -87,7 +88,7 @@ def test_linear_probe_features_end_with_the_static_features_in_every_layer(
 ) -> None:
     context = build_eval_context(case)
     contextual = extract_features(
-        tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"], precision="fp32"
+        tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"]
     )
     extractor = EncoderUnderTest(context, "pretrained").build_extractor()
     features = extractor.compute("train", slice(None), SETTINGS.linear_probe.features)

@@ -23,7 +23,6 @@ from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
     finetuning_objective,
-    predict_finetuned,
 )
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
@@ -37,7 +36,7 @@ from tests.helpers.by_hand import (
     lstm_step,
     parameter_arrays,
 )
-from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune, new_finetuned, predict_finetuned
 from tests.helpers.joined_features import build_eval_context
 
 PLAIN = dataclasses.replace(PLAIN_FINETUNE, epochs=3, batch_size=5, ratio=1.0)
@@ -56,7 +55,7 @@ def build_classifier(
     encoder = build_small_sa_lstm("lm")
     encoder.softmax = nn.Identity()  # type: ignore[assignment]
     example_item = EncodedItem(Encoding(np.arange(3), np.array([[0, 1], [1, 2], [2, 3]])))
-    model = FinetunedModel(encoder, answer, settings, seed=1, example_item=example_item).double()
+    model = new_finetuned(encoder, answer, settings, example_item).double()
     nn.init.normal_(model.head[1].weight, generator=torch.Generator().manual_seed(5))
     return model
 
@@ -159,7 +158,7 @@ def test_a_finetuned_classifier_learns_from_every_word() -> None:
         model = finetune(
             tiny.model("sa_lstm"), tokenizer, items, labels, tiny.label_answer(2), longer_settings
         )
-        predictions = predict_finetuned(model, tokenizer, items, precision="fp32").argmax(1)
+        predictions = predict_finetuned(model, tokenizer, items).argmax(1)
         assert (predictions == labels).mean() > 0.9, name
         batch = collate_items(tokenizer, items)
         top_BTD = model.encoder.encode(batch)[-1]
@@ -175,9 +174,7 @@ def test_tasks_with_pairs_choices_or_words_train_as_without_linear_gain(case: st
     batch = collate_items(tiny.tokenizer("sa_lstm"), items, labels)
     plain, gain = (
         finetuning_objective(
-            FinetunedModel(
-                tiny.model("sa_lstm"), CASES[case][1], settings, seed=1, example_item=items[0]
-            ),
+            new_finetuned(tiny.model("sa_lstm"), CASES[case][1], settings, items[0]),
             batch,
         )
         for settings in (PLAIN, GAIN)

@@ -17,12 +17,10 @@ from lineage.methods import encoding
 from lineage.methods.encoder import EncoderUnderTest, EvalRun
 from lineage.methods.encoding import collate_items
 from lineage.methods.finetuning import (
-    FinetunedModel,
     finetuning_objective,
-    predict_finetuned,
 )
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.stored_features import extract_features, select_layers
+from lineage.methods.stored_features import select_layers
 from lineage.networks.batch import masked_mean
 from lineage.tasks.info import TaskInfo
 from lineage.training.objectives import auxiliary_lm_loss
@@ -30,7 +28,13 @@ from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from tests.helpers import tiny
-from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.fitting import (
+    PLAIN_FINETUNE,
+    extract_features,
+    finetune,
+    new_finetuned,
+    predict_finetuned,
+)
 from tests.helpers.trainings import DEMO_PARAMS, build_train_context
 
 FINETUNE = replace(PLAIN_FINETUNE, epochs=1, batch_size=5, learning_rate=0.005, ratio=1.0)
@@ -64,7 +68,7 @@ def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> Non
     tokenizer = tiny.tokenizer(name)
     items = tiny.encode(name, TABLE)
     encoder = tiny.model(name, architecture=tiny.dropout_config(name, 0.0))
-    model = FinetunedModel(encoder, tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0])
+    model = new_finetuned(encoder, tiny.label_answer(2), FINETUNE, items[0])
     batch = collate_items(tokenizer, items, TABLE["label"].to_numpy())
     without_auxiliary, with_auxiliary = (
         compute_gradients(
@@ -139,20 +143,14 @@ def test_a_text_vector_can_be_the_mean_of_its_tokens(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
     items = tiny.encode(name, TABLE)
     batch = collate_items(tokenizer, items)
-    model = FinetunedModel(
-        tiny.model(name),
-        tiny.label_answer(2),
-        replace(FINETUNE, pooling="mean"),
-        seed=1,
-        example_item=items[0],
+    model = new_finetuned(
+        tiny.model(name), tiny.label_answer(2), replace(FINETUNE, pooling="mean"), items[0]
     ).eval()
     assert batch.text_mask_BT is not None
     expected = model.head(masked_mean(model.encoder.encode(batch)[-1], batch.text_mask_BT))
     assert torch.equal(model(batch), expected)
     if name in ("gpt", "bert", "ulmfit"):
-        default = FinetunedModel(
-            tiny.model(name), tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0]
-        ).eval()
+        default = new_finetuned(tiny.model(name), tiny.label_answer(2), FINETUNE, items[0]).eval()
         assert not torch.allclose(default(batch), expected)
 
 
@@ -233,7 +231,7 @@ def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
     tokenizer = tiny.tokenizer(name)
     encoder = tiny.model(name)
     items = tiny.encode(name, TABLE)
-    model = FinetunedModel(encoder, tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0])
+    model = new_finetuned(encoder, tiny.label_answer(2), FINETUNE, items[0])
     order = np.random.default_rng(3).permutation(len(items))
     outputs = []
     for ordered, positions in (
@@ -244,8 +242,8 @@ def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
     ):
         monkeypatch.setattr(encoding, "MAX_BATCH_POSITIONS", positions)
         inverse = np.argsort(order) if ordered is not items else np.arange(len(items))
-        features = extract_features(encoder, tokenizer, ordered, precision="fp32")
-        probabilities = predict_finetuned(model, tokenizer, ordered, precision="fp32")
+        features = extract_features(encoder, tokenizer, ordered)
+        probabilities = predict_finetuned(model, tokenizer, ordered)
         outputs.append((features[inverse], probabilities[inverse]))
     for features, probabilities in outputs[1:]:
         np.testing.assert_allclose(features, outputs[0][0], atol=1e-6, rtol=0.0)
@@ -304,7 +302,7 @@ def test_the_scalar_mix_can_learn_gamma_and_normalize_whole_layers() -> None:
     tokenizer = tiny.tokenizer("ulmfit")
     items = tiny.encode("ulmfit", TABLE)
     labels = TABLE["label"].to_numpy()
-    features = extract_features(tiny.model("ulmfit"), tokenizer, items, precision="fp32")
+    features = extract_features(tiny.model("ulmfit"), tokenizer, items)
     predictions = [
         fit_linear_probe(
             features, labels, tiny.label_answer(2), replace(LINEAR_PROBE, **changes), seed=0
@@ -330,12 +328,7 @@ def test_the_scalar_mix_can_learn_gamma_and_normalize_whole_layers() -> None:
 
 def test_layer_norm_does_not_depend_on_the_scored_items() -> None:
     tokenizer = tiny.tokenizer("bert")
-    features = extract_features(
-        tiny.model("bert"),
-        tokenizer,
-        tiny.encode("bert", TABLE),
-        precision="fp32",
-    )
+    features = extract_features(tiny.model("bert"), tokenizer, tiny.encode("bert", TABLE))
     head = fit_linear_probe(
         features,
         TABLE["label"].to_numpy(),

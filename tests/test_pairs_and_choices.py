@@ -22,22 +22,25 @@ from lineage.methods import finetuning
 from lineage.methods.encoder import keep_one_order
 from lineage.methods.encoding import EncodedItem, collate_items
 from lineage.methods.finetuning import (
-    FinetunedModel,
     FinetuneMethod,
     finetuning_objective,
-    predict_finetuned,
 )
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.pooling import combine_pair, pair_width, pool_pair
 from lineage.methods.registry import EvaluateSettings
-from lineage.methods.stored_features import extract_features
 from lineage.methods.tfidf import fit_tfidf
 from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.pairs import encode_pairs
 from tests.helpers import tiny
-from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.fitting import (
+    PLAIN_FINETUNE,
+    extract_features,
+    finetune,
+    new_finetuned,
+    predict_finetuned,
+)
 from tests.helpers.tables import build_task_items
 
 # Models of one family encode items in the same way.
@@ -171,7 +174,7 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
         )
         assert {len(item.encodings) for item in items} == {1 + symmetric}
         features = [
-            extract_features(tiny.model(name), tokenizer, some_items, precision="fp32")
+            extract_features(tiny.model(name), tokenizer, some_items)
             for some_items in (items, swapped_items)
         ]
         probe = fit_linear_probe(
@@ -186,8 +189,7 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
             settings,
         )
         finetuned_scores = [
-            predict_finetuned(model, tokenizer, some_items, precision="fp32")
-            for some_items in (items, swapped_items)
+            predict_finetuned(model, tokenizer, some_items) for some_items in (items, swapped_items)
         ]
         results[symmetric] = [(probe(features[0]), probe(features[1])), finetuned_scores]
     for original, swapped in results[True]:
@@ -205,7 +207,7 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
         tiny.encode(name, some_table) for some_table in (table, reversed_table)
     )
     features = [
-        extract_features(tiny.model(name), tokenizer, some_items, precision="fp32")
+        extract_features(tiny.model(name), tokenizer, some_items)
         for some_items in (items, reversed_items)
     ]
     assert features[0].shape[:2] == (36, 3)
@@ -220,10 +222,7 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
     )
     for scores in (
         [probe(item_features) for item_features in features],
-        [
-            predict_finetuned(model, tokenizer, some_items, precision="fp32")
-            for some_items in (items, reversed_items)
-        ],
+        [predict_finetuned(model, tokenizer, some_items) for some_items in (items, reversed_items)],
     ):
         np.testing.assert_allclose(scores[0].sum(1), 1.0)
         assert (scores[0].argmax(1) == labels).mean() > 0.9
@@ -236,7 +235,7 @@ def test_the_last_feature_of_a_pair_is_the_cosine_of_both_texts_in_every_layer(n
     model = tiny.model(name)
     tokenizer = tiny.tokenizer(name)
     items = tiny.encode(name, pair_table(9))
-    features = extract_features(model, tokenizer, items, precision="fp32")
+    features = extract_features(model, tokenizer, items)
     size = max(model.hidden_sizes())
     assert features.shape == (9, len(model.hidden_sizes()), pair_width(size))
     for layer, width in enumerate(model.hidden_sizes()):
@@ -269,7 +268,7 @@ def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str,
     items = tiny.encode(name, table)
     answer = tiny.label_answer(2) if case == "pairs" else tiny.label_answer(3, choices=True)
     settings = replace(FINETUNE, epochs=1, min_steps=None)
-    model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0])
+    model = new_finetuned(tiny.model(name), answer, settings, items[0])
     assert model.pair_head is not None
     (weight,) = weights_of(model.pair_head)
     initial_weight = weight.detach().clone()
@@ -313,7 +312,7 @@ def test_fine_tuned_static_vectors_learn_whether_two_texts_are_equal() -> None:
         tiny.label_answer(2),
         replace(FINETUNE, learning_rate=0.2),
     )
-    scores = predict_finetuned(model, tokenizer, items[150:], precision="fp32")
+    scores = predict_finetuned(model, tokenizer, items[150:])
     assert (scores.argmax(1) == labels[150:]).mean() > 0.95
 
 
@@ -324,8 +323,8 @@ def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_lab
     windows = replace(FINETUNE, bptt_window=3)
     gain = replace(FINETUNE, linear_label_gain=True)
     models = {
-        (case, settings.recipe): FinetunedModel(
-            tiny.model("sa_lstm"), tiny.label_answer(2), settings, seed=1, example_item=item
+        (case, settings.recipe): new_finetuned(
+            tiny.model("sa_lstm"), tiny.label_answer(2), settings, item
         )
         for case, item in items.items()
         for settings in (windows, gain)
@@ -339,12 +338,8 @@ def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_lab
 def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
     tokenizer, table = tiny.tokenizer(name), choice_table(9)
     items = tiny.encode(name, table)
-    model = FinetunedModel(
-        tiny.model(name),
-        tiny.label_answer(3, choices=True),
-        FINETUNE,
-        seed=1,
-        example_item=items[0],
+    model = new_finetuned(
+        tiny.model(name), tiny.label_answer(3, choices=True), FINETUNE, items[0]
     ).eval()
     batch_scores = model(collate_items(tokenizer, items))
     for row, item in enumerate(items):

@@ -16,20 +16,24 @@ from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.task_data import TaskData
 from lineage.language import word_spans
 from lineage.methods.bilstm_probe import predict_bilstm_probe
-from lineage.methods.cached_features import cache_features
 from lineage.methods.encoding import (
     answer_rows,
     collate_items,
     encode_question_context,
 )
-from lineage.methods.finetuning import predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
-from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
-from tests.helpers.fitting import PLAIN_FINETUNE, finetune, fit_bilstm_probe
+from tests.helpers.fitting import (
+    PLAIN_FINETUNE,
+    cache_features,
+    extract_features,
+    finetune,
+    fit_bilstm_probe,
+    predict_finetuned,
+)
 from tests.helpers.questions import build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -53,14 +57,11 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert answer == SpanAnswer()
     features, test_features = (
-        extract_features(tiny.model(name), tokenizer, encoded, precision="fp32")
-        for encoded in (items, test_items)
+        extract_features(tiny.model(name), tokenizer, encoded) for encoded in (items, test_items)
     )
     assert len(test_features) == sum(len(starts) for starts in test["starts"])
     order = np.random.default_rng(1).permutation(len(test_items))
-    permuted = extract_features(
-        tiny.model(name), tokenizer, [test_items[i] for i in order], precision="fp32"
-    )
+    permuted = extract_features(tiny.model(name), tokenizer, [test_items[i] for i in order])
     np.testing.assert_allclose(
         permuted,
         test_features[np.concatenate([answer_rows(test_items)[i] for i in order])],
@@ -73,7 +74,7 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
         fit_linear_probe(features, answer.labels(train), answer, LINEAR_PROBE, seed=0)(
             test_features
         ),
-        predict_finetuned(model, tokenizer, test_items, precision="fp32"),
+        predict_finetuned(model, tokenizer, test_items),
     ]
     majority, _ = tiny.evaluate_baselines(
         load_kind("extractive_qa"),
@@ -108,7 +109,7 @@ def test_a_probe_is_at_chance_if_there_is_nothing_to_learn(tmp_path: Path) -> No
     tokenizer = tiny.tokenizer("word2vec")
     train = task.splits["train"]
     test = task.splits["test"]
-    features = [extract_features(tiny.model("word2vec"), tokenizer, tiny.encode("word2vec", table), precision="fp32")
+    features = [extract_features(tiny.model("word2vec"), tokenizer, tiny.encode("word2vec", table))
                 for table in (train, test)]  # fmt: skip
     scores = fit_linear_probe(
         features[0], SpanAnswer().labels(train), SpanAnswer(), LINEAR_PROBE, seed=0
@@ -134,9 +135,9 @@ def test_linear_and_bilstm_probes_use_the_question(tmp_path: Path) -> None:
     items = [tiny.encode("word2vec", inputs) for inputs in (train, test, swapped)]
     model = tiny.model("word2vec")
     labels = SpanAnswer().labels(train)
-    features = [extract_features(model, tokenizer, inputs, precision="fp32") for inputs in items]
+    features = [extract_features(model, tokenizer, inputs) for inputs in items]
     predict_linear = fit_linear_probe(features[0], labels, SpanAnswer(), LINEAR_PROBE, seed=0)
-    cached = [cache_features(model, tokenizer, inputs, precision="fp32") for inputs in items]
+    cached = [cache_features(model, tokenizer, inputs) for inputs in items]
     bilstm = fit_bilstm_probe(cached[0], labels, SpanAnswer(), tiny.BILSTM_PROBE)
     assert len(bilstm.output_layer.weight.T) == 2 * tiny.BILSTM_PROBE.hidden_size, (
         "the head gets single words, not a combination of two texts"

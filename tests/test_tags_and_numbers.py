@@ -25,14 +25,12 @@ from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import stored_features
 from lineage.methods.encoding import answer_rows, collate_items, encode_sentence
-from lineage.methods.finetuning import predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
-from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, extract_features, finetune, predict_finetuned
 from tests.helpers.tables import build_task_items
 
 # Models of one family share a tokenizer.
@@ -256,13 +254,12 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, TagsAnswer) and task.info.metric == ["span_f1"]
     features, test_features = (
-        extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
-        for items_ in (items, test_items)
+        extract_features(tiny.model(name), tokenizer, items_) for items_ in (items, test_items)
     )
     assert len(test_features) == sum(len(tags) for tags in test["label"])
     order = np.random.default_rng(1).permutation(len(test_items))
     shuffled_features = extract_features(
-        tiny.model(name), tokenizer, [test_items[i] for i in order], precision="fp32"
+        tiny.model(name), tokenizer, [test_items[i] for i in order]
     )
     np.testing.assert_allclose(
         shuffled_features,
@@ -274,7 +271,7 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     predictions = [
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
-        predict_finetuned(model, tokenizer, test_items, precision="fp32"),
+        predict_finetuned(model, tokenizer, test_items),
     ]
     # The top layer of context2vec, which fine-tuning uses, has not read the word itself.
     for prediction in predictions[: 1 if name == "context2vec" else 2]:
@@ -333,8 +330,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, NumberAnswer) and answer.mean == pytest.approx(train["label"].mean())
     features, test_features = (
-        extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
-        for items_ in (items, test_items)
+        extract_features(tiny.model(name), tokenizer, items_) for items_ in (items, test_items)
     )
     settings = dataclasses.replace(
         FINETUNE, learning_rate=0.05 if name in tiny.STATIC else 0.01, pooling="mean"
@@ -342,7 +338,7 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     for prediction in (
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
-        predict_finetuned(model, tokenizer, test_items, precision="fp32"),
+        predict_finetuned(model, tokenizer, test_items),
     ):
         columns = correct_column(answer.prediction_columns(test, prediction), "pearson")
         value = METRICS["pearson"](columns["label"], columns["prediction"])

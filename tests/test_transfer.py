@@ -14,7 +14,7 @@ from lineage.data.task_data import TaskData
 from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalRun
 from lineage.methods.encoding import collate_items, encode_word_in_context
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfreeze_layers
+from lineage.methods.finetuning import FinetuneMethod, unfreeze_layers
 from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.saved import read_record
 from lineage.methods.stored_features import extract_features
@@ -24,7 +24,7 @@ from lineage.results import results_frame
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE, build_context
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import finetune, predict_finetuned
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
@@ -66,7 +66,7 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
         settings,
         seed=3,
     )
-    actual = predict_finetuned(model, tokenizer, items, precision="fp32")
+    actual = predict_finetuned(model, tokenizer, items)
     model.train()
     model.encoder.eval()
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_finetuning_learns_and_is_deterministic(name: str, task: TaskData) -> No
         model = finetune(
             tiny.model(name), tokenizer, train_items, labels, tiny.label_answer(2), settings, seed=3
         )
-        return predict_finetuned(model, tokenizer, train_items, precision="fp32")
+        return predict_finetuned(model, tokenizer, train_items)
 
     assert (finetuned_scores(25).argmax(1) == labels).mean() > 0.9
     np.testing.assert_array_equal(finetuned_scores(1), finetuned_scores(1))

@@ -8,13 +8,12 @@ import torch
 
 from lineage.answers.tags import TagsAnswer
 from lineage.methods.encoding import collate_items
-from lineage.methods.finetuning import FinetunedModel, predict_finetuned
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
 from lineage.report.notes import format_note
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, WORDS
-from tests.helpers.fitting import PLAIN_FINETUNE, finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune, new_finetuned, predict_finetuned
 
 FINETUNE = replace(PLAIN_FINETUNE, epochs=10, batch_size=16, learning_rate=0.004, word_layer_norm=True)  # fmt: skip
 
@@ -54,12 +53,8 @@ def test_word_layer_norm_normalises_word_vectors_and_nothing_else(
     batch = collate_items(tiny.tokenizer(name), items)
 
     def scores(factor: float) -> torch.Tensor:
-        model = FinetunedModel(
-            shrink_top_layer(tiny.model(name), factor),
-            answer,
-            settings,
-            seed=1,
-            example_item=items[0],
+        model = new_finetuned(
+            shrink_top_layer(tiny.model(name), factor), answer, settings, items[0]
         ).eval()
         with torch.no_grad():
             return model(batch)
@@ -69,7 +64,7 @@ def test_word_layer_norm_normalises_word_vectors_and_nothing_else(
     assert torch.allclose(full_size, small, atol=1e-4) == (
         word_layer_norm and case in WORD_LEVEL_CASES
     ), "without the norm, and for texts, the size matters"
-    model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0]).eval()
+    model = new_finetuned(tiny.model(name), answer, settings, items[0]).eval()
     with torch.no_grad():
         inputs = model.head_inputs(model.pooled_vectors(batch).vectors, batch)
         root_mean_squares = inputs.square().mean(-1).sqrt()
@@ -103,9 +98,7 @@ def test_an_encoder_with_small_vectors_learns_tags_only_with_word_layer_norm(
         answer,
         replace(FINETUNE, word_layer_norm=word_layer_norm, epochs=20),
     )
-    predictions = predict_finetuned(
-        model, tiny.tokenizer("ulmfit"), items, precision="fp32"
-    ).argmax(-1)
+    predictions = predict_finetuned(model, tiny.tokenizer("ulmfit"), items).argmax(-1)
     assert ((predictions == labels).mean() > 0.9) == word_layer_norm
     assert (len({*predictions}) > 1) == word_layer_norm
 

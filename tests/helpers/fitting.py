@@ -1,14 +1,19 @@
-"""Trainings of heads to their end, without validation."""
+"""Heads on tiny models, in float32: trainings to their end, without validation, and features."""
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from lineage.answers.base import HeadAnswer
+from lineage.methods import cached_features, finetuning, stored_features
 from lineage.methods.bilstm_probe import BilstmProbe, start_bilstm_probe
 from lineage.methods.early_stopping import Validation
+from lineage.methods.encoding import EncodedItem
 from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, start_finetuning
+from lineage.networks.base import Encoder
 
 # Fine-tuning with one learning rate for all layers, which falls, and without dropout.
 PLAIN_FINETUNE = FinetuneMethod(
@@ -25,6 +30,18 @@ PLAIN_FINETUNE = FinetuneMethod(
     min_steps=60,
     patience=None,
 )
+
+# The functions of the library in float32.
+extract_features = functools.partial(stored_features.extract_features, precision="fp32")
+cache_features = functools.partial(cached_features.cache_features, precision="fp32")
+predict_finetuned = functools.partial(finetuning.predict_finetuned, precision="fp32")
+
+
+def new_finetuned(
+    encoder: Encoder, answer: HeadAnswer, settings: FinetuneMethod, item: EncodedItem
+) -> FinetunedModel:
+    """Return an encoder with a new head for items like this one."""
+    return FinetunedModel(encoder, answer, settings, seed=1, example_item=item)
 
 
 def no_validation(model: Any) -> Validation:
