@@ -19,7 +19,6 @@ from lineage.analysis.records import (
     Analysis,
     Comparison,
     Setting,
-    System,
     TrialCounts,
     read_analysis,
     write_analysis,
@@ -28,8 +27,8 @@ from lineage.config.params import ReportParams
 from lineage.errors import InputError
 from lineage.report import publication
 from lineage.report.sections.what_to_use import describe_trials
-from lineage.results import RESULT_COLUMNS, Note, sort_results
-from tests.helpers.study_rows import GRID, Study, analyze, render_pages
+from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
+from tests.helpers.study_rows import GPT, GRID, Study, analyze, build_row, render_pages
 
 THREE_SEEDS_GRID = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
@@ -316,24 +315,11 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_repetition_with_a_failed_fold_counts_in_neither_mean(is_complete: bool) -> None:
-    system = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
-    cell = ResultCell(system, "sense", "text_classification", "all", "accuracy", 100, 10)
+    cell = ResultCell(GPT, "sense", "text_classification", "all", "accuracy", 100, 10)
     cell.seed_values = {(0, 0): 0.8} | ({(0, 1): 0.2} if is_complete else {})
+    own = dataclasses.asdict(GPT) | {"label_count": "all", "pretrain_seed": 0}
     rows = [
-        results.ResultRow(
-            **dataclasses.asdict(system),
-            kind="text_classification",
-            task="sense",
-            test_set="sense",
-            label_count="all",
-            metric="accuracy",
-            pretrain_seed=0,
-            finetune_seed=seed,
-            fold=fold,
-            item_filter="clean",
-            num_examples=5,
-            value=value,
-        )
+        build_row(**own, finetune_seed=seed, fold=fold, item_filter="clean", value=value)
         for seed, value in ((0, 0.8), (1, 0.2))
         for fold in (0, 1)
     ]
@@ -347,25 +333,9 @@ def test_a_repetition_with_a_failed_fold_counts_in_neither_mean(is_complete: boo
 def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> None:
     study = Study(tmp_path, items=40)
     folder = study.write()
-    run_keys = ("finetune_seed", "label_count", "transfer", "features", "head")
     first, _ = next(study.cells("bert", 0, "sense", "pretrained"))
-    cell = {key: value for key, value in first.items() if key not in run_keys}
     failed = [
-        results.ResultRow(
-            **cell,
-            finetune_seed=0,
-            label_count="all",
-            transfer="frozen",
-            head=head,
-            group=group,
-            features="scalar_mix",
-            kind="word_sense",
-            metric="accuracy",
-            value=None,
-            num_examples=0,
-            status="failed",
-            reason=[Note("error", "why")],
-        )
+        build_row(**first | FAILED_VALUES | {"head": head, "group": group})
         for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))
     ]
     own = [*study.cells("bert", 0, "sense", "random")]
@@ -381,57 +351,21 @@ def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> Non
     assert "| sense, group rare | BERT, frozen |" in md
 
 
-def swap_rows(task: str, **values: list[float]) -> list[results.ResultRow]:
-    """Return rows of swap consistency by init, a value per fine-tuning seed."""
-    return [
-        results.ResultRow(
-            model="gpt",
-            family="gpt",
-            task="sense",
-            kind="text_classification",
-            metric="swap_consistency",
-            value=value,
-            num_examples=40,
-            finetune_seed=seed,
-            init=init,  # type: ignore[arg-type]
-            transfer="finetuned",
-            head="linear",
-            label_count="all",
-            test_set=task,
-        )
-        for init, seed_values in values.items()
-        for seed, value in enumerate(seed_values)
-    ]
-
-
 def test_an_extra_test_set_has_its_own_swap_consistency() -> None:
-    rows = [*swap_rows("sense", pretrained=[1.0]), *swap_rows("other", pretrained=[0.5])]
+    rows = [
+        build_row(metric="swap_consistency", value=value, test_set=test_set)
+        for test_set, value in (("sense", 1.0), ("other", 0.5))
+    ]
     scores = build.swap_consistency(results.results_frame(rows), "test")
     assert {one.task: one.value for one in scores} == {"sense": 1.0, "sense on other": 0.5}
 
 
-def trial_rows(trials: list[str], **changes: Any) -> list[results.ResultRow]:
+def trial_rows(trials: list[str], **changes: Any) -> list[ResultRow]:
     """Return one row per trial; "chosen" is scored on test, and the others on validation."""
-    values: dict[str, Any] = {
-        "model": "gpt",
-        "family": "gpt",
-        "init": "pretrained",
-        "transfer": "finetuned",
-        "head": "linear",
-        "task": "mr",
-        "kind": "text_classification",
-        "metric": "accuracy",
-        "value": 0.7,
-        "num_examples": 10,
-        "label_count": "100",
-        "train_examples": 100,
-    }
-    values |= changes
+    values = {"init": "pretrained", "transfer": "finetuned", "head": "linear", "label_count": "100"}
+    splits = {trial: "test" if trial == "chosen" else "validation" for trial in trials}
     return [
-        results.ResultRow(
-            **values, trial=trial, split="test" if trial == "chosen" else "validation"
-        )
-        for trial in trials
+        build_row(**values | changes, trial=trial, split=split) for trial, split in splits.items()
     ]
 
 

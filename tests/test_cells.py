@@ -9,9 +9,7 @@ import pytest
 from lineage.analysis import cells, statistics
 from lineage.analysis.records import DuplicateLabelCount, Setting, System
 from lineage.results import ResultRow, results_frame
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
-
+from tests.helpers.study_rows import GPT
 
 ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="text_classification", metric="accuracy", num_examples=10, transfer="frozen", head="linear",
           label_count="all", train_examples=9, pretrain_seed=0, finetune_seed=0, test_set="x", split="test", value=0.5)  # fmt: skip

@@ -24,7 +24,7 @@ from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
 from lineage.report.styles import loss_did_not_fall
 from tests.helpers.result_cells import build_cell
-from tests.helpers.study_rows import GRID, Study, analyze, build_comparison
+from tests.helpers.study_rows import GRID, Study, analyze, build_comparison, build_row
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -172,21 +172,8 @@ def test_ties_count_with_their_accuracy_in_clean_scores() -> None:
 
 
 def test_a_failure_on_an_extra_test_set_has_its_own_entry() -> None:
-    rows = [
-        results.ResultRow(
-            model="gpt",
-            family="gpt",
-            task="mr",
-            kind="text_classification",
-            metric="accuracy",
-            num_examples=0,
-            status="failed",
-            reason=[results.Note("error", "why")],
-            value=None,
-            test_set=name,
-        )
-        for name in ("mr", "cr")
-    ]
+    failed = {"status": "failed", "reason": [results.Note("error", "why")], "value": None}
+    rows = [build_row(**failed, task="mr", test_set=name) for name in ("mr", "cr")]
     failures = build.list_failures(results.results_frame(rows))
     assert {one.task for one in failures} == {"mr", "mr on cr"}
 

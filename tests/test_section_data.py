@@ -25,7 +25,7 @@ from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.sections import column_names, read_table
-from tests.helpers.study_rows import GRID, render_pages
+from tests.helpers.study_rows import GRID, build_row, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
 
@@ -199,21 +199,20 @@ def unknown_rows() -> pd.DataFrame:
         ("bert", "pretrained"): 0.5,
         ("bert", "adapted"): 0.5,
     }
-    common = {
-        "task": "sense",
-        "kind": "word_sense",
-        "metric": UNKNOWN_TOKEN_METRIC,
-        "num_examples": 40,
-    }
     rows = [
-        results.ResultRow(
-            model=name, family=name, init=init, pretrain_seed=seed, value=value, **common
+        build_row(
+            model=name,
+            family=name,
+            init=init,
+            pretrain_seed=seed,
+            value=value,
+            metric=UNKNOWN_TOKEN_METRIC,
         )
         for (name, init), value in values.items()
         for seed in (0, 1)
     ]
-    common |= {"model": "gpt", "family": "gpt", "init": "pretrained", "split": "validation"}
-    return results.results_frame([*rows, results.ResultRow(value=1.0, **common)])
+    other = build_row(init="pretrained", split="validation", value=1.0, metric=UNKNOWN_TOKEN_METRIC)
+    return results.results_frame([*rows, other])
 
 
 def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) -> None:

@@ -3,11 +3,8 @@
 from dataclasses import replace
 
 from lineage.analysis import cells
-from lineage.analysis.records import System
 from lineage.report import figures, styles
-from tests.helpers.study_rows import GRID, build_analysis
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
+from tests.helpers.study_rows import GPT, GRID, build_analysis
 
 
 def test_models_have_the_colour_of_their_family_and_the_shape_of_its_architecture() -> None:

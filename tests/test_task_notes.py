@@ -6,9 +6,7 @@ from pathlib import Path
 from lineage.analysis import cells
 from lineage.analysis.records import Analysis, GroupScore, GroupScores, System
 from lineage.report.task_notes import describe_task_data
-from tests.helpers.study_rows import build_analysis
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
+from tests.helpers.study_rows import GPT, build_analysis
 
 
 def test_a_mean_over_groups_and_the_training_task_of_an_extra_test_set_are_named(

@@ -40,6 +40,7 @@ MEASURES = {
     "gpt": ("bits_per_byte",),
     "bert": ("masked_nats", "next_sentence_nats"),
 }
+GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 CEILINGS = {"static": 0.54, "left": 0.87, "both": 0.995}
 Cell = dict[str, Any]
 
@@ -312,6 +313,20 @@ def build_analysis(
 def analyze(folder: Path, grid: Grid = GRID, **options: Any) -> Analysis:
     """Return the analysis of the results in a folder."""
     return build_results(folder, grid, ReportParams(), **options)[1]
+
+
+def build_row(**changes: Any) -> ResultRow:
+    """Return a row of results with these fields."""
+    values: dict[str, Any] = {
+        "model": "gpt",
+        "family": "gpt",
+        "task": "sense",
+        "kind": "word_sense",
+        "metric": "accuracy",
+        "value": 0.5,
+        "num_examples": 10,
+    }
+    return ResultRow(**values | changes)
 
 
 def build_comparison(**changes: Any) -> Comparison:
