@@ -27,7 +27,7 @@ def write_task_folders(folder: Path, num_items: int) -> None:
         artifacts.write_table(folder / task / "test.parquet", table)
         artifacts.write_json(
             folder / task / "task.json",
-            {"kind": "text_classification", "language": "en", "has": ["test"]},
+            {"name": task, "kind": "text_classification", "has": ["test"]},
         )
 
 

@@ -30,11 +30,9 @@ TEXTS = [
 
 
 def run_evaluation(
-    data: TaskData, runs: list[EvalRun], cache_dir: Path, **changes: Any
+    data: TaskData, runs: list[EvalRun], cache_dir: Path
 ) -> evaluation.EvaluationOutput:
-    return tiny.evaluate_runs(
-        dataclasses.replace(build_context("gpt", data), **changes), runs, cache_dir
-    )
+    return tiny.evaluate_runs(build_context("gpt", data), runs, cache_dir)
 
 
 @pytest.mark.usefixtures("without_weights")
@@ -61,15 +59,13 @@ def test_models_random_init_and_baselines_of_a_seed_learn_from_the_same_labels(
         tmp_path,
     )
     data = TaskData(dataclasses.replace(task.info, counts={}), task.splits)
-    assert [
-        *tiny.evaluate_baselines(
-            load_kind("text_classification"),
-            data,
-            finetune_seeds=[0, 1],
-            label_counts=[20],
-            tfidf_C=(10.0,),
-        )
-    ]
+    tiny.evaluate_baselines(
+        load_kind("text_classification"),
+        data,
+        finetune_seeds=[0, 1],
+        label_counts=[20],
+        tfidf_C=(10.0,),
+    )
     expected = [
         nested_stratified_subset(task.splits["train"]["label"].to_numpy(), 20, seed=seed).tolist()
         for seed in (0, 1)

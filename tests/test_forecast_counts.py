@@ -156,7 +156,7 @@ def test_a_training_is_expected_to_stop_after_a_part_of_its_epochs() -> None:
     assert count_training(stopping, 0) == (0, 0)
     # A trial that loses a race is validated five times, or as often as it is trained.
     losers = [count_training(stopping, items, max_validations=5) for items in (100, 10, 0)]
-    assert [count.steps for count in losers] == [100, 10, 0]
+    assert [steps for steps, _ in losers] == [100, 10, 0]
     # More than 20,000 steps are validated every 1,000 steps.
     assert count_training(stopping, 10_000, max_validations=5) == (5000, 5)
     short = dataclasses.replace(stopping, epochs=1)

@@ -130,11 +130,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
     data = build_task(tmp_path, frame[:200], **task_keys)
     assert data.info.metric == ["matthews", "accuracy"]
     context = tiny.eval_context("word2vec", data, tiny.model_config("word2vec").evaluate)
-    runs = [
-        cell
-        for cell in tiny.list_runs(data.info, ("random",), ("all",), (0, 1))
-        if cell.transfer == "frozen"
-    ]
+    runs = tiny.list_runs(data.info, ("random",), ("all",), (0, 1), method="_probe")
     rows, predictions, *_ = tiny.evaluate_runs(context, runs, tmp_path / "keep")
     baseline_cells = tiny.evaluate_baselines(
         load_kind("text_classification"), data, finetune_seeds=(0, 1)

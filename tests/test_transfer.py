@@ -170,18 +170,9 @@ def test_evaluations_run_once_and_share_features(
     assert set(frame["train_examples"]) == {20, 60}
     assert set(frame["metric"]) == {"accuracy", "macro_f1"}
     assert set(frame["split"]) == {"validation", "test"}
-    own_predictions = predictions[
-        (predictions["split"] == "test")
-        & (predictions["transfer"] == "frozen")
-        & (predictions["label_count"] == "all")
-        & (predictions["finetune_seed"] == 1)
-    ]
-    values = frame[
-        (frame["split"] == "test")
-        & (frame["transfer"] == "frozen")
-        & (frame["label_count"] == "all")
-        & (frame["finetune_seed"] == 1)
-    ].set_index("metric")["value"]
+    own = "split == 'test' and transfer == 'frozen' and label_count == 'all' and finetune_seed == 1"
+    own_predictions = predictions.query(own)
+    values = frame.query(own).set_index("metric")["value"]
     assert len(own_predictions) == 29
     assert own_predictions["correct"].mean() == pytest.approx(values["accuracy"])
 
