@@ -41,7 +41,7 @@ from tests.helpers.fitting import (
     new_finetuned,
     predict_finetuned,
 )
-from tests.helpers.tables import build_task_items
+from tests.helpers.tables import build_table_items
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -415,11 +415,11 @@ def test_choices_are_several_columns_or_one_column_of_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    items_from_columns = build_task_items(
+    items_from_columns = build_table_items(
         tmp_path, {"train": ROWS, "test": ROWS[:4]}, **CHOICE_TASK
     )
     list_table = ROWS.assign(ends=[list(row) for row in zip(ROWS["one"], ROWS["two"], strict=True)])
-    items_from_lists = build_task_items(
+    items_from_lists = build_table_items(
         tmp_path,
         {"train": list_table, "test": list_table[:4]},
         **{**CHOICE_TASK, "choices": ["ends"]},
@@ -434,7 +434,7 @@ def test_a_label_of_choices_may_be_an_index_that_train_never_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    task_items = build_task_items(
+    task_items = build_table_items(
         tmp_path,
         {"train": ROWS.assign(label=1), "validation": ROWS[:4], "test": ROWS[:4]},
         **CHOICE_TASK,
@@ -453,7 +453,7 @@ def test_two_texts_share_max_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "max_words": 5,
         "validation_share": 0.2,
     }
-    task_items = build_task_items(
+    task_items = build_table_items(
         tmp_path, {"train": table, "test": table[:4]}, **fields, symmetric=True
     )
     row = task_items.splits["test"].iloc[0]
@@ -461,13 +461,13 @@ def test_two_texts_share_max_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert task_items.info.truncated["test"] == 4
     assert task_items.info.symmetric
     with pytest.raises(InputError, match="symmetric needs two texts"):
-        build_task_items(
+        build_table_items(
             tmp_path,
             {"train": table, "test": table[:4]},
             **{**fields, "text": ["text"]},
             symmetric=True,
         )
-    task_items = build_task_items(
+    task_items = build_table_items(
         tmp_path, {"train": table, "test": table[:4]}, **{**CHOICE_TASK, "max_words": 5}
     )
     row = task_items.splits["test"].iloc[0]
@@ -480,7 +480,7 @@ def test_a_question_follows_the_passage_and_is_not_truncated(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     table = ROWS.assign(text="one two three four five six", asks="why so", one="a b")
-    task_items = build_task_items(
+    task_items = build_table_items(
         tmp_path,
         {"train": table, "test": table[:4]},
         **{**CHOICE_TASK, "text": ["text", "asks"], "max_words": 7},
@@ -553,7 +553,7 @@ def test_invalid_choices_are_reported_by_file_and_row(
     monkeypatch.chdir(tmp_path)
     train = ROWS.assign(one=[["a", "b"]] * 20) if fields.get("choices") == ["one"] else ROWS
     with pytest.raises(InputError, match=message):
-        build_task_items(
+        build_table_items(
             tmp_path,
             {"train": train, "validation": train, "test": ROWS.assign(**change)},
             **{**CHOICE_TASK, **fields},

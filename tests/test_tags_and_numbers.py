@@ -31,7 +31,7 @@ from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
 from tests.helpers.fitting import PLAIN_FINETUNE, extract_features, finetune, predict_finetuned
-from tests.helpers.tables import build_task_items
+from tests.helpers.tables import build_table_items
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -72,7 +72,7 @@ def build_tagging_task(
     root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object
 ) -> TaskItems:
     """Build a token classification task from two tables."""
-    return build_task_items(
+    return build_table_items(
         root,
         {"train": train, "test": test},
         validation_share=0.2,
@@ -312,7 +312,7 @@ def build_regression_task(
     root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object
 ) -> TaskItems:
     """Build a text regression task from two tables."""
-    return build_task_items(
+    return build_table_items(
         root,
         {"train": train, "test": test},
         validation_share=0.2,
@@ -381,7 +381,7 @@ def test_an_invalid_number_is_refused_with_its_row(tmp_path: Path) -> None:
         invalid.loc[3, "score"] = value
         invalid.to_csv(tmp_path / "bad.csv", index=False)
         with pytest.raises(InputError, match=message):
-            build_task_items(
+            build_table_items(
                 tmp_path,
                 {"test": table},
                 kind="text_regression",
@@ -469,7 +469,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     assert predictions["correct"].mean() == pytest.approx(values["tfidf"])
     assert len(predictions) == 25
     two_words = pd.DataFrame({"tokens": [WORDS[:2]], "tags": [["B-X", "O"]]})
-    two_word_task = build_task_items(
+    two_word_task = build_table_items(
         tmp_path,
         {"train": two_words, "validation": two_words, "test": two_words},
         kind="token_classification",

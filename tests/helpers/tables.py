@@ -10,7 +10,7 @@ from lineage.data.items import TaskItems, build_items
 from lineage.tasks.base import load_kind
 
 
-def build_task_items(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> TaskItems:
+def build_table_items(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> TaskItems:
     """Write the tables of the splits, and build the items of the task `x`."""
     for split, table in tables.items():
         table.to_parquet(root / f"{split}.parquet")
