@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
 from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
+from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
 from tests.helpers.fitting import (
     PLAIN_FINETUNE,
@@ -35,7 +37,7 @@ from tests.helpers.fitting import (
     new_finetuned,
     predict_finetuned,
 )
-from tests.helpers.trainings import DEMO_PARAMS, build_train_context
+from tests.helpers.trainings import DEMO_PARAMS
 
 FINETUNE = replace(PLAIN_FINETUNE, epochs=1, batch_size=5, learning_rate=0.005, ratio=1.0)
 LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
@@ -365,7 +367,7 @@ def pretrain_bert(folder: Path, *, kill_at: int | None = None) -> tuple[TrainOut
 
     lengths = {"initial_seq_len": 17, "seq_len": 29, "long_seq_share": 0.4, "weight_decay": 0.0}
     checkpoint = tiny.checkpoint("bert", pretrain=lengths, architecture={"dropout": 0.1})
-    context = build_train_context(folder / "resume", checkpoint_seconds=0.0, report_progress=report)
+    context = TrainContext(tiny.CPU, MagicMock(), folder / "resume", 0.0, report)
     return pretrain(checkpoint, folder / "tokens", params, context), progress
 
 
