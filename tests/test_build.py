@@ -362,7 +362,13 @@ def test_an_extra_test_set_has_its_own_swap_consistency() -> None:
 
 def trial_rows(trials: list[str], **changes: Any) -> list[ResultRow]:
     """Return one row per trial; "chosen" is scored on test, and the others on validation."""
-    values = {"init": "pretrained", "transfer": "finetuned", "head": "linear", "label_count": "100"}
+    values: dict[str, Any] = {
+        "init": "pretrained",
+        "transfer": "finetuned",
+        "head": "linear",
+        "label_count": "100",
+        "train_examples": 100,
+    }
     splits = {trial: "test" if trial == "chosen" else "validation" for trial in trials}
     return [
         build_row(**values | changes, trial=trial, split=split) for trial, split in splits.items()
