@@ -33,7 +33,7 @@ from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # n
 # demo's own compute, then those that compute for long. Small files come last.
 FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_stage_process.py", "test_training.py",
          "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
-         "test_microworld.py", "test_build.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
+         "test_microworld.py", "test_build.py", "test_optional_settings.py", "test_pairs_and_choices.py", "test_tags_and_numbers.py", "test_word_tasks.py",
          "test_windows.py", "test_bad_input.py")  # fmt: skip
 
 
@@ -126,6 +126,12 @@ def study_results(study_folder: Path) -> Any:
     from tests.helpers.study_rows import GRID
 
     return build_results(study_folder, GRID, ReportParams())
+
+
+@pytest.fixture(scope="session")
+def analysis(study_results: Any) -> Any:
+    """Return the analysis of this study."""
+    return study_results[1]
 
 
 @pytest.fixture(scope="session")

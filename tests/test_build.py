@@ -19,7 +19,6 @@ from lineage.analysis.records import (
     Analysis,
     Comparison,
     Setting,
-    System,
     TrialCounts,
     read_analysis,
     write_analysis,
@@ -28,23 +27,18 @@ from lineage.config.params import ReportParams
 from lineage.errors import InputError
 from lineage.report import publication
 from lineage.report.sections.what_to_use import describe_trials
-from lineage.results import RESULT_COLUMNS, Note, ResultRow, sort_results
-from tests.helpers.study_rows import GRID, Study, render_pages
+from lineage.results import RESULT_COLUMNS, ResultRow, sort_results
+from tests.helpers.study_rows import GPT, GRID, Study, analyze, build_row, render_pages
 
 THREE_SEEDS_GRID = dataclasses.replace(
     GRID, models=("gpt", "bert"), adapt_models=("gpt", "bert"), pretrain_seeds=(0, 1, 2)
 )
 FAILED_VALUES = {
     "status": "failed",
-    "reason": [results.Note("error", "the loss is nan")],
+    "reason": [results.Note("error", "loss is not finite | at step 7")],
     "value": None,
     "num_examples": 0,
 }
-
-
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
 
 
 def comparisons_of(analysis: Analysis, comparison_type: str) -> list[Comparison]:
@@ -63,7 +57,7 @@ def test_a_planted_effect_of_pretraining_is_found_in_every_setting(analysis: Ana
 def test_without_a_planted_effect_no_difference_is_significant(tmp_path: Path) -> None:
     grid = dataclasses.replace(GRID, tasks=("sense",), adapt_tasks=(), adapt_models=())
     folder = Study(tmp_path, grid=grid, pretraining=0.0).write()
-    comparisons = comparisons_of(build_results(folder, grid, ReportParams())[1], "pretraining")
+    comparisons = comparisons_of(analyze(folder, grid), "pretraining")
     verdicts = {one.verdict for one in comparisons}
     assert len(comparisons) == 12 and verdicts <= {"no significant difference", "equivalent"}
 
@@ -91,7 +85,7 @@ def test_comparisons_pair_items_and_seeds(
         return estimate_difference(*scores, **options | {"seed_variances": ()})
 
     monkeypatch.setattr(statistics, "estimate_difference", without_shared_variances)
-    own_variances_only = build_results(study_folder, GRID, ReportParams())[1].comparisons
+    own_variances_only = analyze(study_folder).comparisons
     wider = [
         shared.standard_error - own.standard_error
         for shared, own in zip(analysis.comparisons, own_variances_only, strict=True)
@@ -180,33 +174,9 @@ def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
 
 
 def test_failed_results_are_listed_with_their_reason(tmp_path: Path) -> None:
-    study = Study(tmp_path, items=40)
-    folder = study.write()
-    run_keys = ("finetune_seed", "label_count", "transfer", "features", "head")
-    first, _ = next(study.cells("bert", 0, "sense", "pretrained"))
-    cell = {key: value for key, value in first.items() if key not in run_keys}
-    failed = []
-    for seed in GRID.finetune_seeds:
-        for label_count in ("100", "all"):
-            for transfer, features in (("frozen", "scalar_mix"), ("finetuned", "last")):
-                failed.append(
-                    ResultRow(
-                        **cell,
-                        kind="word_sense",
-                        metric="accuracy",
-                        finetune_seed=seed,
-                        label_count=label_count,
-                        transfer=transfer,  # type: ignore[arg-type]
-                        features=features,
-                        value=None,
-                        num_examples=0,
-                        status="failed",
-                        reason=[Note("error", "loss is not finite | at step 7")],
-                    )
-                )
-    own = [*study.cells("bert", 0, "sense", "random")]
-    study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    folder = Study(tmp_path, items=40).write()
+    fail_stage(folder, "evaluate-bert-0-sense")
+    analysis = analyze(folder)
     assert {(one.model, one.finetune_seeds) for one in analysis.failures} == {("bert", (0, 1, 2))}
     pages = render_pages(analysis)
     assert "failed: loss is not finite | at step 7" in pages["html"]
@@ -223,7 +193,7 @@ def test_an_adaptation_that_failed_for_one_seed_leaves_the_others(tmp_path: Path
         table = artifacts.read_table(path)
         is_lost = (table["test_set"] == "held_unlabelled") & (table["init"] == "adapted")
         artifacts.write_table(path, table[~is_lost])
-    effects = build_results(folder, grid, ReportParams())[1].adaptation
+    effects = analyze(folder, grid).adaptation
     assert {one.model for one in effects} == {*GRID.adapt_models}
 
 
@@ -274,13 +244,13 @@ def test_the_report_says_how_many_configurations_were_tried(tmp_path: Path) -> N
     )
 
 
-def fail_stage(folder: Path, stage: str, *, except_seeds: tuple[int, ...] = ()) -> None:
-    """Mark the results of a stage as failed, except those of some seeds.
+def fail_stage(folder: Path, stage: str) -> None:
+    """Mark the results of a stage as failed.
 
     Random-init baselines stay, because their pretraining cannot fail.
     """
     table = artifacts.read_table(folder / "rows" / f"{stage}.parquet")
-    is_failed = (table["init"] != "random") & ~table["finetune_seed"].isin(except_seeds)
+    is_failed = table["init"] != "random"
     predictions = artifacts.read_table(folder / "predictions" / f"{stage}.parquet")
     rows = results.results_frame(
         [
@@ -291,9 +261,7 @@ def fail_stage(folder: Path, stage: str, *, except_seeds: tuple[int, ...] = ()) 
     artifacts.write_table(folder / "rows" / f"{stage}.parquet", rows)
     artifacts.write_table(
         folder / "predictions" / f"{stage}.parquet",
-        predictions[
-            (predictions["init"] == "random") | predictions["finetune_seed"].isin(except_seeds)
-        ],
+        predictions[predictions["init"] == "random"],
     )
 
 
@@ -322,7 +290,7 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
             folder / f"curves/adapt-bert-{seed}-sentiment.parquet",
             pd.DataFrame({"text_bytes": text_bytes_read}, dtype="float64"),
         )
-    analysis = build_results(folder, THREE_SEEDS_GRID, ReportParams())[1]
+    analysis = analyze(folder, THREE_SEEDS_GRID)
     assert {(one.model, one.pretrain_seeds) for one in analysis.failures} == {("bert", (1,))}
     text_bytes = {one.model: one.text_bytes for one in analysis.budget}
     assert text_bytes == {"gpt": 4_000_000, "bert": 4_000_000}
@@ -339,7 +307,7 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
     for seed in (0, 2):
         budget = folder / f"budgets/pretrain-bert-{seed}.json"
         artifacts.write_json(budget, artifacts.read_json(budget) | {"status": "failed"})
-    budgets = build_results(folder, THREE_SEEDS_GRID, ReportParams())[1].budget
+    budgets = analyze(folder, THREE_SEEDS_GRID).budget
     assert {one.model for one in budgets} == {"gpt", "bert"}, (
         "if all seeds failed, all of them count"
     )
@@ -347,24 +315,11 @@ def test_one_failed_pretraining_of_three_is_listed_and_changes_no_mean(tmp_path:
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_repetition_with_a_failed_fold_counts_in_neither_mean(is_complete: bool) -> None:
-    system = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
-    cell = ResultCell(system, "sense", "text_classification", "all", "accuracy", 100, 10)
+    cell = ResultCell(GPT, "sense", "text_classification", "all", "accuracy", 100, 10)
     cell.seed_values = {(0, 0): 0.8} | ({(0, 1): 0.2} if is_complete else {})
+    own = dataclasses.asdict(GPT) | {"label_count": "all", "pretrain_seed": 0}
     rows = [
-        results.ResultRow(
-            **dataclasses.asdict(system),
-            kind="text_classification",
-            task="sense",
-            test_set="sense",
-            label_count="all",
-            metric="accuracy",
-            pretrain_seed=0,
-            finetune_seed=seed,
-            fold=fold,
-            item_filter="clean",
-            num_examples=5,
-            value=value,
-        )
+        build_row(**own, finetune_seed=seed, fold=fold, item_filter="clean", value=value)
         for seed, value in ((0, 0.8), (1, 0.2))
         for fold in (0, 1)
     ]
@@ -378,30 +333,14 @@ def test_a_repetition_with_a_failed_fold_counts_in_neither_mean(is_complete: boo
 def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> None:
     study = Study(tmp_path, items=40)
     folder = study.write()
-    run_keys = ("finetune_seed", "label_count", "transfer", "features", "head")
     first, _ = next(study.cells("bert", 0, "sense", "pretrained"))
-    cell = {key: value for key, value in first.items() if key not in run_keys}
     failed = [
-        results.ResultRow(
-            **cell,
-            finetune_seed=0,
-            label_count="all",
-            transfer="frozen",
-            head=head,
-            group=group,
-            features="scalar_mix",
-            kind="word_sense",
-            metric="accuracy",
-            value=None,
-            num_examples=0,
-            status="failed",
-            reason=[Note("error", "why")],
-        )
+        build_row(**first | FAILED_VALUES | {"head": head, "group": group})
         for head, group in (("linear", "all"), ("bilstm", "all"), ("linear", "rare"))
     ]
     own = [*study.cells("bert", 0, "sense", "random")]
     study.evaluate("evaluate-bert-0-sense", own, extra_rows=failed)
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     assert [(one.head, one.group) for one in analysis.failures] == [
         ("bilstm", "all"),
         ("linear", "all"),
@@ -412,57 +351,27 @@ def test_failures_of_a_model_are_listed_by_head_and_group(tmp_path: Path) -> Non
     assert "| sense, group rare | BERT, frozen |" in md
 
 
-def swap_rows(task: str, **values: list[float]) -> list[results.ResultRow]:
-    """Return rows of swap consistency by init, a value per fine-tuning seed."""
-    return [
-        results.ResultRow(
-            model="gpt",
-            family="gpt",
-            task="sense",
-            kind="text_classification",
-            metric="swap_consistency",
-            value=value,
-            num_examples=40,
-            finetune_seed=seed,
-            init=init,  # type: ignore[arg-type]
-            transfer="finetuned",
-            head="linear",
-            label_count="all",
-            test_set=task,
-        )
-        for init, seed_values in values.items()
-        for seed, value in enumerate(seed_values)
-    ]
-
-
 def test_an_extra_test_set_has_its_own_swap_consistency() -> None:
-    rows = [*swap_rows("sense", pretrained=[1.0]), *swap_rows("other", pretrained=[0.5])]
+    rows = [
+        build_row(metric="swap_consistency", value=value, test_set=test_set)
+        for test_set, value in (("sense", 1.0), ("other", 0.5))
+    ]
     scores = build.swap_consistency(results.results_frame(rows), "test")
     assert {one.task: one.value for one in scores} == {"sense": 1.0, "sense on other": 0.5}
 
 
-def trial_rows(trials: list[str], **changes: Any) -> list[results.ResultRow]:
+def trial_rows(trials: list[str], **changes: Any) -> list[ResultRow]:
     """Return one row per trial; "chosen" is scored on test, and the others on validation."""
     values: dict[str, Any] = {
-        "model": "gpt",
-        "family": "gpt",
         "init": "pretrained",
         "transfer": "finetuned",
         "head": "linear",
-        "task": "mr",
-        "kind": "text_classification",
-        "metric": "accuracy",
-        "value": 0.7,
-        "num_examples": 10,
         "label_count": "100",
         "train_examples": 100,
     }
-    values |= changes
+    splits = {trial: "test" if trial == "chosen" else "validation" for trial in trials}
     return [
-        results.ResultRow(
-            **values, trial=trial, split="test" if trial == "chosen" else "validation"
-        )
-        for trial in trials
+        build_row(**values | changes, trial=trial, split=split) for trial, split in splits.items()
     ]
 
 

@@ -59,10 +59,7 @@ def make_study(name: str, *, show_text: bool = False) -> SmallStudy:
     write_systems("baselines-x", [kept.folder])
     rows = []
     tables = []
-    for own_rows, predictions in tiny.evaluate_baselines(
-        load_kind(task.kind), data, split="test", finetune_seeds=(0,), label_counts=("all",),
-        tfidf_C=(10.0,),
-    ):  # fmt: skip
+    for own_rows, predictions in tiny.evaluate_baselines(load_kind(task.kind), data, tfidf_C=(10.0,)):  # fmt: skip
         rows += own_rows
         tables.append(predictions)
     for stage, stage_rows, predictions in (

@@ -9,9 +9,7 @@ import pytest
 from lineage.analysis import cells, statistics
 from lineage.analysis.records import DuplicateLabelCount, Setting, System
 from lineage.results import ResultRow, results_frame
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
-
+from tests.helpers.study_rows import GPT
 
 ROW = ResultRow(model="gpt", family="gpt", init="pretrained", task="x", kind="text_classification", metric="accuracy", num_examples=10, transfer="frozen", head="linear",
           label_count="all", train_examples=9, pretrain_seed=0, finetune_seed=0, test_set="x", split="test", value=0.5)  # fmt: skip
@@ -53,10 +51,11 @@ def build_cell(metric: str, scores: dict[tuple[int, int], np.ndarray]) -> cells.
     )
 
 
-def test_the_interval_of_a_negative_correlation_contains_it() -> None:
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_the_interval_of_a_negative_correlation_contains_it(metric: str) -> None:
     rng = np.random.default_rng(1)
     summary = build_cell(
-        "pearson", {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}
+        metric, {(0, seed): rng.normal(-0.5, 0.3, 40) for seed in range(2)}
     ).summarize()
     assert summary.ci_low < summary.mean < summary.ci_high
 

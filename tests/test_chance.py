@@ -64,16 +64,10 @@ def test_a_model_above_majority_and_chance_leads(tmp_path: Path) -> None:
 
 def test_chance_is_computed_in_every_fold(tmp_path: Path) -> None:
     data = build_task(tmp_path, build_choices(60, share=0.5, seed=1), **TASK_KEYS, folds=3)
-    options = {
-        "split": "test",
-        "finetune_seeds": (0, 1),
-        "label_counts": ("all",),
-        "tfidf_C": (1.0, 10.0),
-    }
     chance_cells = [
         (rows[0], predictions)
         for rows, predictions in tiny.evaluate_baselines(
-            load_kind("multiple_choice"), data, **options
+            load_kind("multiple_choice"), data, finetune_seeds=(0, 1), tfidf_C=(1.0, 10.0)
         )
         if rows[0].model == "chance"
     ]
@@ -93,12 +87,9 @@ def test_chance_predicts_each_label_equally_often(tmp_path: Path) -> None:
         {"text": [f"text {n}" for n in range(60)], "label": [0] * 30 + [1] * 20 + [2] * 10}
     )
     data = build_task(tmp_path, frame, folds=3, metric=["macro_f1", "accuracy"])
-    options = {"split": "test", "finetune_seeds": (0,), "label_counts": ("all",)}
     chance_cells = [
         (rows, predictions)
-        for rows, predictions in tiny.evaluate_baselines(
-            load_kind("text_classification"), data, **options
-        )
+        for rows, predictions in tiny.evaluate_baselines(load_kind("text_classification"), data)
         if rows[0].model == "chance"
     ]
     assert [[row.metric for row in rows] for rows, _ in chance_cells] == [
@@ -124,9 +115,7 @@ def test_each_run_of_chance_has_the_rows_and_predictions_that_it_has_alone(
     data = build_task(tmp_path, frame, **keys)
 
     def evaluate_chance(**options: Any) -> list[tuple[list[ResultRow], pd.DataFrame]]:
-        cells = tiny.evaluate_baselines(
-            load_kind("text_classification"), data, split="test", **options
-        )
+        cells = tiny.evaluate_baselines(load_kind("text_classification"), data, **options)
         return [(rows, predictions) for rows, predictions in cells if rows[0].model == "chance"]
 
     together = evaluate_chance(finetune_seeds=(0, 1), label_counts=(12, "all"))
@@ -150,9 +139,7 @@ def test_only_labels_and_choices_have_a_chance_level(tmp_path: Path) -> None:
         kind="text_regression",
         folds=3,
     )
-    cells = tiny.evaluate_baselines(
-        load_kind("text_regression"), data, split="test", finetune_seeds=(0,), label_counts=("all",)
-    )
+    cells = tiny.evaluate_baselines(load_kind("text_regression"), data)
     assert {rows[0].model for rows, _ in cells} == {"majority", "tfidf"}
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from lineage import results
 from lineage.analysis import build, contamination
-from lineage.analysis.build import build_results
 from lineage.analysis.comparisons import (
     PlannedComparison,
     best_systems,
@@ -20,14 +19,12 @@ from lineage.analysis.comparisons import (
     run_comparisons,
 )
 from lineage.analysis.records import AdaptationEffect, Comparison, TaskSummary
-from lineage.config.params import ReportParams
 from lineage.report import formatting, provenance
 from lineage.report.sections.adaptation import format_adaptation_outcome
 from lineage.report.sections.data import format_overlap_length
-from lineage.report.sections.what_to_use import describe_intervals
 from lineage.report.styles import loss_did_not_fall
 from tests.helpers.result_cells import build_cell
-from tests.helpers.study_rows import GRID, Study, build_comparison
+from tests.helpers.study_rows import GRID, Study, analyze, build_comparison, build_row
 
 REPETITIONS, ITEMS = 3, 300
 
@@ -154,24 +151,11 @@ def test_several_pretraining_seeds_are_crossed_with_fine_tuning_seeds(tmp_path: 
         adapt_models=(),
         adapt_tasks=(),
     )
-    analysis = build_results(Study(tmp_path, grid=grid).write(), grid, ReportParams())[1]
+    analysis = analyze(Study(tmp_path, grid=grid).write(), grid)
     models = [one for one in analysis.comparisons if one.comparison_type == "models"]
     assert {one.repetitions for one in models} == {12}
     scores = [one for one in analysis.scores if one.system.model == "bert"]
     assert {len(one.seeds) for one in scores} == {12}
-    text = describe_intervals(analysis)
-    assert text.startswith("over items, pretraining seeds and fine-tuning seeds")
-    one = dataclasses.replace(grid, pretrain_seeds=(0,), finetune_seeds=(0,))
-    alone = build_results(Study(tmp_path / "one", grid=one).write(), one, ReportParams())[1]
-    text = describe_intervals(alone)
-    assert text.startswith("over items only. Nothing was repeated")
-    few = dataclasses.replace(grid, finetune_seeds=(0,))
-    analysis_of_few = build_results(Study(tmp_path / "few", grid=few).write(), few, ReportParams())[
-        1
-    ]
-    text = describe_intervals(analysis_of_few)
-    assert text.startswith("over items and pretraining seeds")
-    assert text.endswith("so they do not cover what another would change.")
 
 
 def test_ties_count_with_their_accuracy_in_clean_scores() -> None:
@@ -188,21 +172,8 @@ def test_ties_count_with_their_accuracy_in_clean_scores() -> None:
 
 
 def test_a_failure_on_an_extra_test_set_has_its_own_entry() -> None:
-    rows = [
-        results.ResultRow(
-            model="gpt",
-            family="gpt",
-            task="mr",
-            kind="text_classification",
-            metric="accuracy",
-            num_examples=0,
-            status="failed",
-            reason=[results.Note("error", "why")],
-            value=None,
-            test_set=name,
-        )
-        for name in ("mr", "cr")
-    ]
+    failed = {"status": "failed", "reason": [results.Note("error", "why")], "value": None}
+    rows = [build_row(**failed, task="mr", test_set=name) for name in ("mr", "cr")]
     failures = build.list_failures(results.results_frame(rows))
     assert {one.task for one in failures} == {"mr", "mr on cr"}
 

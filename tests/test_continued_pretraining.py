@@ -13,10 +13,9 @@ import torch
 pytest.importorskip("transformers")
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
 from lineage.analysis.cells import normalize_seeds
 from lineage.analysis.records import System
-from lineage.config.params import Budget, Params, ReportParams, parse_params, read_params
+from lineage.config.params import Budget, parse_params, read_params
 from lineage.families import public as family
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -28,7 +27,9 @@ from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
 from tests.helpers.public_project import public_model_block, run_refused_sources
-from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.study_rows import analyze
+from tests.helpers.trainings import DEMO_PARAMS
+from tests.helpers.user_project import make_project, run_stages, write_params
 
 BUDGET_BYTES = 12_000
 CONTINUED = family.ContinuedPretrainSettings(batch_size=4, seq_len=24, continue_on_corpus=True)
@@ -57,11 +58,10 @@ def continue_on_corpus(
         with artifacts.create_artifact(tokens_dir, "tokens") as draft:
             for split in ("train", "valid"):
                 encode_corpus(tiny.documents(), tokenizer).save(draft, split)
-    default_params = read_params(REPOSITORY / "params.yaml")
     budget = Budget(
         corpus="general", text_bytes=BUDGET_BYTES, max_epochs=50, body_parameters=100_000
     )
-    params = Params(**{**vars(default_params), "budget": budget})
+    params = dataclasses.replace(DEMO_PARAMS, budget=budget)
 
     def report(done: float, note: str) -> None:
         if done >= stop_at:
@@ -186,17 +186,13 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     tree = make_continued_project(tmp_path)
     tree["grid"]["text_shares"] = [0.5]
     write_params(tmp_path, tree)
-    commands = [("sources",), ("corpus", "general"), ("task", "mood")]
-    commands += [("contamination", "mood"), ("baselines", "mood")]
+    commands = ["sources", "corpus general", "task mood", "contamination mood", "baselines mood"]
     for name in tree["grid"]["models"]:
-        commands.append(("tokenizer", name))
-        for seed in ("0", "1"):
-            commands += [("pretrain", name, seed), ("evaluate", name, seed, "mood")]
-    commands += [("ngram",), ("adapt", "continued", "0", "mood")]
-    commands += [("evaluate", "continued", "0", "mood", "--adapted")]
-    for command in commands:
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, (command, message)
+        commands.append(f"tokenizer {name}")
+        for seed in (0, 1):
+            commands += [f"pretrain {name} {seed}", f"evaluate {name} {seed} mood"]
+    commands += ["ngram", "adapt continued 0 mood", "evaluate continued 0 mood --adapted"]
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     outputs = tmp_path / "artifacts"
     assert TokenizedCorpus.load(outputs / "tokens/continued", "train").text_bytes > 0
     assert not [*(outputs / "tokens/as_it_is").glob("*.npy")]
@@ -233,7 +229,7 @@ def test_a_continued_checkpoint_goes_through_the_stages_and_is_marked(
     assert record["mechanism"]["objective"] == "masked LM, on its own text, then on the corpus"
 
     grid = dataclasses.replace(read_params().grid, adapt_models=(), adapt_tasks=())
-    analysis = build_results(outputs / "results", grid, ReportParams())[1]
+    analysis = analyze(outputs / "results", grid)
     assert analysis.public_models == ("as_it_is", "continued")
     scores = [
         score

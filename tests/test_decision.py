@@ -40,7 +40,13 @@ from lineage.report.sections.what_to_use import (
     list_shown_label_counts,
 )
 from lineage.results import PUBLIC_FAMILY
-from tests.helpers.result_cells import analyze, build_cell, build_cells, compare_on, decide_one
+from tests.helpers.result_cells import (
+    analyze_cells,
+    build_cell,
+    build_cells,
+    compare_on,
+    decide_one,
+)
 from tests.helpers.sections import read_table
 from tests.helpers.study_rows import GRID, build_analysis
 
@@ -141,7 +147,7 @@ def test_tfidf_is_recommended_where_it_is_best() -> None:
     decision = decide_one(cells, costs_of(cells, elmo=100.0, tfidf=1.0))
     assert decision.use.standing.system.model == "tfidf"
     assert (decision.certainty, decision.advice) == ("clear", "use TF-IDF")
-    answer = summarize_decisions(analyze(cells), [decision])
+    answer = summarize_decisions(analyze_cells(cells), [decision])
     assert (
         answer == "For the task sense, use TF-IDF: no pretrained model is shown to be worth more."
     )
@@ -180,7 +186,7 @@ def test_methods_that_were_not_run_limit_what_is_said() -> None:
 
 
 def test_on_minimal_pairs_a_model_must_be_better_than_counting() -> None:
-    analysis = analyze(with_floor(build_cells(elmo=0.9, gpt=0.6)))
+    analysis = analyze_cells(with_floor(build_cells(elmo=0.9, gpt=0.6)))
     (comparison,) = compare_with_counting(analysis, "no significant difference")
     open_analysis = dataclasses.replace(analysis, comparisons=(comparison,))
     (decision,) = decide(open_analysis, {})
@@ -212,7 +218,7 @@ def compare_with_counting(analysis: Analysis, verdict: str) -> tuple[Comparison]
 def test_what_a_public_model_loses_by_reading_on_is_said_where_it_is_shown() -> None:
     *own, public = build_cells(elmo=0.7, tfidf=0.6, minilm=0.9)
     public.system = dataclasses.replace(public.system, family=PUBLIC_FAMILY)
-    analysis = analyze(with_floor([*own, public]))
+    analysis = analyze_cells(with_floor([*own, public]))
     continued = dataclasses.replace(public.system, model="gpt")
     for verdict, difference, words in (
         ("worse", -0.04, " loses 4.0 points."),
@@ -246,7 +252,7 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
     assert decision.use.standing.system.model == "minilm"
     assert decision.overall_gain == pytest.approx(0.2)
     assert decision.advice == "use a public model"
-    answer = summarize_decisions(analyze(cells), [decision])
+    answer = summarize_decisions(analyze_cells(cells), [decision])
     assert answer == (
         "For the task sense, use the public model minilm: 20.0 points above the best without public weights."
     )
@@ -257,7 +263,7 @@ def test_a_public_model_that_is_worth_it_is_used_and_the_best_under_the_budget_i
         "), 20.0 points above the best without public weights; all other models" in public_sentence
     )
     assert own_sentence.startswith("use ELMo, fine-tuned: 70.0 % (")
-    analysis = dataclasses.replace(analyze(cells), public_models=("minilm",))
+    analysis = dataclasses.replace(analyze_cells(cells), public_models=("minilm",))
     line = read_decision(analysis, decision)
     assert line["Use"].startswith("**minilm**")
     assert line["Score, 95 % interval"].startswith("**90.0**")
@@ -278,7 +284,7 @@ def test_a_lead_over_tfidf_that_tests_do_not_show_is_named(verdict: str) -> None
     )
     is_named = verdict != "better"
     for cells in (own, [*own, public]):
-        analysis = dataclasses.replace(analyze(with_floor(cells)), comparisons=(comparison,))
+        analysis = dataclasses.replace(analyze_cells(with_floor(cells)), comparisons=(comparison,))
         (decision,) = decide(analysis, {})
         place = read_decision(analysis, decision)["Next step"]
         if decision.use.standing.is_public:
@@ -292,8 +298,8 @@ def test_a_public_model_that_is_no_better_changes_no_advice() -> None:
     cells = with_floor([*own, public])
     decision = decide_one(cells)
     assert decision.advice == "pretrain on your text" and decision.overall is not None
-    assert read_decision(analyze(cells), decision)["Use"].startswith("**ELMo**")
-    assert describe_alternative(analyze(cells), decision) == "with public weights: the same"
+    assert read_decision(analyze_cells(cells), decision)["Use"].startswith("**ELMo**")
+    assert describe_alternative(analyze_cells(cells), decision) == "with public weights: the same"
 
 
 def test_at_chance_nothing_is_recommended() -> None:
@@ -303,7 +309,7 @@ def test_at_chance_nothing_is_recommended() -> None:
     assert describe_decision(decision).startswith(
         "Nothing is shown to be above chance; of each model's best system on validation, ELMo"
     )
-    answer = summarize_decisions(analyze(cells), [decision])
+    answer = summarize_decisions(analyze_cells(cells), [decision])
     assert answer == "For the task sense, nothing is shown to be above chance."
 
 
@@ -328,7 +334,7 @@ def test_a_cheap_system_at_chance_is_not_recommended_beside_one_above_it() -> No
     assert decision.use.standing.system.model == "elmo"
     assert decision.advice == "pretrain on your text"
     # The highest score is that of ELMo, which is not above chance, but TF-IDF is.
-    analysis = analyze(cells)
+    analysis = analyze_cells(cells)
     (ranking,) = analysis.rankings
     standings = tuple(
         dataclasses.replace(one, above_chance=one.system.model == "tfidf")
@@ -377,9 +383,9 @@ def test_public_models_alone_get_a_decision() -> None:
     decision = decide_one(cells)
     assert decision.use.standing.system.model == "minilm" and decision.overall_gain is None
     assert decision.advice == "use a public model"
-    answer = summarize_decisions(analyze(cells), [decision])
+    answer = summarize_decisions(analyze_cells(cells), [decision])
     assert answer == "For the task sense, use the public model minilm."
-    assert describe_alternative(analyze(cells), decision) == ""
+    assert describe_alternative(analyze_cells(cells), decision) == ""
 
 
 def test_few_items_show_no_system_to_be_as_good() -> None:
@@ -394,7 +400,7 @@ def test_few_items_show_no_system_to_be_as_good() -> None:
 
 def test_an_analysis_of_a_single_item_can_be_stored(tmp_path: Path) -> None:
     cells = [plant("elmo", 1, num_items=1), plant("tfidf", 0, num_items=1)]
-    analysis = analyze(cells)
+    analysis = analyze_cells(cells)
     write_analysis(tmp_path / "results.json", analysis)
     assert read_analysis(tmp_path / "results.json").rankings == analysis.rankings
     assert analysis.rankings[0].best.probability_best is None
@@ -486,12 +492,7 @@ def test_swapping_two_systems_swaps_the_sentences() -> None:
     assert "ELMo" in before and after == before.replace("ELMo", "GPT")
 
 
-def test_costs_are_those_of_the_stages_that_built_a_system(tmp_path: Path) -> None:
-    from lineage.analysis.build import build_results
-    from lineage.config.params import ReportParams
-    from tests.helpers.study_rows import Study
-
-    analysis = build_results(Study(tmp_path).write(), GRID, ReportParams())[1]
+def test_costs_are_those_of_the_stages_that_built_a_system(analysis: Analysis) -> None:
     budget = tuple(
         dataclasses.replace(one, seconds=100.0, peak_memory_bytes=5e8, total_parameters=1e6)
         for one in analysis.budget
@@ -565,7 +566,7 @@ def test_a_time_on_a_gpu_is_named_as_one() -> None:
 
 
 def test_the_figure_marks_what_may_be_the_best() -> None:
-    analysis = analyze(with_floor(build_cells(elmo=0.9, gpt=0.6, tfidf=0.65)))
+    analysis = analyze_cells(with_floor(build_cells(elmo=0.9, gpt=0.6, tfidf=0.65)))
     analysis = dataclasses.replace(
         analysis, grid=dataclasses.replace(analysis.grid, label_counts=(100,))
     )
@@ -577,7 +578,7 @@ def test_the_figure_marks_what_may_be_the_best() -> None:
 
 def test_the_front_has_the_systems_that_no_cheaper_one_beats() -> None:
     def choice(mean: float, seconds: float | None) -> Choice:
-        ranking = analyze(build_cells(elmo=mean)).rankings[0]
+        ranking = analyze_cells(build_cells(elmo=mean)).rankings[0]
         standing = dataclasses.replace(ranking.best, mean=mean)
         return Choice(standing, SystemCost(seconds=seconds))
 
@@ -613,7 +614,7 @@ def test_without_a_forecast_of_its_own_a_system_has_that_of_its_model() -> None:
     assert "more labels" not in describe_decision(decision)
     assert (
         "To forecast what more labels would bring, run this system with at least three label counts."
-        in read_decision(analyze(cells), decision)["Next step"]
+        in read_decision(analyze_cells(cells), decision)["Next step"]
     )
     higher = forecast_for(frozen, scores=(0.8, 0.85, 0.88))
     changed = decide_one(cells, label_forecasts=(*forecasts, higher))

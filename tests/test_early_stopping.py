@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
+from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import curve_points
 from lineage.methods import finetuning
 from lineage.methods.bilstm_probe import predict_bilstm_probe, start_bilstm_probe
-from lineage.methods.cached_features import cache_features
 from lineage.methods.early_stopping import (
     CurvePoint,
     EarlyStopping,
@@ -31,8 +30,6 @@ from lineage.methods.early_stopping import (
     curve_frame,
     steps_between_validations,
 )
-from lineage.methods.encoder import EvalContext
-from lineage.methods.encoding import EncodedItem, encode_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     score_finetuned,
@@ -48,6 +45,7 @@ from lineage.results import CURVE_COLUMNS
 from lineage.training.loop import StepOutput
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE
+from tests.helpers.fitting import cache_features
 from tests.helpers.walkers import TWENTY_STEPS, WalkerTraining, start_walker
 
 NAN = math.nan
@@ -272,10 +270,77 @@ def test_counts_below_one_are_refused(key: str, value: int) -> None:
         EarlyStopping(**keywords)
 
 
-def encode_split(task: TaskData, split: str, family: str) -> list[EncodedItem]:
-    """Return the items of a split as the tiny model of a family reads them."""
-    table = task.splits[split]
-    return encode_items(table, tiny.tokenizer(family), max_length=20, language="en")
+METHODS = ("finetune", "bilstm_probe")
+# ULMFiT has batch norm, and dropout on weights, embeddings and states.
+METHODS_AND_FAMILIES = [("finetune", "gpt"), ("finetune", "ulmfit"), ("bilstm_probe", "gpt")]
+Validate = Callable[[np.ndarray, float], Validation]
+
+
+def loss_as_score(outputs_MK: np.ndarray, loss: float) -> Validation:
+    return Validation(-loss, loss)
+
+
+def start_training(
+    method: str, task: TaskData, family: str, *, validate: Validate = loss_as_score, **changes: Any
+) -> tuple[ValidatedTraining[Any], Callable[[], np.ndarray]]:
+    """Return a training of a head with dropout, and what predicts validation with it.
+
+    `validate` gets the outputs and the loss of each validation.
+    """
+    labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
+    items = {
+        split: tiny.encode(family, table, max_length=20) for split, table in task.splits.items()
+    }
+    tokenizer = tiny.tokenizer(family)
+    answer = tiny.label_answer(2)
+    changes = {"epochs": 3, "min_steps": None, "patience": 6, "dropout": 0.2} | changes
+    training: ValidatedTraining[Any]
+    if method == "bilstm_probe":
+        features = {
+            split: cache_features(tiny.model(family), tokenizer, part)
+            for split, part in items.items()
+        }
+
+        def predict(model: Any) -> tuple[np.ndarray, float]:
+            output = predict_bilstm_probe(model, features["validation"], labels["validation"])
+            return output.outputs_MK, output.loss
+
+        training = start_bilstm_probe(
+            features["train"],
+            labels["train"],
+            answer,
+            dataclasses.replace(tiny.BILSTM_PROBE, **changes),
+            seed=1,
+            device=tiny.CPU,
+            validate=lambda model: validate(*predict(model)),
+        )
+        return training, lambda: predict(training.model)[0]
+
+    def score(model: FinetunedModel) -> tuple[np.ndarray, float]:
+        return score_finetuned(
+            model, tokenizer, items["validation"], labels["validation"], precision="fp32"
+        )
+
+    names = ("embedding", "input", "weight", "hidden", "output")
+    dropout: Any = dict.fromkeys(names, 0.2) if family == "ulmfit" else 0.2
+    training = start_finetuning(
+        tiny.checkpoint(family).build(tiny.CPU, load_weights=False, body_dropout=dropout),
+        tokenizer,
+        items["train"],
+        labels["train"],
+        answer,
+        dataclasses.replace(FINETUNE, **changes),
+        seed=1,
+        precision="fp32",
+        validate=lambda model: validate(*score(model)),
+    )
+    return training, lambda: score(training.model)[0]
+
+
+def start_at_rate(
+    method: str, task: TaskData, family: str, learning_rate: float
+) -> ValidatedTraining[Any]:
+    return start_training(method, task, family, learning_rate=learning_rate)[0]
 
 
 @dataclass
@@ -298,12 +363,6 @@ def fit_with_validation(
     family: str = "gpt",
 ) -> RecordedFit:
     """Fit a head on a tiny model with these validation scores; without scores, never validate."""
-    if scores is None:
-        patience = None
-    labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
-    items = {split: encode_split(task, split, family) for split in ("train", "validation")}
-    answer = tiny.label_answer(2)
-    tokenizer = tiny.tokenizer(family)
     outputs: list[np.ndarray] = []
     validations: list[Validation] = []
 
@@ -314,113 +373,10 @@ def fit_with_validation(
         validations.append(Validation(scores[len(validations)], loss))
         return validations[-1]
 
-    if method == "bilstm_probe":
-        features = {
-            split: cache_features(tiny.model("gpt"), tokenizer, part, precision="fp32")
-            for split, part in items.items()
-        }
-
-        def score_probe(probe: Any) -> Validation:
-            output = predict_bilstm_probe(probe, features["validation"], labels["validation"])
-            return record(output.outputs_MK, output.loss)
-
-        settings = dataclasses.replace(tiny.BILSTM_PROBE, epochs=4, patience=patience, dropout=0.2)
-        probe_training = start_bilstm_probe(
-            features["train"],
-            labels["train"],
-            answer,
-            settings,
-            seed=1,
-            device=tiny.CPU,
-            validate=score_probe,
-        )
-        probe_training.train_to_end()
-        probe_training.keep_best()
-        probe = probe_training.model
-        final = predict_bilstm_probe(probe, features["validation"]).outputs_MK
-        return RecordedFit(probe, final, outputs, validations, probe_training.curve)
-
-    def score(model: FinetunedModel, part_labels: np.ndarray | None) -> tuple[np.ndarray, float]:
-        return score_finetuned(model, tokenizer, items["validation"], part_labels, precision="fp32")
-
-    training = start_finetuning(
-        tiny.model(family),
-        tokenizer,
-        items["train"],
-        labels["train"],
-        answer,
-        dataclasses.replace(FINETUNE, epochs=2, min_steps=None, patience=patience),
-        seed=1,
-        precision="fp32",
-        validate=lambda m: record(*score(m, labels["validation"])),
-    )
+    training, predict = start_training(method, task, family, validate=record, patience=patience)
     training.train_to_end()
     training.keep_best()
-    final = score(training.model, None)[0]
-    return RecordedFit(training.model, final, outputs, validations, training.curve)
-
-
-METHODS = ("finetune", "bilstm_probe")
-# ULMFiT has batch norm, and dropout on weights, embeddings and states.
-METHODS_AND_FAMILIES = [("finetune", "gpt"), ("finetune", "ulmfit"), ("bilstm_probe", "gpt")]
-
-
-def start_training(
-    method: str,
-    task: TaskData,
-    family: str,
-    learning_rate: float,
-) -> ValidatedTraining[Any]:
-    """Return a training of a head with dropout, which draws random numbers."""
-    labels = {split: table["label"].to_numpy() for split, table in task.splits.items()}
-    items = {split: encode_split(task, split, family) for split in ("train", "validation")}
-    tokenizer = tiny.tokenizer(family)
-    changes: Any = {
-        "epochs": 3,
-        "min_steps": None,
-        "patience": 6,
-        "dropout": 0.2,
-        "learning_rate": learning_rate,
-    }
-    if method == "bilstm_probe":
-        features = {
-            split: cache_features(tiny.model(family), tokenizer, part, precision="fp32")
-            for split, part in items.items()
-        }
-
-        def validate_probe(probe: Any) -> Validation:
-            output = predict_bilstm_probe(probe, features["validation"], labels["validation"])
-            return Validation(-output.loss, output.loss)
-
-        return start_bilstm_probe(
-            features["train"],
-            labels["train"],
-            tiny.label_answer(2),
-            dataclasses.replace(tiny.BILSTM_PROBE, **changes),
-            seed=1,
-            device=tiny.CPU,
-            validate=validate_probe,
-        )
-
-    def validate(model: FinetunedModel) -> Validation:
-        _, loss = score_finetuned(
-            model, tokenizer, items["validation"], labels["validation"], precision="fp32"
-        )
-        return Validation(-loss, loss)
-
-    names = ("embedding", "input", "weight", "hidden", "output")
-    dropout: Any = dict.fromkeys(names, 0.2) if family == "ulmfit" else 0.2
-    return start_finetuning(
-        tiny.checkpoint(family).build(tiny.CPU, load_weights=False, body_dropout=dropout),
-        tokenizer,
-        items["train"],
-        labels["train"],
-        tiny.label_answer(2),
-        dataclasses.replace(FINETUNE, **changes),
-        seed=1,
-        precision="fp32",
-        validate=validate,
-    )
+    return RecordedFit(training.model, predict(), outputs, validations, training.curve)
 
 
 @pytest.mark.parametrize(("method", "family"), METHODS_AND_FAMILIES)
@@ -430,10 +386,10 @@ def test_trainings_that_take_turns_give_what_each_gives_alone(
     task: TaskData,
 ) -> None:
     learning_rates = (0.02, 0.001)
-    alone = [start_training(method, task, family, rate) for rate in learning_rates]
+    alone = [start_at_rate(method, task, family, rate) for rate in learning_rates]
     for training in alone:
         training.train_to_end()
-    in_turns = [start_training(method, task, family, rate) for rate in learning_rates]
+    in_turns = [start_at_rate(method, task, family, rate) for rate in learning_rates]
     while not all(training.is_over for training in in_turns):
         for number, training in enumerate(in_turns):
             torch.rand(3)  # others draw from torch's generator in between
@@ -461,17 +417,17 @@ def test_a_training_that_goes_on_in_another_process_gives_what_it_gives_at_once(
 ) -> None:
     """Whoever advances it sees the same validations one by one."""
     monkeypatch.setattr("lineage.methods.early_stopping.MAX_SAVE_SHARE", math.inf)
-    whole = start_training(method, task, family, 0.02)
+    whole = start_at_rate(method, task, family, 0.02)
     num_whole = count_steps(whole)
     whole.train_to_end()
     assert len(whole.curve) > 6
     saves: list[int] = []
     point = ResumePoint(tmp_path / "training", 0.0, lambda: saves.append(1))
-    stopped = start_training(method, task, family, 0.02)
+    stopped = start_at_rate(method, task, family, 0.02)
     assert stopped.resume(point) == 0.0
     stopped.advance(num_saved)
     assert len(saves) == num_saved
-    resumed = start_training(method, task, family, 0.02)
+    resumed = start_at_rate(method, task, family, 0.02)
     num_resumed = count_steps(resumed)
     assert resumed.resume(point) > 0.0
     for number in range(1, num_saved + 1):
@@ -509,7 +465,7 @@ def test_a_dropped_training_frees_its_model_at_once(
     task: TaskData,
 ) -> None:
     """Otherwise the memory of a GPU would hold all models until Python collects its garbage."""
-    training = start_training(method, task, family, 0.01)
+    training = start_at_rate(method, task, family, 0.01)
     training.advance(2)
     model = weakref.ref(training.model)
     gc.disable()
@@ -544,7 +500,7 @@ def test_batch_norm_has_the_statistics_of_the_kept_weights(
     update_batch_norm(
         fitted.model,
         tiny.tokenizer("ulmfit"),
-        encode_split(task, "train", "ulmfit"),
+        tiny.encode("ulmfit", task.splits["train"], max_length=20),
         precision="fp32",
     )
     assert norms
@@ -599,12 +555,9 @@ SEEDS = (3, 5)
 def evaluate_tiny_gpt(task: TaskData, cache_dir: Path) -> EvaluationOutput:
     """Evaluate an untrained tiny GPT with both probes and fine-tuning, on all labels."""
     data = TaskData(dataclasses.replace(task.info, probes=["linear", "bilstm"]), task.splits)
-    context = EvalContext(tiny.checkpoint("gpt"), data, SETTINGS, 0, 1000, "fp32", tiny.CPU)
-    return evaluate_runs(
-        context,
-        [*tiny.list_runs(data.info, ("random",), ("all",), SEEDS)],
-        cache_dir=cache_dir,
-        report_progress=lambda *_: None,
+    context = tiny.eval_context("gpt", data, SETTINGS)
+    return tiny.evaluate_runs(
+        context, tiny.list_runs(data.info, ("random",), ("all",), SEEDS), cache_dir
     )
 
 
@@ -729,16 +682,10 @@ def test_a_linear_probe_that_has_not_converged_is_reported_beside_the_chosen_hea
     probe = LinearProbeMethod(max_iter=max_iter, trials=(Trial(l2=0.01), Trial(l2=0.1)))
     settings = dataclasses.replace(SETTINGS, linear_probe=probe)
     data = TaskData(dataclasses.replace(task.info, probes=["linear"]), task.splits)
-    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
-    runs = [
-        run
-        for run in tiny.list_runs(data.info, ("random",), (20,), SEEDS)
-        if run.method.endswith("_probe")
-    ]
+    context = tiny.eval_context("gpt", data, settings)
+    runs = [*tiny.list_runs(data.info, ("random",), (20,), SEEDS, method="_probe")]
     for _ in range(2):  # the second time from the cache
-        rows = evaluate_runs(
-            context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-        ).rows
+        rows = tiny.evaluate_runs(context, runs, tmp_path).rows
         reasons: dict[str, list[str]] = {}
         for row in rows:
             reasons.setdefault(row.trial, []).append(format_notes(row.reason))

@@ -6,16 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lineage.analysis.build import build_results
 from lineage.analysis.effects import build_effects, pool_effects
 from lineage.analysis.gains import summarize_gains
 from lineage.analysis.records import Analysis
-from lineage.config.params import ReportParams
 from lineage.methods.registry import name_use
 from lineage.report.formatting import format_model
 from lineage.report.sections.gains import build
 from tests.helpers.sections import find_figures, report_of
-from tests.helpers.study_rows import FAMILIES, GRID, Study
+from tests.helpers.study_rows import FAMILIES, Study, analyze
 
 
 def test_the_pooled_mean_equals_that_of_statsmodels() -> None:
@@ -46,11 +44,6 @@ def test_the_interval_covers_the_mean_of_tasks_in_95_of_100_studies() -> None:
         assert pooled.low is not None and pooled.high is not None
         num_covered += pooled.low <= 0.05 <= pooled.high
     assert 925 <= num_covered <= 975
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return build_results(Study(tmp_path_factory.mktemp("study")).write(), GRID, ReportParams())[1]
 
 
 def test_one_task_has_the_interval_of_its_comparison(analysis: Analysis) -> None:
@@ -114,7 +107,7 @@ def test_the_forest_plot_has_a_row_for_each_model_and_method(analysis: Analysis)
 
 def test_a_baseline_near_chance_is_marked_in_the_row(tmp_path: Path) -> None:
     folder = Study(tmp_path, pretraining=6.0).write()
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     scores = tuple(
         dataclasses.replace(one, above_chance=False) if one.system.init == "random" else one
         for one in analysis.scores

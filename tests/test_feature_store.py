@@ -14,12 +14,10 @@ import torch
 from lineage.answers.span import ITEM_START, SpanAnswer
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import feature_store, stored_features
 from lineage.methods.bilstm_probe import BilstmProbe
-from lineage.methods.cached_features import cache_features
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.encoding import encode_items, pool_words
+from lineage.methods.encoding import pool_words
 from lineage.methods.feature_store import (
     FeatureScaling,
     allocate_features,
@@ -33,6 +31,7 @@ from lineage.methods.stored_features import StoredFeatures
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, labelled_texts, tagged_sentences
+from tests.helpers.fitting import cache_features
 
 L, D = 3, 5
 ROUNDING = 2.0**-11  # the largest relative error of float16
@@ -129,7 +128,7 @@ def build_context(table: pd.DataFrame, kind: str, *, width: int = 24) -> EvalCon
     checkpoint = tiny.checkpoint("bert")
     architecture = dataclasses.replace(checkpoint.architecture, hidden_size=width)
     checkpoint = dataclasses.replace(checkpoint, architecture=architecture)
-    return EvalContext(checkpoint, data, settings, 0, 1000, "fp32", tiny.CPU)
+    return tiny.eval_context(checkpoint, data, settings)
 
 
 @pytest.mark.parametrize("case", ["text_classification", "token_classification"])
@@ -171,7 +170,7 @@ def test_the_memory_of_features_and_probes_does_not_grow_with_the_table(
 
 
 def test_parts_have_about_the_same_bytes_and_cover_all_items() -> None:
-    items = encode_items(labelled_texts(50), tiny.tokenizer("bert"), max_length=None, language="en")
+    items = tiny.encode("bert", labelled_texts(50))
     positions = np.array([item.length for item in items])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feature_store, "MAX_BATCH_POSITIONS", 60)
@@ -279,12 +278,12 @@ def test_pooling_words_before_mixing_gives_what_pooling_after_it_gives(word_pool
     table = tagged_sentences(40)
     table["tokens"] = [["\u200b", *tokens, "unbelievable"] for tokens in table["tokens"]]
     table["label"] = [[0, *tags, 1] for tags in table["label"]]
-    items = encode_items(table, tokenizer, max_length=9, language="en")
+    items = tiny.encode("bert", table, max_length=9)
     assert max(len(item.encodings) for item in items) > 1
     assert sum(item.num_uncovered_words for item in items) == 40
     answer = CASES["tags"][1]
     pieces = dataclasses.replace(
-        cache_features(tiny.model("bert"), tokenizer, items, precision="fp32"),
+        cache_features(tiny.model("bert"), tokenizer, items),
         word_pooling=word_pooling,
     )
     words = pieces.pool_words()
@@ -332,19 +331,13 @@ def test_an_evaluation_with_features_in_files_gives_the_same_predictions(
     )
     splits = {"train": table, "validation": table[:10], "test": table[10:].reset_index(drop=True)}
     context = dataclasses.replace(context, task=TaskData(info, splits))
-    runs = [
-        run
-        for run in tiny.list_runs(context.task.info, ("random",), ("all",), (0,))
-        if run.method.endswith("_probe")
-    ]
+    runs = [*tiny.list_runs(context.task.info, ("random",), ("all",), (0,), method="_probe")]
     predictions = []
     for limit in (1 << 30, 0):
         monkeypatch.setattr(feature_store, "MAX_MEMORY_BYTES", limit)
         folder = tmp_path / str(limit)
         folder.mkdir()
-        rows, table, *_ = evaluate_runs(
-            context, runs, cache_dir=folder, report_progress=lambda *_: None
-        )
+        rows, table, *_ = tiny.evaluate_runs(context, runs, folder)
         assert {row.status for row in rows} == {"ok"}
         predictions.append(table)
     assert set(predictions[0]["head"]) == {"linear", "bilstm_crf"}

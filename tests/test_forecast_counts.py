@@ -1,7 +1,6 @@
 """The work that methods and trainings announce is the work that they do."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from lineage.methods.base import RunItems
 from lineage.methods.early_stopping import ValidatedTraining, count_training
 from lineage.methods.encoder import BaselineContext, EvalContext, EvalRun
 from lineage.methods.registry import EvaluateSettings, list_baselines
-from lineage.methods.setfit import SetfitMethod
 from lineage.methods.translation import TranslationMethod
 from lineage.methods.trials import RACE_VALIDATIONS, Trial
 from lineage.training.pretrain import pretrain
@@ -82,7 +80,7 @@ def grid(**changes: Any) -> Grid:
 
 
 def build_context(data: TaskData, settings: EvaluateSettings) -> EvalContext:
-    return EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    return tiny.eval_context("gpt", data, settings)
 
 
 @pytest.mark.parametrize("trials", [(), TRIALS])
@@ -96,7 +94,7 @@ def test_the_announced_work_of_trainings_is_done(
 ) -> None:
     """Trials may differ in their epochs, so a later seed may fit another one than was counted."""
     finetune = dataclasses.replace(FINETUNE, epochs=2, min_steps=min_steps, trials=trials)
-    bilstm = dataclasses.replace(tiny.BILSTM_PROBE, epochs=2)
+    bilstm = dataclasses.replace(tiny.BILSTM_PROBE, epochs=2, min_steps=min_steps)
     settings = EvaluateSettings(linear_probe=PROBE, bilstm_probe=bilstm, finetune=finetune)
     data = TaskData(dataclasses.replace(task.info, probes=["linear", "bilstm"]), task.splits)
     seeds = (0,) if trials else (0, 1)
@@ -139,7 +137,7 @@ def test_the_announced_work_of_a_race_is_done(
     counted = count_by_part(context, runs)
     finetune_work = record_trainings(monkeypatch, finetuning)
     bilstm_work = record_trainings(monkeypatch, bilstm_probe)
-    evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+    tiny.evaluate_runs(context, runs, tmp_path)
     predicted = 2 * (NUM_VALIDATION + NUM_TEST) + 3 * NUM_VALIDATION
     assert counted["random finetune"] == pytest.approx(finetune_work() + predicted)
     assert counted["random bilstm_probe"] == pytest.approx(bilstm_work() + predicted)
@@ -176,16 +174,6 @@ def test_each_method_counts_what_it_reads() -> None:
         assert method.count_work(items) >= 40
 
 
-def test_setfit_counts_the_distinct_texts_of_its_steps() -> None:
-    """Trials that differ in their L2 alone share one fine-tuning."""
-    items = RunItems(train=20, validation=5, scored=40, chooses_trial=True)
-    trials = (Trial(l2=0.1), Trial(l2=0.01), Trial(learning_rate=0.01))
-    method = SetfitMethod(trials=trials, num_iterations=5, batch_size=7, learning_rate=0.1)
-    texts = math.ceil(200 / 7) * method.count_distinct_texts(20)
-    fits = 2 * (TRAINING_PASSES * texts + 20 + 5)
-    assert method.count_work(items) == pytest.approx(fits + 40 + 3 * 5)
-
-
 def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:
     finetune = dataclasses.replace(FINETUNE, label_counts=(20,))
     settings = EvaluateSettings(linear_probe=PROBE, finetune=finetune)
@@ -195,9 +183,13 @@ def test_label_counts_of_a_method_are_counted(task: TaskData) -> None:
     runs = list_requested_runs(context, grid(), evaluation, "gpt")
     counted = count_evaluation(context, grid(), evaluation, "gpt")
     parts = [one.part for one in counted]
+    fine_tuned = {run.label_count for run in runs if run.method == "finetune"}
+    assert fine_tuned == {20}
     assert len(runs) == 2 * 2 + 2 * 2 * 2 and parts.count("random finetune") == 2
     assert parts.count("random linear_probe") == 4
     assert "random setfit" not in parts, "the grid does not name the model"
+    named = list_requested_runs(context, grid(setfit_models=("gpt",)), evaluation, "gpt")
+    assert "setfit" in {run.method for run in named}
     features = next(one for one in counted if one.part == "random linear_probe features")
     assert features.count == 60 + NUM_VALIDATION + NUM_TEST
 

@@ -14,21 +14,18 @@ import pytest
 import torch
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.bilstm_probe import predict_bilstm_probe
 from lineage.methods.encoder import EncoderUnderTest
-from lineage.methods.encoding import answer_rows, encode_items, pool_words
+from lineage.methods.encoding import pool_words
 from lineage.methods.joined import StaticText, align_static_vectors
 from lineage.methods.linear_probe import fit_linear_probe
-from lineage.methods.stored_features import StoredFeatures, extract_features
+from lineage.methods.stored_features import StoredFeatures
 from lineage.networks.checkpoint import Checkpoint
 from lineage.networks.layers.scalar_mix import ScalarMix
 from lineage.report.notes import format_notes
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
-from tests.helpers.answer_cases import CASES
-from tests.helpers.fitting import fit_bilstm_probe
+from tests.helpers.fitting import extract_features
 from tests.helpers.joined_features import (
     SETTINGS,
     TABLES,
@@ -91,7 +88,7 @@ def test_linear_probe_features_end_with_the_static_features_in_every_layer(
 ) -> None:
     context = build_eval_context(case)
     contextual = extract_features(
-        tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"], precision="fp32"
+        tiny_model("bert"), tiny.tokenizer("bert"), context.items["train"]
     )
     extractor = EncoderUnderTest(context, "pretrained").build_extractor()
     features = extractor.compute("train", slice(None), SETTINGS.linear_probe.features)
@@ -178,13 +175,7 @@ def test_every_token_gets_the_vector_of_its_word_whatever_else_is_in_the_batch(
 ) -> None:
     """This holds for truncated texts, items read in parts, and tokens that begin with a space."""
     limit = {"span": 11, "multiple_choice": 8, "sense": 7}.get(case, 15)
-    items = encode_items(
-        TABLES[case],
-        tiny.tokenizer(name),
-        max_length=limit,
-        language="en",
-        symmetric=case == "pairs",
-    )
+    items = tiny.encode(name, TABLES[case], max_length=limit, symmetric=case == "pairs")
     features = cache_joined_features(items, name)
     assert features.static_size == S and any(item.truncated for item in items)
     for number, row in TABLES[case].head(5).iterrows():
@@ -216,26 +207,6 @@ def test_every_token_gets_the_vector_of_its_word_whatever_else_is_in_the_batch(
                     expected = static_vector(word)
                 for layer in layers[position]:
                     np.testing.assert_allclose(layer[-S:], expected, atol=1e-6)
-
-
-def test_a_bilstm_over_joined_features_does_not_depend_on_the_batch() -> None:
-    answer = CASES["tags"][1]
-    items = encode_items(TABLES["tags"], tiny.tokenizer("bert"), max_length=12, language="en")
-    features = cache_joined_features(items, "bert").pool_words()
-    probe = fit_bilstm_probe(
-        features,
-        answer.labels(TABLES["tags"]),
-        answer,
-        SETTINGS.bilstm_probe,
-        seed=1,
-        device=tiny.CPU,
-    )
-    batch_scores, *_ = predict_bilstm_probe(probe, features)
-    for number in (0, 5, 11):
-        single_scores, *_ = predict_bilstm_probe(probe, features.select(np.array([number])))
-        np.testing.assert_allclose(
-            single_scores, batch_scores[answer_rows(items)[number]], atol=1e-6, rtol=0
-        )
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -375,11 +346,8 @@ def test_rows_name_both_models_add_their_text_bytes_and_report_failures(
         failure_reason="no words" if failing_part == "static" else "",
     )
     runs = [*tiny.list_runs(task_info, ("pretrained", "random"), ("all",), (0,), finetuned=False)]
-    rows, predictions, *_ = evaluate_runs(
-        dataclasses.replace(context, static_context=static_context),
-        runs,
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+    rows, predictions, *_ = tiny.evaluate_runs(
+        dataclasses.replace(context, static_context=static_context), runs, tmp_path
     )
     assert {(row.model, row.family, row.transfer) for row in rows} == {
         ("bert + word2vec", "joined", "frozen")

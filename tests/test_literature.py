@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from lineage import artifacts, results
-from lineage.analysis.build import build_results
 from lineage.analysis.literature import (
     PUBLISHED_METRICS,
     check_benchmark_name,
@@ -22,15 +21,16 @@ from lineage.analysis.literature import (
 from lineage.analysis.records import Analysis, BenchmarkScore
 from lineage.answers.metrics import METRICS
 from lineage.config.data import Task, extra_test_task
-from lineage.config.params import ReportParams, parse_params
+from lineage.config.params import parse_params
 from lineage.config.records import parse_record, read_yaml
 from lineage.errors import InputError
 from lineage.report.formatting import format_model
 from lineage.report.section import Table
 from lineage.report.sections import published_results
+from lineage.report.sections.data import build_data_table
 from tests.helpers import tiny
 from tests.helpers.sections import read_table
-from tests.helpers.study_rows import GRID, KINDS, Study, render_pages
+from tests.helpers.study_rows import GRID, KINDS, Study, analyze, render_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = dataclasses.replace(
@@ -70,7 +70,7 @@ def study_tasks(**fields: dict[str, Any]) -> dict[str, Task]:
 
 
 def build_analysis(folder: Path, **fields: dict[str, Any]) -> Analysis:
-    return build_results(folder, SMALL, ReportParams(), study_tasks(**fields))[1]
+    return analyze(folder, SMALL, tasks=study_tasks(**fields))
 
 
 def benchmark_lines(analysis: Analysis) -> list[dict[str, str]]:
@@ -192,7 +192,7 @@ def test_a_benchmark_needs_official_split() -> None:
 def test_no_published_results_are_shown_if_no_task_names_a_benchmark(folder: Path) -> None:
     for analysis in (
         build_analysis(folder),
-        build_results(folder, SMALL, ReportParams())[1],
+        analyze(folder, SMALL),
         build_analysis(folder, sense={"official_split": "test"}),
     ):
         assert analysis.published_benchmarks == ()
@@ -254,14 +254,8 @@ def test_an_official_split_shows_our_result_next_to_the_published_ones(folder: P
     assert {record["training examples"] for record in published} == {"67,000"} and len(
         published
     ) == 9
-    pages = render_pages(analysis)
-    for text in pages.values():
-        assert text.count(TITLE) == 1 and "not comparable" in text
-        assert "Devlin et al. 2018, table 1" in text and "our best" in text
-    data = pages["md"].partition("## Data")[2].splitlines()
-    (line,) = [line for line in data if line.startswith("| sense |")]
-    assert "| SST-2's own |" in line
-    assert f"| {' | '.join(ours.values())} |" in pages["md"]
+    (line,) = [one for one in read_table(build_data_table(analysis)) if one["task"] == "sense"]
+    assert line["test set"] == "SST-2's own"
 
 
 @pytest.mark.parametrize(

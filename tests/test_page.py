@@ -11,7 +11,6 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -80,10 +79,9 @@ def test_names_from_outside_are_escaped(pages: dict[str, str]) -> None:
 
 
 def test_the_stated_budget_is_that_of_the_model_that_read_the_most_text(
-    study_results: tuple[pd.DataFrame, Analysis],
+    analysis: Analysis,
 ) -> None:
     """With several epochs, a family that counts co-occurrences reads less text than the others."""
-    analysis = study_results[1]
     first, *others = analysis.budget
     budget = (replace(first, text_bytes=1e6), *(replace(one, text_bytes=4e6) for one in others))
     assert page.describe_study(replace(analysis, budget=budget)).endswith("BERT · 4 MB of text")

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, processors
 
 from lineage.data.task_data import TaskData
 from lineage.families import public as family
-from lineage.methods.encoder import EncoderUnderTest, EvalContext
+from lineage.methods.encoder import EncoderUnderTest
 from lineage.methods.encoding import collate_items, encode_items
 from lineage.methods.pooling import pool_features
 from lineage.networks.public_tokenizer import load_public_tokenizer
@@ -175,7 +175,7 @@ def test_a_word_without_tokens_is_unknown_to_a_public_model(tmp_path: Path) -> N
         {"test": pd.DataFrame({"words": [("to", "☃")]})},
     )
     encoder = EncoderUnderTest(
-        EvalContext(loaded, data, tiny.model_config("gpt").evaluate, 0, 1000, "fp32", tiny.CPU),
+        tiny.eval_context(loaded, data, tiny.model_config("gpt").evaluate),
         "pretrained",
     )
     vectors, known = embed_words(encoder, ["to", "☃", "☂"])
@@ -208,3 +208,17 @@ def test_causal_models_pool_the_last_token_and_byte_tokenizers_are_lossless(
         model, checkpoint = load_public(save_checkpoint(kind, tmp_path / kind))
         assert model.word_pooling == ("last" if kind.startswith("gpt") else "mean")
         assert checkpoint.tokenizer.lossless == (kind in ("roberta", "gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "text"),
+    [
+        ("bert", "direction", "both sides at once"),
+        ("gpt2", "objective", "next token, on its own text"),
+    ],
+)
+def test_the_mechanism_is_that_of_the_checkpoint(
+    kind: str, key: str, text: str, tmp_path: Path
+) -> None:
+    model, checkpoint = load_public(save_checkpoint(kind, tmp_path))
+    assert family.describe_mechanism(model.config, checkpoint.pretrain)[key] == text

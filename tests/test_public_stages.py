@@ -1,6 +1,5 @@
 """Public checkpoints run through all stages, and the report marks them as public."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,13 @@ import torch
 pytest.importorskip("transformers")
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
-from lineage.analysis.decision import decide
-from lineage.analysis.records import Failure, read_analysis
-from lineage.config.params import ReportParams, read_params
+from lineage.analysis.records import read_analysis
 from lineage.config.resolve import fill_in_defaults
-from lineage.report import page, publication
 from lineage.report.notes import format_reason
-from lineage.report.section import ReportData
-from lineage.results import Note
 from lineage.synthetic.grammar import generate_documents
 from tests.helpers.public_checkpoints import build_hf_model, replace_tensors, save_checkpoint
 from tests.helpers.public_project import Tree, public_model_block, run_refused_sources
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import make_project, run_stages, write_params
 
 PUBLIC = ("other_bert", "other_gpt")
 ADAPTED = ("gpt", "other_bert", "other_gpt")
@@ -118,26 +111,16 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def readouterr(self) -> Any:
             return type("Said", (), {"err": ""})
 
-    def run(*command: str) -> None:
-        code, _ = run_stage(folder, *command, monkeypatch=patch, capsys=Quiet())
-        assert code == 0, command
-
-    run("sources")
-    run("corpus", "general")
+    commands = ["sources", "corpus general"]
     for task in TASKS:
-        run("task", task)
-        run("contamination", task)
-        run("baselines", task)
+        commands += [f"task {task}", f"contamination {task}", f"baselines {task}"]
     for name in tree["grid"]["models"]:
-        run("tokenizer", name)
-        for seed in ("0", "1"):
-            run("pretrain", name, seed)
-            for task in TASKS:
-                run("evaluate", name, seed, task)
-            run("adapt", name, seed, "mood")
-            run("evaluate", name, seed, "mood", "--adapted")
-    run("ngram")
-    run("report")
+        commands.append(f"tokenizer {name}")
+        for seed in (0, 1):
+            commands.append(f"pretrain {name} {seed}")
+            commands += [f"evaluate {name} {seed} {task}" for task in TASKS]
+            commands += [f"adapt {name} {seed} mood", f"evaluate {name} {seed} mood --adapted"]
+    run_stages(folder, *commands, "ngram", "report", monkeypatch=patch, capsys=Quiet())
     patch.undo()
     return folder
 
@@ -218,84 +201,6 @@ def test_public_models_are_unmatched_and_compared_but_never_lead(study: Path) ->
             assert len(entry.seeds) == 4
 
 
-@pytest.mark.slow
-def test_leaving_out_public_models_does_not_change_the_other_results(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(study)
-    grid = read_params().grid
-    small = dataclasses.replace(grid, models=("gpt",), adapt_models=("gpt",))
-    with_public, without_public = (
-        build_results(Path("artifacts/results"), params_grid, ReportParams())[1]
-        for params_grid in (grid, small)
-    )
-    assert without_public.public_models == ()
-    rest = [
-        entry
-        for entry in with_public.comparisons
-        if "public" not in (entry.first.family, entry.second.family)
-    ]
-    assert without_public.comparisons == tuple(rest)
-    scores = [entry for entry in with_public.scores if entry.system.family != "public"]
-    assert without_public.scores == tuple(scores)
-
-
-@pytest.mark.slow
-def test_the_pages_mark_public_models_as_not_budget_matched(
-    study: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(study)
-    from rich.console import Console
-
-    analysis = read_analysis(Path("reports/results.json"))
-    failure = Failure(
-        model="other_bert",
-        family="public",
-        init="pretrained",
-        transfer="finetuned",
-        head="linear",
-        task="mood",
-        label_count="all",
-        group="all",
-        metric="accuracy",
-        status="failed",
-        reason=(Note("error", "the loss is nan"),),
-        finetune_seeds=(0,),
-        pretrain_seeds=(),
-    )
-    models = read_params().grid.models
-    records = Path("artifacts/sources/models")
-    descriptions = [
-        {"model": name} | artifacts.read_json(records / f"{name}.json")["mechanism"]
-        for name in models
-    ]
-    assert descriptions[1]["direction"] == "both sides at once"
-    assert descriptions[2]["objective"] == "next token, on its own text"
-    curves_dir = Path("artifacts/results/curves")
-    stages = {}
-    for name in models:
-        for seed in (0, 1):
-            digest = artifacts.file_digest(curves_dir / f"pretrain-{name}-{seed}.parquet")
-            costs = {"seconds": 4.0, "peak_memory_bytes": 1e9}
-            stages[f"pretrain@{name}-{seed}"] = {"curve_sha256": digest, **costs}
-    budget = publication.add_pretraining_costs(analysis.budget, stages, curves_dir=curves_dir)
-    assert [one.seconds for one in budget] == [4.0, None, None], (
-        "reading a checkpoint is not training"
-    )
-    analysis = dataclasses.replace(analysis, failures=(failure,), budget=budget)
-    decisions = decide(analysis, {})
-    pages = page.render_report(ReportData(analysis, decisions, model_descriptions=descriptions))
-    for kind, text in pages.items():
-        marked = [line for line in text.splitlines() if "other_bert (public)" in line]
-        assert len(marked) > 10, kind
-    assert "other_bert (public)" in pages["html"].partition("<h1>")[0], "at the top"
-    rows = [line for line in pages["md"].splitlines() if line.startswith("| other_")]
-    assert len(rows) > 10 and all("public" in row for row in rows)
-    page.print_table(analysis, decisions, Console(width=160))
-    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|other_")]
-    assert printed and all("(public)" in line for line in printed)
-
-
 def test_invalid_public_models_are_refused_by_the_sources_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -352,9 +257,8 @@ def test_the_default_sequence_length_fits_the_positions_of_the_model(
     assert "models.other.pretrain.seq_len: 128 is more than the 61 positions" in message
     tree["models"]["other"]["pretrain"] = default_pretrain
     write_params(tmp_path, tree)
-    for command in (["sources"], ["tokenizer", "other"], ["pretrain", "other", "0"]):
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, message
+    commands = ("sources", "tokenizer other", "pretrain other 0")
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     assert (
         artifacts.read_json(tmp_path / "artifacts/pretrained/other/0/config.json")["pretrain"][
             "seq_len"
@@ -375,12 +279,10 @@ def test_adaptation_accumulates_gradients_over_several_batches(
     }
     tree["grid"] |= {"models": ["gpt", "one", "three"], "adapt_models": ["gpt", "one", "three"]}
     write_params(tmp_path, tree)
-    commands = [["sources"], ["task", "mood"]]
+    commands = ["sources", "task mood"]
     for name in ("one", "three"):
-        commands += [["tokenizer", name], ["pretrain", name, "0"], ["adapt", name, "0", "mood"]]
-    for command in commands:
-        code, message = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, message
+        commands += [f"tokenizer {name}", f"pretrain {name} 0", f"adapt {name} 0 mood"]
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     steps = {}
     for name in ("one", "three"):
         folder = tmp_path / f"artifacts/adapted/{name}/0/mood"
@@ -400,8 +302,7 @@ def test_a_changed_folder_changes_the_record_of_the_sources_stage(
     write_params(tmp_path, tree)
     records = []
     for _ in range(3):
-        code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, message
+        run_stages(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
         records.append((tmp_path / "artifacts/sources/models/other.json").read_bytes())
         if len(records) == 2:
             replace_tensors(folder, {"bert.pooler.dense.bias": torch.ones(16)})

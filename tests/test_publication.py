@@ -5,24 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
 from lineage.analysis.champion import ChampionOutcome
 from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis
 from lineage.artifacts import file_digest
-from lineage.config.params import ReportParams
 from lineage.networks.registry import load_family
 from lineage.report import publication
 from lineage.report.decisions import summarize_decisions
-from tests.helpers.study_rows import GRID, Study, render_pages
-
-
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
+from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
 
 def stage_metadata(folder: Path, model: str, **costs: float) -> dict[str, Any]:
@@ -47,6 +39,11 @@ def test_pretraining_costs_are_those_of_the_training_that_wrote_the_curve(
     by_model = {one.model: one for one in budget}
     assert by_model["gpt"].seconds == 15 and by_model["gpt"].peak_memory_bytes == 5
     assert by_model["bert"].seconds is None and by_model["elmo"].seconds is None
+    copied = [replace(one, text_bytes=None) for one in analysis.budget]
+    (cost, *_) = publication.add_pretraining_costs(
+        [one for one in copied if one.model == "gpt"], stages, curves_dir=study_folder / "curves"
+    )
+    assert cost.seconds is None, "reading a public checkpoint is not training"
 
 
 def test_the_note_links_the_runs_that_made_the_cached_results(analysis: Analysis) -> None:
@@ -78,7 +75,7 @@ def test_the_cost_of_an_adaptation_is_next_to_its_effect(tmp_path: Path) -> None
     folder = Study(tmp_path, items=40).write()
     curve = folder / "curves/adapt-gpt-0-sentiment.parquet"
     artifacts.write_table(curve, pd.DataFrame({"text_bytes": [400, 1_001_350], "loss": [3.0, 2.0]}))
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     text_bytes = {one.model: one.text_bytes for one in analysis.adaptation}
     assert text_bytes == {"elmo": None, "gpt": 1_001_350.0, "bert": None}
     own = {"seconds": 75.0, "curve_sha256": artifacts.file_digest(curve)}

@@ -2,18 +2,10 @@
 
 from pathlib import Path
 
-import pandas as pd
-import pytest
-
 from lineage import artifacts
 from lineage.analysis.decision import decide, largest_label_counts
 from lineage.analysis.records import Analysis
 from lineage.report import ranked_systems
-
-
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
 
 
 def test_each_candidate_is_ranked_once_and_the_registered_one_by_its_own_model(

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
 from lineage.analysis.decision import Decision, decide
 from lineage.analysis.records import Analysis, Setting
-from lineage.config.params import ReportParams
 from lineage.report.publication import decision_records
 from lineage.report.run_summary import (
     NOTHING,
@@ -21,17 +19,8 @@ from lineage.report.run_summary import (
     read_known_uses,
     write_run_summary,
 )
-from tests.helpers.evidence import TASKS
-from tests.helpers.study_rows import GRID, Study
 
 REPORT = Path("/home/me/tickets/reports/comparison.html")
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    study = Study(tmp_path_factory.mktemp("study"), items=60).write()
-    _, found = build_results(study, GRID, ReportParams(), TASKS)
-    return found
 
 
 @pytest.fixture(scope="module")

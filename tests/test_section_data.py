@@ -1,7 +1,5 @@
 """The data of the tasks on the page: items used, truncated, dropped, and unknown tokens."""
 
-import html
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,39 +7,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
-from rich.console import Console
 
 from lineage import results
 from lineage.analysis import build, cells
-from lineage.analysis.build import build_results, count_trials
+from lineage.analysis.build import count_trials
 from lineage.analysis.records import Analysis
 from lineage.analysis.tasks import build_task_summaries
 from lineage.config.data import Task
-from lineage.config.params import ReportParams
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import compute_dataset_stats
 from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.encoder import EvalContext, EvalRun
-from lineage.report import page
+from lineage.methods.encoder import EvalRun
 from lineage.report.sections.data import build_data_table, build_unknown_token_tables
 from lineage.report.task_notes import describe_task_data, format_folds
 from lineage.results import UNKNOWN_TOKEN_METRIC
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.sections import column_names, read_table
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, build_row, render_pages
 
 TEXT_TASK = {"kind": "text_classification", "text": ["text"], "label": "label"}
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return build_results(
-        Study(tmp_path_factory.mktemp("study"), items=40).write(), GRID, ReportParams()
-    )[1]
 
 
 def build_table(count: int) -> pd.DataFrame:
@@ -87,23 +73,11 @@ def with_task(
     )
 
 
-def render_task(
-    analysis: Analysis, folder: Path, **task_keys: Any
-) -> tuple[dict[str, str], str, str]:
-    """Return what the page shows about a task `small`.
-
-    They are its line of the table by column, the Markdown, and the text of the HTML.
-    """
+def read_line(analysis: Analysis, folder: Path, **task_keys: Any) -> dict[str, str]:
+    """Return the line of a task `small` in the table of data, by column."""
     task, data = build_task(folder, **task_keys)
-    pages = render_pages(with_task(analysis, task, data))
-    section = pages["md"].partition("## Data")[2]
-    head, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
-    names, values = (
-        [cell.strip() for cell in line.strip("|").split("|")] for line in (head, lines[0])
-    )
-    text = html.unescape(re.sub(r"<[^>]+>", " ", pages["html"]))
-    assert all(value in text for value in values), "both pages show the same values"
-    return dict(zip(names, values, strict=True)), pages["md"], " ".join(text.split())
+    (line,) = read_table(build_data_table(with_task(analysis, task, data)))
+    return line
 
 
 def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_path: Path) -> None:
@@ -115,7 +89,7 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     unlabelled = ["new one", "", build_table(43)["text"].iloc[42], "another"]
     pd.DataFrame({"text": unlabelled}).to_csv(tmp_path / "more.csv", index=False)
     files = {"train": "train.csv", "test": "test.csv", "unlabelled": "more.csv"}
-    line, md, _ = render_task(analysis, tmp_path, files=files, max_words=5)
+    line = read_line(analysis, tmp_path, files=files, max_words=5)
     assert (line["train"], line["validation"], line["test"]) == ("36", "4, from train", "25")
     assert line["unlabelled"] == "2"
     assert line["dropped"] == (
@@ -124,11 +98,11 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
     assert line["test set"] == "given" and line["kind"] == "text classification"
     assert line["metric"] == "% correct"
     assert line["max length"] == "5 words: 20 of test" and line["duplicates in train"] != "none"
-    assert "80% of the test texts are longer than 5 words, and are cut there for every model." in md
+    changed = with_task(analysis, *build_task(tmp_path, files=files, max_words=5))
+    note = "80% of the test texts are longer than 5 words, and are cut there for every model."
+    assert note in describe_task_data(changed, "small")
     limit = {"train": 10, "test": 6}
-    line, _, _ = render_task(
-        analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh"
-    )
+    line = read_line(analysis, tmp_path, files=files, max_words=4, limit=limit, language="zh")
     assert (line["train"], line["test"]) == ("10", "6")
     assert line["max length"].startswith("4 characters: ")
     assert line["dropped"].startswith(
@@ -140,21 +114,21 @@ def test_items_used_truncated_and_dropped_are_counted(analysis: Analysis, tmp_pa
 def test_the_folds_and_groups_of_a_task_are_shown(analysis: Analysis, tmp_path: Path) -> None:
     build_table(40).to_csv(tmp_path / "train.csv", index=False)
     files = {"train": "train.csv"}
-    line, _, _ = render_task(analysis, tmp_path, files=files, folds=4)
+    line = read_line(analysis, tmp_path, files=files, folds=4)
     folds = "4 folds of train, drawn anew for each of 3 seeds"
     assert line["test set"] == folds
     splits = (line["train"], line["validation"], line["test"])
     assert splits == ("40", "part of the other folds", "each item once")
     assert line["max length"] == "128 words: none"
     assert line["dropped"] == line["duplicates in train"] == "none"
-    line, md, text = render_task(analysis, tmp_path, files=files, folds=4, group="author")
+    line = read_line(analysis, tmp_path, files=files, folds=4, group="author")
     folds += ", its 8 groups kept whole"
     assert line["test set"] == folds
-    assert f"; scored by {folds}" in md.partition("## small")[2].partition("\n|")[0]
-    assert f"; scored by {folds}" in text
+    changed = with_task(analysis, *build_task(tmp_path, files=files, folds=4, group="author"))
+    assert format_folds(changed, "small") == folds
 
 
-def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
+def test_the_note_says_why_a_fold_trains_on_fewer_labels(
     analysis: Analysis, tmp_path: Path
 ) -> None:
     build_table(90).to_csv(tmp_path / "train.csv", index=False)
@@ -168,11 +142,6 @@ def test_the_page_and_the_terminal_say_why_a_fold_trains_on_fewer_labels(
         "another is validation."
     )
     assert describe_task_data(changed, "small")[0] == note
-    for text in render_pages(changed).values():
-        assert note in text
-    stream = io.StringIO()
-    page.print_table(changed, [], Console(file=stream, width=200))
-    assert f"\nsmall: {note}\n" in stream.getvalue()
     without_folds = tuple(replace(one, cross_validation=None) for one in changed.tasks)
     assert note not in describe_task_data(replace(changed, tasks=without_folds), "small")
 
@@ -185,13 +154,10 @@ def test_texts_that_a_model_truncated_are_reported_with_the_tasks(
     pd.DataFrame({"text": texts, "label": np.arange(40) % 2}).to_csv(tmp_path / "train.csv")
     task, data = build_task(tmp_path, files={"train": "train.csv", "test": "train.csv"})
     settings = tiny.model_config("bert").evaluate
-    context = EvalContext(tiny.checkpoint("bert"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("bert", data, settings)
     (tmp_path / "keep").mkdir()
-    scored, *_ = evaluate_runs(
-        context,
-        [EvalRun("random", "linear_probe", 20, 3)],
-        cache_dir=tmp_path / "keep",
-        report_progress=lambda *_: None,
+    scored, *_ = tiny.evaluate_runs(
+        context, [EvalRun("random", "linear_probe", 20, 3)], tmp_path / "keep"
     )
     changed = with_task(analysis, task, data, results.results_frame(scored))
     note = r"small, within its maximum length: BERT: \d+% of the texts were longer than \d+ tokens, and cut\."
@@ -233,21 +199,20 @@ def unknown_rows() -> pd.DataFrame:
         ("bert", "pretrained"): 0.5,
         ("bert", "adapted"): 0.5,
     }
-    common = {
-        "task": "sense",
-        "kind": "word_sense",
-        "metric": UNKNOWN_TOKEN_METRIC,
-        "num_examples": 40,
-    }
     rows = [
-        results.ResultRow(
-            model=name, family=name, init=init, pretrain_seed=seed, value=value, **common
+        build_row(
+            model=name,
+            family=name,
+            init=init,
+            pretrain_seed=seed,
+            value=value,
+            metric=UNKNOWN_TOKEN_METRIC,
         )
         for (name, init), value in values.items()
         for seed in (0, 1)
     ]
-    common |= {"model": "gpt", "family": "gpt", "init": "pretrained", "split": "validation"}
-    return results.results_frame([*rows, results.ResultRow(value=1.0, **common)])
+    other = build_row(init="pretrained", split="validation", value=1.0, metric=UNKNOWN_TOKEN_METRIC)
+    return results.results_frame([*rows, other])
 
 
 def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) -> None:
@@ -259,12 +224,9 @@ def test_unknown_tokens_have_a_table_and_are_not_compared(analysis: Analysis) ->
     (unknown_table,) = build_unknown_token_tables(changed)
     assert column_names(unknown_table) == ["task", "GPT", "GPT adapted", "BERT"]
     assert unknown_table.note.endswith("No unknown tokens: ELMo.")
-    pages = render_pages(changed)
-    assert "| task | GPT | GPT adapted | BERT |\n|---|---:|---:|---:|\n" in pages["md"]
-    assert "| sense | 12.5 | 6.2 | 50.0 |\n" in pages["md"]
-    assert "| sentiment | – | – | – |" in pages["md"]
-    for text in pages.values():
-        assert text.count("Unknown tokens") == 1 and "No unknown tokens: ELMo." in text
+    lines = {line["task"]: [*line.values()][1:] for line in read_table(unknown_table)}
+    assert lines["sense"] == ["12.5", "6.2", "50.0"]
+    assert lines["sentiment"] == ["–", "–", "–"]
     shares = tuple(one for one in shares if one.model == "elmo")
     pages = render_pages(replace(analysis, unknown_token_shares=shares))
     assert all("No unknown tokens: ELMo." in text for text in pages.values())

@@ -2,17 +2,9 @@
 
 from pathlib import Path
 
-import pandas as pd
-import pytest
-
 from lineage.analysis.records import Analysis, LossCurve
 from lineage.report.sections.loss_curves import draw_loss_curves
 from tests.helpers.study_rows import build_analysis
-
-
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
 
 
 def test_losses_of_different_units_are_in_different_charts(analysis: Analysis) -> None:

@@ -4,36 +4,21 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from lineage import artifacts, results
-from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis
-from lineage.config.params import ReportParams
 from lineage.report.section import Table
 from lineage.report.sections.adaptation import build
 from lineage.report.task_scores import format_usage, list_task_scores
 from tests.helpers.sections import find_blocks, read_table, report_of
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
 
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
-
-
-def small_analysis(folder: Path, **changes: Any) -> Analysis:
-    """Return the analysis of a study with 40 items."""
-    grid = dataclasses.replace(GRID, **changes)
-    return build_results(Study(folder, items=40).write(), grid, ReportParams())[1]
-
-
-def test_a_table_has_the_systems_with_the_most_labels_first(tmp_path: Path) -> None:
+def test_a_table_has_the_systems_with_the_most_labels_first(analysis: Analysis) -> None:
     """A score with 100 labels is not ranked among those with all."""
-    analysis = small_analysis(tmp_path)
     kept = tuple(
         one
         for one in analysis.scores
@@ -70,7 +55,7 @@ def test_adapted_results_are_marked_on_extra_test_sets_too(tmp_path: Path) -> No
         return table.assign(value=table["value"].where(~is_risen, 9.0))
 
     change_rows(folder, "evaluate_adapted-gpt-*.parquet", raise_loss)
-    analysis = build_results(folder, grid, ReportParams())[1]
+    analysis = analyze(folder, grid)
     (table,) = find_blocks(build(report_of(analysis)), Table)
     (line,) = [one for one in read_table(table) if one["model"] == "GPT"]
     assert line["outcome"] == "† fell in 1 of 2 pretrainings"
@@ -111,6 +96,6 @@ def test_a_lost_seed_is_shown_with_its_status_on_both_pages(
         )
 
     change_rows(folder, "evaluate-gpt-0-sentiment.parquet", lose_seed)
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     pages = render_pages(analysis)
     assert f"; {text} |" in pages["md"] and f'title="why">{text}<' in pages["html"]

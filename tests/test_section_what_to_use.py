@@ -1,25 +1,16 @@
 """The table of decisions, the main figure, and how to read them."""
 
-import dataclasses
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from lineage.analysis.build import build_results
+import pytest
+
 from lineage.analysis.records import Analysis, Setting
-from lineage.config.params import ReportParams
 from lineage.report.sections.what_to_use import describe_intervals, draw_main_panels
-from tests.helpers.study_rows import GRID, Study
+from tests.helpers.study_rows import GRID, Study, analyze
 
 
-def small_analysis(folder: Path, **changes: Any) -> Analysis:
-    """Return the analysis of a study with 40 items."""
-    grid = dataclasses.replace(GRID, **changes)
-    return build_results(Study(folder, items=40).write(), grid, ReportParams())[1]
-
-
-def test_the_main_figure_shows_the_other_systems_of_a_model(tmp_path: Path) -> None:
-    analysis = small_analysis(tmp_path)
+def test_the_main_figure_shows_the_other_systems_of_a_model(analysis: Analysis) -> None:
     panel = draw_main_panels(analysis, "all")[0]
     ranking = [
         one for one in analysis.rankings if (one.task, one.label_count) == ("sentiment", "all")
@@ -33,10 +24,30 @@ def test_the_main_figure_shows_the_other_systems_of_a_model(tmp_path: Path) -> N
     assert panel.count('r="2.2"') == len(others) - len(models) > 0
 
 
-def test_the_text_on_intervals_names_only_what_was_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "pretrain_seeds", "finetune_seeds", "expected"),
+    [
+        (("sense",), (0, 1), (0, 1), "over items, pretraining seeds and fine-tuning seeds."),
+        (("sense",), (0,), (0,), "over items only. Nothing was repeated with another seed"),
+        (("sense",), (0, 1), (0,), "over items and pretraining seeds. There was one fine-tuning"),
+        (("agreement",), (0, 1), (0, 1), "over items and pretraining seeds."),
+    ],
+)
+def test_the_text_on_intervals_names_only_what_was_repeated(
+    tasks: tuple[str, ...],
+    pretrain_seeds: tuple[int, ...],
+    finetune_seeds: tuple[int, ...],
+    expected: str,
+    tmp_path: Path,
+) -> None:
     grid = replace(
-        GRID, tasks=("agreement",), pretrain_seeds=(0, 1), adapt_models=(), adapt_tasks=()
+        GRID,
+        models=("elmo", "bert"),
+        tasks=tasks,
+        pretrain_seeds=pretrain_seeds,
+        finetune_seeds=finetune_seeds,
+        adapt_models=(),
+        adapt_tasks=(),
     )
-    analysis = build_results(Study(tmp_path, grid=grid).write(), grid, ReportParams())[1]
-    text = describe_intervals(analysis)
-    assert text.startswith("over items and pretraining seeds") and "fine-tuning" not in text
+    text = describe_intervals(analyze(Study(tmp_path, grid=grid, items=40).write(), grid))
+    assert text.startswith(expected)

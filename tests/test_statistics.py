@@ -21,8 +21,6 @@ from lineage.analysis.statistics import (
     estimate_seed_variances,
     standard_error,
 )
-from lineage.answers.metrics import pearson
-from tests.helpers.bootstrap import bootstrap
 
 SEEDS = 3
 EXAMPLES = 400
@@ -339,86 +337,16 @@ def test_the_two_pseudo_items_count_as_items_when_examples_are_groups() -> None:
     assert num_false_positives / 300 < 0.09
 
 
-def test_bootstrap_of_four_resamples_equals_a_hand_count() -> None:
-    # Differences 0.3, 0.2, 0.1, 0.2.
-    differences = np.array([0.3, 0.1])
-    indices = np.array([[0, 0], [0, 1], [1, 1], [1, 0]])
-    with_ties, without_ties = (
-        bootstrap(lambda sample: float(differences[sample].mean() - 0.1), indices, ties=ties)
-        for ties in (True, False)
-    )
-    assert with_ties.observed == pytest.approx(0.1)
-    assert (
-        with_ties.low,
-        with_ties.high,
-    ) == pytest.approx((0.0075, 0.1925))
-    assert (
-        with_ties.p_not_above,
-        with_ties.p_shifted,
-        with_ties.p_two_sided,
-        with_ties.p_add_one,
-    ) == (
-        1 / 4,
-        1 / 4,
-        2 / 4,
-        3 / 5,
-    )
-    assert (
-        without_ties.p_not_above,
-        without_ties.p_shifted,
-        without_ties.p_two_sided,
-        without_ties.p_add_one,
-    ) == (
-        0,
-        0,
-        0,
-        1 / 5,
-    )
-
-
-def test_comparing_a_system_with_itself_makes_every_resample_a_tie() -> None:
-    indices = np.random.default_rng(8).integers(0, 20, (50, 20))
-    with_ties, without_ties = (
-        bootstrap(lambda sample: 0.0, indices, ties=ties) for ties in (True, False)
-    )
-    assert (
-        with_ties.p_not_above
-        == with_ties.p_shifted
-        == with_ties.p_two_sided
-        == with_ties.p_add_one
-        == 1
-    )
-    assert without_ties.p_not_above == without_ties.p_shifted == without_ties.p_two_sided == 0
-
-
 def test_the_interval_of_one_repetition_matches_a_bootstrap_over_examples() -> None:
     rng = np.random.default_rng(9)
     first, second = (rng.random(2000) < share for share in (0.8, 0.7))
     differences = first.astype(float) - second
     indices = rng.integers(0, 2000, (2000, 2000), dtype=np.uint16)
     estimate = estimate_difference(first[None].astype(float), second[None].astype(float))
-    bootstrapped = bootstrap(lambda sample: float(differences[sample].mean()), indices)
+    means = [float(differences[sample].mean()) for sample in indices]
     assert (estimate.low, estimate.high) == pytest.approx(
-        (bootstrapped.low, bootstrapped.high), abs=0.06 * (estimate.high - estimate.low)
+        np.quantile(means, [0.025, 0.975]), abs=0.06 * (estimate.high - estimate.low)
     )
-
-
-def test_bootstrap_works_for_a_score_that_is_not_a_mean() -> None:
-    rng = np.random.default_rng(10)
-    labels = rng.normal(size=300)
-    accurate, noisy = (labels + spread * rng.normal(size=300) for spread in (0.5, 2.0))
-    indices = rng.integers(0, 300, (300, 300))
-    result = bootstrap(
-        lambda sample: (
-            pearson(labels[sample], accurate[sample]) - pearson(labels[sample], noisy[sample])
-        ),
-        indices,
-    )
-    assert 0 < result.low < result.observed < result.high
-    assert result.p_not_above == 0
-    assert result.p_add_one < 0.01
-    with pytest.raises(AssertionError, match="no score"):
-        bootstrap(lambda sample: pearson(labels[sample], np.zeros(300)), indices[:2])
 
 
 def test_equivalence_is_one_sided_and_corrected_for_the_number_of_comparisons() -> None:

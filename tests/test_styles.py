@@ -3,36 +3,18 @@
 from dataclasses import replace
 
 from lineage.analysis import cells
-from lineage.analysis.records import System
 from lineage.report import figures, styles
-from tests.helpers.study_rows import GRID, build_analysis
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
-
-
-def scores_of(task: str, methods: list[tuple[str, str, list[str]]]) -> list[cells.ResultCell]:
-    """Return cells with these transfers, heads and label counts."""
-    return [
-        cells.ResultCell(
-            replace(GPT, transfer=transfer, head=head),
-            task,
-            "text_classification",
-            label_count,
-            "accuracy",
-        )
-        for transfer, head, label_counts in methods
-        for label_count in label_counts
-    ]
+from tests.helpers.study_rows import GPT, GRID, build_analysis
 
 
 def test_models_have_the_colour_of_their_family_and_the_shape_of_its_architecture() -> None:
     names = ("word2vec", "elmo", "elmo_small", "gpt", "mine", "roberta", "both")
     families = ("word2vec", "elmo", "elmo", "gpt", "taglm", "public", "joined")
     grid = replace(GRID, models=names)
-    scores = [scores_of("sense", [("frozen", "linear", ["all"])])[0].summarize() for _ in names]
+    cell = cells.ResultCell(GPT, "sense", "text_classification", "all", "accuracy")
     scores = [
-        replace(score, system=replace(score.system, model=model, family=family))
-        for score, model, family in zip(scores, names, families, strict=True)
+        replace(cell, system=replace(GPT, model=model, family=family)).summarize()
+        for model, family in zip(names, families, strict=True)
     ]
     analysis = replace(build_analysis(grid=grid), scores=tuple(scores))
     found = [styles.model_style(analysis, name) for name in names]

@@ -20,21 +20,18 @@ from lineage.answers.metrics import (
 from lineage.answers.number import NumberAnswer
 from lineage.answers.spans import convert_to_iob2
 from lineage.answers.tags import TagsAnswer
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.methods import stored_features
-from lineage.methods.encoding import answer_rows, collate_items, encode_items, encode_sentence
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
+from lineage.methods.encoding import answer_rows, collate_items, encode_sentence
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from lineage.tokenizers.tokenizer import Encoding
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, extract_features, finetune, predict_finetuned
+from tests.helpers.tables import build_table_items
 
 # Models of one family share a tokenizer.
 ONE_PER_FAMILY = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -44,25 +41,10 @@ FAST_OR_SLOW_FAMILIES = [
     else pytest.param(name, marks=pytest.mark.slow)
     for name in ONE_PER_FAMILY
 ]
-FINETUNE = FinetuneMethod(
-    epochs=12,
-    batch_size=8,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = PLAIN_FINETUNE
 PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 # The family with the smallest vocabulary.
-WORDS = sorted(
-    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-)[:24]
+WORDS = tiny.words("ulmfit")[:24]
 ENTITIES = WORDS[:6]  # a run of these words is a span
 
 
@@ -86,25 +68,14 @@ def tag_entities(words: list[str]) -> list[str]:
     return tags
 
 
-def build_task(root: Path, tables: dict[str, pd.DataFrame], **keys: object) -> TaskItems:
-    """Write the tables and build the items of a task."""
-    for split, table in tables.items():
-        table.to_parquet(root / f"{split}.parquet")
-    task = parse_record(
-        Task,
-        {"files": {split: f"{split}.parquet" for split in tables}, "validation_share": 0.2, **keys},
-        "task",
-    )
-    return build_items("x", task, load_kind(task.kind), seed=1, root=root, where="task")
-
-
 def build_tagging_task(
     root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object
 ) -> TaskItems:
     """Build a token classification task from two tables."""
-    return build_task(
+    return build_table_items(
         root,
         {"train": train, "test": test},
+        validation_share=0.2,
         kind="token_classification",
         tokens="tokens",
         label="tags",
@@ -279,19 +250,16 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     tokenizer = tiny.tokenizer(name)
     train = task.splits["train"]
     test = task.splits["test"]
-    items, test_items = (
-        encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
-    )
+    items, test_items = (tiny.encode(name, table, max_length=20) for table in (train, test))
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, TagsAnswer) and task.info.metric == ["span_f1"]
     features, test_features = (
-        extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
-        for items_ in (items, test_items)
+        extract_features(tiny.model(name), tokenizer, items_) for items_ in (items, test_items)
     )
     assert len(test_features) == sum(len(tags) for tags in test["label"])
     order = np.random.default_rng(1).permutation(len(test_items))
     shuffled_features = extract_features(
-        tiny.model(name), tokenizer, [test_items[i] for i in order], precision="fp32"
+        tiny.model(name), tokenizer, [test_items[i] for i in order]
     )
     np.testing.assert_allclose(
         shuffled_features,
@@ -300,19 +268,10 @@ def test_every_family_learns_tags_frozen_and_finetuned_in_any_batch(
     )
     learning_rates = {"elmo": 0.03, "ulmfit": 0.02} | dict.fromkeys(tiny.STATIC, 0.05)
     settings = dataclasses.replace(FINETUNE, learning_rate=learning_rates.get(name, 0.01))
-    model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        answer.labels(train),
-        answer,
-        settings,
-        seed=1,
-        precision="fp32",
-    )
+    model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     predictions = [
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
-        predict_finetuned(model, tokenizer, test_items, precision="fp32"),
+        predict_finetuned(model, tokenizer, test_items),
     ]
     # The top layer of context2vec, which fine-tuning uses, has not read the word itself.
     for prediction in predictions[: 1 if name == "context2vec" else 2]:
@@ -353,9 +312,10 @@ def build_regression_task(
     root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: object
 ) -> TaskItems:
     """Build a text regression task from two tables."""
-    return build_task(
+    return build_table_items(
         root,
         {"train": train, "test": test},
+        validation_share=0.2,
         **{"kind": "text_regression", "text": ["one", "two"], "label": "score", **keys},
     )
 
@@ -366,31 +326,19 @@ def test_every_family_learns_numbers_frozen_and_finetuned(name: str, tmp_path: P
     tokenizer = tiny.tokenizer(name)
     train = task.splits["train"]
     test = task.splits["test"]
-    items, test_items = (
-        encode_items(table, tokenizer, max_length=None, language="en") for table in (train, test)
-    )
+    items, test_items = (tiny.encode(name, table) for table in (train, test))
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert isinstance(answer, NumberAnswer) and answer.mean == pytest.approx(train["label"].mean())
     features, test_features = (
-        extract_features(tiny.model(name), tokenizer, items_, precision="fp32")
-        for items_ in (items, test_items)
+        extract_features(tiny.model(name), tokenizer, items_) for items_ in (items, test_items)
     )
     settings = dataclasses.replace(
         FINETUNE, learning_rate=0.05 if name in tiny.STATIC else 0.01, pooling="mean"
     )
-    model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        answer.labels(train),
-        answer,
-        settings,
-        seed=1,
-        precision="fp32",
-    )
+    model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     for prediction in (
         fit_linear_probe(features, answer.labels(train), answer, PROBE, seed=0)(test_features),
-        predict_finetuned(model, tokenizer, test_items, precision="fp32"),
+        predict_finetuned(model, tokenizer, test_items),
     ):
         columns = correct_column(answer.prediction_columns(test, prediction), "pearson")
         value = METRICS["pearson"](columns["label"], columns["prediction"])
@@ -433,7 +381,7 @@ def test_an_invalid_number_is_refused_with_its_row(tmp_path: Path) -> None:
         invalid.loc[3, "score"] = value
         invalid.to_csv(tmp_path / "bad.csv", index=False)
         with pytest.raises(InputError, match=message):
-            build_task(
+            build_table_items(
                 tmp_path,
                 {"test": table},
                 kind="text_regression",
@@ -505,15 +453,9 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     task = build_tagging_task(
         tmp_path, make_tagged_sentences(90), make_tagged_sentences(25, seed=4)
     )
-    settings: dict[str, Any] = {
-        "split": "test",
-        "finetune_seeds": [0],
-        "label_counts": ["all"],
-        "tfidf_C": (10.0,),
-    }
     results = list(
         tiny.evaluate_baselines(
-            load_kind("token_classification"), TaskData(task.info, task.splits), **settings
+            load_kind("token_classification"), TaskData(task.info, task.splits), tfidf_C=(10.0,)
         )
     )
     values = {
@@ -527,7 +469,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     assert predictions["correct"].mean() == pytest.approx(values["tfidf"])
     assert len(predictions) == 25
     two_words = pd.DataFrame({"tokens": [WORDS[:2]], "tags": [["B-X", "O"]]})
-    two_word_task = build_task(
+    two_word_task = build_table_items(
         tmp_path,
         {"train": two_words, "validation": two_words, "test": two_words},
         kind="token_classification",
@@ -537,7 +479,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     (_, _), (two_word_rows, _) = tiny.evaluate_baselines(
         load_kind("token_classification"),
         TaskData(two_word_task.info, two_word_task.splits),
-        **settings,
+        tfidf_C=(10.0,),
     )
     assert two_word_rows[0].model == "tfidf" and two_word_rows[0].value == 1, (
         "the two words share no character"
@@ -546,7 +488,7 @@ def test_tfidf_learns_tags_and_numbers_and_a_constant_has_no_pearson(tmp_path: P
     rows = {
         row.model: row
         for result_rows, _ in tiny.evaluate_baselines(
-            load_kind("text_regression"), TaskData(task.info, task.splits), **settings
+            load_kind("text_regression"), TaskData(task.info, task.splits), tfidf_C=(10.0,)
         )
         for row in result_rows
     }

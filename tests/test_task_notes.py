@@ -3,23 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from lineage.analysis import cells
-from lineage.analysis.build import build_results
 from lineage.analysis.records import Analysis, GroupScore, GroupScores, System
-from lineage.config.params import ReportParams
 from lineage.report.task_notes import describe_task_data
-from tests.helpers.study_rows import GRID, Study, build_analysis
-
-GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
-
-
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    return build_results(
-        Study(tmp_path_factory.mktemp("study"), items=40).write(), GRID, ReportParams()
-    )[1]
+from tests.helpers.study_rows import GPT, build_analysis
 
 
 def test_a_mean_over_groups_and_the_training_task_of_an_extra_test_set_are_named(

@@ -2,7 +2,6 @@
 
 import re
 
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -10,11 +9,6 @@ from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis
 from lineage.report import page
 from lineage.report.formatting import format_percent
-
-
-@pytest.fixture(scope="module")
-def analysis(study_results: tuple[pd.DataFrame, Analysis]) -> Analysis:
-    return study_results[1]
 
 
 def test_the_table_is_plain_where_there_is_no_terminal(

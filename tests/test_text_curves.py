@@ -39,7 +39,7 @@ from lineage.training.train_run import TrainContext
 from tests.helpers import tiny, user_project
 from tests.helpers.evidence import PARAMS as EVIDENCE_PARAMS
 from tests.helpers.evidence import TASKS, facts_of
-from tests.helpers.study_rows import GRID, Study, render_pages
+from tests.helpers.study_rows import GRID, Study, analyze, render_pages
 
 DEMO = read_params(Path(__file__).parent.parent / "params.yaml")
 SHARES = (0.25, 0.5)
@@ -277,9 +277,7 @@ class Project:
         user_project.write_params(self.folder, tree)
 
     def run(self, *commands: str) -> None:
-        for command in commands:
-            code, output = user_project.run_stage(self.folder, *command.split(), **self.fixtures)
-            assert code == 0, output
+        user_project.run_stages(self.folder, *commands, **self.fixtures)
 
     @property
     def pretrained(self) -> Path:
@@ -394,7 +392,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def analysis(folder: Path) -> Analysis:
-    return build_results(folder, ASKING_GRID, ReportParams())[1]
+    return analyze(folder, ASKING_GRID)
 
 
 def curve_of(analysis: Analysis, model: str, task: str = "sentiment") -> TextCurve:
@@ -444,7 +442,7 @@ def test_a_share_at_which_a_repetition_failed_has_no_point(tmp_path: Path) -> No
     table = artifacts.read_table(path)
     is_lost = (table["text_share"] == 0.5) & (table["finetune_seed"] == 2)
     artifacts.write_table(path, table[~is_lost])
-    analysis = build_results(folder, ASKING_GRID, ReportParams())[1]
+    analysis = analyze(folder, ASKING_GRID)
     curve = curve_of(analysis, "gpt")
     assert curve.shares == (0.25, 1.0) and curve.last_gain.share == 0.25
     assert curve_of(analysis, "elmo").shares == (0.25, 0.5, 1.0)
@@ -461,7 +459,7 @@ def test_of_two_heads_the_one_that_validation_prefers_is_shown(tmp_path: Path) -
         other = own[is_frozen].assign(head="bilstm")
         values = (other["split"] == "test").astype(float)
         artifacts.write_table(path, pd.concat([own, other.assign(**{column: values})]))
-    analysis = build_results(folder, ASKING_GRID, ReportParams())[1]
+    analysis = analyze(folder, ASKING_GRID)
     assert curve_of(analysis, "elmo").system.head == "linear"
     assert curve_of(analysis, "elmo").last_gain.gain == 0
 
@@ -476,7 +474,7 @@ def test_a_report_rebuilt_from_its_evidence_has_the_same_curves(
     write_evidence(
         tmp_path, facts_of(analysis), params, params_file=params_file, results_dir=folder, stages=stages
     )  # fmt: skip
-    rebuilt = build_results(tmp_path / "evidence/results", ASKING_GRID, ReportParams(), TASKS)[1]
+    rebuilt = analyze(tmp_path / "evidence/results", ASKING_GRID, tasks=TASKS)
     assert rebuilt.text_curves == analysis.text_curves
 
 
@@ -514,16 +512,10 @@ def test_the_sentence_is_about_the_recommended_model_or_the_best_on_validation()
 
 
 def test_the_pages_show_the_curves_only_if_the_study_has_them(analysis: Analysis) -> None:
-    pages = render_pages(analysis)
-    for text in pages.values():
-        assert text.count("Would more text help?") == 1
-        for model in ("GPT", "ELMo", "BERT"):
-            assert f"{model}, frozen" in text
-    assert '<a href="#text">' in pages["html"] and 'id="text"' in pages["html"]
-    assert "scores with 1 MB, 2 MB, 4 MB of text: GPT" in pages["html"].replace("ELMo", "GPT"), (
+    html = render_pages(analysis)["html"].replace("ELMo", "GPT")
+    assert "scores with 1 MB, 2 MB, 4 MB of text: GPT" in html, (
         "the panel has an alt text with sizes"
     )
-    assert "| task | system | 25 % | 50 % | all | gain | from |\n|---|---|" in pages["md"]
     figures = page.render_figures(analysis, decide(analysis, {}))
     assert {"text-curves-1.svg", "text-curves-2.svg", "text-curves-3.svg"} <= {*figures}
     without = render_pages(dataclasses.replace(analysis, text_curves=()))

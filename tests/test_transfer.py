@@ -6,40 +6,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import finetuning, frozen_features
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import collate_items, encode_items, encode_word_in_context
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned, unfreeze_layers
+from lineage.methods.encoding import collate_items, encode_word_in_context
+from lineage.methods.finetuning import FinetuneMethod, unfreeze_layers
 from lineage.methods.linear_probe import fit_linear_probe
 from lineage.methods.saved import read_record
 from lineage.methods.stored_features import extract_features
-from lineage.networks.base import Encoder
 from lineage.networks.weights import WEIGHTS_FILE
 from lineage.report.notes import format_notes
 from lineage.results import results_frame
-from lineage.tasks.info import TaskInfo
-from lineage.tokenizers.tokenizer import Tokenizer
 from lineage.training.optimizers import build_adamw, build_param_groups
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE, build_context
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import finetune, predict_finetuned
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
 def test_a_linear_probe_learns_the_labels_and_is_deterministic(name: str, task: TaskData) -> None:
     tokenizer = tiny.tokenizer(name)
     model = tiny.model(name)
-    items = {
-        split: encode_items(table, tokenizer, max_length=20, language="en")
-        for split, table in task.splits.items()
-    }
+    items = {split: tiny.encode(name, table, max_length=20) for split, table in task.splits.items()}
     features = {
         split: extract_features(model, tokenizer, split_items, precision="fp32")
         for split, split_items in items.items()
@@ -63,7 +55,7 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
     A random-init encoder, whose features hardly vary, would then be classified by noise.
     """
     tokenizer = tiny.tokenizer("ulmfit")
-    items = encode_items(task.splits["train"], tokenizer, max_length=20, language="en")
+    items = tiny.encode("ulmfit", task.splits["train"], max_length=20)
     settings = FinetuneMethod(**{**vars(FINETUNE), "epochs": 1, "dropout": 0.0})
     model = finetune(
         tiny.model("ulmfit"),
@@ -73,9 +65,8 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
         tiny.label_answer(2),
         settings,
         seed=3,
-        precision="fp32",
     )
-    actual = predict_finetuned(model, tokenizer, items, precision="fp32")
+    actual = predict_finetuned(model, tokenizer, items)
     model.train()
     model.encoder.eval()
     with torch.no_grad():
@@ -92,7 +83,7 @@ def test_batch_norm_uses_the_statistics_of_the_training_items(
 )
 def test_finetuning_learns_and_is_deterministic(name: str, task: TaskData) -> None:
     tokenizer = tiny.tokenizer(name)
-    train_items = encode_items(task.splits["train"], tokenizer, max_length=20, language="en")
+    train_items = tiny.encode(name, task.splits["train"], max_length=20)
     labels = task.splits["train"]["label"].to_numpy()
     # A mean of words moves slowly. ELMo's convolutions start near zero: at 0.005 it learned with
     # one seed of eight, at 0.02 with all.
@@ -104,16 +95,9 @@ def test_finetuning_learns_and_is_deterministic(name: str, task: TaskData) -> No
             **{**vars(FINETUNE), "epochs": epochs, "learning_rate": learning_rate}
         )
         model = finetune(
-            tiny.model(name),
-            tokenizer,
-            train_items,
-            labels,
-            tiny.label_answer(2),
-            settings,
-            seed=3,
-            precision="fp32",
+            tiny.model(name), tokenizer, train_items, labels, tiny.label_answer(2), settings, seed=3
         )
-        return predict_finetuned(model, tokenizer, train_items, precision="fp32")
+        return predict_finetuned(model, tokenizer, train_items)
 
     assert (finetuned_scores(25).argmax(1) == labels).mean() > 0.9
     np.testing.assert_array_equal(finetuned_scores(1), finetuned_scores(1))
@@ -143,16 +127,6 @@ def test_frozen_layers_stay_bit_identical_and_unfreeze_from_the_top() -> None:
             ]
         )
     assert is_changed == [[False, False, True], [False, True, True], [True, True, True]]
-
-
-def test_the_recipe_names_the_finetuning_techniques_in_use() -> None:
-    assert FINETUNE.recipe == "discriminative+slanted_triangular+gradual"
-    assert (
-        FinetuneMethod(
-            **{**vars(FINETUNE), "layer_lr_decay": 1.0, "ratio": 1.0, "gradual_unfreezing": 0.0}
-        ).recipe
-        == "plain"
-    )
 
 
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC])
@@ -186,32 +160,19 @@ def test_evaluations_run_once_and_share_features(
         )
         if run.method.endswith("_probe") or run.label_count == 20
     ]
-    rows, predictions, *_ = evaluate_runs(
-        context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-    )
+    rows, predictions, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert calls == ["features"] * 3, "one pass per split, for all label counts and seeds"
     modification_times = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    cached_rows, *_ = evaluate_runs(
-        context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-    )
+    cached_rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert modification_times == {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert results_frame(rows).equals(results_frame(cached_rows))
     frame = results_frame(rows)
     assert set(frame["train_examples"]) == {20, 60}
     assert set(frame["metric"]) == {"accuracy", "macro_f1"}
     assert set(frame["split"]) == {"validation", "test"}
-    own_predictions = predictions[
-        (predictions["split"] == "test")
-        & (predictions["transfer"] == "frozen")
-        & (predictions["label_count"] == "all")
-        & (predictions["finetune_seed"] == 1)
-    ]
-    values = frame[
-        (frame["split"] == "test")
-        & (frame["transfer"] == "frozen")
-        & (frame["label_count"] == "all")
-        & (frame["finetune_seed"] == 1)
-    ].set_index("metric")["value"]
+    own = "split == 'test' and transfer == 'frozen' and label_count == 'all' and finetune_seed == 1"
+    own_predictions = predictions.query(own)
+    values = frame.query(own).set_index("metric")["value"]
     assert len(own_predictions) == 29
     assert own_predictions["correct"].mean() == pytest.approx(values["accuracy"])
 
@@ -225,11 +186,10 @@ def test_a_non_finite_result_is_a_failed_row_and_the_others_continue(
         return predict(model, *arguments, **keywords) * np.nan
 
     monkeypatch.setattr(finetuning, "predict_finetuned", predict_nan)
-    rows, *_ = evaluate_runs(
+    rows, *_ = tiny.evaluate_runs(
         build_context("gpt", task),
         [EvalRun("random", "finetune", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+        tmp_path,
     )
     assert {(row.transfer, row.status) for row in rows} == {
         ("finetuned", "failed"),
@@ -244,11 +204,10 @@ def test_a_failed_pretraining_still_has_its_random_init_baseline(
     context = dataclasses.replace(
         build_context("gpt", task), failure_reason="the loss is nan at step 5"
     )
-    rows, predictions, *_ = evaluate_runs(
+    rows, predictions, *_ = tiny.evaluate_runs(
         context,
         [EvalRun("pretrained", "linear_probe", 20, 0), EvalRun("random", "linear_probe", 20, 0)],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
+        tmp_path,
     )
     assert {(row.init, row.status) for row in rows} == {("pretrained", "failed"), ("random", "ok")}
     assert set(predictions["init"]) == {"random"}
@@ -270,17 +229,19 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
 ) -> None:
     context = build_context("gpt", task)
     runs = [
-        run
-        for run in tiny.list_runs(
-            tiny.task_info("text_classification"), ("random",), (20, "all"), (0, 1)
+        *tiny.list_runs(
+            tiny.task_info("text_classification"),
+            ("random",),
+            (20, "all"),
+            (0, 1),
+            method="finetune",
         )
-        if run.method == "finetune"
     ]
     (tmp_path / "killed").mkdir()
-    evaluate_runs(context, runs[:1], cache_dir=tmp_path / "killed", report_progress=lambda *_: None)
+    tiny.evaluate_runs(context, runs[:1], tmp_path / "killed")
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        evaluate_runs(context, runs, cache_dir=tmp_path / folder, report_progress=lambda *_: None)
+        tiny.evaluate_runs(context, runs, tmp_path / folder)
     saved_weights = []
     for folder in ("whole", "killed"):
         systems = {
@@ -289,12 +250,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         assert set(systems) == {"20", "all"}
         assert {read_record(path).finetune_seed for path in systems.values()} == {0}
         saved_weights.append(load_file(systems["all"] / WEIGHTS_FILE))
-    train_items = encode_items(
-        task.splits["train"],
-        tiny.tokenizer("gpt"),
-        max_length=context.max_input_positions,
-        language="en",
-    )
+    train_items = tiny.encode("gpt", task.splits["train"], max_length=context.max_input_positions)
     model = finetune(
         tiny.model("gpt"),
         tiny.tokenizer("gpt"),
@@ -303,91 +259,7 @@ def test_saved_models_have_the_first_seed_and_each_label_count_even_after_a_kill
         tiny.label_answer(2),
         FINETUNE,
         seed=0,
-        precision="fp32",
     )
     for name, value in model.state_dict().items():
         assert torch.equal(value, saved_weights[0][name])
         assert torch.equal(value, saved_weights[1][name])
-
-
-def test_equal_scores_of_a_pair_count_as_half_correct(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    pairs = pd.DataFrame(
-        {
-            "id": ["0", "1", "2"],
-            "good": ["a b", "b", "c d"],
-            "bad": ["a b", "b", "c d"],
-            "group": ["x", "x", "y"],
-        }
-    )
-    context = build_context("gpt", TaskData(info, {"test": pairs}))
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(tiny.task_info("minimal_pairs"), ("random",), ("all",), (0, 1))],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
-    )
-    assert {(row.group, row.value) for row in rows} == {
-        ("all", 0.5),
-        ("x", 0.5),
-        ("y", 0.5),
-    }
-    assert set(predictions["prediction"]) == {"tie"}
-
-
-def test_minimal_pairs_report_accuracy_by_sum_and_by_mean_per_piece(tmp_path: Path) -> None:
-    """With equally improbable pieces, the sum prefers the shorter sentence and the mean ties."""
-    info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    pairs = pd.DataFrame(
-        {"id": ["0", "1"], "good": ["a", "b a"], "bad": ["a b c d", "b a c"], "group": ["x", "x"]}
-    )
-    context = build_context("gpt", TaskData(info, {"test": pairs}))
-
-    def score(
-        model: Encoder, tokenizer: Tokenizer, texts: list[str], *, limit: int | None
-    ) -> np.ndarray:
-        word_counts = [len(text.split()) for text in texts]
-        return np.array([[-2.0 * count, count] for count in word_counts])
-
-    family = dataclasses.replace(context.checkpoint.family, score_texts=score)
-    context = dataclasses.replace(
-        context, checkpoint=dataclasses.replace(context.checkpoint, family=family)
-    )
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [EvalRun("random", "sentence_probability")],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
-    )
-    assert {row.metric: row.value for row in rows} == {"accuracy": 1.0, "accuracy_per_piece": 0.5}
-    assert predictions["correct"].tolist() == [1.0, 1.0]
-
-
-def test_a_sentence_longer_than_any_in_training_is_not_scored(tmp_path: Path) -> None:
-    info = TaskInfo(
-        name="pairs", kind="minimal_pairs", labels=[], metric=["accuracy"], language="en"
-    )
-    context = build_context("gpt", TaskData(info, {}))
-    assert (
-        context.max_input_positions is not None
-        and context.max_input_positions < context.checkpoint.architecture.max_positions
-    ), "the limit must come from training"
-    long_text = "a " * (context.max_input_positions - 1) + "a"
-    task = TaskData(
-        info,
-        {"test": pd.DataFrame({"id": ["0"], "good": [long_text], "bad": ["a b"], "group": ["x"]})},
-    )
-    (row,), *_ = evaluate_runs(
-        build_context("gpt", task),
-        [EvalRun("random", "sentence_probability")],
-        cache_dir=tmp_path,
-        report_progress=lambda *_: None,
-    )
-    assert row.status == "failed"
-    assert f"longer than the {context.max_input_positions}" in format_notes(row.reason)

@@ -9,37 +9,35 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lineage import artifacts
 from lineage.analysis import build
 from lineage.analysis.records import TrialCounts
+from lineage.config.params import parse_params
+from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.encoder import EvalContext
-from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.registry import EvaluateSettings
 from lineage.methods.trials import Trial
 from lineage.report.notes import format_notes, format_reason
 from lineage.report.sections.what_to_use import describe_trials
-from lineage.results import CURVE_COLUMNS, UNKNOWN_TOKEN_METRIC, results_frame
+from lineage.results import results_frame
+from lineage.study.checks import check_study
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny, user_project
+from tests.helpers.fitting import PLAIN_FINETUNE
 
 PROBE = LinearProbeMethod(l2=0.001, max_iter=60, trials=(Trial(l2=500.0), Trial(l2=0.001)))
-FINETUNE = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
-                      max_grad_norm=1.0, min_steps=60, patience=None, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
+FINETUNE = dataclasses.replace(PLAIN_FINETUNE, epochs=1, trials=(Trial(learning_rate=1e-9), Trial(learning_rate=0.02, epochs=12), Trial(learning_rate=1e-8)))  # fmt: skip
+SETTINGS = tiny.eval_settings(PROBE, FINETUNE)
 INFO = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], language="en", probes=["linear"], metric=["accuracy", "macro_f1"])  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def data() -> TaskData:
     """Return texts of two words whose label is the second word."""
-    words = sorted(
-        word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-    )[:20]
+    words = tiny.words("ulmfit")[:20]
     rng = np.random.default_rng(4)
     splits = {}
     for split, count in (("train", 60), ("validation", 40), ("test", 40)):
@@ -60,13 +58,10 @@ def evaluate_tiny_gpt(
     data: TaskData, cache_dir: Path, settings: EvaluateSettings, *, seeds: tuple[int, ...] = (3, 5)
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows and predictions of an untrained tiny GPT."""
-    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("gpt", data, settings)
     cache_dir.mkdir(exist_ok=True)
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(INFO, ("random",), (40,), seeds)],
-        cache_dir=cache_dir,
-        report_progress=lambda *_: None,
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, tiny.list_runs(INFO, ("random",), (40,), seeds), cache_dir
     )
     return results_frame(rows), predictions
 
@@ -79,7 +74,7 @@ def all_trials(
     return evaluate_tiny_gpt(
         data,
         tmp_path_factory.mktemp("whole"),
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
+        SETTINGS,
     )
 
 
@@ -126,11 +121,7 @@ def test_the_chosen_trial_predicts_as_if_it_were_the_only_one(
     _, alone = evaluate_tiny_gpt(
         data,
         tmp_path,
-        EvaluateSettings(
-            linear_probe=PROBE.with_trial(1),
-            bilstm_probe=tiny.BILSTM_PROBE,
-            finetune=FINETUNE.with_trial(1),
-        ),
+        tiny.eval_settings(PROBE.with_trial(1), FINETUNE.with_trial(1)),
     )
     _, with_trials = all_trials
     keys = ["transfer", "finetune_seed", "split", "id"]
@@ -144,11 +135,8 @@ def test_the_chosen_trial_predicts_as_if_it_were_the_only_one(
 def test_an_evaluation_killed_between_seeds_resumes_with_the_same_choice(
     data: TaskData, all_trials: tuple[pd.DataFrame, pd.DataFrame], tmp_path: Path
 ) -> None:
-    settings = EvaluateSettings(
-        linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE
-    )
-    evaluate_tiny_gpt(data, tmp_path, settings, seeds=(3,))
-    pd.testing.assert_frame_equal(evaluate_tiny_gpt(data, tmp_path, settings)[0], all_trials[0])
+    evaluate_tiny_gpt(data, tmp_path, SETTINGS, seeds=(3,))
+    pd.testing.assert_frame_equal(evaluate_tiny_gpt(data, tmp_path, SETTINGS)[0], all_trials[0])
 
 
 def test_a_failed_trial_has_a_row_and_the_others_are_compared(
@@ -160,7 +148,7 @@ def test_a_failed_trial_has_a_row_and_the_others_are_compared(
     rows, _ = evaluate_tiny_gpt(
         data,
         tmp_path,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=settings),
+        tiny.eval_settings(PROBE, settings),
         seeds=(3,),
     )
     (failed,) = rows[rows["status"] == "failed"].itertuples()
@@ -183,22 +171,14 @@ def test_a_failed_trial_keeps_its_reason_when_its_result_is_cached(
             raise EvaluationError("the moon was full")
 
     tiny.record_starts(monkeypatch, fail)
-    context = EvalContext(
-        tiny.checkpoint("gpt"),
+    context = tiny.eval_context(
+        "gpt",
         data,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
+        SETTINGS,
     )
-    runs = [
-        run
-        for run in tiny.list_runs(INFO, ("random",), (40,), (3,))
-        if run.method.endswith("_probe")
-    ]
+    runs = [*tiny.list_runs(INFO, ("random",), (40,), (3,), method="_probe")]
     for _ in range(2):  # the second time from the cache
-        rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+        rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
         assert [format_notes(row.reason) for row in rows if row.status == "failed"] == [
             "trial 0 (of 2, from 0): l2 500: the moon was full"
         ]
@@ -275,65 +255,13 @@ def test_negative_weight_decay_and_inverted_rate_ratios_are_refused(
     assert message in str(caught.value)
 
 
-def test_finetuning_uses_only_the_label_counts_in_its_config(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tree = user_project.make_project(tmp_path)
-    tree["grid"] |= {
-        "label_counts": [20, 40, "all"],
-        "finetune_seeds": [0],
-        "adapt_models": [],
-        "adapt_tasks": [],
-    }
-    tree["budget"] |= {"text_bytes": 5_000, "body_parameters": 100_000}
-    tree["models"]["gpt"]["evaluate"]["finetune"] |= {
-        "epochs": 1,
-        "min_steps": None,
-        "label_counts": [20, "all"],
-    }
-    user_project.write_params(tmp_path, tree)
-    for command in (
-        ("sources",),
-        ("corpus", "general"),
-        ("task", "mood"),
-        ("tokenizer", "gpt"),
-        ("pretrain", "gpt", "0"),
-        ("evaluate", "gpt", "0", "mood"),
+def test_label_counts_of_fine_tuning_that_the_grid_lacks_are_refused() -> None:
+    finetune = {"evaluate": {"finetune": {"label_counts": [20, 30]}}}
+    changes = {"grid": {"label_counts": [20, 40, "all"]}, "models": {"gpt": finetune}}
+    with pytest.raises(
+        InputError, match=r"finetune\.label_counts: 30 is not in grid\.label_counts"
     ):
-        code, output = user_project.run_stage(
-            tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys
-        )
-        assert code == 0, output
-    rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-gpt-0-mood.parquet")
-    learned = {
-        (row.transfer, row.label_count)
-        for row in rows.itertuples()
-        if row.metric != UNKNOWN_TOKEN_METRIC
-    }
-    assert learned == {
-        ("frozen", "20"),
-        ("frozen", "40"),
-        ("frozen", "all"),
-        ("finetuned", "20"),
-        ("finetuned", "all"),
-    }
-    curves = artifacts.read_table(tmp_path / "artifacts/results/curves/evaluate-gpt-0-mood.parquet")
-    assert [*curves.columns] == [*CURVE_COLUMNS]
-    assert set(zip(curves["transfer"], curves["label_count"], strict=True)) == {
-        ("finetuned", "20"),
-        ("finetuned", "all"),
-    }
-    assert set(curves.groupby(["init", "label_count"])["is_kept"].sum()) == {1}
-    tree["models"]["gpt"]["evaluate"]["finetune"]["label_counts"] = [20, 30]
-    user_project.write_params(tmp_path, tree)
-    code, output = user_project.run_stage(
-        tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys
-    )
-    assert code == 2
-    assert (
-        "models.gpt.evaluate.finetune.label_counts: 30 is not in grid.label_counts; add it there, or remove it here"
-        in output
-    )
+        check_study(parse_params(merge_trees(user_project.PARAMS, changes)))
 
 
 def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
@@ -348,23 +276,16 @@ def test_the_random_init_baseline_gets_the_same_trials_as_the_pretrained_model(
         calls[run.init].append((run.method, run.label_count, run.finetune_seed, method, train_rows))
 
     tiny.record_starts(monkeypatch, record)
-    context = EvalContext(
-        tiny.checkpoint("gpt"),
+    context = tiny.eval_context(
+        "gpt",
         data,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
+        SETTINGS,
     )
     rows: list[Any] = []
     for init in calls:
         (tmp_path / init).mkdir()
-        rows += evaluate_runs(
-            context,
-            [*tiny.list_runs(INFO, (init,), (40,), (3, 5))],
-            cache_dir=tmp_path / init,
-            report_progress=lambda *_: None,
+        rows += tiny.evaluate_runs(
+            context, tiny.list_runs(INFO, (init,), (40,), (3, 5)), tmp_path / init
         )[0]  # type: ignore[arg-type]
     assert calls["pretrained"] == calls["random"] and len(calls["random"]) == (2 + 3) + 2
     pretrained_rows, random_rows = (

@@ -26,9 +26,7 @@ def build_context(
         | (columns or {"text": ["kenfes qqq zzz", "kenfes kenfes kenfes"] * 3})
     )
     data = TaskData(info, {"train": table} if folds else {"train": table, "test": table})
-    return EvalContext(
-        tiny.checkpoint(name), data, tiny.model_config(name).evaluate, 0, 1000, "fp32", tiny.CPU
-    )
+    return tiny.eval_context(name, data, tiny.model_config(name).evaluate)
 
 
 @pytest.mark.parametrize(("name", "share"), [("word2vec", 1 / 3), ("ulmfit", 1 / 3), ("glove", 1 / 3), ("taglm", 1 / 3), ("fasttext", 0.0),

@@ -11,27 +11,23 @@ from dvc.repo.artifacts import check_name_format
 
 from flows.package_data import package_file
 from flows.study import create_study, open_study
-from lineage.analysis.build import build_results
 from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, LossCurve
-from lineage.config.params import ReportParams
 from lineage.config.records import read_yaml
 from lineage.report.versions import write_metrics, write_plots
 from tests.helpers.checkout import IDENTITY, ROOT, run_command
-from tests.helpers.evidence import TASKS
-from tests.helpers.study_rows import GRID, Study
+from tests.helpers.study_rows import GRID
 from tests.helpers.user_project import write_params
 
 
-@pytest.fixture(scope="module")
-def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    study = Study(tmp_path_factory.mktemp("study"), items=60).write()
-    _, found = build_results(study, GRID, ReportParams(), TASKS)
+@pytest.fixture(name="analysis")
+def with_curves(analysis: Analysis) -> Analysis:
+    """Return the analysis with two loss curves."""
     curves = (
         LossCurve("gpt", 0, "bits_per_byte", (500_000, 1_000_000), (2.0, 1.5)),
         LossCurve("gpt", 1, "bits_per_byte", (500_000, 1_000_000), (1.0, 0.5)),
     )
-    return replace(found, curves=curves)
+    return replace(analysis, curves=curves)
 
 
 def write_files(reports: Path, analysis: Analysis) -> None:

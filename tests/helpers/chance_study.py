@@ -54,15 +54,9 @@ def analyze_study(
 
     The model is correct in the share `accuracy` of the items, with every seed.
     """
-    cells = [
-        *tiny.evaluate_baselines(
-            load_kind(kind),
-            data,
-            split="test",
-            finetune_seeds=GRID.finetune_seeds,
-            label_counts=GRID.label_counts,
-        )
-    ]
+    cells = tiny.evaluate_baselines(
+        load_kind(kind), data, finetune_seeds=GRID.finetune_seeds, label_counts=GRID.label_counts
+    )
     rows = [row for baseline_rows, _ in cells for row in baseline_rows]
     predictions = sort_predictions([table for _, table in cells])
     model_predictions = predictions[predictions["model"] == "majority"].copy()

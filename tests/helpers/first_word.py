@@ -7,7 +7,6 @@ from lineage.data.task_data import TaskData
 from lineage.methods.encoder import EvalContext
 from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.linear_probe import LinearProbeMethod
-from lineage.methods.registry import EvaluateSettings
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 
@@ -61,12 +60,4 @@ def first_word_task() -> TaskData:
 
 def build_context(name: str, task: TaskData) -> EvalContext:
     """Return a context with the tiny model, which has only a random-init baseline."""
-    return EvalContext(
-        tiny.checkpoint(name),
-        task,
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
-    )
+    return tiny.eval_context(name, task, tiny.eval_settings(PROBE, FINETUNE))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lineage.data.task_data import TaskData
-from lineage.methods.cached_features import CachedFeatures, cache_features
+from lineage.methods.cached_features import CachedFeatures
 from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import EncodedItem
 from lineage.methods.joined import add_static_vectors
@@ -18,6 +18,7 @@ from lineage.networks.base import Encoder
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, WORDS
+from tests.helpers.fitting import cache_features
 
 SETTINGS = EvaluateSettings(
     linear_probe=LinearProbeMethod(trials=(), l2=0.001, max_iter=20),
@@ -75,7 +76,7 @@ def build_eval_context(case: str, name: str = "bert", **options: Any) -> EvalCon
 
 
 def cache_joined_features(items: list[EncodedItem], name: str) -> CachedFeatures:
-    contextual = cache_features(tiny_model(name), tiny.tokenizer(name), items, precision="fp32")
+    contextual = cache_features(tiny_model(name), tiny.tokenizer(name), items)
     return add_static_vectors(
         contextual, tiny_model("word2vec"), tiny.tokenizer("word2vec"), precision="fp32"
     )

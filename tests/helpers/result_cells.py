@@ -97,12 +97,12 @@ def compare_on(task: str, model: str, verdict: str, *, init: str = "pretrained")
     )  # type: ignore[arg-type]
 
 
-def analyze(cells: list[ResultCell], **fields: Any) -> Analysis:
+def analyze_cells(cells: list[ResultCell], **fields: Any) -> Analysis:
     rankings = tuple(rank_setting(cells, []))
     grid = dataclasses.replace(GRID, models=("elmo", "gpt", "bert", "minilm"))
     return build_analysis(cells, grid=grid, rankings=rankings, **fields)
 
 
 def decide_one(cells: list[ResultCell], costs: Costs | None = None, **fields: Any) -> Decision:
-    (decision,) = decide(analyze(cells, **fields), costs or {})
+    (decision,) = decide(analyze_cells(cells, **fields), costs or {})
     return decision

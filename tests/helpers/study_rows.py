@@ -18,10 +18,11 @@ import numpy as np
 import pandas as pd
 
 from lineage import artifacts, results
+from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.decision import decide
 from lineage.analysis.records import Analysis, Comparison, System, TrialCounts
-from lineage.config.params import Grid
+from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.evaluation.ngram_bits import write_ngram_bits
@@ -39,6 +40,7 @@ MEASURES = {
     "gpt": ("bits_per_byte",),
     "bert": ("masked_nats", "next_sentence_nats"),
 }
+GPT = System("gpt", "gpt", "pretrained", "none", "frozen", "scalar_mix", "linear", "none")
 CEILINGS = {"static": 0.54, "left": 0.87, "both": 0.995}
 Cell = dict[str, Any]
 
@@ -306,6 +308,25 @@ def build_analysis(
         "schema_version": 4,
     }
     return Analysis(**empty | defaults | fields)
+
+
+def analyze(folder: Path, grid: Grid = GRID, **options: Any) -> Analysis:
+    """Return the analysis of the results in a folder."""
+    return build_results(folder, grid, ReportParams(), **options)[1]
+
+
+def build_row(**changes: Any) -> ResultRow:
+    """Return a row of results with these fields."""
+    values: dict[str, Any] = {
+        "model": "gpt",
+        "family": "gpt",
+        "task": "sense",
+        "kind": "word_sense",
+        "metric": "accuracy",
+        "value": 0.5,
+        "num_examples": 10,
+    }
+    return ResultRow(**values | changes)
 
 
 def build_comparison(**changes: Any) -> Comparison:

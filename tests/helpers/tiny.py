@@ -20,10 +20,20 @@ from lineage.config.resolve import fill_in_defaults, merge_trees, resolve_tree
 from lineage.data.task_data import TaskData
 from lineage.evaluation import evaluate
 from lineage.methods.bilstm_probe import BilstmProbeMethod
-from lineage.methods.encoder import BaselineContext, EncoderUnderTest, EvalRun, Init, LabelCount
+from lineage.methods.encoder import (
+    BaselineContext,
+    EncoderUnderTest,
+    EvalContext,
+    EvalRun,
+    Init,
+    LabelCount,
+)
+from lineage.methods.encoding import EncodedItem, encode_items
+from lineage.methods.finetuning import FinetuneMethod
 from lineage.methods.head_method import HeadMethod, HeadStarter
 from lineage.methods.heads import StartedHead
-from lineage.methods.registry import list_baselines
+from lineage.methods.linear_probe import LinearProbeMethod
+from lineage.methods.registry import EvaluateSettings, list_baselines
 from lineage.networks.base import Encoder, LanguageModelFamily
 from lineage.networks.batch import Batch
 from lineage.networks.checkpoint import Checkpoint
@@ -152,6 +162,11 @@ def tokenizer(name: str) -> Tokenizer:
     return _cached_tokenizer(config.tokenizer, config.tokenizer_type)
 
 
+def words(name: str) -> list[str]:
+    """Return the words of letters in a model's vocabulary, sorted."""
+    return sorted(word for word in tokenizer(name).backend_tokenizer.get_vocab() if word.isalpha())
+
+
 def corpus(name: str) -> TokenizedCorpus:
     """Return the documents as the family's token ids."""
     config = model_config(name)
@@ -278,15 +293,50 @@ def list_runs(
     *,
     finetuned: bool = True,
     setfit: bool = False,
+    method: str = "",
 ) -> Iterator[EvalRun]:
-    """Yield the runs of all methods on a task."""
+    """Yield the runs on a task of all methods, or of those whose names end with `method`."""
     methods = model_config("seq2seq").evaluate.methods.values()
     used = [
-        method
-        for method in methods
-        if (finetuned or method.reads_frozen_features) and (setfit or method.name != "setfit")
+        one
+        for one in methods
+        if (finetuned or one.reads_frozen_features) and (setfit or one.name != "setfit")
     ]
+    used = [one for one in used if one.name.endswith(method)]
     return evaluate.list_runs(info, used, inits, label_counts, finetune_seeds)
+
+
+def eval_context(
+    model: str | Checkpoint, task: TaskData, settings: EvaluateSettings, **options: Any
+) -> EvalContext:
+    """Return the context of an untrained model, or of a checkpoint."""
+    if isinstance(model, str):
+        model = checkpoint(model)
+    return EvalContext(model, task, settings, 0, 1000, "fp32", CPU, **options)
+
+
+def eval_settings(linear_probe: LinearProbeMethod, finetune: FinetuneMethod) -> EvaluateSettings:
+    """Return settings with the tiny BiLSTM probe."""
+    return EvaluateSettings(linear_probe=linear_probe, bilstm_probe=BILSTM_PROBE, finetune=finetune)
+
+
+def evaluate_runs(
+    context: EvalContext, runs: Iterable[EvalRun], cache_dir: Path
+) -> evaluate.EvaluationOutput:
+    """Evaluate without a report of the progress, and create the folder."""
+    cache_dir.mkdir(exist_ok=True)
+    return evaluate.evaluate_runs(
+        context, [*runs], cache_dir=cache_dir, report_progress=lambda *_: None
+    )
+
+
+def encode(
+    name: str, table: pd.DataFrame, *, max_length: int | None = None, symmetric: bool = False
+) -> list[EncodedItem]:
+    """Return the items of a table as a model reads them."""
+    return encode_items(
+        table, tokenizer(name), max_length=max_length, language="en", symmetric=symmetric
+    )
 
 
 def stored_features(encoder: EncoderUnderTest) -> Any:
@@ -306,9 +356,9 @@ def evaluate_baselines(
     kind: Kind,
     task: TaskData,
     *,
-    split: str,
-    finetune_seeds: Sequence[int],
-    label_counts: Sequence[LabelCount],
+    split: str = "test",
+    finetune_seeds: Sequence[int] = (0,),
+    label_counts: Sequence[LabelCount] = ("all",),
     tfidf_C: Sequence[float] = Grid.tfidf_C,
     cache_dir: Path | None = None,
 ) -> list[BaselineResult]:

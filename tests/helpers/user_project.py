@@ -128,3 +128,10 @@ def run_stage(folder: Path, name: str, *arguments: str, monkeypatch, capsys) -> 
         code = error.code
     assert isinstance(code, int)
     return code, capsys.readouterr().err
+
+
+def run_stages(folder: Path, *commands: str, monkeypatch, capsys) -> None:
+    """Run stages, each named with its arguments, which must succeed."""
+    for command in commands:
+        code, message = run_stage(folder, *command.split(), monkeypatch=monkeypatch, capsys=capsys)
+        assert code == 0, (command, message)

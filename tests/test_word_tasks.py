@@ -17,10 +17,9 @@ from lineage.config.records import parse_record
 from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import EvaluationOutput, evaluate_runs
+from lineage.evaluation.evaluate import EvaluationOutput
 from lineage.evaluation.result_rows import mean_values
 from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.registry import EvaluateSettings
 from lineage.methods.word_vectors import embed_words
 from lineage.report.notes import format_notes
 from lineage.results import PREDICTION_COLUMNS, RESULT_COLUMNS, UNKNOWN_TOKEN_METRIC, ResultRow
@@ -29,13 +28,11 @@ from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.first_word import FINETUNE, PROBE
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import make_project, run_stages, write_params
 from tests.helpers.word_items import make_items, unit_vectors_by_hand
 
 # The family with the smallest vocabulary.
-WORDS = sorted(
-    word for word in tiny.tokenizer("sa_lstm").backend_tokenizer.get_vocab() if word.isalpha()
-)[:40]
+WORDS = tiny.words("sa_lstm")[:40]
 UNKNOWN_WORD = "".join(WORDS[:2])  # all tokenizers know its letters, none knows the word
 # Models whose vocabulary is closed.
 CLOSED_VOCABULARY = [
@@ -87,14 +84,10 @@ def build_task(root: Path, kind: str, table: pd.DataFrame, **keys: Any) -> TaskI
 
 def build_context(name: str, items: TaskItems) -> EvalContext:
     """Return a context with an untrained tiny model."""
-    return EvalContext(
-        tiny.checkpoint(name),
+    return tiny.eval_context(
+        name,
         TaskData(items.info, items.splits),
-        EvaluateSettings(linear_probe=PROBE, bilstm_probe=tiny.BILSTM_PROBE, finetune=FINETUNE),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
+        tiny.eval_settings(PROBE, FINETUNE),
     )
 
 
@@ -104,9 +97,7 @@ def evaluate_zero_shot(name: str, items: TaskItems, folder: Path) -> EvaluationO
     assert [(run.method, run.label_count, run.finetune_seed) for run in runs] == [
         ("word_vectors", None, None)
     ]
-    return evaluate_runs(
-        build_context(name, items), runs, cache_dir=folder, report_progress=lambda *_: None
-    )
+    return tiny.evaluate_runs(build_context(name, items), runs, folder)
 
 
 def test_items_hold_the_words_and_no_train_split(tmp_path: Path) -> None:
@@ -276,13 +267,7 @@ def test_a_word_is_unknown_only_to_closed_vocabularies_without_subwords(
 def run_baselines(items: TaskItems) -> tuple[dict[str, ResultRow], pd.DataFrame]:
     """Return the baselines' rows by model, and their predictions."""
     kind = load_kind(items.info.kind)
-    (results,) = tiny.evaluate_baselines(
-        kind,
-        TaskData(items.info, items.splits),
-        split="test",
-        finetune_seeds=[0],
-        label_counts=["all"],
-    )
+    (results,) = tiny.evaluate_baselines(kind, TaskData(items.info, items.splits))
     return {row.model: row for row in results[0] if row.group == "all"}, results[1]
 
 
@@ -366,20 +351,10 @@ def test_both_kinds_run_through_the_stages_with_a_random_init_baseline(
         "adapt_tasks": [],
     }
     write_params(tmp_path, tree)
-    commands = [
-        ("sources",),
-        ("corpus", "general"),
-        ("tokenizer", "word2vec"),
-        ("pretrain", "word2vec", "0"),
-    ]
-    commands += [
-        (stage_name, *model, kind)
-        for kind in tree["tasks"]
-        for stage_name, model in (("task", ()), ("baselines", ()), ("evaluate", ("word2vec", "0")))
-    ]
-    for command in commands:
-        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
-        assert code == 0, (command, output)
+    commands = ["sources", "corpus general", "tokenizer word2vec", "pretrain word2vec 0"]
+    for kind in tree["tasks"]:
+        commands += [f"task {kind}", f"baselines {kind}", f"evaluate word2vec 0 {kind}"]
+    run_stages(tmp_path, *commands, monkeypatch=monkeypatch, capsys=capsys)
     for kind in tree["tasks"]:
         rows = read_table(tmp_path / f"artifacts/results/rows/evaluate-word2vec-0-{kind}.parquet")
         assert list(rows) == list(RESULT_COLUMNS)

@@ -7,26 +7,14 @@ import pytest
 
 from lineage import results
 from lineage.report import notes
-from lineage.results import Note, NoteKind, ResultRow, notes_from_json, notes_to_json
+from lineage.results import Note, NoteKind, notes_from_json, notes_to_json
+from tests.helpers.study_rows import build_row
 
 ROW_COLUMNS = ["model", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "finetune_seed", "fold", "trial", "label_count",
             "train_examples", "task", "kind", "test_set", "split", "group", "item_filter", "layer", "text_bytes", "metric", "value", "num_examples", "status",
             "reason"]  # fmt: skip
 PREDICTION_COLUMNS = ["model", "family", "init", "adapt_text", "transfer", "features", "head", "recipe", "pretrain_seed", "finetune_seed", "fold", "trial", "label_count",
               "task", "test_set", "split", "id", "group", "label", "prediction", "score", "correct"]  # fmt: skip
-
-
-def build_row(**changes: object) -> ResultRow:
-    values: dict = {
-        "model": "gpt",
-        "family": "gpt",
-        "task": "sense",
-        "kind": "word_sense",
-        "metric": "accuracy",
-        "value": 0.5,
-        "num_examples": 10,
-    }
-    return ResultRow(**(values | changes))
 
 
 def test_the_columns_of_a_row_are_frozen() -> None:

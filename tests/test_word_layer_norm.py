@@ -7,19 +7,15 @@ import pytest
 import torch
 
 from lineage.answers.tags import TagsAnswer
-from lineage.methods.encoding import collate_items, encode_items
-from lineage.methods.finetuning import FinetunedModel, FinetuneMethod, predict_finetuned
+from lineage.methods.encoding import collate_items
 from lineage.networks.base import Encoder
 from lineage.networks.batch import Batch
 from lineage.report.notes import format_note
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, WORDS
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune, new_finetuned, predict_finetuned
 
-FINETUNE = FinetuneMethod(
-    epochs=10, batch_size=16, learning_rate=0.004, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0, max_grad_norm=1.0,
-    word_layer_norm=True, min_steps=60, patience=None,
-)  # fmt: skip
+FINETUNE = replace(PLAIN_FINETUNE, epochs=10, batch_size=16, learning_rate=0.004, word_layer_norm=True)  # fmt: skip
 
 
 def shrink_top_layer(encoder: Encoder, factor: float) -> Encoder:
@@ -53,16 +49,12 @@ def test_word_layer_norm_normalises_word_vectors_and_nothing_else(
 ) -> None:
     make_items, answer = CASES[case]
     settings = replace(FINETUNE, word_layer_norm=word_layer_norm)
-    items = encode_items(make_items(6), tiny.tokenizer(name), max_length=None, language="en")
+    items = tiny.encode(name, make_items(6))
     batch = collate_items(tiny.tokenizer(name), items)
 
     def scores(factor: float) -> torch.Tensor:
-        model = FinetunedModel(
-            shrink_top_layer(tiny.model(name), factor),
-            answer,
-            settings,
-            seed=1,
-            example_item=items[0],
+        model = new_finetuned(
+            shrink_top_layer(tiny.model(name), factor), answer, settings, items[0]
         ).eval()
         with torch.no_grad():
             return model(batch)
@@ -72,7 +64,7 @@ def test_word_layer_norm_normalises_word_vectors_and_nothing_else(
     assert torch.allclose(full_size, small, atol=1e-4) == (
         word_layer_norm and case in WORD_LEVEL_CASES
     ), "without the norm, and for texts, the size matters"
-    model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0]).eval()
+    model = new_finetuned(tiny.model(name), answer, settings, items[0]).eval()
     with torch.no_grad():
         inputs = model.head_inputs(model.pooled_vectors(batch).vectors, batch)
         root_mean_squares = inputs.square().mean(-1).sqrt()
@@ -93,7 +85,7 @@ def test_an_encoder_with_small_vectors_learns_tags_only_with_word_layer_norm(
         [str(word) for word in rng.choice(WORDS, len(tokens))] for tokens in table["tokens"]
     ]
     table["label"] = [[WORDS.index(word) % 3 for word in tokens] for tokens in table["tokens"]]
-    items = encode_items(table, tiny.tokenizer("ulmfit"), max_length=None, language="en")
+    items = tiny.encode("ulmfit", table)
     encoder = shrink_top_layer(
         tiny.model("ulmfit", architecture=tiny.dropout_config("ulmfit", 0.0)), 1 / 64
     )
@@ -105,12 +97,8 @@ def test_an_encoder_with_small_vectors_learns_tags_only_with_word_layer_norm(
         labels,
         answer,
         replace(FINETUNE, word_layer_norm=word_layer_norm, epochs=20),
-        seed=1,
-        precision="fp32",
     )
-    predictions = predict_finetuned(
-        model, tiny.tokenizer("ulmfit"), items, precision="fp32"
-    ).argmax(-1)
+    predictions = predict_finetuned(model, tiny.tokenizer("ulmfit"), items).argmax(-1)
     assert ((predictions == labels).mean() > 0.9) == word_layer_norm
     assert (len({*predictions}) > 1) == word_layer_norm
 

@@ -15,55 +15,40 @@ from lineage.answers.choice import ChoiceAnswer
 from lineage.answers.label import LabelAnswer
 from lineage.answers.number import NumberAnswer
 from lineage.answers.text_features import fit_text_vectorizer, text_features
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.language import truncate_pair_lengths
 from lineage.methods import finetuning
-from lineage.methods.encoder import EvalContext, keep_one_order
-from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.encoder import keep_one_order
+from lineage.methods.encoding import EncodedItem, collate_items
 from lineage.methods.finetuning import (
-    FinetunedModel,
     FinetuneMethod,
     finetuning_objective,
-    predict_finetuned,
 )
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.pooling import combine_pair, pair_width, pool_pair
 from lineage.methods.registry import EvaluateSettings
-from lineage.methods.stored_features import extract_features
 from lineage.methods.tfidf import fit_tfidf
 from lineage.networks.batch import Batch
 from lineage.tasks.base import load_kind
 from lineage.tasks.info import TaskInfo
 from lineage.tokenizers.pairs import encode_pairs
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import (
+    PLAIN_FINETUNE,
+    extract_features,
+    finetune,
+    new_finetuned,
+    predict_finetuned,
+)
+from tests.helpers.tables import build_table_items
 
 # Models of one family encode items in the same way.
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
-FINETUNE = FinetuneMethod(
-    epochs=15,
-    batch_size=8,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = replace(PLAIN_FINETUNE, epochs=15)
 FROZEN = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 # ulmfit has the smallest vocabulary.
-WORDS = sorted(
-    word for word in tiny.tokenizer("ulmfit").backend_tokenizer.get_vocab() if word.isalpha()
-)[:40]
+WORDS = tiny.words("ulmfit")[:40]
 A, B = "the cat sat . it slept .", "a dog ran off ."
 
 
@@ -184,12 +169,12 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
     results = {}
     for symmetric in (True, False):
         items, swapped_items = (
-            encode_items(some_table, tokenizer, max_length=None, language="en", symmetric=symmetric)
+            tiny.encode(name, some_table, symmetric=symmetric)
             for some_table in (table, swapped_table)
         )
         assert {len(item.encodings) for item in items} == {1 + symmetric}
         features = [
-            extract_features(tiny.model(name), tokenizer, some_items, precision="fp32")
+            extract_features(tiny.model(name), tokenizer, some_items)
             for some_items in (items, swapped_items)
         ]
         probe = fit_linear_probe(
@@ -202,12 +187,9 @@ def test_swapped_texts_of_a_symmetric_task_get_the_same_probabilities(name: str)
             table["label"].to_numpy(),
             tiny.label_answer(2),
             settings,
-            seed=1,
-            precision="fp32",
         )
         finetuned_scores = [
-            predict_finetuned(model, tokenizer, some_items, precision="fp32")
-            for some_items in (items, swapped_items)
+            predict_finetuned(model, tokenizer, some_items) for some_items in (items, swapped_items)
         ]
         results[symmetric] = [(probe(features[0]), probe(features[1])), finetuned_scores]
     for original, swapped in results[True]:
@@ -222,11 +204,10 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
     labels = table["label"].to_numpy()
     reversed_table = table.assign(choices=[choices[::-1] for choices in table["choices"]])
     items, reversed_items = (
-        encode_items(some_table, tokenizer, max_length=None, language="en")
-        for some_table in (table, reversed_table)
+        tiny.encode(name, some_table) for some_table in (table, reversed_table)
     )
     features = [
-        extract_features(tiny.model(name), tokenizer, some_items, precision="fp32")
+        extract_features(tiny.model(name), tokenizer, some_items)
         for some_items in (items, reversed_items)
     ]
     assert features[0].shape[:2] == (36, 3)
@@ -237,21 +218,11 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
     learning_rate = 0.01 if name in tiny.TRAINED else 0.05
     settings = FinetuneMethod(**{**vars(FINETUNE), "learning_rate": learning_rate})
     model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        labels,
-        tiny.label_answer(3, choices=True),
-        settings,
-        seed=1,
-        precision="fp32",
+        tiny.model(name), tokenizer, items, labels, tiny.label_answer(3, choices=True), settings
     )
     for scores in (
         [probe(item_features) for item_features in features],
-        [
-            predict_finetuned(model, tokenizer, some_items, precision="fp32")
-            for some_items in (items, reversed_items)
-        ],
+        [predict_finetuned(model, tokenizer, some_items) for some_items in (items, reversed_items)],
     ):
         np.testing.assert_allclose(scores[0].sum(1), 1.0)
         assert (scores[0].argmax(1) == labels).mean() > 0.9
@@ -263,8 +234,8 @@ def test_a_choice_is_learned_and_its_position_does_not_matter(name: str) -> None
 def test_the_last_feature_of_a_pair_is_the_cosine_of_both_texts_in_every_layer(name: str) -> None:
     model = tiny.model(name)
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(pair_table(9), tokenizer, max_length=None, language="en")
-    features = extract_features(model, tokenizer, items, precision="fp32")
+    items = tiny.encode(name, pair_table(9))
+    features = extract_features(model, tokenizer, items)
     size = max(model.hidden_sizes())
     assert features.shape == (9, len(model.hidden_sizes()), pair_width(size))
     for layer, width in enumerate(model.hidden_sizes()):
@@ -294,10 +265,10 @@ def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str,
     tokenizer = tiny.tokenizer(name)
     table = pair_table(7) if case == "pairs" else choice_table(7)
     labels = table["label"].to_numpy()
-    items = encode_items(table, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, table)
     answer = tiny.label_answer(2) if case == "pairs" else tiny.label_answer(3, choices=True)
     settings = replace(FINETUNE, epochs=1, min_steps=None)
-    model = FinetunedModel(tiny.model(name), answer, settings, seed=1, example_item=items[0])
+    model = new_finetuned(tiny.model(name), answer, settings, items[0])
     assert model.pair_head is not None
     (weight,) = weights_of(model.pair_head)
     initial_weight = weight.detach().clone()
@@ -316,9 +287,7 @@ def test_fine_tuning_trains_both_heads_of_pairs_and_adds_their_scores(name: str,
         expected = model.head(model.head_inputs(pooled.vectors, batch))
     torch.testing.assert_close(first, expected.view(first.shape))
     assert not torch.allclose(both, first)
-    trained = finetune(
-        tiny.model(name), tokenizer, items, labels, answer, settings, seed=1, precision="fp32"
-    )
+    trained = finetune(tiny.model(name), tokenizer, items, labels, answer, settings)
     assert trained.pair_head is not None
     (trained_weight,) = weights_of(trained.pair_head)
     assert (trained_weight - initial_weight).abs().max() > 1e-4
@@ -334,7 +303,7 @@ def test_fine_tuned_static_vectors_learn_whether_two_texts_are_equal() -> None:
         first if label else random_text(4, rng) for first, label in zip(firsts, labels, strict=True)
     ]
     table = pd.DataFrame({"text": firsts, "second": seconds})
-    items = encode_items(table, tokenizer, max_length=None, language="en")
+    items = tiny.encode("word2vec", table)
     model = finetune(
         tiny.model("word2vec"),
         tokenizer,
@@ -342,26 +311,20 @@ def test_fine_tuned_static_vectors_learn_whether_two_texts_are_equal() -> None:
         labels[:150],
         tiny.label_answer(2),
         replace(FINETUNE, learning_rate=0.2),
-        seed=1,
-        precision="fp32",
     )
-    scores = predict_finetuned(model, tokenizer, items[150:], precision="fp32")
+    scores = predict_finetuned(model, tokenizer, items[150:])
     assert (scores.argmax(1) == labels[150:]).mean() > 0.95
 
 
 def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_label_gain() -> None:
-    tokenizer = tiny.tokenizer("sa_lstm")
     words = pd.DataFrame({"tokens": [["the", "cat", "sat"]], "target": [1]})
     tables = {"text": pair_table(3)[["text"]], "pair": pair_table(3), "word": words}
-    items = {
-        case: encode_items(table, tokenizer, max_length=None, language="en")[0]
-        for case, table in tables.items()
-    }
+    items = {case: tiny.encode("sa_lstm", table)[0] for case, table in tables.items()}
     windows = replace(FINETUNE, bptt_window=3)
     gain = replace(FINETUNE, linear_label_gain=True)
     models = {
-        (case, settings.recipe): FinetunedModel(
-            tiny.model("sa_lstm"), tiny.label_answer(2), settings, seed=1, example_item=item
+        (case, settings.recipe): new_finetuned(
+            tiny.model("sa_lstm"), tiny.label_answer(2), settings, item
         )
         for case, item in items.items()
         for settings in (windows, gain)
@@ -374,13 +337,9 @@ def test_only_pairs_have_a_second_head_and_they_are_read_without_windows_and_lab
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_of_an_item_do_not_depend_on_the_batch(name: str) -> None:
     tokenizer, table = tiny.tokenizer(name), choice_table(9)
-    items = encode_items(table, tokenizer, max_length=None, language="en")
-    model = FinetunedModel(
-        tiny.model(name),
-        tiny.label_answer(3, choices=True),
-        FINETUNE,
-        seed=1,
-        example_item=items[0],
+    items = tiny.encode(name, table)
+    model = new_finetuned(
+        tiny.model(name), tiny.label_answer(3, choices=True), FINETUNE, items[0]
     ).eval()
     batch_scores = model(collate_items(tokenizer, items))
     for row, item in enumerate(items):
@@ -435,15 +394,6 @@ def test_tfidf_of_pairs_uses_shared_words_and_ignores_the_order_of_symmetric_tex
     assert np.abs(scores(swapped) - symmetric_scores).max() > 1e-3
 
 
-def build_task(root: Path, tables: dict[str, pd.DataFrame], **fields: object) -> TaskItems:
-    for split, table in tables.items():
-        table.to_parquet(root / f"{split}.parquet")
-    task = parse_record(
-        Task, {"files": {split: f"{split}.parquet" for split in tables}, **fields}, "task"
-    )
-    return build_items("x", task, load_kind(task.kind), seed=1, root=root, where="task")
-
-
 CHOICE_TASK = {
     "kind": "multiple_choice",
     "text": ["text"],
@@ -465,9 +415,11 @@ def test_choices_are_several_columns_or_one_column_of_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    items_from_columns = build_task(tmp_path, {"train": ROWS, "test": ROWS[:4]}, **CHOICE_TASK)
+    items_from_columns = build_table_items(
+        tmp_path, {"train": ROWS, "test": ROWS[:4]}, **CHOICE_TASK
+    )
     list_table = ROWS.assign(ends=[list(row) for row in zip(ROWS["one"], ROWS["two"], strict=True)])
-    items_from_lists = build_task(
+    items_from_lists = build_table_items(
         tmp_path,
         {"train": list_table, "test": list_table[:4]},
         **{**CHOICE_TASK, "choices": ["ends"]},
@@ -482,7 +434,7 @@ def test_a_label_of_choices_may_be_an_index_that_train_never_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    task_items = build_task(
+    task_items = build_table_items(
         tmp_path,
         {"train": ROWS.assign(label=1), "validation": ROWS[:4], "test": ROWS[:4]},
         **CHOICE_TASK,
@@ -501,19 +453,21 @@ def test_two_texts_share_max_words(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "max_words": 5,
         "validation_share": 0.2,
     }
-    task_items = build_task(tmp_path, {"train": table, "test": table[:4]}, **fields, symmetric=True)
+    task_items = build_table_items(
+        tmp_path, {"train": table, "test": table[:4]}, **fields, symmetric=True
+    )
     row = task_items.splits["test"].iloc[0]
     assert (row["text"], row["second"]) == ("one two three", "a b")
     assert task_items.info.truncated["test"] == 4
     assert task_items.info.symmetric
     with pytest.raises(InputError, match="symmetric needs two texts"):
-        build_task(
+        build_table_items(
             tmp_path,
             {"train": table, "test": table[:4]},
             **{**fields, "text": ["text"]},
             symmetric=True,
         )
-    task_items = build_task(
+    task_items = build_table_items(
         tmp_path, {"train": table, "test": table[:4]}, **{**CHOICE_TASK, "max_words": 5}
     )
     row = task_items.splits["test"].iloc[0]
@@ -526,7 +480,7 @@ def test_a_question_follows_the_passage_and_is_not_truncated(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     table = ROWS.assign(text="one two three four five six", asks="why so", one="a b")
-    task_items = build_task(
+    task_items = build_table_items(
         tmp_path,
         {"train": table, "test": table[:4]},
         **{**CHOICE_TASK, "text": ["text", "asks"], "max_words": 7},
@@ -599,7 +553,7 @@ def test_invalid_choices_are_reported_by_file_and_row(
     monkeypatch.chdir(tmp_path)
     train = ROWS.assign(one=[["a", "b"]] * 20) if fields.get("choices") == ["one"] else ROWS
     with pytest.raises(InputError, match=message):
-        build_task(
+        build_table_items(
             tmp_path,
             {"train": train, "validation": train, "test": ROWS.assign(**change)},
             **{**CHOICE_TASK, **fields},
@@ -623,20 +577,9 @@ def swap_consistency(name: str, folder: Path, *, symmetric: bool = True) -> dict
         bilstm_probe=replace(tiny.BILSTM_PROBE, epochs=1),
         finetune=replace(FINETUNE, epochs=2),
     )
-    context = EvalContext(
-        tiny.checkpoint(name),
-        TaskData(task_info, splits),
-        settings,
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
-    )
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(task_info, ("random",), ("all",), (0,))],
-        cache_dir=folder,
-        report_progress=lambda *_: None,
+    context = tiny.eval_context(name, TaskData(task_info, splits), settings)
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, tiny.list_runs(task_info, ("random",), ("all",), (0,)), folder
     )
     assert set(predictions["split"]) == {"validation", "test"}
     assert "swap_consistency" not in predictions
@@ -686,15 +629,8 @@ def test_numbers_agree_within_a_tenth_of_their_standard_deviation() -> None:
 
 def test_keep_one_order_repeats_that_order_twice() -> None:
     table = pd.DataFrame({"text": [A], "second": [B]})
-    (symmetric_item,) = encode_items(
-        table, tiny.tokenizer("gpt"), max_length=None, language="en", symmetric=True
-    )
-    (swapped_item,) = encode_items(
-        pd.DataFrame({"text": [B], "second": [A]}),
-        tiny.tokenizer("gpt"),
-        max_length=None,
-        language="en",
-    )
+    (symmetric_item,) = tiny.encode("gpt", table, symmetric=True)
+    (swapped_item,) = tiny.encode("gpt", pd.DataFrame({"text": [B], "second": [A]}))
     for order, expected in ((0, symmetric_item.encoded), (1, swapped_item.encoded)):
         (item,) = keep_one_order([symmetric_item], order)
         assert len(item.encodings) == 2

@@ -15,19 +15,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lineage.answers.label import LabelAnswer
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.bilstm_probe import BilstmProbe, predict_bilstm_probe
-from lineage.methods.cached_features import cache_features
-from lineage.methods.encoder import EvalContext
-from lineage.methods.encoding import answer_rows, collate_items, encode_items
-from lineage.methods.finetuning import FinetuneMethod
+from lineage.methods.encoding import answer_rows, collate_items
 from lineage.methods.linear_probe import LinearProbeMethod
-from lineage.methods.registry import EvaluateSettings
 from lineage.networks.layers.crf import LinearChainCRF
 from lineage.tasks.info import TaskInfo
 from tests.helpers import tiny
 from tests.helpers.answer_cases import CASES, labelled_texts, tagged_sentences
-from tests.helpers.fitting import finetune, fit_bilstm_probe
+from tests.helpers.fitting import PLAIN_FINETUNE, cache_features, fit_bilstm_probe
 
 
 def random_crf(num_tags: int) -> LinearChainCRF:
@@ -88,11 +83,9 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     build_table, answer = CASES[case]
     table = build_table(90)
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(
-        table, tokenizer, max_length=None, language="en", symmetric=case == "pairs"
-    )
+    items = tiny.encode(name, table, symmetric=case == "pairs")
     model = tiny.model(name)
-    features = cache_features(model, tokenizer, items, precision="fp32")
+    features = cache_features(model, tokenizer, items)
     for layer_index, layer in enumerate(model.encode(collate_items(tokenizer, [items[4]]))):
         cached_layer = torch.from_numpy(features.layers[4][-1][:, layer_index, : layer.shape[-1]])
         torch.testing.assert_close(
@@ -101,9 +94,7 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     settings = replace(tiny.BILSTM_PROBE, epochs=20) if name == "elmo" else tiny.BILSTM_PROBE
     if case == "tags":
         features = features.pool_words()
-    probe = fit_bilstm_probe(
-        features, answer.labels(table), answer, settings, seed=1, device=tiny.CPU
-    )
+    probe = fit_bilstm_probe(features, answer.labels(table), answer, settings)
     scores, best, _ = predict_bilstm_probe(probe, features)
     labels = answer.labels(table)
     assert (best is not None) == (case == "tags")
@@ -117,14 +108,14 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
     short_settings = replace(tiny.BILSTM_PROBE, epochs=2)
     first, second = (
         predict_bilstm_probe(
-            fit_bilstm_probe(features, labels, answer, short_settings, seed=1, device=tiny.CPU),
+            fit_bilstm_probe(features, labels, answer, short_settings),
             features,
         )[0]
         for _ in range(2)
     )
     assert np.array_equal(first, second)
     for number in (0, 17, 60):
-        single = cache_features(model, tokenizer, [items[number]], precision="fp32")
+        single = cache_features(model, tokenizer, [items[number]])
         single_scores, *_ = predict_bilstm_probe(
             probe, single.pool_words() if case == "tags" else single
         )
@@ -139,11 +130,11 @@ def test_every_kind_of_task_is_learned_and_scores_do_not_depend_on_the_batch(
 def test_the_bilstm_matches_a_packed_lstm_of_torch() -> None:
     """Outputs and gradients match those of torch with the same weights and known lengths."""
     tokenizer = tiny.tokenizer("bert")
-    items = encode_items(labelled_texts(3), tokenizer, max_length=None, language="en")
+    items = tiny.encode("bert", labelled_texts(3))
     probe = BilstmProbe(
         LabelAnswer(("a", "b")),
         tiny.BILSTM_PROBE,
-        cache_features(tiny.model("bert"), tokenizer, items, precision="fp32"),
+        cache_features(tiny.model("bert"), tokenizer, items),
         seed=1,
     )
     (forward_lstm,), (backward_lstm,) = probe.bilstm.forward_lstms, probe.bilstm.backward_lstms
@@ -171,53 +162,6 @@ def test_the_bilstm_matches_a_packed_lstm_of_torch() -> None:
             torch.testing.assert_close(value.grad, reference.get_parameter(f"{name}{suffix}").grad)
 
 
-@pytest.mark.parametrize("method", ["finetuned", "bilstm_probe"])
-def test_with_few_labels_training_runs_at_least_min_steps(method: str) -> None:
-    """Nine items in batches of five give two steps per epoch.
-
-    A minimum of seven steps gives exactly four epochs, and of three steps the two that are set.
-    """
-    table = labelled_texts(9)
-    tokenizer = tiny.tokenizer("bert")
-    items = encode_items(table, tokenizer, max_length=None, language="en")
-    answer = LabelAnswer(("a", "b"))
-    labels = answer.labels(table)
-
-    def train_weights(**settings: Any) -> torch.Tensor:
-        model: torch.nn.Module
-        if method == "bilstm_probe":
-            features = cache_features(tiny.model("bert"), tokenizer, items, precision="fp32")
-            model = fit_bilstm_probe(
-                features,
-                labels,
-                answer,
-                replace(tiny.BILSTM_PROBE, batch_size=5, **settings),
-                seed=1,
-                device=tiny.CPU,
-            )
-        else:
-            finetune_settings = replace(
-                tiny.model_config("bert").evaluate.finetune,
-                batch_size=5,
-                **({"min_steps": None} | settings),
-            )
-            model = finetune(
-                tiny.model("bert"),
-                tokenizer,
-                items,
-                labels,
-                answer,
-                finetune_settings,
-                seed=1,
-                precision="fp32",
-            ).head
-        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-    assert torch.equal(train_weights(epochs=2, min_steps=7), train_weights(epochs=4))
-    assert torch.equal(train_weights(epochs=2, min_steps=3), train_weights(epochs=2))
-    assert not torch.equal(train_weights(epochs=2), train_weights(epochs=4))
-
-
 def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> None:
     task_info = TaskInfo(
         name="x",
@@ -232,18 +176,13 @@ def test_an_evaluation_has_results_for_each_probe_of_the_task(tmp_path: Any) -> 
         task_info,
         {"train": table, "validation": table[:10], "test": table[10:20].reset_index(drop=True)},
     )
-    finetune_settings = FinetuneMethod(epochs=1, batch_size=8, learning_rate=0.01, layer_lr_decay=1.0, cut_frac=0.1, ratio=32.0, gradual_unfreezing=0.0, weight_decay=0.0, dropout=0.0,
-                          max_grad_norm=1.0, min_steps=60, patience=None)  # fmt: skip
-    settings = EvaluateSettings(
-        linear_probe=LinearProbeMethod(trials=(), l2=0.001, max_iter=30),
-        bilstm_probe=tiny.BILSTM_PROBE,
-        finetune=finetune_settings,
+    finetune_settings = replace(PLAIN_FINETUNE, epochs=1)  # fmt: skip
+    settings = tiny.eval_settings(
+        LinearProbeMethod(trials=(), l2=0.001, max_iter=30), finetune_settings
     )
-    context = EvalContext(tiny.checkpoint("gpt"), data, settings, 0, 1000, "fp32", tiny.CPU)
+    context = tiny.eval_context("gpt", data, settings)
     runs = [*tiny.list_runs(task_info, ("random",), ("all",), (0,))]
-    rows, predictions, *_ = evaluate_runs(
-        context, runs, cache_dir=tmp_path, report_progress=lambda *_: None
-    )
+    rows, predictions, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "scalar_mix"),
         ("frozen", "bilstm_crf", "scalar_mix"),

@@ -14,25 +14,26 @@ from lineage.answers.base import correct_column
 from lineage.answers.metrics import METRICS, score_answers
 from lineage.answers.span import MAX_ANSWER_WORDS, SpanAnswer, find_best_span
 from lineage.data.task_data import TaskData
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.language import word_spans
 from lineage.methods.bilstm_probe import predict_bilstm_probe
-from lineage.methods.cached_features import cache_features
-from lineage.methods.encoder import EvalContext
 from lineage.methods.encoding import (
     answer_rows,
     collate_items,
-    encode_items,
     encode_question_context,
 )
-from lineage.methods.finetuning import FinetuneMethod, predict_finetuned
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import EvaluateSettings
-from lineage.methods.stored_features import extract_features
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune, fit_bilstm_probe
+from tests.helpers.fitting import (
+    PLAIN_FINETUNE,
+    cache_features,
+    extract_features,
+    finetune,
+    fit_bilstm_probe,
+    predict_finetuned,
+)
 from tests.helpers.questions import build_questions, build_task
 
 NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
@@ -40,20 +41,7 @@ LEARNING_NAMES = [
     name if name in ("word2vec", "bert") else pytest.param(name, marks=pytest.mark.slow)
     for name in NAMES
 ]
-FINETUNE = FinetuneMethod(
-    epochs=12,
-    batch_size=8,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=32.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+FINETUNE = PLAIN_FINETUNE
 LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.0003, max_iter=100)
 
 
@@ -65,20 +53,15 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     tokenizer = tiny.tokenizer(name)
     train = task.splits["train"]
     test = task.splits["test"]
-    items, test_items = (
-        encode_items(table, tokenizer, max_length=20, language="en") for table in (train, test)
-    )
+    items, test_items = (tiny.encode(name, table, max_length=20) for table in (train, test))
     answer = load_kind(task.info.kind).answer.fit(task.info.labels, train)
     assert answer == SpanAnswer()
     features, test_features = (
-        extract_features(tiny.model(name), tokenizer, encoded, precision="fp32")
-        for encoded in (items, test_items)
+        extract_features(tiny.model(name), tokenizer, encoded) for encoded in (items, test_items)
     )
     assert len(test_features) == sum(len(starts) for starts in test["starts"])
     order = np.random.default_rng(1).permutation(len(test_items))
-    permuted = extract_features(
-        tiny.model(name), tokenizer, [test_items[i] for i in order], precision="fp32"
-    )
+    permuted = extract_features(tiny.model(name), tokenizer, [test_items[i] for i in order])
     np.testing.assert_allclose(
         permuted,
         test_features[np.concatenate([answer_rows(test_items)[i] for i in order])],
@@ -86,28 +69,16 @@ def test_every_family_learns_spans_frozen_and_finetuned_and_beats_the_baselines(
     )
     learning_rates = dict.fromkeys(tiny.STATIC, 0.05) | {"ulmfit": 0.03}
     settings = dataclasses.replace(FINETUNE, learning_rate=learning_rates.get(name, 0.01))
-    model = finetune(
-        tiny.model(name),
-        tokenizer,
-        items,
-        answer.labels(train),
-        answer,
-        settings,
-        seed=1,
-        precision="fp32",
-    )
+    model = finetune(tiny.model(name), tokenizer, items, answer.labels(train), answer, settings)
     all_scores = [
         fit_linear_probe(features, answer.labels(train), answer, LINEAR_PROBE, seed=0)(
             test_features
         ),
-        predict_finetuned(model, tokenizer, test_items, precision="fp32"),
+        predict_finetuned(model, tokenizer, test_items),
     ]
     majority, _ = tiny.evaluate_baselines(
         load_kind("extractive_qa"),
         TaskData(task.info, {"train": train, "validation": test, "test": test}),
-        split="test",
-        finetune_seeds=[0],
-        label_counts=["all"],
         tfidf_C=(10.0,),
     )
     baseline_f1 = majority[1]["correct"].mean()
@@ -138,7 +109,7 @@ def test_a_probe_is_at_chance_if_there_is_nothing_to_learn(tmp_path: Path) -> No
     tokenizer = tiny.tokenizer("word2vec")
     train = task.splits["train"]
     test = task.splits["test"]
-    features = [extract_features(tiny.model("word2vec"), tokenizer, encode_items(table, tokenizer, max_length=None, language="en"), precision="fp32")
+    features = [extract_features(tiny.model("word2vec"), tokenizer, tiny.encode("word2vec", table))
                 for table in (train, test)]  # fmt: skip
     scores = fit_linear_probe(
         features[0], SpanAnswer().labels(train), SpanAnswer(), LINEAR_PROBE, seed=0
@@ -161,18 +132,13 @@ def test_linear_and_bilstm_probes_use_the_question(tmp_path: Path) -> None:
     train = task.splits["train"]
     test = task.splits["test"]
     swapped = test.assign(question=[wrong for _, wrong in pairs[330:]])
-    items = [
-        encode_items(inputs, tokenizer, max_length=None, language="en")
-        for inputs in (train, test, swapped)
-    ]
+    items = [tiny.encode("word2vec", inputs) for inputs in (train, test, swapped)]
     model = tiny.model("word2vec")
     labels = SpanAnswer().labels(train)
-    features = [extract_features(model, tokenizer, inputs, precision="fp32") for inputs in items]
+    features = [extract_features(model, tokenizer, inputs) for inputs in items]
     predict_linear = fit_linear_probe(features[0], labels, SpanAnswer(), LINEAR_PROBE, seed=0)
-    cached = [cache_features(model, tokenizer, inputs, precision="fp32") for inputs in items]
-    bilstm = fit_bilstm_probe(
-        cached[0], labels, SpanAnswer(), tiny.BILSTM_PROBE, seed=1, device=tiny.CPU
-    )
+    cached = [cache_features(model, tokenizer, inputs) for inputs in items]
+    bilstm = fit_bilstm_probe(cached[0], labels, SpanAnswer(), tiny.BILSTM_PROBE)
     assert len(bilstm.output_layer.weight.T) == 2 * tiny.BILSTM_PROBE.hidden_size, (
         "the head gets single words, not a combination of two texts"
     )
@@ -316,14 +282,9 @@ def test_an_evaluation_has_all_runs_and_reports_truncated_contexts(tmp_path: Pat
         bilstm_probe=dataclasses.replace(tiny.BILSTM_PROBE, epochs=2),
         finetune=dataclasses.replace(FINETUNE, epochs=1),
     )
-    context = EvalContext(
-        checkpoint, TaskData(task.info, task.splits), settings, 0, 1000, "fp32", tiny.CPU
-    )
-    rows, predictions, *_ = evaluate_runs(
-        context,
-        [*tiny.list_runs(task.info, ("random",), ("all",), (0,))],
-        cache_dir=tmp_path / "keep",
-        report_progress=lambda *_: None,
+    context = tiny.eval_context(checkpoint, TaskData(task.info, task.splits), settings)
+    rows, predictions, *_ = tiny.evaluate_runs(
+        context, tiny.list_runs(task.info, ("random",), ("all",), (0,)), tmp_path / "keep"
     )
     assert {(row.transfer, row.head, row.features) for row in rows} == {
         ("frozen", "linear", "scalar_mix"), ("frozen", "bilstm", "scalar_mix"), ("finetuned", "linear", "last")}  # fmt: skip

@@ -9,10 +9,8 @@ import pytest
 
 from lineage import artifacts
 from lineage.analysis.answers import calibrate, count_confusions, score_classes
-from lineage.analysis.build import build_results
 from lineage.analysis.decision import decide
-from lineage.analysis.records import AnswerDetails, ClassScore
-from lineage.config.params import ReportParams
+from lineage.analysis.records import Analysis, AnswerDetails, ClassScore
 from lineage.report.answers import (
     choose_systems,
     describe_calibration,
@@ -21,7 +19,6 @@ from lineage.report.answers import (
     list_answer_figures,
 )
 from lineage.report.decisions import find_largest_decisions
-from tests.helpers.study_rows import GRID, Study
 
 LABELS = np.array(["a"] * 6 + ["b"] * 3 + ["c"], dtype=object)
 ANSWERS = np.array(["a"] * 4 + ["b"] * 2 + ["b"] * 3 + ["a"], dtype=object)
@@ -70,9 +67,9 @@ def test_the_weakest_label_is_named() -> None:
     assert "weakest on label x: F1 20.0" in describe_classes(classes, place=1, name="m")
 
 
-def test_the_answers_of_a_study_are_those_of_its_predictions(tmp_path: Path) -> None:
-    folder = Study(tmp_path, items=80).write()
-    analysis = build_results(folder, GRID, ReportParams())[1]
+def test_the_answers_of_a_study_are_those_of_its_predictions(
+    analysis: Analysis, study_folder: Path
+) -> None:
     details = {one.task: one for one in analysis.answer_details}
     assert "sense" in details
     own = details["sense"]
@@ -81,7 +78,8 @@ def test_the_answers_of_a_study_are_those_of_its_predictions(tmp_path: Path) -> 
     )
     assert own.systems == tuple(one.system for one in ranking.standings)
     tables = [
-        artifacts.read_table(path) for path in (folder / "predictions").glob("*-sense.parquet")
+        artifacts.read_table(path)
+        for path in (study_folder / "predictions").glob("*-sense.parquet")
     ]
     table = pd.concat(tables)
     best = own.systems[0]
@@ -101,9 +99,7 @@ def test_the_answers_of_a_study_are_those_of_its_predictions(tmp_path: Path) -> 
     assert drawn and all("<svg" in one.svg and one.caption for one in drawn)
 
 
-def test_the_figures_show_the_system_to_use_first(tmp_path: Path) -> None:
-    folder = Study(tmp_path, items=80).write()
-    analysis = build_results(folder, GRID, ReportParams())[1]
+def test_the_figures_show_the_system_to_use_first(analysis: Analysis) -> None:
     details: AnswerDetails = next(one for one in analysis.answer_details if one.task == "sense")
     decision = next(
         one for one in decide(analysis, {}) if (one.task, one.label_count) == ("sense", "all")

@@ -18,9 +18,9 @@ from lineage.methods.bilstm_probe import (
     BilstmProbeMethod,
     predict_bilstm_probe,
 )
-from lineage.methods.cached_features import CachedFeatures, FeatureBatch, cache_features
+from lineage.methods.cached_features import CachedFeatures, FeatureBatch
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import answer_rows, encode_items
+from lineage.methods.encoding import answer_rows
 from lineage.methods.run_predictions import RunPredictions
 from lineage.study.checks import check_study
 from tests.helpers import tiny
@@ -32,7 +32,7 @@ from tests.helpers.by_hand import (
     lstm_step,
     parameter_arrays,
 )
-from tests.helpers.fitting import fit_bilstm_probe
+from tests.helpers.fitting import cache_features, fit_bilstm_probe
 from tests.helpers.joined_features import build_eval_context, cache_joined_features
 
 JOINS = ("input", "first", "second")
@@ -49,7 +49,7 @@ def small_probe(case: str, join: str) -> tuple[BilstmProbe, FeatureBatch, Cached
     make_items, answer = CASES[case]
     tokenizer = tiny.tokenizer("bert")
     rng = np.random.default_rng(6)
-    items = encode_items(make_items(3), tokenizer, max_length=None, language="en")
+    items = tiny.encode("bert", make_items(3))
     features = []
     for item in items:
         layers_TLD = rng.normal(size=(len(item.encoded.ids), L, D + S))
@@ -156,20 +156,13 @@ def test_predictions_of_each_join_do_not_depend_on_the_batch(case: str, join: st
     make_items, answer = CASES[case]
     table = make_items(12)
     features = cache_joined_features(
-        encode_items(
-            table, tiny.tokenizer("bert"), max_length=None, language="en", symmetric=case == "pairs"
-        ),
+        tiny.encode("bert", table, symmetric=case == "pairs"),
         "bert",
     )
     if case == "tags":
         features = features.pool_words()
     probe = fit_bilstm_probe(
-        features,
-        answer.labels(table),
-        answer,
-        probe_settings(join, epochs=2, dropout=0.2),
-        seed=1,
-        device=tiny.CPU,
+        features, answer.labels(table), answer, probe_settings(join, epochs=2, dropout=0.2)
     )
     together = predict_bilstm_probe(probe, features).outputs_MK
     for number in (0, 5, 11):
@@ -218,20 +211,10 @@ def test_without_static_vectors_the_join_changes_nothing() -> None:
     table = CASES["tags"][0](9)
     answer = CASES["tags"][1]
     features = cache_features(
-        tiny.model("bert"),
-        tiny.tokenizer("bert"),
-        encode_items(table, tiny.tokenizer("bert"), max_length=None, language="en"),
-        precision="fp32",
+        tiny.model("bert"), tiny.tokenizer("bert"), tiny.encode("bert", table)
     ).pool_words()
     probes = [
-        fit_bilstm_probe(
-            features,
-            answer.labels(table),
-            answer,
-            probe_settings(join, epochs=2),
-            seed=1,
-            device=tiny.CPU,
-        )
+        fit_bilstm_probe(features, answer.labels(table), answer, probe_settings(join, epochs=2))
         for join in JOINS
     ]
     for probe in probes[1:]:

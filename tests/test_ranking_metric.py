@@ -18,8 +18,6 @@ from lineage.artifacts import read_table, write_table
 from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.data.dataset_stats import compute_dataset_stats, write_dataset_stats
-from lineage.evaluation.evaluate import evaluate_runs
-from lineage.methods.encoder import EvalContext
 from lineage.methods.heads import FittedHead, StartedHead
 from lineage.methods.linear_probe import LinearProbeMethod
 from lineage.methods.trials import Trial, fit_best_trial
@@ -29,6 +27,7 @@ from tests.helpers import tiny
 from tests.helpers.study_rows import (
     ENSEMBLE,
     Study,
+    analyze,
     with_probabilities,
     write_no_ngrams,
     write_overlap,
@@ -130,32 +129,12 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
     }
     data = build_task(tmp_path, frame[:200], **task_keys)
     assert data.info.metric == ["matthews", "accuracy"]
-    context = EvalContext(
-        tiny.checkpoint("word2vec"),
-        data,
-        tiny.model_config("word2vec").evaluate,
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
+    context = tiny.eval_context("word2vec", data, tiny.model_config("word2vec").evaluate)
+    runs = tiny.list_runs(data.info, ("random",), ("all",), (0, 1), method="_probe")
+    rows, predictions, *_ = tiny.evaluate_runs(context, runs, tmp_path / "keep")
+    baseline_cells = tiny.evaluate_baselines(
+        load_kind("text_classification"), data, finetune_seeds=(0, 1)
     )
-    runs = [
-        cell
-        for cell in tiny.list_runs(data.info, ("random",), ("all",), (0, 1))
-        if cell.method.endswith("_probe")
-    ]
-    rows, predictions, *_ = evaluate_runs(
-        context, runs, cache_dir=tmp_path / "keep", report_progress=lambda *_: None
-    )
-    baseline_cells = [
-        *tiny.evaluate_baselines(
-            load_kind("text_classification"),
-            data,
-            split="test",
-            finetune_seeds=(0, 1),
-            label_counts=("all",),
-        )
-    ]
     results = tmp_path / "results"
     baseline_rows = [row for cell_rows, _ in baseline_cells for row in cell_rows]
     baseline_predictions = pd.concat([table for _, table in baseline_cells])
@@ -194,7 +173,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         "the majority class is constant"
     )
     assert baselines["tfidf"].ci_high > baselines["tfidf"].mean > 0.2
-    without = build_results(results, grid, ReportParams())[1]
+    without = analyze(results, grid)
     assert {score.metric for score in without.scores} == {"accuracy"}, (
         "without tasks, no metric is named"
     )

@@ -14,7 +14,6 @@ from lineage.config.params import Params, parse_params
 from lineage.config.resolve import merge_trees
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import linear_probe
 from lineage.methods.bilstm_probe import (
     BilstmProbe,
@@ -22,8 +21,7 @@ from lineage.methods.bilstm_probe import (
     bilstm_probe_objective,
 )
 from lineage.methods.cached_features import CachedFeatures
-from lineage.methods.encoder import EncoderUnderTest, EvalContext
-from lineage.methods.encoding import encode_items
+from lineage.methods.encoder import EncoderUnderTest
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
 from lineage.methods.registry import WHOLE_NETWORK
 from lineage.methods.stored_features import FEATURE_DESCRIPTIONS, select_layers
@@ -48,7 +46,7 @@ def build_features(*, static_size: int = 0) -> tuple[CachedFeatures, np.ndarray]
     tokenizer = tiny.tokenizer("bert")
     table = labelled_texts(30)
     rng = np.random.default_rng(6)
-    items = encode_items(table, tokenizer, max_length=None, language="en")
+    items = tiny.encode("bert", table)
     labels = ANSWER.labels(table)
     features = []
     for item, label in zip(items, labels, strict=True):
@@ -63,12 +61,7 @@ def build_features(*, static_size: int = 0) -> tuple[CachedFeatures, np.ndarray]
 def fit_probe(**settings: Any) -> BilstmProbe:
     features, labels = build_features()
     return fit_bilstm_probe(
-        features,
-        labels,
-        ANSWER,
-        replace(tiny.BILSTM_PROBE, epochs=4, **settings),
-        seed=1,
-        device=tiny.CPU,
+        features, labels, ANSWER, replace(tiny.BILSTM_PROBE, epochs=4, **settings)
     )
 
 
@@ -201,9 +194,10 @@ def test_a_bilstm_probe_uses_the_selected_layers_followed_by_the_static_vector(
         )
     labels = ANSWER.labels(TABLES["text_classification"])
     width = selected_TLD.shape[-1]
-    assert fit_bilstm_probe(
-        selected, labels, ANSWER, settings.bilstm_probe, seed=1, device=tiny.CPU
-    ).mean_LD.shape == (1 if features != "scalar_mix" else 3, width)
+    assert fit_bilstm_probe(selected, labels, ANSWER, settings.bilstm_probe).mean_LD.shape == (
+        1 if features != "scalar_mix" else 3,
+        width,
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,21 +213,11 @@ def test_rows_of_bilstm_probes_name_the_features(
     task_info = TaskInfo(name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en", probes=["linear", "bilstm"])  # fmt: skip
     table = TABLES["text_classification"].assign(id=[f"train-{i}" for i in range(12)], group="all")
     settings = replace(SETTINGS, bilstm_probe=replace(SETTINGS.bilstm_probe, features=features))
-    context = EvalContext(
-        tiny.checkpoint(name),
-        TaskData(task_info, {"train": table, "validation": table, "test": table}),
-        settings,
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
+    context = tiny.eval_context(
+        name, TaskData(task_info, {"train": table, "validation": table, "test": table}), settings
     )
-    runs = [
-        run
-        for run in tiny.list_runs(task_info, ("random",), ("all",), (0,))
-        if run.method.endswith("_probe")
-    ]
-    rows, *_ = evaluate_runs(context, runs, cache_dir=tmp_path, report_progress=lambda *_: None)
+    runs = [*tiny.list_runs(task_info, ("random",), ("all",), (0,), method="_probe")]
+    rows, *_ = tiny.evaluate_runs(context, runs, tmp_path)
     assert {(row.head, row.features, row.status) for row in rows} == {
         ("linear", "scalar_mix", "ok"),
         ("bilstm", features, "failed" if reason else "ok"),

@@ -18,12 +18,11 @@ from lineage.answers.number import NumberAnswer
 from lineage.errors import InputError
 from lineage.methods.base import build_predictions
 from lineage.methods.encoder import EvalRun
-from lineage.methods.encoding import EncodedItem, collate_items, encode_items
+from lineage.methods.encoding import EncodedItem, collate_items
 from lineage.methods.finetuning import (
     FinetunedModel,
     FinetuneMethod,
     finetuning_objective,
-    predict_finetuned,
 )
 from lineage.networks.batch import Batch
 from lineage.tokenizers.tokenizer import Encoding
@@ -37,23 +36,10 @@ from tests.helpers.by_hand import (
     lstm_step,
     parameter_arrays,
 )
-from tests.helpers.fitting import finetune
+from tests.helpers.fitting import PLAIN_FINETUNE, finetune, new_finetuned, predict_finetuned
 from tests.helpers.joined_features import build_eval_context
 
-PLAIN = FinetuneMethod(
-    epochs=3,
-    batch_size=5,
-    learning_rate=0.01,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=1.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
-)
+PLAIN = dataclasses.replace(PLAIN_FINETUNE, epochs=3, batch_size=5, ratio=1.0)
 GAIN = dataclasses.replace(PLAIN, linear_label_gain=True)
 TEXTS = [[2, 5, 3, 3], [4], [2, 4, 6]]
 ANSWERS: dict[str, tuple[LabelAnswer | NumberAnswer, list[Any]]] = {
@@ -69,7 +55,7 @@ def build_classifier(
     encoder = build_small_sa_lstm("lm")
     encoder.softmax = nn.Identity()  # type: ignore[assignment]
     example_item = EncodedItem(Encoding(np.arange(3), np.array([[0, 1], [1, 2], [2, 3]])))
-    model = FinetunedModel(encoder, answer, settings, seed=1, example_item=example_item).double()
+    model = new_finetuned(encoder, answer, settings, example_item).double()
     nn.init.normal_(model.head[1].weight, generator=torch.Generator().manual_seed(5))
     return model
 
@@ -160,9 +146,7 @@ def test_a_prediction_uses_the_state_after_the_last_word() -> None:
 
 def encode_case(case: str, count: int) -> tuple[list[EncodedItem], np.ndarray]:
     table = CASES[case][0](count)
-    return encode_items(
-        table, tiny.tokenizer("sa_lstm"), max_length=None, language="en", symmetric=case == "pairs"
-    ), CASES[case][1].labels(table)
+    return tiny.encode("sa_lstm", table, symmetric=case == "pairs"), CASES[case][1].labels(table)
 
 
 def test_a_finetuned_classifier_learns_from_every_word() -> None:
@@ -172,16 +156,9 @@ def test_a_finetuned_classifier_learns_from_every_word() -> None:
         longer_settings = dataclasses.replace(settings, epochs=25)
         tokenizer = tiny.tokenizer("sa_lstm")
         model = finetune(
-            tiny.model("sa_lstm"),
-            tokenizer,
-            items,
-            labels,
-            tiny.label_answer(2),
-            longer_settings,
-            seed=1,
-            precision="fp32",
+            tiny.model("sa_lstm"), tokenizer, items, labels, tiny.label_answer(2), longer_settings
         )
-        predictions = predict_finetuned(model, tokenizer, items, precision="fp32").argmax(1)
+        predictions = predict_finetuned(model, tokenizer, items).argmax(1)
         assert (predictions == labels).mean() > 0.9, name
         batch = collate_items(tokenizer, items)
         top_BTD = model.encoder.encode(batch)[-1]
@@ -197,9 +174,7 @@ def test_tasks_with_pairs_choices_or_words_train_as_without_linear_gain(case: st
     batch = collate_items(tiny.tokenizer("sa_lstm"), items, labels)
     plain, gain = (
         finetuning_objective(
-            FinetunedModel(
-                tiny.model("sa_lstm"), CASES[case][1], settings, seed=1, example_item=items[0]
-            ),
+            new_finetuned(tiny.model("sa_lstm"), CASES[case][1], settings, items[0]),
             batch,
         )
         for settings in (PLAIN, GAIN)

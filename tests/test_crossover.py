@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 
 from lineage import artifacts
-from lineage.analysis.build import build_results
 from lineage.analysis.cells import ResultCell
 from lineage.analysis.crossover import LabelCurve, find_overtaking, labels_needed
 from lineage.analysis.records import Analysis, System
-from lineage.config.params import ReportParams
 from lineage.report.sections.crossovers import build_tables
 from lineage.report.sections.labels import describe_label_curves
 from tests.helpers.sections import read_table
-from tests.helpers.study_rows import GRID, Study, build_analysis, build_comparison
+from tests.helpers.study_rows import GRID, Study, analyze, build_analysis, build_comparison
 
 TFIDF = System("tfidf", "tfidf", "none", "none", "none", "none", "none", "none")
 
@@ -84,14 +82,14 @@ def test_label_counts_without_a_comparison_are_ignored() -> None:
     assert line["crossover point"] == "from 100 to 1000 labels, the largest number compared"
 
 
-def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path: Path) -> None:
+def test_a_public_checkpoint_is_marked_and_changes_no_other_result(tmp_path: Path) -> None:
     folder = Study(tmp_path).write()
     other_models = replace(GRID, models=("elmo", "gpt"), adapt_models=("elmo", "gpt"))
-    before = build_results(folder, other_models, ReportParams())[1]
+    before = analyze(folder, other_models)
     for kind in ("rows", "predictions"):
         for path in folder.glob(f"{kind}/evaluate*-bert-*"):
             artifacts.write_table(path, artifacts.read_table(path).assign(family="public"))
-    analysis = build_results(folder, GRID, ReportParams())[1]
+    analysis = analyze(folder)
     (table,) = (one for one in build_tables(analysis) if one.title == "sense")
     lines = read_table(table)
     assert [line["system"] for line in lines if line["system"].startswith("BERT")] == [
@@ -105,6 +103,9 @@ def test_a_public_checkpoint_is_marked_and_changes_no_other_comparison(tmp_path:
         if "public" not in (record.first.family, record.second.family)
     ]
     assert tuple(other_comparisons) == before.comparisons
+    other_scores = [one for one in analysis.scores if one.system.family != "public"]
+    assert tuple(other_scores) == before.scores
+    assert before.public_models == ()
 
 
 def label_curve(model: str, scores: tuple[float, ...]) -> LabelCurve:

@@ -12,24 +12,17 @@ import torch
 from torch.nn import functional as F
 
 from lineage.artifacts import create_artifact
-from lineage.config.params import Budget, Params, read_params
 from lineage.data.task_data import TaskData
 from lineage.errors import EvaluationError, InputError
-from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods import encoding
-from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun
-from lineage.methods.encoding import collate_items, encode_items
+from lineage.methods.encoder import EncoderUnderTest, EvalRun
+from lineage.methods.encoding import collate_items
 from lineage.methods.finetuning import (
-    FinetunedModel,
-    FinetuneMethod,
     finetuning_objective,
-    predict_finetuned,
 )
 from lineage.methods.linear_probe import LinearProbeMethod, fit_linear_probe
-from lineage.methods.registry import EvaluateSettings
-from lineage.methods.stored_features import extract_features, select_layers
+from lineage.methods.stored_features import select_layers
 from lineage.networks.batch import masked_mean
-from lineage.report.notes import format_notes
 from lineage.tasks.info import TaskInfo
 from lineage.training.objectives import auxiliary_lm_loss
 from lineage.training.optimizers import BertAdam
@@ -37,22 +30,16 @@ from lineage.training.pretrain import TrainOutput, pretrain
 from lineage.training.schedules import schedule_with_warmup
 from lineage.training.train_run import TrainContext
 from tests.helpers import tiny
-from tests.helpers.fitting import finetune
-
-FINETUNE = FinetuneMethod(
-    epochs=1,
-    batch_size=5,
-    learning_rate=0.005,
-    layer_lr_decay=1.0,
-    cut_frac=0.1,
-    ratio=1.0,
-    gradual_unfreezing=0.0,
-    weight_decay=0.0,
-    dropout=0.0,
-    max_grad_norm=1.0,
-    min_steps=60,
-    patience=None,
+from tests.helpers.fitting import (
+    PLAIN_FINETUNE,
+    extract_features,
+    finetune,
+    new_finetuned,
+    predict_finetuned,
 )
+from tests.helpers.trainings import DEMO_PARAMS
+
+FINETUNE = replace(PLAIN_FINETUNE, epochs=1, batch_size=5, learning_rate=0.005, ratio=1.0)
 LINEAR_PROBE = LinearProbeMethod(trials=(), l2=0.001, max_iter=60)
 TEXTS = [
     " ".join(document.split()[:length])
@@ -81,9 +68,9 @@ def compute_gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, t
 def test_the_auxiliary_loss_adds_its_weight_times_its_gradient(name: str) -> None:
     """The auxiliary loss is the mean over texts of the mean over the tokens of each text."""
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, TABLE)
     encoder = tiny.model(name, architecture=tiny.dropout_config(name, 0.0))
-    model = FinetunedModel(encoder, tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0])
+    model = new_finetuned(encoder, tiny.label_answer(2), FINETUNE, items[0])
     batch = collate_items(tokenizer, items, TABLE["label"].to_numpy())
     without_auxiliary, with_auxiliary = (
         compute_gradients(
@@ -111,7 +98,7 @@ def test_the_auxiliary_loss_is_in_the_recipe_and_keeps_the_language_model() -> N
     assert replace(FINETUNE, aux_lm_weight=0.5).recipe == "lm" and FINETUNE.recipe == "plain"
     tokenizer = tiny.tokenizer("gpt")
     labels = TABLE["label"].to_numpy()
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode("gpt", TABLE)
     batch = collate_items(tokenizer, items, labels)
     auxiliary_losses = []
     for weight in (0.0, 2.0):
@@ -123,8 +110,6 @@ def test_the_auxiliary_loss_is_in_the_recipe_and_keeps_the_language_model() -> N
             labels,
             tiny.label_answer(2),
             settings,
-            seed=1,
-            precision="fp32",
             auxiliary_loss=auxiliary_lm_loss,
         ).eval()
         losses = [
@@ -158,22 +143,16 @@ def test_the_auxiliary_loss_is_refused_for_families_that_have_none(name: str) ->
 @pytest.mark.parametrize("name", [*tiny.TRAINED, *tiny.STATIC, *tiny.mark_slow(tiny.CELLS)])
 def test_a_text_vector_can_be_the_mean_of_its_tokens(name: str) -> None:
     tokenizer = tiny.tokenizer(name)
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode(name, TABLE)
     batch = collate_items(tokenizer, items)
-    model = FinetunedModel(
-        tiny.model(name),
-        tiny.label_answer(2),
-        replace(FINETUNE, pooling="mean"),
-        seed=1,
-        example_item=items[0],
+    model = new_finetuned(
+        tiny.model(name), tiny.label_answer(2), replace(FINETUNE, pooling="mean"), items[0]
     ).eval()
     assert batch.text_mask_BT is not None
     expected = model.head(masked_mean(model.encoder.encode(batch)[-1], batch.text_mask_BT))
     assert torch.equal(model(batch), expected)
     if name in ("gpt", "bert", "ulmfit"):
-        default = FinetunedModel(
-            tiny.model(name), tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0]
-        ).eval()
+        default = new_finetuned(tiny.model(name), tiny.label_answer(2), FINETUNE, items[0]).eval()
         assert not torch.allclose(default(batch), expected)
 
 
@@ -183,6 +162,8 @@ def test_fine_tuning_uses_the_configured_schedule_and_optimizer() -> None:
     assert slanted.lr_schedule()(0.2) == 1.0
     assert slanted.lr_schedule()(0.0) == pytest.approx(1 / 32)
     assert slanted.recipe == "discriminative+slanted_triangular"
+    gradual = replace(slanted, gradual_unfreezing=0.5)
+    assert gradual.recipe == "discriminative+slanted_triangular+gradual"
     bert = replace(slanted, schedule="bert", betas=(0.8, 0.9), epsilon=1e-6, bias_correction=False)
     optimizer = bert.build_optimizer(layers)
     assert isinstance(optimizer, BertAdam)
@@ -200,25 +181,6 @@ def test_fine_tuning_uses_the_configured_schedule_and_optimizer() -> None:
         replace(slanted, betas=(0.9, 1.0))
 
 
-def test_fine_tuning_without_bias_correction_gives_other_weights() -> None:
-    tokenizer = tiny.tokenizer("bert")
-    weights = []
-    for settings in (FINETUNE, replace(FINETUNE, bias_correction=False)):
-        items = encode_items(TABLE, tokenizer, max_length=None, language="en")
-        finetuned = finetune(
-            tiny.model("bert"),
-            tokenizer,
-            items,
-            TABLE["label"].to_numpy(),
-            tiny.label_answer(2),
-            settings,
-            seed=1,
-            precision="fp32",
-        )
-        weights.append(torch.cat([p.detach().flatten() for p in finetuned.head.parameters()]))
-    assert (weights[0] - weights[1]).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize(
     ("name", "dropout"), [("gpt", 0.5), ("elmo", 0.5), ("ulmfit", {"hidden": 0.5})]
 )
@@ -232,18 +194,10 @@ def test_a_body_has_the_dropout_of_its_stage(name: str, dropout: Any) -> None:
             first, second = (model.encode(batch)[-1] for _ in range(2))
         assert torch.equal(first, second) == is_deterministic
     encoder_under_test = EncoderUnderTest(
-        EvalContext(
+        tiny.eval_context(
             checkpoint,
             None,
-            EvaluateSettings(
-                linear_probe=LINEAR_PROBE,
-                bilstm_probe=tiny.BILSTM_PROBE,
-                finetune=replace(FINETUNE, body_dropout=dropout),
-            ),
-            0,
-            1000,
-            "fp32",
-            tiny.CPU,
+            tiny.eval_settings(LINEAR_PROBE, replace(FINETUNE, body_dropout=dropout)),
         ),
         "random",
     )  # type: ignore[arg-type]
@@ -278,8 +232,8 @@ def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
 ) -> None:
     tokenizer = tiny.tokenizer(name)
     encoder = tiny.model(name)
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
-    model = FinetunedModel(encoder, tiny.label_answer(2), FINETUNE, seed=1, example_item=items[0])
+    items = tiny.encode(name, TABLE)
+    model = new_finetuned(encoder, tiny.label_answer(2), FINETUNE, items[0])
     order = np.random.default_rng(3).permutation(len(items))
     outputs = []
     for ordered, positions in (
@@ -290,8 +244,8 @@ def test_features_and_predictions_do_not_depend_on_batches_or_their_order(
     ):
         monkeypatch.setattr(encoding, "MAX_BATCH_POSITIONS", positions)
         inverse = np.argsort(order) if ordered is not items else np.arange(len(items))
-        features = extract_features(encoder, tokenizer, ordered, precision="fp32")
-        probabilities = predict_finetuned(model, tokenizer, ordered, precision="fp32")
+        features = extract_features(encoder, tokenizer, ordered)
+        probabilities = predict_finetuned(model, tokenizer, ordered)
         outputs.append((features[inverse], probabilities[inverse]))
     for features, probabilities in outputs[1:]:
         np.testing.assert_allclose(features, outputs[0][0], atol=1e-6, rtol=0.0)
@@ -325,60 +279,32 @@ def test_layers_are_selected_by_name() -> None:
             select_layers(x[:, :1], "second_to_last", block=block)
 
 
-def evaluate_random_model(
-    name: str,
-    folder: Path,
-    probe_settings: LinearProbeMethod,
-    finetune_settings: FinetuneMethod,
-) -> list[Any]:
-    """Return the test rows of an untrained model, frozen and fine-tuned, and of what failed."""
-    info = TaskInfo(
-        name="x", kind="text_classification", labels=["a", "b"], metric=["accuracy"], language="en"
-    )
+@pytest.mark.parametrize(
+    ("features", "pooling", "expected"),
+    [
+        ("scalar_mix", "model_default", ["scalar_mix", "last"]),
+        ("concat_last_4", "mean", ["concat_last_4", "mean"]),
+    ],
+)
+def test_rows_report_the_features_used(
+    features: Any, pooling: Any, expected: list[str], tmp_path: Path
+) -> None:
+    info = TaskInfo("x", "text_classification", labels=["a", "b"], metric=["accuracy"])
     task = TaskData(info, {"train": TABLE, "validation": TABLE, "test": TABLE})
-    context = EvalContext(
-        tiny.checkpoint(name),
-        task,
-        EvaluateSettings(
-            linear_probe=probe_settings, bilstm_probe=tiny.BILSTM_PROBE, finetune=finetune_settings
-        ),
-        0,
-        1000,
-        "fp32",
-        tiny.CPU,
+    settings = tiny.eval_settings(
+        replace(LINEAR_PROBE, features=features), replace(FINETUNE, pooling=pooling)
     )
-    folder.mkdir()
-    runs = [EvalRun("random", "linear_probe", "all", 0), EvalRun("random", "finetune", "all", 0)]
-    rows, *_ = evaluate_runs(context, runs, cache_dir=folder, report_progress=lambda *_: None)
-    return [row for row in rows if row.split == "test"]
-
-
-def test_rows_report_the_features_used(tmp_path: Path) -> None:
-    rows = evaluate_random_model("bert", tmp_path / "one", LINEAR_PROBE, FINETUNE)
-    assert [row.features for row in rows] == ["scalar_mix", "last"]
-    rows = evaluate_random_model(
-        "bert",
-        tmp_path / "two",
-        replace(LINEAR_PROBE, features="concat_last_4"),
-        replace(FINETUNE, pooling="mean"),
-    )
-    assert [row.features for row in rows] == ["concat_last_4", "mean"]
-    failed, finetuned = evaluate_random_model(
-        "glove", tmp_path / "three", replace(LINEAR_PROBE, features="second_to_last"), FINETUNE
-    )
-    assert (failed.status, finetuned.status) == (
-        "failed",
-        "ok",
-    )
-    assert "second to last" in format_notes(failed.reason)
+    runs = [EvalRun("random", method, "all", 0) for method in ("linear_probe", "finetune")]
+    rows = tiny.evaluate_runs(tiny.eval_context("bert", task, settings), runs, tmp_path).rows
+    assert [row.features for row in rows if row.split == "test"] == expected
 
 
 def test_the_scalar_mix_can_learn_gamma_and_normalize_whole_layers() -> None:
     # ulmfit has layers of three widths; the padding of the narrow ones must not count.
     tokenizer = tiny.tokenizer("ulmfit")
-    items = encode_items(TABLE, tokenizer, max_length=None, language="en")
+    items = tiny.encode("ulmfit", TABLE)
     labels = TABLE["label"].to_numpy()
-    features = extract_features(tiny.model("ulmfit"), tokenizer, items, precision="fp32")
+    features = extract_features(tiny.model("ulmfit"), tokenizer, items)
     predictions = [
         fit_linear_probe(
             features, labels, tiny.label_answer(2), replace(LINEAR_PROBE, **changes), seed=0
@@ -404,12 +330,7 @@ def test_the_scalar_mix_can_learn_gamma_and_normalize_whole_layers() -> None:
 
 def test_layer_norm_does_not_depend_on_the_scored_items() -> None:
     tokenizer = tiny.tokenizer("bert")
-    features = extract_features(
-        tiny.model("bert"),
-        tokenizer,
-        encode_items(TABLE, tokenizer, max_length=None, language="en"),
-        precision="fp32",
-    )
+    features = extract_features(tiny.model("bert"), tokenizer, tiny.encode("bert", TABLE))
     head = fit_linear_probe(
         features,
         TABLE["label"].to_numpy(),
@@ -424,9 +345,7 @@ class KilledError(Exception):
     """Stands for a signal that kills the process."""
 
 
-def pretrain_bert(
-    folder: Path, *, kill_at: int | None = None, resume: str = "resume", **changes: object
-) -> tuple[TrainOutput, list[float]]:
+def pretrain_bert(folder: Path, *, kill_at: int | None = None) -> tuple[TrainOutput, list[float]]:
     """Pretrain BERT on 12,000 bytes, and return the output and the reported progress.
 
     `kill_at` is the number of the step after which it is killed.
@@ -435,18 +354,10 @@ def pretrain_bert(
         with create_artifact(folder / "tokens", "tokens") as draft:
             for split in ("train", "valid"):
                 tiny.corpus("bert").save(draft, split)
-    default_params = read_params(Path(__file__).parent.parent / "params.yaml")
-    params = Params(
-        **{
-            **vars(default_params),
-            "budget": Budget(
-                corpus="general",
-                text_bytes=12_000,
-                max_epochs=50,
-                body_parameters=tiny.BODY_PARAMETERS,
-            ),
-        }
+    budget = replace(
+        DEMO_PARAMS.budget, text_bytes=12_000, max_epochs=50, body_parameters=tiny.BODY_PARAMETERS
     )
+    params = replace(DEMO_PARAMS, budget=budget)
     progress: list[float] = []
 
     def report(done: float, note: str) -> None:
@@ -454,20 +365,10 @@ def pretrain_bert(
         if len(progress) == kill_at:
             raise KilledError
 
-    pretrain_block = {
-        "initial_seq_len": 17,
-        "seq_len": 29,
-        "long_seq_share": 0.4,
-        "weight_decay": 0.0,
-        **changes,
-    }
-    checkpoint = tiny.checkpoint("bert", pretrain=pretrain_block, architecture={"dropout": 0.1})
-    return pretrain(
-        checkpoint,
-        folder / "tokens",
-        params,
-        TrainContext(tiny.CPU, MagicMock(), folder / resume, 0.0, report),
-    ), progress
+    lengths = {"initial_seq_len": 17, "seq_len": 29, "long_seq_share": 0.4, "weight_decay": 0.0}
+    checkpoint = tiny.checkpoint("bert", pretrain=lengths, architecture={"dropout": 0.1})
+    context = TrainContext(tiny.CPU, MagicMock(), folder / "resume", 0.0, report)
+    return pretrain(checkpoint, folder / "tokens", params, context), progress
 
 
 def test_long_sequences_come_last_and_train_the_higher_positions(
