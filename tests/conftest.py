@@ -3,9 +3,11 @@
 Tests use one thread because several on a busy machine wait for each other.
 """
 
+import functools
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,17 @@ def project(finished_project: Path, tmp_path: Path) -> Path:
     """A copy of the finished study with its cache and with the user's data next to it."""
     shutil.copytree(finished_project.parent, tmp_path / "copy", symlinks=True)
     return tmp_path / "copy" / finished_project.name
+
+
+@pytest.fixture
+def run_stage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Return a function that runs a stage in a folder and returns its exit code and stderr."""
+    # Tests of processes do not need the library, so it is imported here.
+    from tests.helpers.user_project import run_stage
+
+    return functools.partial(run_stage, monkeypatch=monkeypatch, capsys=capsys)
 
 
 @pytest.fixture

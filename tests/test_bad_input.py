@@ -22,7 +22,6 @@ from tests.helpers.spoiled_files import set_value
 from tests.helpers.user_project import (
     REPOSITORY,
     make_project,
-    run_stage,
     without_repeat_warnings,
     write_params,
 )
@@ -51,18 +50,18 @@ def check_message(message: str, parts: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_bad_input_gives_one_message_and_exit_code_2(case, tmp_path, monkeypatch, capsys):
+def test_bad_input_gives_one_message_and_exit_code_2(case, tmp_path, run_stage):
     make_spoiled_project(tmp_path, case)
     before = list_outputs(tmp_path)
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 2, message
     check_message(message, CASES[case])
     assert list_outputs(tmp_path) == before
 
 
-def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monkeypatch, capsys):
+def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monkeypatch, run_stage):
     make_project(tmp_path)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+    assert run_stage(tmp_path, "sources") == (0, "")
     records = {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
     assert len(list((tmp_path / "artifacts/sources/code").iterdir())) == len(WATCHED_VERBS)
     assert {"corpora", "tasks", "models", "config", "code"} == {
@@ -73,25 +72,25 @@ def test_valid_input_passes_and_is_not_read_again_the_second_time(tmp_path, monk
         raise AssertionError("read again")
 
     monkeypatch.setattr("lineage.data.sources.DataTable.iter_batches", refuse)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys) == (0, "")
+    assert run_stage(tmp_path, "sources") == (0, "")
     assert records == {p: p.read_bytes() for p in (tmp_path / "artifacts/sources").rglob("*.json")}
 
 
 @pytest.mark.parametrize("speedup", [2.0, 0.5])
 def test_sources_warns_if_bf16_is_slower_than_fp32_on_this_cpu(
-    speedup, tmp_path, monkeypatch, capsys
+    speedup, tmp_path, monkeypatch, run_stage
 ):
     tree = make_project(tmp_path)
     write_params(tmp_path, tree | {"precision": "bf16"})
     monkeypatch.setattr("lineage.study.source_records.measure_bf16_speedup", lambda: speedup)
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 0
     assert (
         "in bf16 products run at 0.50 times their speed in fp32 on this CPU; set fp32" in message
     ) == (speedup < 1)
 
 
-def test_numeric_tags_without_label_map_cause_a_warning_on_every_run(tmp_path, monkeypatch, capsys):
+def test_numeric_tags_without_label_map_cause_a_warning_on_every_run(tmp_path, run_stage):
     tree = make_project(tmp_path)
     for split in ("train", "test"):
         pd.DataFrame({"tokens": ["the film was seen"] * 30, "tags": ["0 1 0 0"] * 30}).to_csv(
@@ -112,7 +111,7 @@ def test_numeric_tags_without_label_map_cause_a_warning_on_every_run(tmp_path, m
         ({"metric": ["token_accuracy"]}, 0),
     ):
         write_params(tmp_path, tree | {"tasks": {"mood": tree["tasks"]["mood"] | task_keys}})
-        code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(tmp_path, "sources")
         message = without_repeat_warnings(message)
         assert code == 0 and message.count(
             "tasks.mood.label: its 2 tags are integers without names"
@@ -132,11 +131,11 @@ def test_bf16_speedup_is_fp32_time_divided_by_bf16_time(monkeypatch):
     assert measure_bf16_speedup() == 0.4
 
 
-def test_data_are_checked_again_when_they_change(tmp_path, monkeypatch, capsys):
+def test_data_are_checked_again_when_they_change(tmp_path, run_stage):
     make_project(tmp_path)
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     spoiled_files.unknown_label(tmp_path, {})
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 2
     check_message(message, CASES[spoiled_files.unknown_label])
 
@@ -161,7 +160,7 @@ def test_the_command_exits_with_code_2(tmp_path):
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, monkeypatch, capsys):
+def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, run_stage):
     make_project(tmp_path)
     kept = [
         "rows/evaluate-gpt-0-mood.parquet",
@@ -179,7 +178,7 @@ def test_results_that_are_no_longer_in_the_grid_are_removed(tmp_path, monkeypatc
         path = tmp_path / "artifacts/results" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     assert sorted(
         str(p.relative_to(tmp_path / "artifacts/results"))
         for p in (tmp_path / "artifacts/results").rglob("*.*")

@@ -3,7 +3,6 @@
 Items that occur in train too, by text or by group, are counted.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ import pytest
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import SplitStats, compute_split_stats
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.splits import choose_whole_groups
 from lineage.data.task_data import assign_fold_splits
 from lineage.errors import InputError
 from lineage.report.sections.data import format_duplicates
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items, write_jsonl
 
 Rows = list[dict[str, Any]]
 
@@ -38,21 +37,14 @@ def build_task(root: Path, train: Rows, test: Rows | None = None, **keys: Any) -
     if test != []:
         files["test"] = test or build_rows("xyz" * 4, prefix="other")
     for split, rows in files.items():
-        (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(root / f"{split}.jsonl", rows)
     tree = {
         "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {split: f"{split}.jsonl" for split in files},
     }
-    return build_items(
-        "x",
-        parse_record(Task, tree | keys, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, tree | keys)
 
 
 def split_groups(task: TaskItems) -> tuple[set[str], set[str]]:
@@ -170,9 +162,7 @@ def test_groups_of_an_extra_test_set_are_counted_if_it_names_their_column(tmp_pa
 
 def test_groups_of_a_synthetic_task_are_not_counted_as_named_groups(tmp_path: Path) -> None:
     task = parse_record(Task, {"kind": "text_classification", "generated": "synthetic"}, "task")
-    items = build_items(
-        "sentiment", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    )
+    items = build_task_items(tmp_path, task, name="sentiment")
     assert items.info.groups_in_train == {} and len({*items.splits["test"]["group"]}) > 1
 
 
@@ -180,24 +170,15 @@ def test_unlabelled_text_of_a_tagging_task_is_not_counted_as_repeated(
     tmp_path: Path,
 ) -> None:
     rows = [{"tokens": ["a", f"w{n}"], "label": ["O", "B-X"]} for n in range(20)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "u.jsonl").write_text(
-        "".join(json.dumps({"tokens": f"more text {n}"}) + "\n" for n in range(9))
-    )
+    write_jsonl(tmp_path / "t.jsonl", rows)
+    write_jsonl(tmp_path / "u.jsonl", [{"tokens": f"more text {n}"} for n in range(9)])
     tree = {
         "kind": "token_classification",
         "tokens": "tokens",
         "label": "label",
         "files": {"train": "t.jsonl", "test": "t.jsonl", "unlabelled": "u.jsonl"},
     }
-    items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    items = build_task_items(tmp_path, tree)
     assert items.info.duplicates_of_train == {"test": 18, "validation": 0}
     assert items.info.counts["unlabelled"] == 9
 

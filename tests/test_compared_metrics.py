@@ -27,8 +27,8 @@ from lineage.results import results_frame
 from lineage.tasks.base import choose_metrics, load_kind
 from tests.helpers import tiny
 from tests.helpers.study_rows import Study, write_no_ngrams, write_overlap
+from tests.helpers.tasks import build_table_task
 from tests.test_ensembles import ENSEMBLE, with_probabilities
-from tests.test_folds import build_task
 
 
 def build_imbalanced_rows(count: int, seed: int) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def test_the_report_compares_by_the_first_metric_and_keeps_the_others_in_rows(
         "files": {"train": "train.csv", "test": "test.csv"},
         "metric": ["matthews"],
     }
-    data = build_task(tmp_path, frame[:200], **task_keys)
+    data = build_table_task(tmp_path, frame[:200], **task_keys)
     assert data.info.metric == ["matthews", "accuracy"]
     context = EvalContext(
         tiny.checkpoint("word2vec"),

@@ -15,6 +15,7 @@ from lineage.data.checks import TextLengthLimit, check_task_data
 from lineage.errors import InputError
 from lineage.study.checks import check_study, text_length_limits
 from lineage.study.models import load_model_config
+from tests.helpers.tasks import write_jsonl
 
 SHIPPED = read_yaml(Path(__file__).resolve().parent.parent / "params.yaml")
 MINIMAL_PAIRS_TASK = {
@@ -106,7 +107,7 @@ def test_a_sentence_too_long_to_be_scored_is_rejected_before_the_run(
     assert limits == {"models.gpt.pretrain.seq_len": TextLengthLimit(max_words)}
     for words in (max_words, max_words + 1):
         rows = [{"good": "a b .", "bad": "b a ."}, {"good": "w " * (words - 1) + "x", "bad": "w y"}]
-        (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / "pairs.jsonl", rows)
         if words == max_words:
             check_task_data("mine", params, tmp_path, limits)
     message = f"params.yaml: models.gpt.pretrain.seq_len: a text of 'mine' has {max_words + 1} words, and at most {max_words}, special tokens included, are read"
@@ -134,7 +135,7 @@ def test_a_train_translation_too_long_to_be_generated_is_rejected(
     }
     for name, words in (("t", 99), ("s", 500), ("t", 100)):
         rows = [{"en": f"a {n} .", "de": "w " * (words - 1) + f"x{n}"} for n in range(30)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
         if name == "s":
             check_task_data("mine", params, tmp_path, limits)
     with pytest.raises(
@@ -194,7 +195,7 @@ def test_long_translations_are_rejected_only_if_they_may_be_used(
     """With fewer pairs than all, a long translation can be left out."""
     monkeypatch.chdir(tmp_path)
     rows = [{"en": f"a {n} .", "de": "w " * 120 + f"x{n}"} for n in range(30)]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "t.jsonl", rows)
     overrides = add_task(
         TRANSLATION_TASK,
         grid={"label_counts": label_counts},

@@ -26,7 +26,7 @@ from lineage.language import (
     truncate_to_words,
     word_pattern,
 )
-from tests.helpers.user_project import make_project, run_stage
+from tests.helpers.user_project import make_project
 
 
 def build_corpus(**keys) -> Corpus:
@@ -116,7 +116,7 @@ def test_too_few_documents_to_split_are_rejected(tmp_path, monkeypatch):
 
 
 def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected(
-    tmp_path, monkeypatch, capsys
+    tmp_path, run_stage
 ):
     digests = []
     for name in ("one", "two"):
@@ -127,9 +127,7 @@ def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected
             ("task", "mood"),
             ("baselines", "mood"),
         ):
-            assert (
-                run_stage(tmp_path / name, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-            )
+            assert run_stage(tmp_path / name, *command)[0] == 0
         home = tmp_path / name / "artifacts"
         digests.append(
             {
@@ -141,9 +139,7 @@ def test_the_same_data_give_the_same_bytes_and_edits_between_stages_are_rejected
     assert digests[0] == digests[1]
     assert "corpora/general/counts.json" in digests[0]
     (tmp_path / "two/texts/00.txt").write_text("another text than before , and of another size .\n")
-    code, message = run_stage(
-        tmp_path / "two", "corpus", "general", monkeypatch=monkeypatch, capsys=capsys
-    )
+    code, message = run_stage(tmp_path / "two", "corpus", "general")
     assert code == 2
     assert "changed after the sources stage" in message
 

@@ -14,7 +14,7 @@ from lineage.config.data import Task
 from lineage.config.params import Grid
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import FoldStats, compute_fold_stats
-from lineage.data.items import build_items, check_task_files
+from lineage.data.items import check_task_files
 from lineage.data.task_data import TaskData, assign_fold_splits
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
@@ -23,7 +23,8 @@ from lineage.results import Note, notes_to_json, results_frame
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.study_rows import write_no_ngrams
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.tasks import build_table_task
+from tests.helpers.user_project import RunStage, make_project, write_params
 
 AUTHORS = 9
 SPLITS = {"train": "train.csv", "test": "train.csv"}
@@ -48,29 +49,13 @@ def labelled_sentences(count: int, *, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def build_task(
-    tmp_path: Path, frame: pd.DataFrame, *, where: str = "tasks.small", **fields: Any
-) -> TaskData:
-    """Write the sentences to train.csv, and build the task from it."""
-    frame.to_csv(tmp_path / "train.csv", index=False)
-    tree = {
-        "kind": "text_classification",
-        "text": ["text"],
-        "label": "label",
-        "files": {"train": "train.csv"},
-    } | fields
-    task = parse_record(Task, tree, where)
-    items = build_items("small", task, load_kind(task.kind), seed=3, root=tmp_path, where=where)
-    return TaskData(items.info, items.splits)
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 def test_each_item_is_tested_once_per_repetition_and_groups_stay_together(
     tmp_path: Path, grouped: bool
 ) -> None:
     frame = labelled_sentences(130)
     fields = {"group": "author"} if grouped else {}
-    data = build_task(tmp_path, frame, folds=4, **fields)
+    data = build_table_task(tmp_path, frame, folds=4, **fields)
     repetitions = []
     for seed in (0, 1):
         test_folds = []
@@ -175,7 +160,7 @@ def test_impossible_folds_and_extra_test_sets_are_errors(
         tmp_path / "other.csv", index=False
     )
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, labelled_sentences(130), **fields)
+        build_table_task(tmp_path, labelled_sentences(130), **fields)
 
 
 @pytest.mark.parametrize(("fields", "refused"), [
@@ -201,10 +186,11 @@ def test_regression_folds_must_be_large_enough_for_a_correlation(
             InputError,
             match=r"items in \d+ (items|groups) and \d+ folds: a fold may have only \d+ items, or a single group",
         ):
-            build_task(tmp_path, frame, **regression_fields, **fields)
+            build_table_task(tmp_path, frame, **regression_fields, **fields)
     else:
         assert (
-            build_task(tmp_path, frame, **regression_fields, **fields).info.folds == fields["folds"]
+            build_table_task(tmp_path, frame, **regression_fields, **fields).info.folds
+            == fields["folds"]
         )
 
 
@@ -217,21 +203,21 @@ def test_a_rare_label_stays_in_train_if_possible_and_is_counted_otherwise(
     """
     rare = labelled_sentences(40).assign(label=["rare"] * 2 + ["common"] * 38)
     for seed in range(5):
-        data = build_task(tmp_path, rare, folds=2)
+        data = build_table_task(tmp_path, rare, folds=2)
         assert all(
             data.select_items(data.split_items(seed=seed, fold=fold)[0])["label"].nunique() == 2
             for fold in (0, 1)
         )
         assert compute_fold_stats(data, [seed]) == FoldStats(2, 0, 0, 2)
         shuffled = rare.sample(frac=1, random_state=seed)
-        limited = build_task(
+        limited = build_table_task(
             tmp_path, shuffled, files=SPLITS, limit={"train": 10}, validation_share=0.2
         )
         assert set(limited.splits["train"]["label"]) == {0, 1}
     small = pd.DataFrame(
         {"text": "a b", "label": ["x", "x", "y", "y", "y"], "author": ["p", "q", "r", "s", "t"]}
     )
-    data = build_task(tmp_path, small, folds=3, group="author")
+    data = build_table_task(tmp_path, small, folds=3, group="author")
     lacks_label = [
         data.select_items(data.split_items(seed=seed, fold=fold)[0])["label"].nunique() < 2
         for seed in range(4)
@@ -255,12 +241,12 @@ def test_folds_that_leave_nothing_to_learn_from_are_errors(
         }
     )
     with pytest.raises(InputError, match=message):
-        build_task(tmp_path, frame, **fields)
+        build_table_task(tmp_path, frame, **fields)
     smallest = pd.DataFrame(
         {"text": [f"text {number}" for number in range(4)], "label": [0, 0, 1, 1]}
     )
     for validation_share in (0.1, 1.0):
-        data = build_task(tmp_path, smallest, folds=2, validation_share=validation_share)
+        data = build_table_task(tmp_path, smallest, folds=2, validation_share=validation_share)
         assert all(
             len(part.rows_N) for fold in (0, 1) for part in data.split_items(seed=0, fold=fold)
         )
@@ -320,7 +306,7 @@ def read_report_cells(
 def test_the_report_has_one_value_per_repetition_and_counts_groups_as_clusters(
     tmp_path: Path,
 ) -> None:
-    data = build_task(tmp_path, labelled_sentences(130), folds=3, group="author")
+    data = build_table_task(tmp_path, labelled_sentences(130), folds=3, group="author")
     rows, predictions = evaluate_task(data, tmp_path)
     test_rows = rows[
         (rows["split"] == "test") & (rows["transfer"] == "frozen") & (rows["init"] == "random")
@@ -380,7 +366,7 @@ def test_an_extra_test_set_is_scored_by_the_same_probe_under_its_own_name(tmp_pa
         "label_map": {"negative": "0", "positive": "1"},
         "limit": {"test": 30},
     }
-    data = build_task(
+    data = build_table_task(
         tmp_path,
         frame,
         files={"train": "train.csv", "test": "test.csv"},
@@ -443,7 +429,7 @@ def test_an_extra_test_set_is_scored_by_the_same_probe_under_its_own_name(tmp_pa
 
 
 def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, run_stage: RunStage
 ) -> None:
     params = make_project(tmp_path)
     mood_task = params["tasks"]["mood"]
@@ -460,9 +446,7 @@ def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
         ("task", "folded"),
         ("baselines", "folded"),
     ):
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, (
-            command
-        )
+        assert run_stage(tmp_path, *command)[0] == 0, command
     rows = pd.concat([read_table(path) for path in (tmp_path / "artifacts/results/rows").iterdir()])
     tfidf_rows = rows[(rows["model"] == "tfidf") & (rows["label_count"] == "all")]
     folded_rows = tfidf_rows[tfidf_rows["task"] == "folded"]
@@ -474,7 +458,7 @@ def test_the_stages_run_a_task_in_folds_and_one_with_an_extra_test_set(
     assert num_duplicates == 54, "six of the 60 items are in validation"
     params["grid"] |= {"adapt_models": ["gpt"], "adapt_tasks": ["folded"]}
     write_params(tmp_path, params)
-    code, output = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, output = run_stage(tmp_path, "sources")
     message = "in folds every item is scored, so none can be adapted to; give an unlabelled split"
     assert code == 2
     assert message in output

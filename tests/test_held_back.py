@@ -1,6 +1,5 @@
 """Splits whose labels are all the same are refused as held back, and null labels are dropped."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,9 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items, write_jsonl
 
 MESSAGE = r"files\.test: test\.jsonl: column 'label': all (\d+) are '{}', as if labels were held back; name a split that has them"
 
@@ -35,7 +34,7 @@ def build_task(
             }
             for number, value in enumerate(labels)
         ]
-        (root / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(root / f"{split}.jsonl", rows)
     fields: dict[str, Any] = {
         "kind": kind,
         "label": "label",
@@ -51,7 +50,7 @@ def build_task(
     else:
         fields["tokens"] = "text"
     task = parse_record(Task, fields, "task")
-    return build_items("x", task, load_kind(kind), seed=1, root=root, where="task")
+    return build_task_items(root, task)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +90,7 @@ def test_held_back_numbers_and_choices_are_refused_too(tmp_path: Path) -> None:
                 {name: f"{name} {number}" for name in "abc"} | {"label": label}
                 for number, label in enumerate(labels)
             ]
-            (tmp_path / f"{split}.jsonl").write_text(
-                "".join(json.dumps(row) + "\n" for row in rows)
-            )
+            write_jsonl(tmp_path / f"{split}.jsonl", rows)
         task = parse_record(
             Task,
             {
@@ -110,7 +107,7 @@ def test_held_back_numbers_and_choices_are_refused_too(tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=rf"files\.test: test\.jsonl: column 'label': {message}"
         ):
-            build_items("x", task, load_kind(kind), seed=1, root=tmp_path, where="task")
+            build_task_items(tmp_path, task)
 
 
 def test_few_equal_numbers_and_an_extra_test_set_with_one_number_are_allowed(
@@ -125,7 +122,7 @@ def test_few_equal_numbers_and_an_extra_test_set_with_one_number_are_allowed(
         rows = [
             {"text": f"{split} {number}", "label": label} for number, label in enumerate(labels)
         ]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
     files = {split: f"{split}.jsonl" for split in ("train", "validation", "test")}
     fields = {
         "kind": "text_regression",
@@ -134,14 +131,7 @@ def test_few_equal_numbers_and_an_extra_test_set_with_one_number_are_allowed(
         "files": files,
         "extra_test_sets": {"hard": {"files": {"test": "second.jsonl"}}},
     }
-    task_items = build_items(
-        "x",
-        parse_record(Task, fields, "task"),
-        load_kind("text_regression"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, fields)
     assert task_items.info.counts == {"train": 40, "validation": 2, "test": 8, "test-hard": 40}
 
 
@@ -152,21 +142,14 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
             {"text": f"{split} {number}", "label": "-" if number % 5 == 0 else f"l{number % 2}"}
             for number in range(50)
         ]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
     fields = {
         "kind": "text_classification",
         "text": ["text"],
         "label": "label",
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
     }
-    task_items = build_items(
-        "x",
-        parse_record(Task, fields | {"label_map": {"-": None}}, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, fields | {"label_map": {"-": None}})
     assert task_items.info.labels == ["l0", "l1"]
     for split in ("train", "test"):
         assert task_items.info.dropped[split] == {"unused_label": 10}
@@ -174,11 +157,9 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
     assert not {"test-1", "test-6"} & test_ids
     assert {"test-2", "test-50"} <= test_ids
     for split in ("train", "test"):
-        (tmp_path / f"{split}2.jsonl").write_text(
-            "".join(
-                json.dumps({"text": f"{number}", "label": number % 3}) + "\n"
-                for number in range(30)
-            )
+        write_jsonl(
+            tmp_path / f"{split}2.jsonl",
+            [{"text": f"{number}", "label": number % 3} for number in range(30)],
         )
     task_with_list = parse_record(
         Task,
@@ -189,9 +170,7 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
         },
         "task",
     )
-    assert build_items(
-        "x", task_with_list, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    ).info.dropped["test"] == {"unused_label": 10}
+    assert build_task_items(tmp_path, task_with_list).info.dropped["test"] == {"unused_label": 10}
     task_without_labels = parse_record(
         Task, fields | {"label_map": {"-": None, "l0": None, "l1": None}}, "task"
     )
@@ -199,14 +178,7 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
         InputError,
         match=r"train\.jsonl: 'label_map' leaves out every item; name a label that stays",
     ):
-        build_items(
-            "x",
-            task_without_labels,
-            load_kind("text_classification"),
-            seed=1,
-            root=tmp_path,
-            where="task",
-        )
+        build_task_items(tmp_path, task_without_labels)
     tagging_task = parse_record(
         Task,
         {
@@ -222,11 +194,4 @@ def test_items_whose_label_is_mapped_to_null_are_dropped_and_counted(tmp_path: P
         InputError,
         match=r"task\.label_map: null leaves out the items with that label, but a tag belongs to one word; give it a name, such as O",
     ):
-        build_items(
-            "x",
-            tagging_task,
-            load_kind("token_classification"),
-            seed=1,
-            root=tmp_path,
-            where="task",
-        )
+        build_task_items(tmp_path, tagging_task)

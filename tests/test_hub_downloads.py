@@ -18,8 +18,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from tests.helpers.hub import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder
 from tests.helpers.public_checkpoints import save_checkpoint
-from tests.test_sources import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = """

@@ -15,10 +15,11 @@ import pytest
 
 from lineage.config.data import CorpusSource, Task
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.data.sources import HubSplit, open_source_table
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items
 
 REVISION = "ab" * 20
 WORDS = ["well", "so", "not", "at all"]
@@ -50,7 +51,7 @@ def build_task(root: Path, **fields: Any) -> TaskItems:
     check_task_files(
         task, load_kind("text_classification"), root=root, where="task", read_files=True
     )
-    return build_items("x", task, load_kind("text_classification"), seed=1, root=root, where="task")
+    return build_task_items(root, task)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])

@@ -22,7 +22,7 @@ from lineage.errors import InputError
 from lineage.study.checks import check_study
 from tests.helpers import tiny
 from tests.helpers.study_rows import GRID, Study, render_pages
-from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.user_project import REPOSITORY, RunStage, make_project, write_params
 
 Tree = dict[str, Any]
 NAME = "gpt + word2vec"
@@ -129,12 +129,10 @@ def raise_disk_full(*_: object, **__: object) -> None:
 
 @pytest.mark.slow
 def test_the_stages_join_static_vectors_with_a_contextual_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_stage: RunStage
 ) -> None:
     def run(*command: str) -> None:
-        assert run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0, (
-            command
-        )
+        assert run_stage(tmp_path, *command)[0] == 0, command
 
     tree = write_small_project(tmp_path)
     for command in (
@@ -178,19 +176,7 @@ def test_the_stages_join_static_vectors_with_a_contextual_model(
     # The stage fails after its last result is cached, and the next process continues from there.
     with monkeypatch.context() as patch:
         patch.setattr("stages.evaluate.write_table", raise_disk_full)
-        assert (
-            run_stage(
-                tmp_path,
-                "evaluate",
-                "gpt",
-                "0",
-                "mood",
-                "--joined",
-                monkeypatch=monkeypatch,
-                capsys=capsys,
-            )[0]
-            == 2
-        )
+        assert run_stage(tmp_path, "evaluate", "gpt", "0", "mood", "--joined")[0] == 2
     (clock_file,) = tmp_path.glob(".lineage/resume/evaluate_joined-gpt-0-mood/*/clock.json")
     assert 0.01 < artifacts.read_json(clock_file)["seconds"] < 100
     artifacts.write_json(clock_file, {"seconds": 1000.0})

@@ -7,7 +7,7 @@ import pytest
 
 from lineage.data.files import read_column_names
 from lineage.errors import InputError
-from tests.test_odd_input import build_task
+from tests.helpers.tasks import build_changed_task
 
 
 def test_a_late_line_that_is_not_json_is_reported(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_late_line_that_is_not_json_is_reported(tmp_path: Path) -> None:
     )
     (tmp_path / "t.jsonl").write_text(lines + '{"text": \n' + lines)
     with pytest.raises(InputError, match=r"t\.jsonl, line 701: not JSON"):
-        build_task(
+        build_changed_task(
             tmp_path, "text_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
         )
 
@@ -31,7 +31,7 @@ def test_objects_per_line_and_a_list_of_objects_give_the_same_items(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     first, *others = (
-        build_task(tmp_path, "text_classification", {}, files={"train": name, "test": name})
+        build_changed_task(tmp_path, "text_classification", {}, files={"train": name, "test": name})
         for name in ("t.json", "t.jsonl", "folder")
     )
     assert all(
@@ -42,7 +42,7 @@ def test_objects_per_line_and_a_list_of_objects_give_the_same_items(
     for separator, prefix in ((", ", ""), (",\n", "\ufeff\n")):
         (tmp_path / "t.json").write_text(f"{prefix}[{separator.join(text.splitlines())}]\n")
         assert (
-            build_task(
+            build_changed_task(
                 tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"}
             )
             .splits["test"]
@@ -58,6 +58,6 @@ def test_objects_per_line_and_a_list_of_objects_give_the_same_items(
             InputError,
             match=rf"t\.json[:,] {message}.*; a \.json or \.jsonl file has one object per line, or one list of objects",
         ):
-            build_task(
+            build_changed_task(
                 tmp_path, "text_classification", {}, files={"train": "t.json", "test": "t.json"}
             )

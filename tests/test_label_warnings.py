@@ -8,12 +8,11 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record, parse_yaml
-from lineage.data.items import build_items
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items
 from tests.helpers.user_project import (
+    RunStage,
     make_project,
     mood_reviews,
-    run_stage,
     without_repeat_warnings,
     write_params,
 )
@@ -47,7 +46,7 @@ def find_warnings(folder: Path, table: pd.DataFrame, **keys: Any) -> list[str]:
     if tree["kind"] == "text_classification":
         tree |= {"text": ["review"], "label": "stars"}
     task = parse_record(Task, tree, "task")
-    items = build_items("mood", task, load_kind(task.kind), seed=1, root=folder, where="task")
+    items = build_task_items(folder, task, name="mood")
     return items.label_warnings
 
 
@@ -114,15 +113,13 @@ def test_tags_are_compared_as_written_and_types_of_spans_are_counted_by_sentence
     assert len(warnings["plain"]) == 1, "plain tags are often rare"
 
 
-def test_check_prints_the_warnings_on_every_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_prints_the_warnings_on_every_run(tmp_path: Path, run_stage: RunStage) -> None:
     tree = make_project(tmp_path)
     for split in ("train", "test"):
         label_reviews(SLIPS).to_csv(tmp_path / f"mood/{split}.csv", index=False)
     write_params(tmp_path, tree)
     for _ in range(2):
-        code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(tmp_path, "sources")
         prefix = "params.yaml: tasks.mood.label: "
         assert code == 0
         assert without_repeat_warnings(message).splitlines() == [

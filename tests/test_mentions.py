@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from lineage.answers.annotations import is_span_annotation, spans_to_iob2
 from lineage.answers.spans import extract_spans
-from lineage.config.data import Task
-from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items
 
 TEXT = "叶老桂在 iPhone6与中国中央银行说话"
 SPANS = {
@@ -34,14 +32,7 @@ def build_task(root: Path, rows: list[dict[str, Any]], **fields: Any) -> TaskIte
         "label": "label",
         "files": {"train": "t.json", "test": "t.json"},
     } | fields
-    return build_items(
-        "x",
-        parse_record(Task, task_fields, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, task_fields)
 
 
 def span_texts(items: TaskItems, row: int) -> set[tuple[str, str]]:

@@ -1,54 +1,25 @@
 """An MLflow model answers as `lineage predict` does, and refuses bad requests in one sentence."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import numpy as np
 import pandas as pd
 import pytest
 from fastapi.testclient import TestClient
 from mlflow.exceptions import MlflowException
-from mlflow.pyfunc import PyFuncModel
 
 from lineage import __version__
 from lineage.results import PUBLIC_FAMILY
 from lineage.serving import server
-from lineage.serving.card import write_card
-from lineage.serving.export import export_system
 from lineage.serving.mlflow_model import LoadedSystem, build_example, save_system
 from lineage.serving.predict import open_exported, predict_file
 from lineage.serving.requests import REQUEST_LIMITS
 from lineage.serving.server import HOST, MAX_BODY_BYTES, ServedModel, build_app, describe_server
-from lineage.tasks.base import load_kind
-from tests.test_predict import CASES, evaluate_tfidf, prepare_case, write_jsonl
-
-
-@dataclasses.dataclass(frozen=True)
-class Packaged:
-    """A case with TF-IDF, as an exported folder and as an MLflow model."""
-
-    exported: Path
-    folder: Path
-    suffixes: set[str]  # of the files as they were saved
-    model: PyFuncModel
-    test: pd.DataFrame
-
-
-def package_case(name: str, folder: Path) -> Packaged:
-    task, data, test = prepare_case(name, folder)
-    kept, _ = evaluate_tfidf(task, data, folder / "kept")
-    write_card(kept.folder, kept.record)
-    export_system(kept, task, folder / "exported")
-    save_system(folder / "exported", folder / "model")
-    suffixes = {path.suffix for path in (folder / "model").rglob("*") if path.is_file()}
-    model = mlflow.pyfunc.load_model(str(folder / "model"))
-    labels = {getattr(task, key) for key in load_kind(task.kind).label_columns} - {None}
-    new = test.drop(columns=list(labels))
-    return Packaged(folder / "exported", folder / "model", suffixes, model, new)
+from tests.helpers.kept_systems import CASES, Packaged, package_case
+from tests.helpers.tasks import write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +42,7 @@ def as_strings(table: pd.DataFrame) -> pd.DataFrame:
 def test_a_model_of_every_kind_answers_as_predict_does(name: str, tmp_path: Path) -> None:
     packaged = package_case(name, tmp_path)
     new = as_strings(packaged.test)
-    file = write_jsonl(tmp_path / "new.jsonl", new)
+    file = write_jsonl(tmp_path / "new.jsonl", new.to_dict("records"))
     predict_file(file, tmp_path / "out.jsonl", task=None, system=str(packaged.exported))
     expected = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     # Other columns and the order of columns make no difference.

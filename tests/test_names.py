@@ -12,10 +12,8 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.items import build_items
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
-from tests.test_odd_input import ROWS, build_task
+from tests.helpers.tasks import ROWS, build_changed_task, build_task_items, write_jsonl
 
 LABEL_MAPS = [
     ["O", "B-ORG", "I-ORG"],
@@ -32,13 +30,15 @@ def test_number_labels_are_named_by_a_list_or_a_mapping(label_map: Any, tmp_path
         row | {"label": [0, 1, 2, 2], "tag": number % 3, "text": "a text"}
         for number, row in enumerate(ROWS["token_classification"])
     ]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "t.jsonl", rows)
     files = {"train": "t.jsonl", "test": "t.jsonl"}
-    tagging = build_task(tmp_path, "token_classification", {}, files=files, label_map=label_map)
+    tagging = build_changed_task(
+        tmp_path, "token_classification", {}, files=files, label_map=label_map
+    )
     assert tagging.info.labels == ["B-ORG", "I-ORG", "O"]
     assert tagging.info.ranking_metric == "span_f1"
     assert not tagging.info.numeric_tags
-    classification = build_task(
+    classification = build_changed_task(
         tmp_path, "text_classification", {}, files=files, label_map=label_map, label="tag"
     )
     assert classification.info.labels == ["B-ORG", "I-ORG", "O"]
@@ -55,7 +55,7 @@ def test_incomplete_or_unused_label_maps_are_refused(
     label_map: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        build_task(
+        build_changed_task(
             tmp_path,
             "token_classification",
             {"label": [0, 1, 2, 0]},
@@ -69,7 +69,7 @@ def write_numbered_tags(root: Path) -> dict[str, str]:
         row | {"label": [0, 1, 1 + (number == 3), 0]}
         for number, row in enumerate(ROWS["token_classification"])
     ]
-    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(root / "t.jsonl", rows)
     return {"train": "t.jsonl", "test": "t.jsonl"}
 
 
@@ -84,7 +84,7 @@ def test_an_error_shows_three_labels_but_no_texts(
         row | {"half": f"name {number % num_labels}"}
         for number, row in enumerate(ROWS["text_classification"])
     ]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "train.jsonl", rows)
     (tmp_path / "test.jsonl").write_text(json.dumps(rows[3] | {"half": "strange"}) + "\n")
     fields = {
         "kind": "text_classification",
@@ -93,14 +93,7 @@ def test_an_error_shows_three_labels_but_no_texts(
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
     }
     with pytest.raises(InputError, match=rf"^task\.files\.test: test\.jsonl: row 1: {message}"):
-        build_items(
-            "x",
-            parse_record(Task, fields, "task"),
-            load_kind("text_classification"),
-            seed=1,
-            root=tmp_path,
-            where="task",
-        )
+        build_task_items(tmp_path, fields)
 
 
 def test_labels_that_train_lacks_are_all_reported_in_a_form_to_copy(tmp_path: Path) -> None:
@@ -111,7 +104,7 @@ def test_labels_that_train_lacks_are_all_reported_in_a_form_to_copy(tmp_path: Pa
         *(f"L{number:02}" for number in range(9)),
     ]
     rows = ROWS["text_classification"]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "train.jsonl", rows)
     fields: dict[str, Any] = {
         "kind": "text_classification",
         "text": ["text"],
@@ -124,18 +117,9 @@ def test_labels_that_train_lacks_are_all_reported_in_a_form_to_copy(tmp_path: Pa
             {"text": f"more {number}", "label": label}
             for number, label in enumerate([*unknown_labels, *unknown_labels])
         ]
-        (tmp_path / "test.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in [*rows, *rows, *extra_rows])
-        )
+        write_jsonl(tmp_path / "test.jsonl", [*rows, *rows, *extra_rows])
         with pytest.raises(InputError) as error:
-            build_items(
-                "x",
-                parse_record(Task, fields | overrides, "task"),
-                load_kind("text_classification"),
-                seed=1,
-                root=tmp_path,
-                where="task",
-            )
+            build_task_items(tmp_path, fields | overrides)
         return str(error.value)
 
     for label in names[:2]:
@@ -150,9 +134,7 @@ def test_labels_that_train_lacks_are_all_reported_in_a_form_to_copy(tmp_path: Pa
     label_map: dict[str, str | None] = dict.fromkeys(names[:2])
     assert ", ".join(f'"{name}": null' for name in label_map) in message
     corrected_task = parse_record(Task, fields | {"label_map": label_map}, "task")
-    corrected_items = build_items(
-        "x", corrected_task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    )
+    corrected_items = build_task_items(tmp_path, corrected_task)
     assert corrected_items.info.counts["test"] == 40
     many_message = error_with_labels([*names[2:], "M0", "M1"])
     assert "11 labels (L00, " in many_message
@@ -186,7 +168,7 @@ def test_label_map_is_refused_for_a_file_that_names_its_tags(
     columns = {"tokens": [["a", "Bob", "Lee"]] * 20, "label": [[0, 1, 2]] * 20}
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
     with pytest.raises(InputError, match=message):
-        build_task(
+        build_changed_task(
             tmp_path,
             "token_classification",
             {},

@@ -13,56 +13,29 @@ import pyarrow as pa
 import pytest
 
 from flows.new_study import draft_study, parse_task_option
-from lineage.config.params import read_params
 from lineage.config.records import parse_yaml, read_yaml
 from lineage.data.inspection import guess_language, guess_max_words
 from lineage.errors import InputError
-from lineage.study.checks import check_data, check_study
-from lineage.study.draft import StudyDraft, to_yaml
+from lineage.study.draft import to_yaml
 from lineage.synthetic.grammar import generate_documents
+from tests.helpers.new_study import (
+    NUM_DOCUMENTS,
+    NUM_ROWS,
+    check_in_folder,
+    list_files,
+    make_home,
+    make_texts,
+    make_tickets,
+)
 from tests.helpers.tiny import mark_slow
 
 ROOT = Path(__file__).parent.parent
-NUM_ROWS = 120
-NUM_DOCUMENTS = 60
-LABELS = ("billing", "shipping", "returns")
 CHINESE = "今天天气很好我们去公园看花也看到了许多小鸟在树上唱歌大家都很高兴"
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a corpus of text files, which is the current folder."""
-    (tmp_path / "texts").mkdir()
-    for number, text in enumerate(generate_documents(NUM_DOCUMENTS, seed=1)):
-        (tmp_path / f"texts/{number:03d}.txt").write_text(text + "\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    # Otherwise what this machine's cache of the Hub holds would be proposed.
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "no-hub"))
-    return tmp_path
-
-
-def make_texts(num_texts: int, num_words: int = 9, seed: int = 1) -> list[str]:
-    """Return different texts of random words."""
-    rng = np.random.default_rng(seed)
-    words = np.array(["late", "order", "parcel", "money", "card", "box", "wrong", "size", "again"])
-    return [
-        f"{' '.join(rng.choice(words, num_words - 1))} number{place}" for place in range(num_texts)
-    ]
-
-
-def make_tickets(num_rows: int = NUM_ROWS, seed: int = 1) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "id": range(num_rows),
-            "body": make_texts(num_rows, seed=seed),
-            "queue": [LABELS[row % 3] for row in range(num_rows)],
-            "date": [f"2024-01-{1 + row % 9:02d}" for row in range(num_rows)],
-        }
-    )
-
-
-def list_files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+    return make_home(tmp_path, monkeypatch)
 
 
 def draft_and_check(home: Path, *tasks: str, corpus: str = "texts/*.txt") -> dict[str, Any]:
@@ -74,20 +47,6 @@ def draft_and_check(home: Path, *tasks: str, corpus: str = "texts/*.txt") -> dic
     tree = parse_yaml(draft.params_text, Path("params.yaml"))
     tree["lines"] = draft.lines
     return tree
-
-
-def check_in_folder(folder: Path, draft: StudyDraft) -> None:
-    """Write params.yaml into the study's folder, and check it there."""
-    folder.mkdir(parents=True)
-    (folder / "params.yaml").write_text(draft.params_text, encoding="utf-8")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        params = read_params()
-        records = check_data(params, check_study(params), Path.cwd())
-    finally:
-        os.chdir(before)
-    assert records["corpora/general"]["documents"] > 0
 
 
 def refusal(*tasks: str, corpus: str = "texts/*.txt") -> str:

@@ -11,13 +11,16 @@ from flows.new_study import draft_study
 from lineage.config.records import parse_yaml
 from lineage.errors import InputError
 from lineage.study.source_records import collect_records
+from tests.helpers.new_study import check_in_folder, list_files, make_home, make_tickets
 from tests.helpers.public_checkpoints import build_hf_model, save_checkpoint
-from tests.test_new_study import check_in_folder, home, list_files, make_tickets
-
-__all__ = ["home"]  # a fixture
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 OTHER_REVISION = REVISION[::-1]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_home(tmp_path, monkeypatch)
 
 
 def draft(public_model: Path | None = None) -> tuple[dict[str, Any], str, tuple[str, ...]]:

@@ -17,65 +17,14 @@ from lineage.config.params import parse_params
 from lineage.config.records import parse_record, parse_yaml
 from lineage.data.dataset_stats import compute_split_stats
 from lineage.data.files import iter_json_rows
-from lineage.data.items import TaskItems, build_items
 from lineage.errors import InputError
 from lineage.language import is_blank, normalize_text, split_words
 from lineage.methods.encoding import encode_items
 from lineage.methods.stored_features import extract_features
-from lineage.tasks.base import load_kind
 from lineage.tasks.columns import parse_integer
 from tests.helpers import tiny
 from tests.helpers.checkout import ROOT, run_command
-
-ROWS: dict[str, list[dict[str, Any]]] = {
-    "text_classification": [{"text": f"text {n}", "label": n % 2} for n in range(20)],
-    "text_regression": [{"text": f"text {n}", "label": n / 7} for n in range(20)],
-    "multiple_choice": [
-        {"text": f"text {n}", "choices": ["it is", "it was"], "label": n % 2} for n in range(20)
-    ],
-    "token_classification": [
-        {"tokens": ["the", "Bank", "of", "X"], "label": ["O", "B-ORG", "I-ORG", "I-ORG"]}
-        for _ in range(20)
-    ],
-    "word_sense": [
-        {"tokens": ["the", "bank", "of"], "target": 1, "label": "ab"[n % 2]} for n in range(20)
-    ],
-    "word_similarity": [{"one": f"w{n}", "two": f"v{n}", "label": n / 7} for n in range(20)],
-    "minimal_pairs": [{"good": f"the cat runs {n}", "bad": f"the cat run {n}"} for n in range(20)],
-    "translation": [{"source": f"the cat {n}", "target": f"le chat {n}"} for n in range(20)],
-}
-KEYS: dict[str, dict[str, Any]] = {"text_classification": {"text": ["text"]}, "text_regression": {"text": ["text"]},
-                                   "multiple_choice": {"text": ["text"], "choices": ["choices"]}, "word_similarity": {"words": ["one", "two"]}}  # fmt: skip
-
-
-def build_task(
-    root: Path,
-    kind: str,
-    change: dict[str, Any],
-    *,
-    split: str = "train",
-    suffix: str = "jsonl",
-    **fields: Any,
-) -> TaskItems:
-    """Build a task of the kind, with the fourth row of one split changed."""
-    columns = {name: name for name in ROWS[kind][0]} | KEYS.get(kind, {})
-    column_fields = {key: columns[key] for key in load_kind(kind).required_columns}
-    files = {}
-    for name in load_kind(kind).required_splits:
-        rows = [*ROWS[kind]]
-        if name == split:
-            rows[3] = rows[3] | change
-        files[name] = f"{name}.{suffix}"
-        if suffix == "jsonl":
-            (root / files[name]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        else:
-            pd.DataFrame(rows).to_csv(root / files[name], index=False)
-    task = parse_record(
-        Task,
-        {"kind": kind, "files": files, "validation_share": 0.2, **column_fields, **fields},
-        "task",
-    )
-    return build_items("x", task, load_kind(kind), seed=1, root=root, where="task")
+from tests.helpers.tasks import ROWS, build_changed_task, build_task_items, write_jsonl
 
 
 @pytest.mark.parametrize(("kind", "change", "message"), [
@@ -112,7 +61,7 @@ def test_an_invalid_cell_is_reported_by_file_row_and_column(
 ) -> None:
     split = "test" if kind in ("word_similarity", "minimal_pairs") else "train"
     with pytest.raises(InputError) as error:
-        build_task(tmp_path, kind, change, split=split)
+        build_changed_task(tmp_path, kind, change, split=split)
     assert str(error.value).startswith(f"task.files.{split}: {split}.jsonl: row 4: {message}")
     assert str(error.value).endswith("or remove the row")
 
@@ -122,7 +71,9 @@ def test_all_values_that_are_not_numbers_are_reported_in_one_message(tmp_path: P
         "text,label\n" + "".join(f"text {row},{'n/a' if row % 4 else row}\n" for row in range(24))
     )
     with pytest.raises(InputError) as error:
-        build_task(tmp_path, "text_regression", {}, files={"train": "t.csv", "test": "t.csv"})
+        build_changed_task(
+            tmp_path, "text_regression", {}, files={"train": "t.csv", "test": "t.csv"}
+        )
     assert str(error.value) == (
         "task.files.train: t.csv: 18 rows (2, 3, 4, 6, 7, ...): column 'label': 'n/a' in the first "
         "is not a finite number; correct the data, or remove these rows"
@@ -140,9 +91,7 @@ def test_texts_are_refused_as_groups_or_labels_and_not_shown_in_messages(tmp_pat
         for row, text in zip(ROWS["text_classification"], texts, strict=True)
     ]
     for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows[: 20 if split == "train" else 4])
-        )
+        write_jsonl(tmp_path / f"{split}.jsonl", rows[: 20 if split == "train" else 4])
     for fields, message in (
         ({"group": "text"}, "the group has more than 80 characters"),
         ({"label": "half"}, "does not occur in train|no label with an item"),
@@ -157,14 +106,7 @@ def test_texts_are_refused_as_groups_or_labels_and_not_shown_in_messages(tmp_pat
             json.dumps(rows[3] | {"half": "another cough, of another patient"}) + "\n"
         )
         with pytest.raises(InputError, match=message) as error:
-            build_items(
-                "x",
-                parse_record(Task, task_fields, "task"),
-                load_kind("text_classification"),
-                seed=1,
-                root=tmp_path,
-                where="task",
-            )
+            build_task_items(tmp_path, task_fields)
         assert "cough since" not in str(error.value)
         assert "another patient" not in str(error.value)
 
@@ -177,7 +119,7 @@ def test_one_of_several_groups_must_not_be_called_all(other_groups: str, tmp_pat
         for index, row in enumerate(ROWS["text_classification"])
     ]
     for split in ("train", "test"):
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(tmp_path / f"{split}.jsonl", rows)
     files = {"train": "train.jsonl", "test": "test.jsonl"}
     task = parse_record(
         Task,
@@ -196,9 +138,7 @@ def test_one_of_several_groups_must_not_be_called_all(other_groups: str, tmp_pat
         if other_groups == "some"
         else contextlib.nullcontext()
     ):
-        build_items(
-            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-        )
+        build_task_items(tmp_path, task)
 
 
 def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
@@ -216,17 +156,17 @@ def test_empty_rows_are_dropped_and_counted_and_other_rows_keep_their_numbers(
         )
     )
     files = {"train": "t.csv", "test": "t.csv"}
-    task_items = build_task(tmp_path, "text_classification", {}, files=files)
+    task_items = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert task_items.info.dropped["test"] == {"blank": 32}
     expected_ids = [f"test-{number}" for number in range(3, 23)]
     assert list(task_items.splits["test"]["id"]) == expected_ids
     assert compute_split_stats(task_items.info, "test").dropped == {"blank": 32}
     (tmp_path / "t.csv").write_text((tmp_path / "t.csv").read_text() + "a text,\n")
     with pytest.raises(InputError, match=r"t\.csv: row 53: column 'label': the label is missing"):
-        build_task(tmp_path, "text_classification", {}, files=files)
+        build_changed_task(tmp_path, "text_classification", {}, files=files)
     (tmp_path / "t.csv").write_text("text,label\n,\n,\n")
     with pytest.raises(InputError, match=r"t\.csv: every row is blank in text, label"):
-        build_task(tmp_path, "text_classification", {}, files=files)
+        build_changed_task(tmp_path, "text_classification", {}, files=files)
 
 
 def test_a_list_written_as_text_is_refused(tmp_path: Path) -> None:
@@ -234,25 +174,27 @@ def test_a_list_written_as_text_is_refused(tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=r"row 1: column 'tokens' holds a list written as text"
         ):
-            build_task(tmp_path, kind, {}, suffix="csv")
-    task_items = build_task(tmp_path, "word_sense", {"tokens": "[ laughs ]"})
+            build_changed_task(tmp_path, kind, {}, suffix="csv")
+    task_items = build_changed_task(tmp_path, "word_sense", {"tokens": "[ laughs ]"})
     assert task_items.splits["test"].shape[0] == 20, "a text in brackets is not a list"
 
 
 def test_whole_numbers_with_a_decimal_point_equal_those_without(tmp_path: Path) -> None:
     for label in (1.0, "1.0"):
-        task_items = build_task(tmp_path, "text_classification", {"label": label}, split="test")
+        task_items = build_changed_task(
+            tmp_path, "text_classification", {"label": label}, split="test"
+        )
         assert task_items.info.labels == ["0", "1"]
     rows = [row | {"label": [0.0, 1, 2, "2.0"]} for row in ROWS["token_classification"]]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "t.jsonl", rows)
     files = {"train": "t.jsonl", "test": "t.jsonl"}
-    task_items = build_task(tmp_path, "token_classification", {}, files=files)
+    task_items = build_changed_task(tmp_path, "token_classification", {}, files=files)
     assert task_items.info.labels == ["0", "1", "2"]
     with pytest.raises(
         InputError,
         match=r"span_f1 needs spans, and the tags \(0, 1, 2\) are neither .* but numbers: give their names in",
     ):
-        build_task(
+        build_changed_task(
             tmp_path,
             "token_classification",
             {},
@@ -264,18 +206,19 @@ def test_whole_numbers_with_a_decimal_point_equal_those_without(tmp_path: Path) 
 def test_numeric_tags_are_counted_unless_the_task_sets_a_metric(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "t.jsonl").write_text(
-        "".join(
-            json.dumps(row | {"label": [0, 1, 2, 2]}) + "\n" for row in ROWS["token_classification"]
-        )
+    write_jsonl(
+        tmp_path / "t.jsonl",
+        [row | {"label": [0, 1, 2, 2]} for row in ROWS["token_classification"]],
     )
     files = {"train": "t.jsonl", "test": "t.jsonl"}
-    task_items = build_task(tmp_path, "token_classification", {}, files=files)
+    task_items = build_changed_task(tmp_path, "token_classification", {}, files=files)
     assert task_items.info.numeric_tags == {"train": 3}
     for other_items in (
-        build_task(tmp_path, "token_classification", {}, files=files, metric=["token_accuracy"]),
-        build_task(tmp_path, "token_classification", {}),
-        build_task(tmp_path, "text_classification", {}),
+        build_changed_task(
+            tmp_path, "token_classification", {}, files=files, metric=["token_accuracy"]
+        ),
+        build_changed_task(tmp_path, "token_classification", {}),
+        build_changed_task(tmp_path, "text_classification", {}),
     ):
         assert other_items.info.numeric_tags == {}
 
@@ -324,7 +267,7 @@ def test_sequences_that_violate_the_tagging_scheme_are_counted(
 
 
 def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
-    task_items = build_task(
+    task_items = build_changed_task(
         tmp_path,
         "token_classification",
         {"label": ["O", "O", "I-ORG", "I-ORG"]},
@@ -341,12 +284,12 @@ def test_repaired_tags_are_counted_in_the_task_info(tmp_path: Path) -> None:
         InputError,
         match="row 4: column 'label': tag 2 of 4: 'X-ORG' is neither O nor a letter of IOB, BIOES, BMES or BILOU",
     ):
-        build_task(tmp_path, "token_classification", {"label": ["O", "X-ORG", "O", "O"]})
+        build_changed_task(tmp_path, "token_classification", {"label": ["O", "X-ORG", "O", "O"]})
     rows_without_o = [
         row | {"label": ["B-A", "I-A", "B-B", "I-B"]} for row in ROWS["token_classification"]
     ]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_without_o))
-    items_without_o = build_task(
+    write_jsonl(tmp_path / "t.jsonl", rows_without_o)
+    items_without_o = build_changed_task(
         tmp_path, "token_classification", {}, files={"train": "t.jsonl", "test": "t.jsonl"}
     )
     assert items_without_o.info.metric == ["span_f1"], "spans need no O between them"
@@ -365,7 +308,9 @@ def test_a_csv_in_another_format_is_reported_with_advice(
 ) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError) as error:
-        build_task(tmp_path, "text_classification", {}, files={"train": "t.csv", "test": "t.csv"})
+        build_changed_task(
+            tmp_path, "text_classification", {}, files={"train": "t.csv", "test": "t.csv"}
+        )
     assert message in str(error.value)
 
 
@@ -383,12 +328,12 @@ def test_class_labels_of_the_hub_are_read_by_name_only_for_tags(
     }
     datasets.Dataset.from_dict(columns, features=features).to_parquet(str(tmp_path / "t.parquet"))
     files = {"train": "t.parquet", "test": "t.parquet"}
-    tagging = build_task(
+    tagging = build_changed_task(
         tmp_path, "token_classification", {}, files=files, label="tags", metric=["span_f1"]
     )
     assert tagging.info.labels == ["B-PER", "I-PER", "O"]
     assert tagging.splits["test"]["label"].iloc[0] == [2, 0, 1]
-    classification = build_task(tmp_path, "text_classification", {}, files=files)
+    classification = build_changed_task(tmp_path, "text_classification", {}, files=files)
     assert classification.info.labels == ["0", "1"], (
         "a single label stays a number, because it may be the index of a choice"
     )

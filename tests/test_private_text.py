@@ -12,11 +12,10 @@ import pandas as pd
 import pytest
 
 from lineage.answers.words import SimilarityAnswer
-from lineage.config.data import Task
 from lineage.config.params import ReportParams
-from lineage.config.records import parse_record, read_yaml
+from lineage.config.records import read_yaml
 from lineage.data.files import check_columns, read_column_names
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError, is_short_name, shorten_value
 from lineage.report.notes import format_note
@@ -24,6 +23,7 @@ from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command
 from tests.helpers.private_text import find_leaks, read_texts
+from tests.helpers.tasks import build_task_items, write_jsonl
 from tests.helpers.toy_project import REPOSITORY
 from tests.helpers.user_project import write_params
 
@@ -54,7 +54,7 @@ def test_no_kind_of_task_leaks_its_texts_labels_or_groups(tmp_path: Path) -> Non
                      "question": f"where was it that {text} then", "answer": words[1], "one": words[1],
                      "two": f"unheard{n % 3}" if n % 4 == 1 else words[4],
                      "verdict": sentences[20 + n % 2]})  # fmt: skip
-    (folder.parent / "mine/all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(folder.parent / "mine/all.jsonl", rows)
     tree = read_yaml(folder / "params.yaml")
     files = {"train": "all.jsonl", "test": "all.jsonl"}
     tasks: dict[str, dict[str, Any]] = {
@@ -199,14 +199,7 @@ def build_classification_items(root: Path, frame: pd.DataFrame, **changes: Any) 
         "label": "label",
         "files": {"train": "t.csv", "test": "t.csv"},
     } | changes
-    return build_items(
-        "x",
-        parse_record(Task, tree, "tasks.x"),
-        load_kind("text_classification"),
-        seed=1,
-        root=root,
-        where="tasks.x",
-    )
+    return build_task_items(root, tree, where="tasks.x")
 
 
 def test_a_library_message_that_quotes_a_cell_is_not_passed_on(tmp_path: Path) -> None:
@@ -225,14 +218,7 @@ def test_a_library_message_that_quotes_a_cell_is_not_passed_on(tmp_path: Path) -
     }
     tree = {"kind": "text_classification", "text": ["text"], "label": "label"} | changes
     with pytest.raises(InputError) as error:
-        build_items(
-            "x",
-            parse_record(Task, tree, "tasks.x"),
-            load_kind("text_classification"),
-            seed=1,
-            root=tmp_path,
-            where="tasks.x",
-        )
+        build_task_items(tmp_path, tree, where="tasks.x")
     assert "cannot be read: " in str(error.value) and "room nine" not in str(error.value)
 
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data.files import find_data_files
-from lineage.data.items import build_items, check_task_files
+from lineage.data.items import check_task_files
 from lineage.data.quoting import check_quotes
 from lineage.data.sources import DataTable
 from lineage.data.tables import TextTableFormat
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items
 
 EACH_SUFFIX = pytest.mark.parametrize("suffix", ["csv", "tsv"])
 DELIMITER = {"csv": ",", "tsv": "\t"}
@@ -254,14 +255,7 @@ def test_csv_quoting_false_solves_the_problem_that_the_message_describes(tmp_pat
     check_task_files(
         task, load_kind("text_classification"), root=tmp_path, where="task", read_files=True
     )
-    assert (
-        build_items(
-            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-        )
-        .splits["test"]["text"]
-        .iloc[0]
-        == '"房间0很小'
-    )
+    assert build_task_items(tmp_path, task).splits["test"]["text"].iloc[0] == '"房间0很小'
 
 
 @pytest.mark.parametrize("csv_quoting", [True, False])

@@ -12,7 +12,7 @@ from lineage import artifacts
 from lineage.config.resolve import merge_trees
 from lineage.data.dataset_stats import read_dataset_stats
 from lineage.tasks.base import load_kind
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.user_project import RunStage, make_project, write_params
 
 QA_COLUMNS = {
     "question": "question",
@@ -310,9 +310,7 @@ def test_every_folder_of_real_data_is_used_here_or_has_no_task() -> None:
 
 @pytest.mark.slow
 @real_data
-def test_real_sentence_pairs_are_translated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_real_sentence_pairs_are_translated(tmp_path: Path, run_stage: RunStage) -> None:
     """Only seq2seq can write text; its language models read both languages of the corpus."""
     tree = make_project(tmp_path)
     data = os.environ["LINEAGE_DATA"]
@@ -346,7 +344,7 @@ def test_real_sentence_pairs_are_translated(
         ("pretrain", "seq2seq", "0"),
     )
     for command in (*commands, ("evaluate", "seq2seq", "0", "mt")):
-        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, output = run_stage(tmp_path, *command)
         assert code == 0, (command, output)
     rows = artifacts.read_table(tmp_path / "artifacts/results/rows/evaluate-seq2seq-0-mt.parquet")
     assert set(rows["status"]) == {"ok"} and set(rows["init"]) == {"pretrained", "random"}
@@ -356,11 +354,9 @@ def test_real_sentence_pairs_are_translated(
 
 @pytest.mark.slow
 @real_data
-def test_every_family_runs_on_real_tasks_of_every_kind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_family_runs_on_real_tasks_of_every_kind(tmp_path: Path, run_stage: RunStage) -> None:
     def run(*command: str) -> None:
-        code, output = run_stage(tmp_path, *command, monkeypatch=monkeypatch, capsys=capsys)
+        code, output = run_stage(tmp_path, *command)
         assert code == 0, (command, output)
 
     tree = make_project(tmp_path)

@@ -31,9 +31,9 @@ from lineage.serving.registry import (
     registered_name,
 )
 from tests.helpers import tiny
+from tests.helpers.kept_systems import evaluate_tfidf, prepare_case
 from tests.helpers.user_project import tracking_uri
 from tests.test_decision import decide_one
-from tests.test_predict import evaluate_tfidf, prepare_case
 from tests.test_ranking import build_cells
 
 ITEMS = 600

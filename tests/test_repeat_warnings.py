@@ -7,7 +7,7 @@ import pytest
 
 from lineage.data.splits import describe_repeats
 from lineage.tasks.info import TaskInfo
-from tests.helpers.user_project import make_project, mood_reviews, run_stage, write_params
+from tests.helpers.user_project import RunStage, make_project, mood_reviews, write_params
 
 # The fourth is in validation.
 REMEDY = "train has too, word for word, so they are learned and then scored; remove them from train or from here"
@@ -17,13 +17,12 @@ REMEDY = "train has too, word for word, so they are learned and then scored; rem
 def test_a_test_file_with_many_texts_of_train_is_reported_before_a_run(
     num_repeated: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_stage: RunStage,
 ) -> None:
     write_params(tmp_path, make_project(tmp_path))
     table = pd.concat([mood_reviews(num_repeated), mood_reviews(20 - num_repeated, 2000)])
     table.to_csv(tmp_path / "mood/test.csv", index=False)
-    code, message = run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)
+    code, message = run_stage(tmp_path, "sources")
     assert code == 0
     warning = f"params.yaml: tasks.mood.files: test has 3 of 20 texts that {REMEDY}\n"
     assert message == (warning if num_repeated == 4 else "")

@@ -7,10 +7,8 @@ import pandas as pd
 import pytest
 
 from lineage.answers.label_names import sort_labels
-from lineage.config.data import Task
-from lineage.config.records import parse_record
 from lineage.data.dataset_stats import compute_split_stats
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.report.notes import format_notes
@@ -19,6 +17,7 @@ from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.questions import TASK_KEYS, build_questions, build_task
+from tests.helpers.tasks import build_task_items
 
 WORDS = 200  # more than an item keeps of a text
 CLASSIFY = {"kind": "text_classification", "label": "label"}
@@ -62,14 +61,7 @@ def test_scored_texts_are_not_adapted_to_even_if_items_truncate_them(
         else {"train": "train.parquet", "test": "scored.parquet"}
     )
     tree = keys | {"files": files | {"unlabelled": "more.txt"}} | ({"folds": 2} if folds else {})
-    task_items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind(keys["kind"]),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, tree)
     assert task_items.splits["unlabelled"]["text"].tolist() == more
     assert task_items.info.dropped["unlabelled"] == {"scored": 20}
     assert task_items.info.truncated["train" if folds else "test"] == 20, (
@@ -88,14 +80,7 @@ def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(
     second = {"files": {"test": "second.parquet"}, "text": ["text_second", "other"]}
     tree = CLASSIFY | {"text": ["text", "other"], "extra_test_sets": {"second": second}, "validation_share": 0.2,
                        "files": {"train": "train.parquet", "test": "test.parquet", "unlabelled": "more.txt"}}  # fmt: skip
-    task_items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, tree)
     validation = {
         int(name.removeprefix("train-")) - 1 for name in task_items.splits["validation"]["id"]
     }
@@ -109,14 +94,7 @@ def test_extra_test_sets_and_a_split_off_validation_are_not_adapted_to(
 def build_task_in_folds(root: Path, frame: pd.DataFrame, **changes: Any) -> TaskItems:
     frame.to_csv(root / "train.csv", index=False)
     tree = {**CLASSIFY, "text": ["text"], "files": {"train": "train.csv"}, "folds": 4} | changes
-    return build_items(
-        "small",
-        parse_record(Task, tree, "task"),
-        load_kind("text_classification"),
-        seed=3,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, tree, name="small", seed=3)
 
 
 def test_duplicates_that_a_fold_could_separate_are_counted(
@@ -158,14 +136,7 @@ def test_swapped_text_pairs_are_duplicates_if_the_task_is_symmetric(
         "symmetric": symmetric,
         "files": {split: f"{split}.csv" for split in ("train", "validation", "test")},
     }
-    task_items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, tree)
     assert task_items.info.duplicates_of_train == {"test": repeated, "validation": 5}
 
 
@@ -180,14 +151,7 @@ def test_a_sentence_with_another_target_word_is_not_a_duplicate(tmp_path: Path) 
         "label": "label",
         "files": {"train": "train.parquet", "test": "test.parquet"},
     }
-    task_items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("word_sense"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, tree)
     train_numbers = {int(name.removeprefix("train-")) for name in task_items.splits["train"]["id"]}
     assert task_items.info.duplicates_of_train["test"] == len({1, 2, 3} & train_numbers) > 0
 
@@ -206,14 +170,7 @@ def test_an_extra_test_set_cannot_change_how_items_are_read_and_scored(
         InputError,
         match=rf"task\.extra_test_sets\.other\.{key}: its items are read and scored as the task's own; remove the key",
     ):
-        build_items(
-            "x",
-            parse_record(Task, tree, "task"),
-            load_kind("text_classification"),
-            seed=1,
-            root=tmp_path,
-            where="task",
-        )
+        build_task_items(tmp_path, tree)
 
 
 def baseline_rows(data: TaskData) -> list[ResultRow]:
@@ -254,14 +211,7 @@ def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
 ) -> None:
     build_questions(40).to_parquet(tmp_path / "train.parquet")
     tree = TASK_KEYS | {"files": {"train": "train.parquet"}, "folds": 4, "max_words": 8}
-    task_items = build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("extractive_qa"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task_items = build_task_items(tmp_path, tree)
     data = TaskData(task_items.info, task_items.splits)
     items = task_items.splits["train"]
     unanswerable = {*items["id"][items["label"].map(len) == 0]}
@@ -285,14 +235,7 @@ def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
         InputError,
         match=r"of 40 questions have no answer within the first max_words words, and with folds each is scored; raise",
     ):
-        build_items(
-            "x",
-            parse_record(Task, tree | {"max_words": 4}, "task"),
-            load_kind("extractive_qa"),
-            seed=1,
-            root=tmp_path,
-            where="task",
-        )
+        build_task_items(tmp_path, tree | {"max_words": 4})
 
 
 def test_labels_are_sorted_as_numbers_if_all_are_integers() -> None:

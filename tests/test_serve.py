@@ -8,15 +8,13 @@ import select
 import signal
 import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,46 +33,13 @@ from lineage.serving.export import export_system
 from lineage.serving.mlflow_model import LoadedSystem
 from lineage.serving.requests import MAX_MARKS, REQUEST_LIMITS
 from lineage.tasks.columns import TableColumns
-from tests.helpers.checkout import ROOT, run_command
+from tests.helpers.checkout import run_command
+from tests.helpers.kept_systems import evaluate_case, package_case
+from tests.helpers.servers import is_up, run_server
 from tests.helpers.toy_project import free_port, wait_until
-from tests.test_mlflow_model import package_case
-from tests.test_predict import evaluate_case
 
 NAME = "study-mood"  # the study's folder, and its task
 LABEL_FILE = ("lineage", "predict", "--task", "mood", "new.csv", "-o", "labelled.jsonl")
-
-
-@contextmanager
-def run_server(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a server in a session of its own, as in a terminal of its own, and end it at last."""
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("LINEAGE_")}
-    bin_folder = Path(sys.prefix) / "bin"
-    variables["PATH"] = f"{bin_folder}{os.pathsep}{variables['PATH']}"
-    variables["PYTHONPATH"] = str(ROOT)
-    with (folder / f"{words[0]}.log").open("w") as log:
-        process = subprocess.Popen(
-            list(words),
-            cwd=folder,
-            env=variables | {"OMP_NUM_THREADS": "1"} | environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait(30)
-
-
-def is_up(port: int, path: str = "/health") -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def ask(port: int, body: str) -> tuple[int, Any]:

@@ -16,13 +16,13 @@ from lineage.config.data import Corpus, Task
 from lineage.config.records import parse_record
 from lineage.data.corpus import collect_documents, source_fingerprint
 from lineage.data.files import find_data_files
-from lineage.data.items import build_items, task_fingerprint
+from lineage.data.items import task_fingerprint
 from lineage.data.sources import DataTable
 from lineage.errors import InputError
-from lineage.tasks.base import load_kind
-from tests.helpers.user_project import REPOSITORY, make_project, run_stage, write_params
+from tests.helpers.hub import HUB_SOURCE, LARGE_TRAIN_TEXTS, REVISION, hub_folder
+from tests.helpers.tasks import build_task_items
+from tests.helpers.user_project import REPOSITORY, make_project, write_params
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
 # Text that table parsers are known to change: NA and None, quotation marks, commas, numbers, dates,
 # a leading zero, other scripts, an unclosed quotation mark.
 UNUSUAL_TEXTS = [
@@ -115,9 +115,7 @@ def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
         },
         "task",
     )
-    items = build_items(
-        "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    )
+    items = build_task_items(tmp_path, task)
     assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
     assert items.info.labels == ["0", "1"]
 
@@ -139,9 +137,7 @@ def test_a_csv_may_have_semicolons(compression: str, tmp_path: Path) -> None:
         },
         "task",
     )
-    items = build_items(
-        "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-    )
+    items = build_task_items(tmp_path, task)
     assert list(items.splits["test"]["text"]) == texts
     assert items.info.labels == ["0,5", "1,5"]
 
@@ -227,27 +223,6 @@ def test_fingerprints_have_relative_names_and_change_with_an_edit(tmp_path):
     )
 
 
-def hub_folder(folder: Path) -> Path:
-    """Write a repository in the Hub's layout, with two configurations and a card that names them."""
-    for config, first in (("small", 0), ("large", 100)):
-        (folder / config).mkdir(parents=True)
-        for split, count in (("train", 8), ("validation", 4)):
-            rows = [(f"{config} {split} document {first + n}", n % 2) for n in range(count)]
-            pd.DataFrame(rows, columns=["body", "label"]).to_parquet(
-                folder / f"{config}/{split}-00000-of-00001.parquet"
-            )
-    card = "".join(
-        f"- config_name: {c}\n  data_files:\n  - split: train\n    path: {c}/train-*\n  - split: validation\n    path: {c}/validation-*\n"
-        for c in ("small", "large")
-    )
-    (folder / "README.md").write_text(f"---\nconfigs:\n{card}---\n# A data set\n")
-    return folder
-
-
-HUB_SOURCE = {"config": "large", "split": "train", "revision": REVISION, "text": "body"}
-LARGE_TRAIN_TEXTS = [f"large train document {100 + n}" for n in range(8)]
-
-
 def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
     hub_folder(tmp_path / "copies/data-set")
     assert read_texts(tmp_path, hub="copies/data-set", **HUB_SOURCE) == LARGE_TRAIN_TEXTS
@@ -262,14 +237,7 @@ def test_a_folder_in_the_hubs_layout_is_read_by_config_and_split(tmp_path):
         "text": ["body"],
         "label": "label",
     }
-    items = build_items(
-        "x",
-        parse_record(Task, task, "task"),
-        load_kind("text_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    items = build_task_items(tmp_path, task)
     assert items.info.counts == {"train": 7, "test": 4, "validation": 1}
     fingerprint = task_fingerprint(parse_record(Task, task, "task"), tmp_path, "task")
     assert [f["name"] for f in fingerprint["splits"]["test"]["files"]] == [
@@ -408,16 +376,13 @@ def test_a_mirror_is_read_if_its_files_exist_and_the_record_says_so(tmp_path):
     assert source_fingerprint(record, tmp_path, "corpus")["read"] == "mirror"
 
 
-def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, capsys):
+def test_no_stage_leaves_a_cache_of_datasets_behind(tmp_path, monkeypatch, run_stage):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     make_project(tmp_path / "project")
     for command in (("sources",), ("corpus", "general"), ("task", "mood")):
-        assert (
-            run_stage(tmp_path / "project", *command, monkeypatch=monkeypatch, capsys=capsys)[0]
-            == 0
-        )
+        assert run_stage(tmp_path / "project", *command)[0] == 0
     assert not (tmp_path / "home").exists()
     assert not list((tmp_path / "scratch").iterdir())
 
@@ -458,21 +423,19 @@ def test_paths_may_go_up_and_through_hidden_folders(tmp_path: Path) -> None:
         read_texts(tmp_path, files="a**b/*.txt")
 
 
-def test_an_edit_of_params_yaml_during_a_run_changes_the_next_run_only(
-    tmp_path, monkeypatch, capsys
-):
+def test_an_edit_of_params_yaml_during_a_run_changes_the_next_run_only(tmp_path, run_stage):
     """DVC depends on what sources has recorded, so stages must compute with the same values."""
     tree = make_project(tmp_path)
 
     def train_size() -> int:
-        code, message = run_stage(tmp_path, "task", "mood", monkeypatch=monkeypatch, capsys=capsys)
+        code, message = run_stage(tmp_path, "task", "mood")
         assert code == 0, message
         return read_json(tmp_path / "artifacts/tasks/mood/task.json")["counts"]["train"]
 
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     before = train_size()
     tree["tasks"]["mood"]["limit"] = {"train": 30}
     write_params(tmp_path, tree)
     assert train_size() == before > 30
-    assert run_stage(tmp_path, "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+    assert run_stage(tmp_path, "sources")[0] == 0
     assert train_size() == 30

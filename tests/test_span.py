@@ -1,6 +1,5 @@
 """Extractive QA items are validated, locate their answers, and are encoded with all words."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,9 @@ from lineage.language import word_spans
 from lineage.methods.encoding import encode_question_context
 from lineage.report.notes import format_notes
 from lineage.tasks.base import load_kind
-from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings, TokenizerType
-from lineage.tokenizers.train import train_tokenizer
 from tests.helpers import tiny
 from tests.helpers.questions import TASK_KEYS, WORDS, build_questions, build_task
-
-NAMES = [name for name in tiny.FAMILIES if tiny.model_config(name).family.name == name]
-TEXT = "Na\u00efve  Ann saw 3.5 owls; Ann didn't see (any) cats \u2014 or dogs\u2026"
+from tests.helpers.tokenizers import ENGLISH_TEXT, TOKENIZERS
 
 
 def make_item(context: str, answers: object, starts: object = None, **changes: Any) -> pd.Series:
@@ -75,13 +70,13 @@ def test_answers_may_be_a_text_a_list_or_the_lists_of_squad(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("context", "answer", "start", "label", "text"), [
-    (TEXT, "Ann", None, [1, 1], "Ann"),  # the first of two occurrences
-    (TEXT, "Ann", 25, [6, 6], "Ann"),
-    (TEXT, "3.5 owls", 15, [3, 4], "3.5 owls"),
-    (TEXT, "see (any)", 36, [9, 12], "see (any)"),
-    (TEXT, "dogs\u2026", 56, [16, 17], "dogs\u2026"),
-    (TEXT, "an", None, [11, 11], "any"),  # the word that contains it
-    (TEXT, "ny) ca", None, [11, 13], "any) cats"),
+    (ENGLISH_TEXT, "Ann", None, [1, 1], "Ann"),  # the first of two occurrences
+    (ENGLISH_TEXT, "Ann", 25, [6, 6], "Ann"),
+    (ENGLISH_TEXT, "3.5 owls", 15, [3, 4], "3.5 owls"),
+    (ENGLISH_TEXT, "see (any)", 36, [9, 12], "see (any)"),
+    (ENGLISH_TEXT, "dogs\u2026", 56, [16, 17], "dogs\u2026"),
+    (ENGLISH_TEXT, "an", None, [11, 11], "any"),  # the word that contains it
+    (ENGLISH_TEXT, "ny) ca", None, [11, 13], "any) cats"),
     ("  cafe\u0301\r\na\tb a b", "a\tb", 9, [1, 2], "a b"),  # six characters become five; the first two and one of two are removed
     ("  cafe\u0301\r\na\tb a b", "a b", 13, [3, 4], "a b"),
     ("\ufeffb a a", "a", 5, [2, 2], "a"),
@@ -177,29 +172,13 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
         )
 
 
-@functools.cache
-def train_tokenizer_with(unit: TokenizerType, **settings: Any) -> Tokenizer:
-    return train_tokenizer(
-        [*tiny.documents(), TEXT],
-        TokenizerSettings(vocab_size=499, **settings),
-        tokenizer_type=unit,
-        language="en",
-    )
-
-
-TOKENIZERS = {name: lambda name=name: tiny.tokenizer(name) for name in NAMES} | {
-    "backward": lambda: train_tokenizer_with("word", direction="backward"), "ftfy": lambda: train_tokenizer_with("byte_bpe", normalizer="ftfy"),
-    "fastai": lambda: train_tokenizer_with("word", normalizer="fastai"),
-    "end of word suffix": lambda: train_tokenizer_with("bpe", end_of_word_suffix=True, normalizer="ftfy", lowercase=True)}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("limit", [None, 19])
 def test_every_word_of_a_context_is_read_once_with_its_own_tokens_and_the_question(
     name: str, limit: int | None
 ) -> None:
     tokenizer = TOKENIZERS[name]()
-    context = " ".join((TEXT, tiny.documents()[0][:60], TEXT))
+    context = " ".join((ENGLISH_TEXT, tiny.documents()[0][:60], ENGLISH_TEXT))
     question = "Ann saw"
     starts, ends = (np.array(column) for column in zip(*word_spans(context, "en"), strict=True))
     item = encode_question_context(

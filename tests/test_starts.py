@@ -14,16 +14,15 @@ from benchmarks import starts
 from benchmarks.starts import embedding_matrices, root_mean_square
 from lineage.artifacts import create_artifact, write_json, write_table
 from lineage.config.params import read_params
-from lineage.data.items import build_items
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs
 from lineage.methods.encoder import EncoderUnderTest, EvalContext, EvalRun, Init
 from lineage.networks.base import Encoder
 from lineage.networks.checkpoint import Checkpoint
-from lineage.tasks.base import load_kind
 from stages.evaluate import load_context
 from tests.helpers import tiny
+from tests.helpers.tasks import build_task_items
 
 QUICK_FINETUNE = {
     "epochs": 1,
@@ -100,13 +99,8 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ) as draft:
             checkpoint.save(draft, build_pretrained_and_random("ulmfit")[0])
             write_json(draft / "spent.json", {"text_bytes": 20_000})
-        items = build_items(
-            "sentiment",
-            params.tasks["sentiment"],
-            load_kind("text_classification"),
-            seed=params.seed,
-            root=folder,
-            where="task",
+        items = build_task_items(
+            folder, params.tasks["sentiment"], name="sentiment", seed=params.seed
         )
         with create_artifact(Path("artifacts/tasks/sentiment"), "task", name="sentiment") as draft:
             for split, table in items.splits.items():

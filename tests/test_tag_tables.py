@@ -1,6 +1,5 @@
 """Tag tables in an unexpected form are refused with advice, or counted and reported."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from lineage.config.params import read_params
 from lineage.config.records import parse_record
 from lineage.data.checks import check_task_data
 from lineage.data.dataset_stats import compute_split_stats
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items, write_jsonl
 from tests.helpers.user_project import make_project, without_repeat_warnings, write_params
 
 SENTENCE = ["saw", "Anna", "Jones"]
@@ -22,21 +22,14 @@ SENTENCE = ["saw", "Anna", "Jones"]
 
 def build_task(root: Path, rows: list[dict[str, Any]], **keys: Any) -> TaskItems:
     """Build the items of a task whose splits hold these rows."""
-    (root / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(root / "t.jsonl", rows)
     tree = {
         "kind": "token_classification",
         "tokens": "tokens",
         "label": "tags",
         "files": {"train": "t.jsonl", "test": "t.jsonl"},
     } | keys
-    return build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, tree)
 
 
 def tagged_rows(tags: list[str], count: int = 30) -> list[dict[str, Any]]:
@@ -203,7 +196,7 @@ def test_the_data_check_reports_tags_that_are_not_read_as_spans(
     tags: list[str], message: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     tree = make_project(tmp_path)
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tagged_rows(tags)))
+    write_jsonl(tmp_path / "t.jsonl", tagged_rows(tags))
     tree["tasks"]["names"] = {
         "kind": "token_classification",
         "tokens": "tokens",
@@ -311,7 +304,7 @@ def build_train_test_task(
 ) -> TaskItems:
     """Build the items of a tagging task with these train and test rows."""
     for name, rows in (("train", train), ("test", test)):
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(root / f"{name}.jsonl", rows)
     tree = {
         "kind": "token_classification",
         "tokens": "tokens",
@@ -319,11 +312,4 @@ def build_train_test_task(
         "files": {"train": "train.jsonl", "test": "test.jsonl"},
         **keys,
     }
-    return build_items(
-        "x",
-        parse_record(Task, tree, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, tree)

@@ -17,25 +17,19 @@ from lineage.answers.label_names import sort_labels
 from lineage.answers.metrics import accuracy, macro_f1, matthews_correlation
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items
+from lineage.data.items import TaskItems
 from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
-from tests.helpers.user_project import make_project, run_stage, write_params
+from tests.helpers.tasks import build_task_items
+from tests.helpers.user_project import make_project, write_params
 
 
 def build_task(root: Path, *, seed: int = 1, **keys) -> TaskItems:
     """Build the items of a task with this configuration."""
     task = parse_record(Task, keys, "task")
-    return build_items(
-        "sense" if keys.get("generated") else "x",
-        task,
-        load_kind(task.kind),
-        seed=seed,
-        root=root,
-        where="task",
-    )
+    return build_task_items(root, task, name="sense" if keys.get("generated") else "x", seed=seed)
 
 
 def build_classification_task(
@@ -325,12 +319,12 @@ def test_metrics_equal_scikit_learn():
     assert matthews_correlation(labels, np.zeros(97, int)) == 0
 
 
-def run_baselines(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.DataFrame]:
+def run_baselines(folder, tree, run_stage) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Run the task and baselines stages and return their rows and predictions."""
     write_params(folder, tree)
     for name in tree["grid"]["tasks"]:
         for command in ("task", "baselines"):
-            code, output = run_stage(folder, command, name, monkeypatch=monkeypatch, capsys=capsys)
+            code, output = run_stage(folder, command, name)
             assert code == 0, output
     home = folder / "artifacts/results"
     return tuple(
@@ -339,9 +333,7 @@ def run_baselines(folder, tree, monkeypatch, capsys) -> tuple[pd.DataFrame, pd.D
     )  # type: ignore[return-value]
 
 
-def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
-    tmp_path, monkeypatch, capsys
-):
+def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(tmp_path, run_stage):
     tree = make_project(tmp_path / "p")
     tree["tasks"] |= {
         "sense": {"kind": "word_sense", "generated": "synthetic"},
@@ -349,8 +341,8 @@ def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
     }
     tree["grid"] |= {"tasks": ["mood", "sense", "agreement"], "finetune_seeds": [0, 1]}
     write_params(tmp_path / "p", tree)
-    assert run_stage(tmp_path / "p", "sources", monkeypatch=monkeypatch, capsys=capsys)[0] == 0
-    rows, predictions = run_baselines(tmp_path / "p", tree, monkeypatch, capsys)
+    assert run_stage(tmp_path / "p", "sources")[0] == 0
+    rows, predictions = run_baselines(tmp_path / "p", tree, run_stage)
     assert list(rows.columns) == list(results.RESULT_COLUMNS)
     assert list(predictions.columns) == list(results.PREDICTION_COLUMNS)
     baseline_rows = rows[
@@ -387,17 +379,14 @@ def test_baselines_give_a_row_per_subset_and_seed_plus_ceilings_and_ties(
     assert set(predictions[predictions["task"] == "agreement"]["correct"]) == {0.5}
 
 
-def test_with_split_validation_the_test_file_is_never_read(tmp_path, monkeypatch, capsys):
+def test_with_split_validation_the_test_file_is_never_read(tmp_path, run_stage):
     tree = make_project(tmp_path / "p")
     tree["report"] = {"split": "validation"}
     write_params(tmp_path / "p", tree)
     for command in (("sources",), ("task", "mood")):
-        assert run_stage(tmp_path / "p", *command, monkeypatch=monkeypatch, capsys=capsys)[0] == 0
+        assert run_stage(tmp_path / "p", *command)[0] == 0
     (tmp_path / "p/artifacts/tasks/mood/test.parquet").write_bytes(b"not to be read")
-    assert (
-        run_stage(tmp_path / "p", "baselines", "mood", monkeypatch=monkeypatch, capsys=capsys)[0]
-        == 0
-    )
+    assert run_stage(tmp_path / "p", "baselines", "mood")[0] == 0
     rows = artifacts.read_table(tmp_path / "p/artifacts/results/rows/baselines-mood.parquet")
     assert set(rows["split"]) == {"validation"}
 

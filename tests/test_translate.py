@@ -19,7 +19,7 @@ from lineage.config.data import Task
 from lineage.config.params import Grid, ReportParams
 from lineage.config.records import parse_record
 from lineage.data.dataset_stats import DatasetStats, SplitStats, write_dataset_stats
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.data.task_data import TaskData
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import evaluate_runs, sort_predictions
@@ -42,6 +42,7 @@ from lineage.training.schedules import schedule_with_warmup
 from lineage.training.state import RngState, TrainState
 from tests.helpers import tiny
 from tests.helpers.study_rows import render_pages, write_no_ngrams, write_overlap
+from tests.helpers.tasks import build_task_items
 
 BASE = tiny.model_config("seq2seq").evaluate
 
@@ -64,7 +65,7 @@ def build_task(root: Path, train: pd.DataFrame, test: pd.DataFrame, **keys: Any)
         "task",
     )
     check_task_files(task, load_kind("translation"), root=root, where="task", read_files=True)
-    return build_items("mt", task, load_kind("translation"), seed=1, root=root, where="task")
+    return build_task_items(root, task, name="mt")
 
 
 TRAIN = pd.DataFrame(

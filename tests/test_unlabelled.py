@@ -9,9 +9,10 @@ import pytest
 
 from lineage.config.data import Task
 from lineage.config.records import parse_record
-from lineage.data.items import TaskItems, build_items, check_task_files
+from lineage.data.items import TaskItems, check_task_files
 from lineage.errors import InputError
 from lineage.tasks.base import load_kind
+from tests.helpers.tasks import build_task_items
 
 LINES = "".join(f"{'AB'[n % 2]}{{sign}}question {n} ?\n" for n in range(40))
 QUESTIONS = {
@@ -33,7 +34,7 @@ def build_task(root: Path, files: dict[str, str], **keys: Any) -> TaskItems:
     task = parse_record(Task, tree, "task")
     kind = load_kind(tree["kind"])
     check_task_files(task, kind, root=root, where="task", read_files=True)
-    return build_items("x", task, kind, seed=1, root=root, where="task")
+    return build_task_items(root, task)
 
 
 def conll_text(rows: list[tuple[list[str], list[str]]], delimiter: str) -> str:
@@ -123,9 +124,7 @@ def test_unlabelled_lines_without_labels_are_refused_or_read_whole(tmp_path: Pat
         )
         task = parse_record(Task, {key: QUESTIONS[key] for key in ("kind", "text", "label")}
                     | {"files": {"train": "t.csv", "test": "t.csv", "unlabelled": folder}}, "task")  # fmt: skip
-        folder_task = build_items(
-            "x", task, load_kind("text_classification"), seed=1, root=tmp_path, where="task"
-        )
+        folder_task = build_task_items(tmp_path, task)
         assert folder_task.splits["unlabelled"]["text"].tolist() == texts, (
             "without columns each line is a text"
         )
@@ -194,14 +193,7 @@ def test_unlabelled_tables_of_words_need_no_tags(suffix: str, tmp_path: Path) ->
                 lambda cell: " ".join(cell) if isinstance(cell, list) else cell
             ).to_csv(tmp_path / f"{name}.csv", index=False)
     files = {"train": f"train.{suffix}", "test": f"train.{suffix}", "unlabelled": f"more.{suffix}"}
-    task = build_items(
-        "x",
-        parse_record(Task, WORDS | {"files": files}, "task"),
-        load_kind("token_classification"),
-        seed=1,
-        root=tmp_path,
-        where="task",
-    )
+    task = build_task_items(tmp_path, WORDS | {"files": files})
     assert task.splits["unlabelled"]["text"].tolist() == [
         f"Mr Lee 's cat{n} too" for n in range(30)
     ]

@@ -13,9 +13,7 @@ from lineage.tokenizers.pairs import encode_pairs
 from lineage.tokenizers.tokenizer import Tokenizer, TokenizerSettings
 from lineage.tokenizers.train import train_tokenizer
 from tests.helpers import tiny
-from tests.test_chinese import MIXED_SCRIPT_WORDS
-from tests.test_chinese import trained_tokenizer as chinese_tokenizer
-from tests.test_span import TOKENIZERS
+from tests.helpers.tokenizers import MIXED_SCRIPT_WORDS, TOKENIZERS, chinese_tokenizer
 
 ONE_PIECE_WORDS = sorted(
     word
