@@ -35,7 +35,7 @@ from tests.helpers.checkout import RUN_STUDY, create_own_study, run_command  # n
 # demo's own compute, then those that compute for long. Small files come last.
 FIRST = ("test_demo.py", "test_workers.py", "test_flows.py", "test_tracking.py", "test_stage_process.py", "test_training.py",
          "test_readme.py", "test_hub_downloads.py", "test_sources.py", "test_benchmarks_gpu.py", "test_transfer.py", "test_families.py",
-         "test_microworld.py", "test_build.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
+         "test_synthetic.py", "test_build.py", "test_recipes.py", "test_pairs.py", "test_tags_and_numbers.py", "test_word_kinds.py",
          "test_windows.py", "test_bad_input.py")  # fmt: skip
 
 

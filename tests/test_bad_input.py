@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
@@ -18,11 +17,9 @@ from lineage.study.source_records import WATCHED_VERBS
 from lineage.training.devices import measure_bf16_speedup
 from tests.helpers import spoiled, spoiled_files
 from tests.helpers.spoiled import CASES
-from tests.helpers.spoiled_files import set_value
 from tests.helpers.user_project import (
     REPOSITORY,
     make_project,
-    without_repeat_warnings,
     write_params,
 )
 
@@ -88,34 +85,6 @@ def test_sources_warns_if_bf16_is_slower_than_fp32_on_this_cpu(
     assert (
         "in bf16 products run at 0.50 times their speed in fp32 on this CPU; set fp32" in message
     ) == (speedup < 1)
-
-
-def test_numeric_tags_without_label_map_cause_a_warning_on_every_run(tmp_path, run_stage):
-    tree = make_project(tmp_path)
-    for split in ("train", "test"):
-        pd.DataFrame({"tokens": ["the film was seen"] * 30, "tags": ["0 1 0 0"] * 30}).to_csv(
-            tmp_path / f"mood/{split}.csv", index=False
-        )
-    tree["tasks"]["mood"] = {
-        "kind": "token_classification",
-        "files": tree["tasks"]["mood"]["files"],
-        "tokens": "tokens",
-        "label": "tags",
-    }
-    set_value(tree, "grid.adapt_tasks", [])
-    set_value(tree, "grid.adapt_models", [])
-    for task_keys, count in (
-        ({}, 1),
-        ({}, 1),
-        ({"label_map": ["O", "B-X"]}, 0),
-        ({"metric": ["token_accuracy"]}, 0),
-    ):
-        write_params(tmp_path, tree | {"tasks": {"mood": tree["tasks"]["mood"] | task_keys}})
-        code, message = run_stage(tmp_path, "sources")
-        message = without_repeat_warnings(message)
-        assert code == 0 and message.count(
-            "tasks.mood.label: its 2 tags are integers without names"
-        ) == count == len(message.splitlines()), message
 
 
 def test_bf16_speedup_is_fp32_time_divided_by_bf16_time(monkeypatch):

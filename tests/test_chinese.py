@@ -382,17 +382,17 @@ def pretrain_tiny_model(name: str, folder: Path) -> Checkpoint:
 def test_every_family_can_be_pretrained_and_evaluated_in_chinese(name: str, tmp_path: Path) -> None:
     checkpoint = pretrain_tiny_model(name, tmp_path)
     for number, (key, task_keys) in enumerate(TASKS.items()):
-        record = parse_record(
-            Task,
+        items = build_task_items(
+            tmp_path,
             {
                 "generated": "synthetic",
                 "language": "zh",
                 "limit": {"train": 24, "validation": 6, "test": 12},
             }
             | task_keys,
-            "task",
+            name=key,
+            seed=7,
         )
-        items = build_task_items(tmp_path, record, name=key, seed=7)
         splits = {
             split: items.splits[split]
             for split in ("train", "validation", "test")

@@ -147,6 +147,21 @@ def test_no_split_is_empty_even_if_groups_differ_much_in_size(folds: int, sizes:
             )
             for name in ("small", "held_unlabelled", "a on b", "a/b")
         ),
+        *(
+            (
+                {
+                    "files": SPLITS,
+                    "extra_test_sets": {"other": {"files": {"test": "other.csv"}, key: value}},
+                },
+                rf"small\.extra_test_sets\.other\.{key}: its items are read and scored as the task's own; remove the key",
+            )
+            for key, value in (
+                ("language", "zh"),
+                ("symmetric", True),
+                ("probes", ["linear"]),
+                ("metric", ["macro_f1"]),
+            )
+        ),
         (
             {"files": SPLITS, "limit": {"train": 1}},
             "limit.train or validation leaves 1 items, with 1 of the 2 labels; raise the limit",

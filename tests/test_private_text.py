@@ -248,21 +248,6 @@ def test_groups_that_are_texts_are_left_out_of_the_rows(tmp_path: Path) -> None:
         assert (groups_in_rows != {"all"}) == is_shown
 
 
-def test_wide_letters_count_more_towards_the_length_of_a_group(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {
-            "text": [f"text {n}" for n in range(40)],
-            "label": [n % 2 for n in range(40)],
-            "g": "病人张伟得了乙肝，妻子尚不知情，请勿告知家属",
-        }
-    )
-    with pytest.raises(
-        InputError,
-        match=r"column 'g': the group has more than 80 characters, and reports show it.*\(wide characters count as five",
-    ):
-        build_classification_items(tmp_path, frame, group="g")
-
-
 def test_an_unknown_label_message_does_not_quote_a_label_that_is_a_text(tmp_path: Path) -> None:
     texts = [f"Case {n}: {SECRET}"[:80] for n in range(9)]
     frame = pd.DataFrame(
@@ -281,6 +266,8 @@ def test_an_unknown_label_message_does_not_quote_a_label_that_is_a_text(tmp_path
     [
         "I came home late,and he was not there,so I went to bed,my wife was away,with hepatitis B,pos",
         "他的家属,妻子不知,得了乙肝,病人张伟,请勿告知",
+        "Anna,Smith,1987-03-12,hepatitis_B,ward_9",
+        ",".join(f"word{letter}" for letter in "abcdefghijklm"),
     ],
 )
 def test_a_missing_column_message_shows_only_three_cells_of_a_first_row(
@@ -288,11 +275,13 @@ def test_a_missing_column_message_shows_only_three_cells_of_a_first_row(
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text(f"{row}\n" * 9)
-    with pytest.raises(InputError, match=r"has no column 'wanted'; known: .* and \d more") as error:
+    with pytest.raises(
+        InputError, match=r"has no column 'wanted'; known: .* and \d+ more"
+    ) as error:
         check_columns(
             ["wanted"], read_column_names(path, path.name, "tasks.x"), path.name, "tasks.x"
         )
-    assert sum(cell[:4] in str(error.value) for cell in row.split(",")) == 3
+    assert sum(cell[:5] in str(error.value) for cell in row.split(",")) == 3
 
 
 @pytest.mark.parametrize(
@@ -341,23 +330,6 @@ def test_labels_that_are_texts_are_shortened_in_messages(tmp_path: Path) -> None
     assert "room nine" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        "Anna,Smith,1987-03-12,hepatitis_B,ward_9",
-        ",".join(f"word{'abcdefghijklm'[n]}" for n in range(13)),
-    ],
-)
-def test_a_first_row_of_single_words_is_not_shown_in_full(row: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(f"{row}\n" * 9)
-    with pytest.raises(InputError, match=r"known: \S+, \S+, \S+ and \d+ more") as error:
-        check_columns(
-            ["wanted"], read_column_names(path, path.name, "tasks.x"), path.name, "tasks.x"
-        )
-    assert sum(cell in str(error.value) for cell in row.split(",")) == 3
-
-
 def test_a_column_name_from_the_data_is_shortened_in_messages() -> None:
     """Column names of a file may be questions or notes; those in params.yaml are shown in full."""
     for name in (SECRET, "您对本次服务的满意程度如何"):
@@ -366,3 +338,21 @@ def test_a_column_name_from_the_data_is_shortened_in_messages() -> None:
         ) as error:
             check_columns(["a_long_name_that_is_in_the_params"], ["a", name], "t.csv", "tasks.x")
         assert name[5:30] not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "hint"),
+    [
+        ("病人张伟得了乙肝，妻子尚不知情，请勿告知家属", r".*\(wide characters count as five"),
+        (f"{SECRET}, who lives next door", ""),
+    ],
+)
+def test_texts_are_refused_as_groups_and_not_shown(group: str, hint: str, tmp_path: Path) -> None:
+    """Such a column may be named by mistake. Wide letters count more towards its length."""
+    frame = pd.DataFrame({"text": [f"text {n}" for n in range(40)], "label": [0, 1] * 20})
+    with pytest.raises(
+        InputError,
+        match=rf"column 'g': the group has more than 80 characters, and reports show it{hint}",
+    ) as error:
+        build_classification_items(tmp_path, frame.assign(g=group), group="g")
+    assert group[:20] not in str(error.value)

@@ -105,17 +105,15 @@ def test_every_format_gives_the_same_items(suffix, compression, tmp_path):
             tmp_path / f"{split}{suffix}",
         )
         compress(tmp_path / f"{split}{suffix}", compression)
-    task = parse_record(
-        Task,
+    items = build_task_items(
+        tmp_path,
         {
             "kind": "text_classification",
             "files": {s: f"{s}{suffix}{compression}" for s in ("train", "test")},
             "text": ["t"],
             "label": "l",
         },
-        "task",
     )
-    items = build_task_items(tmp_path, task)
     assert list(items.splits["test"]["text"]) == UNUSUAL_TEXTS
     assert items.info.labels == ["0", "1"]
 
@@ -127,17 +125,15 @@ def test_a_csv_may_have_semicolons(compression: str, tmp_path: Path) -> None:
     table = pd.DataFrame({"text": texts, "n": [f"{number % 2},5" for number in range(len(texts))]})
     table.to_csv(tmp_path / "a.csv", index=False, sep=";", encoding="utf-8-sig")
     name = compress(tmp_path / "a.csv", compression).name
-    task = parse_record(
-        Task,
+    items = build_task_items(
+        tmp_path,
         {
             "kind": "text_classification",
             "files": {"train": name, "test": name},
             "text": ["text"],
             "label": "n",
         },
-        "task",
     )
-    items = build_task_items(tmp_path, task)
     assert list(items.splits["test"]["text"]) == texts
     assert items.info.labels == ["0,5", "1,5"]
 

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import itertools
 import os
 from pathlib import Path
 
@@ -13,12 +12,8 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 import lineage
 from lineage import artifacts, results
-from lineage.answers.label_names import sort_labels
 from lineage.answers.metrics import accuracy, macro_f1, matthews_correlation
-from lineage.config.data import Task
-from lineage.config.records import parse_record
 from lineage.data.items import TaskItems
-from lineage.data.splits import nested_random_subset, nested_stratified_subset
 from lineage.errors import InputError
 from lineage.evaluation.evaluate import sort_predictions
 from lineage.tasks.base import list_kinds, load_kind
@@ -28,8 +23,7 @@ from tests.helpers.user_project import make_project, write_params
 
 def build_task(root: Path, *, seed: int = 1, **keys) -> TaskItems:
     """Build the items of a task with this configuration."""
-    task = parse_record(Task, keys, "task")
-    return build_task_items(root, task, name="sense" if keys.get("generated") else "x", seed=seed)
+    return build_task_items(root, keys, name="sense" if keys.get("generated") else "x", seed=seed)
 
 
 def build_classification_task(
@@ -66,8 +60,6 @@ def test_labels_come_from_train_and_ids_give_the_users_row(tmp_path):
         ("test-1", "first", 1, "all"),
         ("test-2", "second", 0, "all"),
     ]
-    assert sort_labels(["10", "9", "-1"]) == ["-1", "9", "10"]
-    assert sort_labels(["10", "9", "x"]) == ["10", "9", "x"]
 
 
 def test_a_missing_validation_split_is_taken_from_train_by_the_seed(tmp_path):
@@ -144,36 +136,6 @@ def test_long_texts_are_truncated_and_counted(tmp_path):
     assert task.info.truncated["test"] == 1
 
 
-def test_test_items_that_occur_in_train_are_counted_but_kept(tmp_path):
-    task = build_classification_task(
-        tmp_path,
-        train=TRAIN,
-        test=make_table(("text number 5", "a"), ("new", "b")),
-        files={"validation": "test.csv"},
-    )
-    assert task.info.duplicates_of_train == {"validation": 1, "test": 1}
-    assert task.info.counts["test"] == 2
-
-
-def test_scored_texts_are_dropped_from_unlabelled_text_and_counted(tmp_path):
-    """A model must not adapt to the texts it is scored on; texts of train may stay."""
-    texts = ["something else", "Text 0 of test", "text number 5"]
-    pd.DataFrame({"text": texts}).to_parquet(tmp_path / "u.parquet")
-    task = build_classification_task(
-        tmp_path,
-        train=TRAIN,
-        test=make_table(("Text 0 of test", "a"), ("new", "b")),
-        files={"unlabelled": "u.parquet"},
-    )
-    assert set(task.splits["unlabelled"]["text"]) == {"something else", "text number 5"} - {
-        *task.splits["validation"]["text"]
-    }
-    assert task.info.dropped["unlabelled"]["scored"] == 3 - len(task.splits["unlabelled"])
-    assert {*task.info.duplicates_of_train} == {"validation", "test"}, (
-        "unlabelled text is not an item"
-    )
-
-
 def test_unlabelled_text_needs_no_label_and_its_blank_rows_are_dropped(tmp_path):
     pd.DataFrame({"text": ["some words", " ", "more words"]}).to_parquet(tmp_path / "u.parquet")
     task = build_classification_task(
@@ -245,20 +207,6 @@ def test_tokens_may_be_one_text_with_spaces(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"place": 5}, "5 is outside the 5 tokens"),
-        ({"place": None}, "not the index"),
-        ({"words": []}, "blank"),
-    ],
-)
-def test_an_invalid_target_or_token_names_the_row(change, message, tmp_path):
-    make_sense_table(**change).to_parquet(tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=f"row 1.*{message}"):
-        build_task(tmp_path, **SENSE)
-
-
 def test_minimal_pairs_are_limited_per_group_and_equal_pairs_are_dropped(tmp_path):
     pairs = [
         {"g": f"the cats run {n}", "b": f"the cats runs {n}", "uid": f"p{n % 3}"} for n in range(30)
@@ -286,23 +234,6 @@ def test_a_generated_task_has_ceilings(tmp_path):
     assert list(task.splits["train"].columns) == ["id", "tokens", "target", "label", "group"]
     with pytest.raises(InputError, match="is of kind word_sense, not text_classification"):
         build_task(tmp_path, kind="text_classification", generated="synthetic")
-
-
-def test_subsets_are_nested_stratified_and_hold_every_label():
-    labels = np.random.default_rng(0).choice(4, 500, p=[0.7, 0.2, 0.09, 0.01])
-    subsets = [nested_stratified_subset(labels, count, seed=5) for count in (10, 100, 400, "all")]
-    for small, large in itertools.pairwise(subsets):
-        assert set(small) < set(large)
-    for subset in subsets:
-        assert set(labels[subset]) == {0, 1, 2, 3}
-        assert len(set(subset)) == len(subset)
-    assert np.allclose(np.bincount(labels[subsets[1]]) / 100, np.bincount(labels) / 500, atol=0.02)
-    assert set(nested_stratified_subset(labels, 100, seed=6)) != set(subsets[1])
-    assert len(nested_stratified_subset(labels, 1000, seed=5)) == 500
-    small_subset, large_subset = (
-        nested_random_subset(50, num_labels, rng=np.random.default_rng(1)) for num_labels in (5, 20)
-    )
-    assert set(small_subset) < set(large_subset)
 
 
 def test_metrics_equal_scikit_learn():

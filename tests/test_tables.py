@@ -7,28 +7,16 @@ import csv
 import gzip
 import io
 import os
-import re
-import resource
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from lineage import artifacts
 from lineage.config.data import Task
 from lineage.config.records import parse_record
 from lineage.data import tables
-from lineage.data.files import (
-    MAX_UNPACKED_BYTES,
-    MAX_UNPACKED_RATIO,
-    check_readable,
-    find_data_files,
-)
 from lineage.data.items import TaskItems
 from lineage.data.sources import open_task_tables
 from lineage.errors import InputError
@@ -427,78 +415,6 @@ def test_empty_files_and_files_in_another_encoding_are_reported(tmp_path: Path) 
         build_file_task(
             tmp_path, "none.txt", "not read", files={"train": "train", "test": "test"}, **FILE_ITEMS
         )
-
-
-ZEROS = bytes(MAX_UNPACKED_BYTES // 64)
-TOO_LARGE = "unpacks to more than 200 times its size and would fill the memory; remove it"
-
-
-def write_bomb(path: Path) -> None:
-    """Write a file that unpacks to more than the permitted size."""
-    if path.suffix == ".zst":
-        with zstandard.open(path, "wb") as stream:
-            for _ in range(66):
-                stream.write(ZEROS)
-    elif path.suffix == ".gz":
-        path.write_bytes(66 * gzip.compress(ZEROS))
-    elif path.stem in ("once", "tokens"):  # one text of a megabyte, in each of 4,000 rows
-        text = pa.array(["a" * (1 << 20)])
-        texts = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), text)
-        if path.stem == "tokens":
-            texts = pa.ListArray.from_arrays(pa.array(range(4001), pa.int32()), texts)
-        pq.write_table(pa.table({"text": texts}), path, compression="zstd")
-    elif path.stem == "numbers":
-        pq.write_table(pa.table({"number": np.zeros(40_000_000)}), path, compression="zstd")
-    else:
-        text = "a" * (MAX_UNPACKED_BYTES // 64)
-        table = pa.table({"text": [text + str(number % 10) for number in range(66)]})
-        pq.write_table(table, path, compression="zstd", use_dictionary=False)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "all.txt.gz",
-        "all.csv.zst",
-        "all.parquet.zst",
-        "all.parquet",
-        "once.parquet",
-        "tokens.parquet",
-        "numbers.parquet",
-    ],
-)
-def test_files_that_unpack_to_a_multiple_of_the_memory_are_refused(
-    name: str, tmp_path: Path
-) -> None:
-    write_bomb(tmp_path / name)
-    files = find_data_files(name, tmp_path, "corpora.general")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=f"corpora\\.general: {re.escape(name)} {TOO_LARGE}"):
-        check_readable(files, "corpora.general")
-    growth = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    assert growth < MAX_UNPACKED_BYTES / 4
-
-
-def test_parquet_that_repeats_its_texts_is_read(tmp_path: Path) -> None:
-    columns = {
-        "text": ["the same line of text"] * 100_000,
-        "tokens": [["a", "b"], [], None, ["c"]] * 25_000,
-        "parts": [{"word": "a", "tags": ["x"]}, None] * 50_000,
-        "pairs": pa.array([[("a", "b")], []] * 50_000, pa.map_(pa.string(), pa.string())),
-        "nothing": pa.nulls(100_000, pa.string()),
-        "bytes": pa.array([b"1234"] * 100_000, pa.binary(4)),
-    }
-    for name in ("all.parquet", "none.parquet"):
-        pq.write_table(pa.table(columns).slice(0, 10**6 * (name == "all.parquet")), tmp_path / name)
-    check_readable(find_data_files("all.parquet", tmp_path, "task"), "task")
-    with pytest.raises(InputError, match="is empty"):
-        check_readable(find_data_files("none.parquet", tmp_path, "task"), "task")
-
-
-def test_a_well_compressed_text_is_read(tmp_path: Path) -> None:
-    (tmp_path / "all.txt.gz").write_bytes(gzip.compress(b"the same line\n" * 1_000_000))
-    assert (tmp_path / "all.txt.gz").stat().st_size * MAX_UNPACKED_RATIO < 14_000_000
-    check_readable(find_data_files("all.txt.gz", tmp_path, "corpora.general"), "corpora.general")
 
 
 def test_columns_is_allowed_only_for_files() -> None:

@@ -15,9 +15,11 @@ from lineage.errors import InputError
 from lineage.language import word_spans
 from lineage.methods.encoding import encode_question_context
 from lineage.report.notes import format_notes
+from lineage.results import ResultRow
 from lineage.tasks.base import load_kind
 from tests.helpers import tiny
 from tests.helpers.questions import TASK_KEYS, WORDS, build_questions, build_task
+from tests.helpers.tasks import build_task_items
 from tests.helpers.tokenizers import ENGLISH_TEXT, TOKENIZERS
 
 
@@ -147,19 +149,6 @@ def test_answers_beyond_max_words_are_counted_and_dropped_only_from_train(
         splits["test"], np.zeros((sum(map(len, splits["test"]["starts"])), 2))
     )
     assert (predictions["score"] > 0).sum() == 10 - cut_counts["test"]
-    notes: set[str] = set()
-    for rows, _ in tiny.evaluate_baselines(
-        load_kind("extractive_qa"),
-        TaskData(task.info, splits),
-        split="test",
-        finetune_seeds=[0],
-        label_counts=["all"],
-        tfidf_C=(10.0,),
-    ):
-        notes |= {format_notes(row.reason) for row in rows}
-    assert notes == {
-        f"{cut_counts['test']} of 10 questions have no answer within max_words, and are scored all the same"
-    }
     with pytest.raises(
         InputError,
         match="no answer is within the first max_words words of its context; raise max_words",
@@ -237,3 +226,68 @@ def test_a_long_question_takes_half_of_the_positions_and_no_context_word_is_lost
     )
     words_read = np.concatenate(item.word_pieces)[:, 1]
     assert set(words_read.tolist()) == set(range(12))
+
+
+def baseline_rows(data: TaskData) -> list[ResultRow]:
+    """Return the rows of all baselines on a QA task."""
+    kind = load_kind("extractive_qa")
+    return [
+        row
+        for rows, _ in tiny.evaluate_baselines(
+            kind, data, split="test", finetune_seeds=[0], label_counts=["all"], tfidf_C=(10.0,)
+        )
+        for row in rows
+    ]
+
+
+def test_answers_cut_off_by_max_words_are_reported_for_each_test_set(tmp_path: Path) -> None:
+    table = build_questions(40)
+    build_questions(8, seed=9).to_parquet(tmp_path / "second.parquet")
+    task_items = build_task(
+        tmp_path,
+        table,
+        table[:10],
+        max_words=8,
+        extra_test_sets={"second": {"files": {"test": "second.parquet"}}},
+    )
+    lost = task_items.info.truncated_answers
+    assert 0 < lost["test-second"] != lost["test"] > 0
+    data = TaskData(task_items.info, task_items.splits)
+    notes = {(row.test_set, format_notes(row.reason)) for row in baseline_rows(data)}
+    message = "questions have no answer within max_words, and are scored all the same"
+    assert notes == {
+        ("x", f"{lost['test']} of 10 {message}"),
+        ("second", f"{lost['test-second']} of 8 {message}"),
+    }
+
+
+def test_with_folds_unanswerable_questions_are_scored_but_not_trained_on(
+    tmp_path: Path,
+) -> None:
+    build_questions(40).to_parquet(tmp_path / "train.parquet")
+    tree = TASK_KEYS | {"files": {"train": "train.parquet"}, "folds": 4, "max_words": 8}
+    task_items = build_task_items(tmp_path, tree)
+    data = TaskData(task_items.info, task_items.splits)
+    items = task_items.splits["train"]
+    unanswerable = {*items["id"][items["label"].map(len) == 0]}
+    assert task_items.info.counts["train"] == 40
+    assert task_items.info.truncated_answers["train"] == len(unanswerable) > 3
+    tested = set[str]()
+    for fold in range(4):
+        train, validation, test = (
+            data.select_items(part) for part in data.split_items(seed=0, fold=fold)
+        )
+        assert not unanswerable & {*train["id"]}
+        assert len(train) + len(validation) + len(test) == 40 - len(
+            unanswerable - {*validation["id"], *test["id"]}
+        )
+        tested |= {*test["id"]}
+    assert unanswerable < tested and len(tested) == 40
+    assert {format_notes(row.reason) for row in baseline_rows(data)} == {
+        f"{len(unanswerable)} of 40 questions have no answer within max_words, and are scored all the same"
+    }
+    with pytest.raises(
+        InputError,
+        match=r"of 40 questions have no answer within the first max_words words, and with folds each is scored; raise",
+    ):
+        build_task_items(tmp_path, tree | {"max_words": 4})
